@@ -1,0 +1,87 @@
+"""Atoll runs the Python that agents write: jailed, at once, with state that lives on.
+
+    import atoll
+
+    with atoll.create_sandbox(context=text) as box:
+        result = box.execute("print(len(context))")
+
+Importing this package does nothing but name things; each is loaded on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atoll import aio as aio
+    from atoll.backends.native import NativePythonSandbox as NativePythonSandbox
+    from atoll.config import REPLConfig as REPLConfig
+    from atoll.context import Context as Context
+    from atoll.errors import AtollError as AtollError
+    from atoll.errors import BackendUnavailableError as BackendUnavailableError
+    from atoll.errors import ConfigError as ConfigError
+    from atoll.errors import IsolationError as IsolationError
+    from atoll.errors import LimitUnsupportedError as LimitUnsupportedError
+    from atoll.errors import SandboxClosedError as SandboxClosedError
+    from atoll.errors import SandboxError as SandboxError
+    from atoll.errors import SandboxStartError as SandboxStartError
+    from atoll.errors import UnknownBackendError as UnknownBackendError
+    from atoll.errors import VariableError as VariableError
+    from atoll.factory import create_sandbox as create_sandbox
+    from atoll.guest.values import Opaque as Opaque
+    from atoll.log import SandboxLogger as SandboxLogger
+    from atoll.policy import Capability as Capability
+    from atoll.policy import ExecutionPolicy as ExecutionPolicy
+    from atoll.policy import Isolation as Isolation
+    from atoll.sandbox import BaseSandbox as BaseSandbox
+    from atoll.sandbox import Sandbox as Sandbox
+    from atoll.sync import SyncSandbox as SyncSandbox
+    from atoll.types import Artifact as Artifact
+    from atoll.types import SandboxResult as SandboxResult
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "create_sandbox": "factory",
+    "NativePythonSandbox": "backends.native",
+    "REPLConfig": "config",
+    "Context": "context",
+    "AtollError": "errors",
+    "BackendUnavailableError": "errors",
+    "ConfigError": "errors",
+    "IsolationError": "errors",
+    "LimitUnsupportedError": "errors",
+    "SandboxClosedError": "errors",
+    "SandboxError": "errors",
+    "SandboxStartError": "errors",
+    "UnknownBackendError": "errors",
+    "VariableError": "errors",
+    "Opaque": "guest.values",
+    "SandboxLogger": "log",
+    "Capability": "policy",
+    "ExecutionPolicy": "policy",
+    "Isolation": "policy",
+    "BaseSandbox": "sandbox",
+    "Sandbox": "sandbox",
+    "SyncSandbox": "sync",
+    "Artifact": "types",
+    "SandboxResult": "types",
+}
+
+__all__ = ["__version__", "aio", *_HOMES]  # noqa: PLE0604 - the names above, once
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home on first use."""
+    if name == "aio":
+        return import_module("atoll.aio")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'atoll' has no attribute {name!r}")
+    value = getattr(import_module(f"atoll.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

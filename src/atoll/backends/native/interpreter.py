@@ -1,0 +1,107 @@
+"""Which Python the guest runs: found, asked for its version, and where its files are."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from atoll.errors import BackendUnavailableError
+
+OLDEST = (3, 8)
+_ASK = (
+    "import sys, json; print(json.dumps([sys.version_info[:3], sys.prefix, sys.base_prefix,"
+    " sys.exec_prefix, sys.base_exec_prefix, getattr(sys, '_base_executable', sys.executable)]))"
+)
+_TIMEOUT_SECONDS = 30
+_SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/sbin")
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python and the folders that it needs to be seen with."""
+
+    path: str
+    version: tuple[int, int, int]
+    folders: tuple[str, ...]
+
+
+def resolve(python: str | None) -> Interpreter:
+    """The interpreter to use; BackendUnavailableError says what is wrong with it."""
+    if python is None:
+        return _this_interpreter()
+    path = shutil.which(os.path.expanduser(python))
+    if path is None:
+        raise _unavailable(f"no Python interpreter {python!r}", "Give the path of one, 3.8+.")
+    path = os.path.abspath(path)
+    check_version(path)
+    return _ask(path, os.stat(path).st_mtime_ns)
+
+
+def check_version(path: str) -> tuple[int, ...]:
+    """What `python --version` says; refused below 3.8."""
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=True, timeout=_TIMEOUT_SECONDS
+        )
+        name, _, number = (done.stdout or done.stderr).strip().partition(" ")
+        version = tuple(int(part) for part in number.split(".")[:2])
+    except (OSError, subprocess.SubprocessError, ValueError) as exc:
+        raise _unavailable(f"{path} does not answer --version: {exc}", "Is it a Python?") from None
+    if name != "Python" or version < OLDEST:
+        raise _unavailable(f"{path} is {name} {number}", "Python 3.8 or newer is needed.")
+    return version
+
+
+def _this_interpreter() -> Interpreter:
+    prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
+    base = getattr(sys, "_base_executable", sys.executable)
+    return _make(sys.executable, sys.version_info[:3], prefixes, base)
+
+
+@functools.lru_cache(maxsize=64)
+def _ask(path: str, _changed: int) -> Interpreter:
+    try:
+        done = subprocess.run(
+            [path, "-I", "-c", _ASK], capture_output=True, check=True, timeout=_TIMEOUT_SECONDS
+        )
+        version, *prefixes, base = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as exc:
+        raise _unavailable(f"{path} does not run: {exc}", "Is its venv whole?") from None
+    return _make(path, tuple(version), tuple(prefixes), base)
+
+
+def _make(
+    path: str, version: tuple[int, int, int], prefixes: tuple[str, ...], base: str
+) -> Interpreter:
+    """With every folder on the way: symbolic links from a venv to its base included."""
+    folders = {os.path.abspath(prefix) for prefix in prefixes}
+    for step in (*_links(path), *_links(base)):
+        if not any(_inside(step, folder) for folder in (*folders, *_SYSTEM)):
+            folders.add(os.path.dirname(os.path.dirname(step)))
+    wanted = sorted(folder for folder in folders if not any(_inside(folder, s) for s in _SYSTEM))
+    outer = [f for f in wanted if not any(f != other and _inside(f, other) for other in wanted)]
+    return Interpreter(path, version, tuple(outer))
+
+
+def _links(path: str) -> list[str]:
+    """`path` and each link's target in turn."""
+    chain = [os.path.abspath(path)]
+    while os.path.islink(chain[-1]) and len(chain) < 40:
+        target = os.path.join(os.path.dirname(chain[-1]), os.readlink(chain[-1]))
+        chain.append(os.path.normpath(target))
+    chain.append(str(Path(path).resolve()))
+    return chain
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _unavailable(reason: str, hint: str) -> BackendUnavailableError:
+    return BackendUnavailableError("native", reason, hint)

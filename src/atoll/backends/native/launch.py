@@ -1,0 +1,151 @@
+"""Puts a guest into a jail: the spec, the pipes, the request to the warden, the first hello."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll import guest
+from atoll.bridge import HostBridge
+from atoll.channel import ChannelEndedError, HostChannel, RemoteError
+from atoll.errors import SandboxStartError
+from atoll.guest import values
+from atoll.jail.client import Lease, warden
+from atoll.jail.spec import GUEST_CODE, GUEST_HOME, Bind, JailSpec, Limits
+from atoll.policy import Isolation
+from atoll.session import GuestSession
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.backends.native.interpreter import Interpreter
+    from atoll.config import REPLConfig
+    from atoll.context import Context
+
+START_SECONDS = 30
+CONTEXT_FD = 4
+PIPE_SIZE = 1 << 20
+_BOOT = (
+    "import sys, os; sys.path.append(sys.argv[1]); "
+    "from guest.__main__ import main; sys.path.remove(sys.argv[1]); main(os.getcwd())"
+)
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A guest that has said hello."""
+
+    lease: Lease
+    session: GuestSession
+    bridge: HostBridge
+    context_shared: bool
+
+
+async def launch(
+    config: REPLConfig, interpreter: Interpreter, level: Isolation, context: Any, shared: Context | None
+) -> Launched:
+    """Start a guest; SandboxStartError if it does not come up. Leaves nothing behind then."""
+    bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
+    spec = make_spec(config, interpreter, level, shared.size if shared else 0)
+    with _pipes(3) as (requests, answers, output), _pipes(1) as (errors,):
+        given = [requests[0], answers[1], errors[1], output[1]]
+        lease = warden.request(spec, given + ([shared.fd] if shared else []))
+        for fd in given:
+            os.close(fd)
+        channel = HostChannel(answers[0], requests[1], bridge.handle)
+        session = GuestSession(config, lease, channel, [output[0], errors[0]])
+    try:
+        first = await _hello(config, lease, channel, context, shared)
+    except BaseException:
+        session.close()
+        bridge.close()
+        await lease.close()
+        raise
+    return Launched(lease, session, bridge, bool(first.get("context_shared")))
+
+
+def make_spec(
+    config: REPLConfig, interpreter: Interpreter, level: Isolation, context_size: int
+) -> JailSpec:
+    """What the warden is asked for."""
+    policy, jailed = config.policy, level >= Isolation.JAILED
+    code = str(Path(guest.__file__).resolve().parent)
+    root = GUEST_CODE if jailed else str(Path(code).parent)
+    binds = [Bind(source=code, target=f"{GUEST_CODE}/guest")]
+    binds += [Bind(source=folder, target=folder) for folder in interpreter.folders]
+    binds += [
+        Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)
+        for mount in policy.mounts
+    ]
+    return JailSpec(
+        jailed=jailed,
+        argv=(interpreter.path, "-I", "-B", "-X", "utf8", "-c", _BOOT, root),
+        env=_environment(interpreter) | dict(policy.env),
+        binds=tuple(binds),
+        workspace=str(config.workspace) if config.workspace else None,
+        limits=Limits(
+            memory=policy.memory_bytes,
+            processes=policy.max_processes,
+            disk=policy.disk_bytes,
+            file_size=policy.file_size_bytes,
+            open_files=policy.max_open_files,
+            context=context_size,
+        ),
+    )
+
+
+def _environment(interpreter: Interpreter) -> dict[str, str]:
+    """All that a guest gets of an environment: nothing is inherited."""
+    return {
+        "PATH": f"{os.path.dirname(interpreter.path)}:{_PATH}",
+        "HOME": GUEST_HOME,
+        "LANG": "C.UTF-8",
+        "MPLBACKEND": "Agg",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+async def _hello(
+    config: REPLConfig, lease: Lease, channel: HostChannel, context: Any, shared: Context | None
+) -> dict[str, Any]:
+    params: dict[str, Any] = {"tools": sorted(config.tools)}
+    if shared is not None:
+        params["context"] = shared.describe(CONTEXT_FD)
+    elif context is not None:
+        params["context"] = {"value": values.encode(context)}
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            await lease.started
+            await channel.ready
+            answer = await channel.request("initialize", params)
+    except TimeoutError:
+        reason = f"the guest did not answer within {START_SECONDS} s"
+        raise SandboxStartError("initialize", reason) from None
+    except (ChannelEndedError, RemoteError) as exc:
+        report = await lease.ended  # raises what the warden knows better
+        raise SandboxStartError("guest", f"{exc}; {report}") from None
+    return answer if isinstance(answer, dict) else {}
+
+
+@contextlib.contextmanager
+def _pipes(count: int) -> Iterator[list[tuple[int, int]]]:
+    """Pipes that are closed again if the block fails."""
+    pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(count)]
+    try:
+        for _, write in pipes:
+            with contextlib.suppress(PermissionError):  # the user's pipes are over their limit
+                fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+        yield pipes
+    except BaseException:
+        for pipe in pipes:
+            for fd in pipe:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        raise

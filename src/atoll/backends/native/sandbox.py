@@ -1,0 +1,150 @@
+"""NativePythonSandbox: a session in a jailed CPython process, started again when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll import context as contexts
+from atoll.backends.native import interpreter
+from atoll.backends.native.launch import Launched, launch
+from atoll.config import REPLConfig
+from atoll.errors import ConfigError, SandboxClosedError
+from atoll.guest.rpc import MAX_MESSAGE_BYTES
+from atoll.jail import probe
+from atoll.policy import Capability, Isolation, check_positive
+from atoll.sandbox import BaseSandbox
+from atoll.types import Outcome, SandboxResult
+
+if TYPE_CHECKING:
+    from atoll.availability import Availability
+
+_SECURITY_EVENTS = {
+    Outcome.MEMORY: "memory_exhaustion",
+    Outcome.CPU: "cpu_exhaustion",
+    Outcome.TIMEOUT: "timeout",
+    Outcome.BROKEN: "protocol_violation",
+    Outcome.CRASHED: "crash",
+}
+
+
+class NativePythonSandbox(BaseSandbox):
+    """CPython in a jail: namespaces, Landlock, seccomp, limits; no root and no binary needed."""
+
+    backend: ClassVar[str] = "native"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
+
+    def __init__(self, config: REPLConfig | None = None) -> None:
+        self._config = config or REPLConfig(backend="native")
+        super().__init__(self._config.policy, self._config.workspace, self._config.logger)
+        self._guest: Launched | None = None
+        self._context: Any = None
+        self._shared: contexts.Context | None = None
+        self._level = Isolation.NONE
+        self._turn = asyncio.Lock()
+        self._open = False
+
+    @classmethod
+    async def availability(cls, config: REPLConfig) -> Availability:
+        """Whether this ring can run here, and how strongly."""
+        return await probe.availability(cls.backend, lambda: interpreter.resolve(config.python))
+
+    @property
+    def isolation(self) -> Isolation:
+        """The level that this sandbox really has."""
+        return self._level
+
+    @property
+    def context_is_shared(self) -> bool:
+        """Whether the guest's `context` lies in shared memory instead of being a copy."""
+        return self._guest is not None and self._guest.context_shared
+
+    async def initialize(self, context: Any = None) -> None:
+        """Start a guest with `context`. On a running one: throw its state away and start afresh."""
+        contexts.check(context)
+        self._python = await asyncio.to_thread(interpreter.resolve, self._config.python)
+        self._level = await probe.level_for(self.backend, self._config)
+        async with self._turn:
+            await self._release()
+            self._shared = contexts.share(context)
+            self._context = None if self._shared else context
+            self._open = True
+            await self._start()
+
+    async def execute(self, code: str, *, timeout_ms: float | None = None) -> SandboxResult:
+        """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
+        limit = self._timeout(timeout_ms)
+        _check_code(code)
+        async with self._turn:
+            guest = await self._ensure()
+            self.logger.log_execution_start("python", self.policy, code)
+            raw = await guest.session.execute(code, limit)
+            if raw.state_lost:
+                await self._release()
+        folder = str(self.workspace) if self.workspace else None
+        result = dataclasses.replace(raw, isolation=self._level, workspace_path=folder)
+        if result.kind in _SECURITY_EVENTS:
+            self.logger.log_security_event(_SECURITY_EVENTS[result.kind], error=result.error)
+        self._log_execution_metrics(result)
+        return result
+
+    async def validate_code(self, code: str) -> bool:
+        """Whether the code compiles in the guest's Python. Nothing of it runs."""
+        _check_code(code)
+        async with self._turn:
+            return await (await self._ensure()).session.validate(code, self._timeout(None))
+
+    async def get_variable(self, name: str, default: Any = None) -> Any:
+        """A guest variable as a plain value; VariableError if it has none."""
+        async with self._turn:
+            guest = await self._ensure()
+            try:
+                return await guest.session.get_variable(name, default, self._timeout(None))
+            finally:
+                if not guest.session.alive:
+                    await self._release()
+
+    async def cancel(self) -> None:
+        """Interrupt the running cell: it ends with KeyboardInterrupt, or is killed if it will not."""
+        if self._guest is not None:
+            self._guest.session.cancel()
+
+    async def destroy(self) -> None:
+        """End the guest and everything it started."""
+        self._open = False
+        await self.cancel()
+        async with self._turn:
+            await self._release()
+            self._shared = self._context = None
+
+    async def _ensure(self) -> Launched:
+        if not self._open:
+            raise SandboxClosedError("the sandbox is not open: initialize() it first")
+        if self._guest is None:
+            await self._start()
+        assert self._guest is not None
+        return self._guest
+
+    async def _start(self) -> None:
+        self._guest = await launch(
+            self._config, self._python, self._level, self._context, self._shared
+        )
+
+    async def _release(self) -> None:
+        guest, self._guest = self._guest, None
+        if guest is not None:
+            guest.session.close()
+            guest.bridge.close()
+            await guest.lease.close()
+
+    def _timeout(self, timeout_ms: float | None) -> float:
+        check_positive("timeout_ms", timeout_ms)
+        return self._config.timeout_ms if timeout_ms is None else timeout_ms
+
+
+def _check_code(code: str) -> None:
+    if not isinstance(code, str):
+        raise ConfigError(f"code must be a str, not {type(code).__name__}")
+    if len(code) > MAX_MESSAGE_BYTES // 8:
+        raise ConfigError(f"the code has {len(code):,} characters; pass data as context instead")

@@ -1,0 +1,82 @@
+"""The table of rings: a name, where its class is, and what it is. Loaded on first use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from atoll.errors import BackendUnavailableError, IsolationError, UnknownBackendError
+from atoll.policy import Isolation
+
+if TYPE_CHECKING:
+    from atoll.availability import Availability
+    from atoll.config import REPLConfig
+    from atoll.policy import Capability
+    from atoll.sandbox import BaseSandbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ring:
+    """One row: `home` is module:class; `extra` is what to install for it."""
+
+    home: str
+    summary: str
+    extra: str = ""
+
+
+RINGS: dict[str, Ring] = {
+    "native": Ring(
+        home="atoll.backends.native:NativePythonSandbox",
+        summary="CPython in a jailed process of its own",
+    ),
+}
+
+AUTO_ORDER = ("native",)
+
+
+class RingClass(Protocol):
+    """What the table's classes have in common."""
+
+    backend: str
+    capabilities: frozenset[Capability]
+
+    def __call__(self, config: REPLConfig) -> BaseSandbox: ...
+
+    async def availability(self, config: REPLConfig) -> Availability:
+        """Whether the ring can run here."""
+        ...
+
+
+def names() -> tuple[str, ...]:
+    """Every ring, in the table's order."""
+    return tuple(RINGS)
+
+
+def load(name: str) -> RingClass:
+    """The class of a ring; UnknownBackendError, or what to install for it."""
+    if name not in RINGS:
+        raise UnknownBackendError(name, RINGS)
+    module, _, attribute = RINGS[name].home.partition(":")
+    try:
+        found: Any = getattr(import_module(module), attribute)
+    except ImportError as exc:
+        hint = f"Type: pip install 'atoll[{RINGS[name].extra}]'" if RINGS[name].extra else ""
+        raise BackendUnavailableError(name, str(exc), hint) from exc
+    return cast("RingClass", found)
+
+
+async def choose(config: REPLConfig) -> RingClass:
+    """The ring to use. A named one is never replaced; `auto` never takes one weaker than asked."""
+    if config.backend != "auto":
+        return load(config.backend)
+    least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
+    reasons = []
+    for name in AUTO_ORDER:
+        ring = load(name)
+        found = await ring.availability(config)
+        if found.usable and found.isolation is not None and found.isolation >= least:
+            return ring
+        have = found.isolation.name.lower() if found.isolation is not None else "nothing"
+        reasons.append(f"{name}: {found.reason or f'offers {have}'}. {found.hint}".strip())
+    raise IsolationError("auto", f"no ring offers {least.name.lower()}: {'; '.join(reasons)}")

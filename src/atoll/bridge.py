@@ -1,0 +1,110 @@
+"""The host's end of the guest's calls: finds the handler, runs it, hands its answer back."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from atoll.guest import values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from atoll.config import Handler, REPLConfig
+
+MAX_BATCH = 10_000
+
+
+class CallFailedError(Exception):
+    """A guest's call that failed: the message it gets."""
+
+
+class HostBridge:
+    """Answers `host.call` and `host.batch`. Sync handlers run in threads, async ones in the loop."""
+
+    def __init__(self, config: REPLConfig, get_context: Callable[[], Any]) -> None:
+        self._get_context = get_context
+        self._threads: ThreadPoolExecutor | None = None
+        self._concurrency = config.max_concurrency
+        self._queries: dict[str, Handler | None] = {
+            "llm_query": config.on_llm_query,
+            "rlm_query": config.on_rlm_query,
+        }
+        self._tools: Mapping[str, Handler] = config.tools
+
+    async def handle(self, method: str, params: Mapping[str, Any]) -> Any:
+        """The answer to a call of the guest's; CallFailedError with what to tell it."""
+        try:
+            if method == "host.call":
+                return await self._call(params["name"], params)
+            if method == "host.batch":
+                return await self._batch(params["name"], params["calls"])
+        except (KeyError, TypeError, AttributeError) as exc:
+            raise CallFailedError(f"not a call: {type(exc).__name__}") from None
+        raise CallFailedError(f"the host offers no method {method!r}")
+
+    def close(self) -> None:
+        """Let the threads go; a handler still running is not waited for."""
+        if self._threads:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _batch(self, name: str, calls: list[Any]) -> list[dict[str, Any]]:
+        if len(calls) > MAX_BATCH:
+            raise CallFailedError(f"a batch of {len(calls):,} calls; the limit is {MAX_BATCH:,}")
+        turn = asyncio.Semaphore(self._concurrency)
+
+        async def one(call: Mapping[str, Any]) -> dict[str, Any]:
+            async with turn:
+                try:
+                    return {"value": await self._call(name, call)}
+                except CallFailedError as exc:
+                    return {"error": str(exc)}
+
+        return list(await asyncio.gather(*(one(call) for call in calls)))
+
+    async def _call(self, name: str, call: Mapping[str, Any]) -> Any:
+        handler, args, kwargs = self._resolve(name, call)
+        try:
+            return values.encode(await self._invoke(handler, *args, **kwargs))
+        except Exception as exc:
+            raise CallFailedError(f"{name}: {type(exc).__name__}: {exc}"[:2000]) from exc
+
+    def _resolve(self, name: str, call: Mapping[str, Any]) -> tuple[Handler, list[Any], Any]:
+        if name in self._queries:
+            handler = self._queries[name]
+            if handler is None:
+                raise CallFailedError(f"no {name}: give create_sandbox an on_{name} handler")
+            return handler, self._query_args(name, call), {}
+        if name not in self._tools:
+            raise CallFailedError(f"no tool {name!r}; there are: {sorted(self._tools)}")
+        args, kwargs = _decode(call["args"]), _decode(call.get("kwargs", {}))
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
+            raise CallFailedError("not a call: arguments of no known shape")
+        return self._tools[name], args, kwargs
+
+    def _query_args(self, name: str, call: Mapping[str, Any]) -> list[Any]:
+        args = _decode(call["args"])
+        if not isinstance(args, list) or len(args) != 1 or not isinstance(args[0], str):
+            raise CallFailedError(f"{name} takes a text")
+        if name == "rlm_query":
+            shared = call.get("shared_context") is True
+            args.append(self._get_context() if shared else _decode(call.get("context")))
+        return args
+
+    async def _invoke(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:
+        if inspect.iscoroutinefunction(handler):
+            return await handler(*args, **kwargs)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="atoll-call")
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(self._threads, lambda: handler(*args, **kwargs))
+        return await answer if inspect.isawaitable(answer) else answer
+
+
+def _decode(value: Any) -> Any:
+    try:
+        return values.decode(value)
+    except (ValueError, RecursionError) as exc:
+        raise CallFailedError(f"not a value: {exc}") from None

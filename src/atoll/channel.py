@@ -1,0 +1,161 @@
+"""The host's end of a sandbox's private channel: JSON-RPC 2.0 with a peer that may be hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from atoll.bridge import CallFailedError
+from atoll.guest import rpc
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    OnCall = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+
+CHUNK = 1 << 18
+MAX_OPEN_CALLS = 1024
+
+
+class ChannelEndedError(Exception):
+    """The channel ended before an answer came: the guest died, or broke the protocol."""
+
+    def __init__(self, violation: str | None = None) -> None:
+        self.violation = violation
+        super().__init__(violation or "the guest has gone")
+
+
+class RemoteError(Exception):
+    """The guest refused a request."""
+
+
+class HostChannel:
+    """Requests to the guest, and the guest's calls to the host, over two pipes.
+
+    SECURITY: request ids are random, so an answer cannot be forged blindly; anything that is not
+    a well-formed, awaited message ends the channel for good.
+    """
+
+    def __init__(self, read_fd: int, write_fd: int, on_call: OnCall) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._read_fd, self._write_fd, self._on_call = read_fd, write_fd, on_call
+        self._buffer, self._outbox = rpc.LineBuffer(), bytearray()
+        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+        self._ended: ChannelEndedError | None = None
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        for fd in (read_fd, write_fd):
+            os.set_blocking(fd, False)
+        self._loop.add_reader(read_fd, self._on_readable)
+
+    async def request(self, method: str, params: Mapping[str, Any]) -> Any:
+        """Ask the guest; ChannelEndedError if no answer will come."""
+        if self._ended:
+            raise self._ended
+        ident = secrets.token_hex(8)
+        answer = self._waiting[ident] = self._loop.create_future()
+        try:
+            self._send(rpc.request(ident, method, dict(params)))
+            return await answer
+        finally:
+            self._waiting.pop(ident, None)
+
+    def cancel_calls(self) -> None:
+        """Stop working on the guest's open calls: whoever made them is gone."""
+        for task in self._calls:
+            task.cancel()
+
+    def close(self) -> None:
+        """Let go of both pipes."""
+        if self._read_fd < 0:
+            return
+        self.end(ChannelEndedError())
+        for fd in (self._read_fd, self._write_fd):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._read_fd = self._write_fd = -1
+
+    def end(self, why: ChannelEndedError) -> None:
+        """No more messages: everybody who waits is told."""
+        if self._ended:
+            return
+        self._ended = why
+        self._loop.remove_reader(self._read_fd)
+        self._loop.remove_writer(self._write_fd)
+        self.cancel_calls()
+        for future in (self.ready, *self._waiting.values()):
+            if not future.done():
+                future.set_exception(why)
+                future.exception()  # nobody may be waiting: that is no fault
+
+    def _on_readable(self) -> None:
+        try:
+            data = os.read(self._read_fd, CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.end(ChannelEndedError())
+            return
+        try:
+            for message in self._buffer.feed(data):
+                self._deliver(message)
+        except rpc.ProtocolError as exc:
+            self.end(ChannelEndedError(str(exc)))
+
+    def _deliver(self, message: rpc.Message) -> None:
+        if "method" not in message:
+            self._settle(message)
+        elif message.get("id") is not None:
+            self._start_call(message)
+        elif message["method"] == "ready" and not self.ready.done():
+            self.ready.set_result(None)
+        else:
+            raise rpc.ProtocolError("a notification that nobody expects")
+
+    def _settle(self, message: rpc.Message) -> None:
+        answer = self._waiting.get(message["id"])
+        if answer is None:
+            raise rpc.ProtocolError("an answer that nobody waits for")
+        if answer.done():
+            return
+        if "error" in message:
+            answer.set_exception(RemoteError(message["error"]["message"]))
+        else:
+            answer.set_result(message["result"])
+
+    def _start_call(self, message: rpc.Message) -> None:
+        if len(self._calls) >= MAX_OPEN_CALLS:
+            raise rpc.ProtocolError(f"more than {MAX_OPEN_CALLS} calls at one time")
+        task = self._loop.create_task(self._answer_call(message))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _answer_call(self, message: rpc.Message) -> None:
+        ident = message["id"]
+        try:
+            value = await self._on_call(message["method"], message.get("params", {}))
+            line = rpc.result(ident, value)
+        except (CallFailedError, rpc.MessageTooLargeError) as exc:
+            line = rpc.error(ident, rpc.HOST_CALL_FAILED, str(exc))
+        if not self._ended:
+            self._send(line)
+
+    def _send(self, line: bytes) -> None:
+        self._outbox += line
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            while self._outbox:
+                del self._outbox[: os.write(self._write_fd, self._outbox[:CHUNK])]
+        except BlockingIOError:
+            self._loop.add_writer(self._write_fd, self._flush)
+            return
+        except OSError:
+            self._outbox.clear()  # the reader will see the end
+        self._loop.remove_writer(self._write_fd)

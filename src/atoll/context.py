@@ -1,0 +1,199 @@
+"""The context on the host: one sealed memory file that every sandbox maps and none copies.
+
+Only the characters are in the file (1, 2 or 4 bytes each, as CPython keeps them), so a guest of
+any Python version can put its own header in front; see guest/context.py for the other half.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+from atoll.errors import ConfigError
+from atoll.guest import context as guest_context
+from atoll.guest import values
+
+INLINE_LIMIT = 1 << 16
+_CHUNK = 1 << 24
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+_shared: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
+
+
+class Context:
+    """Text or data that sandboxes share. Freed when the last one that uses it is gone."""
+
+    def __init__(self, *, fd: int, width: int, length: int, ascii_only: bool, json_text: bool) -> None:
+        self.fd, self.width, self.length = fd, width, length
+        self._ascii, self._json = ascii_only, json_text
+        self._value: Any = None
+        self._has_value = False
+        self._finalizer = weakref.finalize(self, os.close, fd)
+
+    @classmethod
+    def from_text(cls, text: str) -> Context:
+        """A context of `text`: one copy is made, now."""
+        context = cls._from_characters(text, json_text=False)
+        context._value, context._has_value = text, True
+        return context
+
+    @classmethod
+    def from_value(cls, value: Any) -> Context:
+        """A context of plain data: what JSON can hold, and tuples, sets, bytes, dates inside it."""
+        context = cls._from_characters(_as_json(value), json_text=True)
+        context._value, context._has_value = value, True
+        return context
+
+    @classmethod
+    def from_file(cls, path: str | Path, encoding: str = "utf-8") -> Context:
+        """A context of a text file. ASCII goes into the memory file without being decoded."""
+        with Path(path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not _is_ascii(file.fileno()):
+                return cls.from_text(Path(path).read_text(encoding=encoding))
+            fd = _memory_file()
+            _copy(file.fileno(), fd, size)
+        return cls(fd=_seal(fd, size, 1), width=1, length=size, ascii_only=True, json_text=False)
+
+    @classmethod
+    def _from_characters(cls, text: str, *, json_text: bool) -> Context:
+        fd = _memory_file()
+        width = _write_characters(fd, text)
+        ascii_only = text.isascii()
+        _seal(fd, len(text) * width, width)
+        return cls(fd=fd, width=width, length=len(text), ascii_only=ascii_only, json_text=json_text)
+
+    @property
+    def value(self) -> Any:
+        """The text or data itself; text that came from a file is mapped, not copied."""
+        if not self._has_value:
+            fd = os.dup(self.fd)
+            text, _ = guest_context.load(fd, self.width, self.length, self._ascii)
+            self._value, self._has_value = text, True
+        return self._value
+
+    @property
+    def size(self) -> int:
+        """Bytes of the mapping, the terminating NUL included."""
+        return (self.length + 1) * self.width
+
+    def describe(self, fd: int) -> dict[str, Any]:
+        """What the guest is told: where the file is and how to read it."""
+        return {
+            "fd": fd,
+            "width": self.width,
+            "length": self.length,
+            "ascii": self._ascii,
+            "json": self._json,
+        }
+
+    def close(self) -> None:
+        """Let go of the memory file; sandboxes that have mapped it keep it."""
+        self._finalizer()
+
+
+def share(value: Any) -> Context | None:
+    """A Context for what a caller gave as context; None if it is small enough to be sent."""
+    if isinstance(value, Context):
+        return value
+    if isinstance(value, str):
+        return _share_text(value) if len(value) > INLINE_LIMIT else None
+    check(value)
+    return Context.from_value(value) if len(_as_json(value)) > INLINE_LIMIT else None
+
+
+def check(value: Any) -> None:
+    """Refuse a context that is neither text nor plain data."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise ConfigError("a context must be text or plain data, not bytes: decode it first")
+    if not isinstance(value, str | Context):
+        _as_json(value)
+
+
+def _share_text(text: str) -> Context:
+    """One memory file for one str, however many live sandboxes are given it."""
+    context = _shared.get(id(text))
+    if context is None:  # an entry keeps its text alive, so the id cannot be another's
+        context = _shared[id(text)] = Context.from_text(text)
+    return context
+
+
+def _as_json(value: Any) -> str:
+    try:
+        return json.dumps(values.encode(value, 1 << 40, 1 << 50, strict=True))
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(f"a context must be text or plain data: {exc}") from None
+
+
+def _memory_file() -> int:
+    return os.memfd_create("atoll-context", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def _seal(fd: int, size: int, width: int) -> int:
+    os.ftruncate(fd, size + width)  # the terminating NUL
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    return fd
+
+
+def _write_characters(fd: int, text: str) -> int:
+    """Write the characters at the width that CPython would keep them at; return it."""
+    if text.isascii():
+        _write_all(fd, _utf8_view(text))
+        return 1
+    for width, codec in guest_context.CODECS.items():
+        os.lseek(fd, 0, os.SEEK_SET)
+        if _write_encoded(fd, text, width, codec):
+            os.ftruncate(fd, len(text) * width)
+            return width
+    raise AssertionError("every str fits 4 bytes a character")
+
+
+def _write_encoded(fd: int, text: str, width: int, codec: str) -> bool:
+    for start in range(0, len(text), _CHUNK):
+        part = text[start : start + _CHUNK]
+        try:
+            data = part.encode(codec, "surrogatepass" if width > 1 else "strict")
+        except UnicodeEncodeError:
+            return False
+        if len(data) != len(part) * width:  # UTF-16 had to use pairs
+            return False
+        _write_all(fd, memoryview(data))
+    return True
+
+
+def _utf8_view(text: str) -> memoryview:
+    """An ASCII str's own bytes, without a copy (its UTF-8 form is what it holds)."""
+    size = ctypes.c_ssize_t()
+    as_utf8 = ctypes.pythonapi.PyUnicode_AsUTF8AndSize
+    as_utf8.restype = ctypes.c_void_p
+    as_utf8.argtypes = (ctypes.py_object, ctypes.POINTER(ctypes.c_ssize_t))
+    address = as_utf8(text, ctypes.byref(size))
+    return memoryview((ctypes.c_char * size.value).from_address(address)).cast("B")
+
+
+def _write_all(fd: int, view: memoryview) -> None:
+    while view:
+        view = view[os.write(fd, view[:_CHUNK]) :]
+
+
+def _is_ascii(fd: int) -> bool:
+    at = 0
+    while part := os.pread(fd, _CHUNK, at):
+        if not part.isascii():
+            return False
+        at += len(part)
+    return True
+
+
+def _copy(source: int, target: int, size: int) -> None:
+    left = size
+    while left:
+        sent = os.sendfile(target, source, size - left, left)
+        if not sent:
+            raise ConfigError("the context file became shorter while it was read")
+        left -= sent

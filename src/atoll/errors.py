@@ -1,0 +1,89 @@
+"""Every error that Atoll raises on the host. Faults of guest code are results, not errors.
+
+AtollError
+├── ConfigError                 a bad argument (also a ValueError)
+│   ├── UnknownBackendError     no ring of that name
+│   └── LimitUnsupportedError   a limit that the ring cannot enforce here
+├── BackendUnavailableError     the ring cannot run here
+│   └── IsolationError          it can, but not as strongly as asked
+└── SandboxError                a sandbox failed as such
+    ├── SandboxStartError       it could not be started
+    ├── SandboxClosedError      it has been destroyed
+    └── VariableError           a variable's value cannot be handed over
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class AtollError(Exception):
+    """Any error of Atoll's own."""
+
+
+class ConfigError(AtollError, ValueError):
+    """An argument that cannot be."""
+
+
+class UnknownBackendError(ConfigError):
+    """A backend's name that is in no table."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        names = ", ".join(repr(one) for one in ("auto", *self.known))
+        super().__init__(f"unknown backend {name!r}: use one of {names}")
+
+
+class LimitUnsupportedError(ConfigError):
+    """A limit of the policy that the ring cannot enforce on this host."""
+
+    def __init__(self, backend: str, limit: str, hint: str) -> None:
+        self.backend, self.limit, self.hint = backend, limit, hint
+        super().__init__(f"backend {backend!r} cannot enforce {limit} here: {hint}")
+
+
+class BackendUnavailableError(AtollError):
+    """A backend that cannot run on this host."""
+
+    def __init__(self, backend: str, reason: str, hint: str = "") -> None:
+        self.backend, self.reason, self.hint = backend, reason, hint
+        super().__init__(f"backend {backend!r} cannot run here: {reason}{_with_hint(hint)}")
+
+
+class IsolationError(BackendUnavailableError):
+    """Isolation that was asked for and is not to be had."""
+
+
+class SandboxError(AtollError):
+    """A sandbox that failed as such, not the code in it."""
+
+
+class SandboxStartError(SandboxError):
+    """A sandbox that could not be started: the step that failed, and why."""
+
+    def __init__(self, step: str, reason: str) -> None:
+        self.step, self.reason = step, reason
+        super().__init__(f"the sandbox could not be started: {step}: {reason}")
+
+
+class SandboxClosedError(SandboxError):
+    """A call on a sandbox that is not open."""
+
+    def __init__(self, what: str = "the sandbox has been destroyed") -> None:
+        super().__init__(what)
+
+
+class VariableError(SandboxError):
+    """A guest variable whose value cannot be handed over."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
+        super().__init__(f"variable {name!r} cannot be read: {reason}")
+
+
+def _with_hint(hint: str) -> str:
+    return f". {hint}" if hint else ""

@@ -1,0 +1,97 @@
+"""create_sandbox, blocking and async: one configuration in, the right sandbox out, started."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from atoll.backends import registry
+from atoll.config import REPLConfig
+from atoll.errors import ConfigError
+from atoll.sync import Portal, SyncSandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from os import PathLike
+    from types import TracebackType
+
+    from atoll.config import Handler, LineCallback
+    from atoll.log import SandboxLogger
+    from atoll.policy import ExecutionPolicy, Isolation
+    from atoll.sandbox import BaseSandbox
+
+
+class Options(TypedDict, total=False):
+    """The fields of REPLConfig, as keyword arguments."""
+
+    backend: str
+    context: Any
+    min_isolation: Isolation | str | None
+    timeout_ms: float
+    max_output_length: int
+    policy: ExecutionPolicy
+    python: str | None
+    workspace: PathLike[str] | str | None
+    on_stdout: LineCallback | None
+    on_stderr: LineCallback | None
+    on_llm_query: Handler | None
+    on_rlm_query: Handler | None
+    tools: Mapping[str, Handler]
+    max_concurrency: int
+    logger: SandboxLogger
+
+
+def create_sandbox(config: REPLConfig | None = None, **options: Unpack[Options]) -> SyncSandbox:
+    """A started sandbox for blocking code. Use it in a `with` block, or call destroy().
+
+    `options` are fields of REPLConfig and stand above `config`'s.
+    """
+    settings = merge(config, options)
+    return SyncSandbox(Portal.shared().run(open_sandbox(settings)))
+
+
+class Opening:
+    """A sandbox about to be opened: `await` it, or use it in `async with`."""
+
+    def __init__(self, config: REPLConfig) -> None:
+        self._config = config
+        self._box: BaseSandbox | None = None
+
+    def __await__(self) -> Generator[Any, None, BaseSandbox]:
+        return open_sandbox(self._config).__await__()
+
+    async def __aenter__(self) -> BaseSandbox:
+        self._box = await self
+        return self._box
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._box is not None:
+            await self._box.destroy()
+
+
+async def open_sandbox(config: REPLConfig) -> BaseSandbox:
+    """Choose the ring, make the sandbox, start it; on failure nothing is left behind."""
+    ring = await registry.choose(config)
+    box = ring(config)
+    try:
+        await box.initialize(config.context)
+    except BaseException:
+        await box.destroy()
+        raise
+    return box
+
+
+def merge(config: REPLConfig | None, options: Options) -> REPLConfig:
+    """One configuration of the two; ConfigError names an option that does not exist."""
+    known = {field.name for field in dataclasses.fields(REPLConfig)}
+    if unknown := set(options) - known:
+        raise ConfigError(
+            f"unknown option {sorted(unknown)[0]!r}: there are {', '.join(sorted(known))}"
+        )
+    return dataclasses.replace(config or REPLConfig(), **options)  # type: ignore[arg-type]

@@ -1,0 +1,57 @@
+"""Start of the guest as a process: the host's channel comes as stdin and stdout.
+
+It is moved away from there before any guest code runs, to high descriptors that no child
+inherits, so nothing that is printed can be taken for a message.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+
+from .channel import Channel
+from .interrupt import InterruptGate
+from .server import Server
+from .streams import StandardStreams
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+OUTPUT_FD = 3
+HIGH_FDS = 16
+
+
+def main(folder: str) -> NoReturn:
+    """Serve the channel on descriptors 0 and 1; guest output goes to 3 (stdout) and 2."""
+    high = _highest_free()
+    requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, high)
+    answers = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, high)
+    os.dup2(OUTPUT_FD, 1)
+    os.close(OUTPUT_FD)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    gate = InterruptGate()
+    channel = Channel(requests, answers, gate)
+    os.register_at_fork(after_in_child=channel.close_in_child)
+    server = Server(channel, gate, StandardStreams(high), folder)
+    _forget_ourselves(folder)
+    server.serve()
+    os._exit(0)
+
+
+def _highest_free() -> int:
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(HIGH_FDS, min(soft, 4096) - HIGH_FDS)
+
+
+def _forget_ourselves(folder: str) -> None:
+    """Guest code finds neither the runtime's modules by name nor its folder on the path."""
+    package = __package__ or "guest"
+    for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
+        del sys.modules[name]
+    sys.path.append(folder)  # last: a file of the guest's never stands in for a library

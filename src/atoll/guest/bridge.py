@@ -1,0 +1,99 @@
+"""What guest code can ask of the host: llm_query, rlm_query, their batches, and named tools."""
+
+from __future__ import annotations
+
+from . import values
+from .channel import HostCallError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from .channel import Channel
+
+CALL_METHOD = "host.call"
+
+
+class FailedQuery(str):
+    """The place of a query that failed in a batch: text that says so, with `failed` set."""
+
+    __slots__ = ()
+    failed = True
+
+
+class Bridge:
+    """The guest's calls to the host."""
+
+    NAMES = ("llm_query", "rlm_query", "batch_llm_query", "batch_rlm_query", "call_host")
+
+    def __init__(self, channel: Channel, get_context: Callable[[], Any]) -> None:
+        self._channel = channel
+        self._get_context = get_context
+        self._shared: Any = None
+
+    def set_shared(self, context: Any) -> None:
+        """Remember the context that the host already has, so that it is never sent back."""
+        self._shared = context
+
+    def llm_query(self, prompt: str) -> Any:
+        """Ask a language model; returns its answer."""
+        return self._call("llm_query", [_text(prompt, "prompt")])
+
+    def rlm_query(self, task: str, ctx: Any = None) -> Any:
+        """Give a sub-task to a recursive call; without `ctx` it works on the current context."""
+        return self._call("rlm_query", [_text(task, "task")], self._context_params(ctx))
+
+    def batch_llm_query(self, prompts: list[str]) -> list[Any]:
+        """Ask many at once; answers in order, a failed one as a FailedQuery."""
+        return self._batch("llm_query", [{"args": [_text(p, "prompt")]} for p in prompts])
+
+    def batch_rlm_query(self, tasks: list[Any]) -> list[Any]:
+        """Give many sub-tasks at once: strings, or dicts of task and (optional) context."""
+        return self._batch("rlm_query", [self._task(task) for task in tasks])
+
+    def call_host(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call the host's tool `name`."""
+        return self._call(name, list(args), {"kwargs": values.encode(kwargs)})
+
+    def tool(self, name: str) -> Callable[..., Any]:
+        """A function that calls the host's tool `name`."""
+
+        def call_tool(*args: Any, **kwargs: Any) -> Any:
+            return self.call_host(name, *args, **kwargs)
+
+        call_tool.__name__ = call_tool.__qualname__ = name
+        return call_tool
+
+    def _task(self, task: Any) -> dict[str, Any]:
+        if isinstance(task, dict):
+            params = self._context_params(task.get("context", task.get("ctx")))
+            return dict(params, args=[_text(task.get("task"), "task")])
+        return dict(self._context_params(None), args=[_text(task, "task")])
+
+    def _context_params(self, ctx: Any) -> dict[str, Any]:
+        value = self._get_context() if ctx is None else ctx
+        if value is self._shared:
+            return {"shared_context": True}
+        return {"context": values.encode(value)}
+
+    def _call(self, name: str, args: list[Any], extra: dict[str, Any] | None = None) -> Any:
+        params = dict(extra or {}, name=name, args=values.encode(args))
+        return values.decode(self._channel.call(CALL_METHOD, params))
+
+    def _batch(self, name: str, calls: list[dict[str, Any]]) -> list[Any]:
+        answers = self._channel.call("host.batch", {"name": name, "calls": calls})
+        if len(answers) != len(calls):
+            raise HostCallError("the host answered {} of {}".format(len(answers), len(calls)))
+        return [_answer(name, answer) for answer in answers]
+
+
+def _answer(name: str, answer: dict[str, Any]) -> Any:
+    if "error" in answer:
+        return FailedQuery("[{} failed: {}]".format(name, answer["error"]))
+    return values.decode(answer["value"])
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError("{} must be a str, not {}".format(what, type(value).__name__))
+    return str(value)

@@ -1,0 +1,132 @@
+"""The guest's end of the private channel: the host's requests in, calls to the host out.
+
+Any thread may call the host. Whoever waits and finds nobody reading reads for all: it hands
+each message to the one it belongs to, so calls from several threads overlap on the host.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections import deque
+
+from . import rpc
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from .interrupt import InterruptGate
+
+CHUNK = 1 << 16
+
+
+class ChannelClosedError(EOFError):
+    """The host has gone, or this is a forked child that has no channel."""
+
+
+class HostCallError(RuntimeError):
+    """The host refused a call, or its handler failed."""
+
+
+class Channel:
+    """Messages over two descriptors, never torn by an interrupt and safe among threads."""
+
+    def __init__(self, read_fd: int, write_fd: int, gate: InterruptGate) -> None:
+        self._read_fd, self._write_fd, self._gate = read_fd, write_fd, gate
+        self._buffer = rpc.LineBuffer()
+        self._requests: deque[rpc.Message] = deque()
+        self._answers: dict[str, rpc.Message | None] = {}
+        self._reader: int | None = None
+        self._changed = threading.Condition()
+        self._write_lock = threading.Lock()
+        self._count = 0
+
+    def next_request(self) -> rpc.Message:
+        """The host's next request; blocks; ChannelClosedError at the end."""
+        self._wait(lambda: bool(self._requests))
+        return self._requests.popleft()
+
+    def send(self, line: bytes) -> None:
+        """Write one encoded message whole."""
+        view = memoryview(line)
+        with self._gate, self._write_lock:
+            try:
+                while view:
+                    view = view[os.write(self._write_fd, view) :]
+            except OSError:
+                raise ChannelClosedError("the host has gone") from None
+
+    def call(self, method: str, params: rpc.Message) -> Any:
+        """Ask the host and wait for its answer."""
+        ident = self._new_id()
+        try:
+            self._answers[ident] = None
+            self.send(rpc.request(ident, method, params))
+            self._wait(lambda: self._answers[ident] is not None)
+            answer = self._answers[ident]
+        finally:
+            self._answers.pop(ident, None)  # an answer that comes after an interrupt is dropped
+        assert answer is not None
+        if "error" in answer:
+            raise HostCallError(answer["error"]["message"])
+        return answer["result"]
+
+    def _new_id(self) -> str:
+        with self._gate, self._write_lock:
+            self._count += 1
+            return "g{}".format(self._count)
+
+    def close_in_child(self) -> None:
+        """A forked child must neither answer for its parent nor read its mail."""
+        for fd in (self._read_fd, self._write_fd):
+            try:
+                os.close(fd)
+            except OSError:
+                pass
+        self._read_fd = self._write_fd = -1
+        self._changed, self._write_lock = threading.Condition(), threading.Lock()
+        self._reader = None
+
+    def _wait(self, done: Callable[[], bool]) -> None:
+        me = threading.get_ident()
+        while not done():
+            try:
+                with self._gate, self._changed:
+                    if self._reader is None:
+                        self._reader = me
+                if self._reader == me:
+                    self._read_some(done)
+                else:
+                    with self._changed:
+                        self._changed.wait(0.05)
+            finally:
+                self._release(me)
+
+    def _release(self, me: int) -> None:
+        with self._gate, self._changed:
+            if self._reader == me:
+                self._reader = None
+                self._changed.notify_all()
+
+    def _read_some(self, done: Callable[[], bool]) -> None:
+        if done():  # another thread read it just before it was our turn
+            return
+        if self._read_fd < 0:
+            raise ChannelClosedError("a forked child has no channel to the host")
+        poll = select.poll()
+        poll.register(self._read_fd, select.POLLIN)
+        poll.poll()  # an interrupt may leave here: nothing has been taken off the pipe yet
+        with self._gate:
+            data = os.read(self._read_fd, CHUNK)
+            if not data:
+                raise ChannelClosedError("the host has gone")
+            for message in self._buffer.feed(data):
+                self._deliver(message)
+
+    def _deliver(self, message: rpc.Message) -> None:
+        if "method" in message:
+            self._requests.append(message)
+        elif message["id"] in self._answers:
+            self._answers[message["id"]] = message

@@ -1,0 +1,49 @@
+"""What a cell did to the working folder: files created and modified, with their sizes."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Snapshot = dict[str, tuple[int, int, int]]
+
+MAX_FILES = 10_000
+IGNORED_FOLDERS = frozenset({"__pycache__"})
+IGNORED_FILES = frozenset({"user_code.py"})
+
+
+def scan(root: str) -> Snapshot:
+    """Every regular file below `root`: relative path -> (size, mtime, inode). Follows no link."""
+    found: Snapshot = {}
+    folders = [""]
+    while folders and len(found) < MAX_FILES:
+        folder = folders.pop()
+        try:
+            with os.scandir(os.path.join(root, folder) if folder else root) as entries:
+                for entry in entries:
+                    _note(entry, folder, folders, found)
+        except OSError:
+            continue  # gone meanwhile, or closed to us: it is not ours to report
+    return found
+
+
+def _note(entry: os.DirEntry[str], folder: str, folders: list[str], found: Snapshot) -> None:
+    path = folder + "/" + entry.name if folder else entry.name
+    if entry.is_dir(follow_symlinks=False):
+        if entry.name not in IGNORED_FOLDERS:
+            folders.append(path)
+        return
+    info = entry.stat(follow_symlinks=False)
+    if stat.S_ISREG(info.st_mode) and path not in IGNORED_FILES:
+        found[path] = (info.st_size, info.st_mtime_ns, info.st_ino)
+
+
+def compare(before: Snapshot, after: Snapshot) -> dict[str, list[list[object]]]:
+    """Files created and modified between two scans, as [path, size], sorted."""
+    created = [[path, now[0]] for path, now in after.items() if path not in before]
+    modified = [
+        [path, now[0]] for path, now in after.items() if before.get(path, now) != now
+    ]
+    return {"created": sorted(created), "modified": sorted(modified)}

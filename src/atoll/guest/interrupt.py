@@ -1,0 +1,62 @@
+"""SIGINT becomes KeyboardInterrupt while guest code runs, and at no other moment.
+
+The host interrupts a cell by SIGINT. Between cells the signal is dropped, and while the runtime
+moves a message over the channel it is held back, so that no message is ever torn.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import Any, Callable
+
+
+class InterruptGate:
+    """Decides what SIGINT does now; entered (`with gate:`) where it must wait."""
+
+    def __init__(self) -> None:
+        self._open = False
+        self._pending = False
+        self._held = 0
+        self._main = threading.get_ident()
+
+    def run(self, work: Callable[[], Any], on_interrupt: Callable[[], Any]) -> Any:
+        """`work()`, interruptible; `on_interrupt()` if an interrupt left it."""
+        try:
+            try:
+                self._install()
+                self._pending, self._open = False, True
+                return work()
+            finally:
+                self._open = False
+        except KeyboardInterrupt:
+            self._open = False  # the signal may have come just before the line above
+            return on_interrupt()
+
+    def _install(self) -> None:
+        if hasattr(signal, "SIGINT"):
+            signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
+        if not self._open:
+            return
+        if self._held:
+            self._pending = True
+            return
+        raise KeyboardInterrupt
+
+    def __enter__(self) -> None:
+        if threading.get_ident() == self._main:  # handlers only ever run in the main thread
+            self._held += 1
+
+    def __exit__(self, *_exc: object) -> None:
+        if threading.get_ident() != self._main:
+            return
+        self._held -= 1
+        if self._pending and not self._held and self._open:
+            self._pending = False
+            raise KeyboardInterrupt

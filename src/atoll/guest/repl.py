@@ -1,0 +1,136 @@
+"""Runs cells in one lasting namespace, as the `__main__` module: the heart of every ring."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import traceback
+import types
+import warnings
+
+from . import values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_ERROR = 10_000
+KEPT_CELLS = 200
+VALUE_ITEMS = 10_000
+VALUE_BYTES = 1 << 20
+
+
+class Repl:
+    """One namespace and the cells that ran in it."""
+
+    def __init__(self) -> None:
+        self._module = types.ModuleType("__main__")
+        self._count = 0
+        self.namespace: dict[str, Any] = self._module.__dict__
+
+    def run(self, code: str) -> dict[str, Any]:
+        """Run a cell: its outcome, with the value of a last expression; never raises for its faults."""
+        sys.modules["__main__"] = self._module
+        self._count += 1
+        name = "<cell {}>".format(self._count)
+        try:
+            body, last = _compile(code, name)
+            self._remember(name, code)
+            exec(body, self.namespace)
+            if last is None:
+                return {"kind": "ok", "exit_code": 0}
+            return self._value(eval(last, self.namespace))
+        except SystemExit as exc:
+            return _exited(exc)
+        except KeyboardInterrupt as exc:
+            return failure(exc, "interrupted")
+        except BaseException as exc:
+            return failure(exc, "error")
+
+    def _value(self, value: Any) -> dict[str, Any]:
+        outcome: dict[str, Any] = {"kind": "ok", "exit_code": 0}
+        if value is not None:
+            self.namespace["_"] = value
+            outcome["value_repr"] = values.short_repr(value)
+            outcome["value"] = _small_value(value, outcome["value_repr"])
+        return outcome
+
+    def _remember(self, name: str, code: str) -> None:
+        """Give tracebacks the source of recent cells."""
+        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+        linecache.cache.pop("<cell {}>".format(self._count - KEPT_CELLS), None)
+
+
+def validate(code: str) -> bool:
+    """Whether `code` compiles. Runs nothing of it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(code, "<sandbox>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def failure(exc: BaseException, kind: str) -> dict[str, Any]:
+    """The outcome of a cell that raised; the traceback goes to stderr, without our own frames."""
+    error_type = values.type_name(type(exc))
+    error = _describe(exc, error_type)
+    try:
+        traceback.print_exception(type(exc), exc, _own_frames(exc), file=sys.stderr)
+    except Exception:
+        _complain(error)
+    return {"kind": kind, "exit_code": 1, "error": error, "error_type": error_type}
+
+
+def _compile(code: str, name: str) -> tuple[types.CodeType, types.CodeType | None]:
+    tree = ast.parse(code, name)
+    last = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr):
+        last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+    body = compile(tree, name, "exec", dont_inherit=True)
+    return body, None if last is None else compile(last, name, "eval", dont_inherit=True)
+
+
+def _small_value(value: Any, text: str) -> Any:
+    try:
+        return values.encode(value, VALUE_ITEMS, VALUE_BYTES)
+    except (ValueError, RecursionError):
+        return {values.TAG: "object", "type": values.type_name(type(value)), "v": text}
+
+
+def _exited(exc: SystemExit) -> dict[str, Any]:
+    code = exc.code
+    if code is None or isinstance(code, int):
+        number = 0 if code is None else int(code) & 0xFF
+    else:
+        number = 1
+        _complain(values.short_repr(code) if not isinstance(code, str) else code[:MAX_ERROR])
+    outcome: dict[str, Any] = {"kind": "exited", "exit_code": number}
+    if number:
+        outcome.update(error=_describe(exc, "SystemExit"), error_type="SystemExit")
+    return outcome
+
+
+def _describe(exc: BaseException, error_type: str) -> str:
+    try:
+        text = str(exc)
+    except Exception:
+        text = "<the message could not be shown>"
+    text = text if len(text) <= MAX_ERROR else text[:MAX_ERROR] + "..."
+    return "{}: {}".format(error_type, text) if text else error_type
+
+
+def _own_frames(exc: BaseException) -> types.TracebackType | None:
+    frame = exc.__traceback__
+    while frame is not None and not frame.tb_frame.f_code.co_filename.startswith("<cell "):
+        frame = frame.tb_next
+    return frame
+
+
+def _complain(text: str) -> None:
+    try:
+        sys.stderr.write(text + "\n")
+    except Exception:  # noqa: S110 - the guest has broken its own stderr
+        pass

@@ -1,0 +1,142 @@
+"""JSON-RPC 2.0, one message a line: the codec of both ends of a sandbox's private channel.
+
+SECURITY: the peer is hostile. A line is capped in size before it is kept, in depth before it is
+parsed, and its shape is checked before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    Message = dict[str, Any]
+
+MAX_MESSAGE_BYTES = 32 << 20
+MAX_DEPTH = 256
+
+PARSE_ERROR = -32700
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+HOST_CALL_FAILED = -32000
+TOO_LARGE = -32001
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_BRACKET = re.compile(rb"[\[\]{}]")
+
+
+class ProtocolError(Exception):
+    """The peer sent something that is not a message of this protocol."""
+
+
+class MessageTooLargeError(ValueError):
+    """A message of our own is over the cap, so it was not sent."""
+
+
+def _refuse_constant(name: str) -> None:
+    raise ProtocolError("not JSON: {}".format(name))
+
+
+# Bound at import: guest code that patches the json module later does not reach these.
+_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False).encode
+_load = json.JSONDecoder(parse_constant=_refuse_constant).decode
+
+
+def request(ident: str, method: str, params: Message) -> bytes:
+    """A call that wants an answer."""
+    return encode({"jsonrpc": "2.0", "id": ident, "method": method, "params": params})
+
+
+def notification(method: str, params: Message) -> bytes:
+    """A message that wants none."""
+    return encode({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def result(ident: str, value: Any) -> bytes:
+    """The answer to the request `ident`."""
+    return encode({"jsonrpc": "2.0", "id": ident, "result": value})
+
+
+def error(ident: str, code: int, message: str) -> bytes:
+    """The refusal of the request `ident`."""
+    return encode({"jsonrpc": "2.0", "id": ident, "error": {"code": code, "message": message}})
+
+
+def encode(message: Message) -> bytes:
+    """One message as one line of ASCII."""
+    line = _dump(message).encode("ascii")
+    if len(line) > MAX_MESSAGE_BYTES:
+        raise MessageTooLargeError(
+            "the message has {:,} bytes; the limit is {:,}".format(len(line), MAX_MESSAGE_BYTES)
+        )
+    return line + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message in a line, checked; ProtocolError if it is none."""
+    if depth_exceeds(line, MAX_DEPTH):
+        raise ProtocolError("nested deeper than {}".format(MAX_DEPTH))
+    try:
+        message = _load(line.decode("ascii"))
+    except (ValueError, RecursionError) as exc:
+        raise ProtocolError("not JSON: {}".format(str(exc)[:200])) from None
+    _check_shape(message)
+    return message  # type: ignore[no-any-return]
+
+
+def depth_exceeds(line: bytes, limit: int) -> bool:
+    """Whether brackets outside strings nest deeper than `limit`, told without parsing."""
+    if line.count(b"[") + line.count(b"{") <= limit:
+        return False
+    depth = 0
+    for bracket in _BRACKET.finditer(_STRING.sub(b"", line)):
+        depth += 1 if bracket.group() in b"[{" else -1
+        if depth > limit:
+            return True
+    return False
+
+
+def _check_shape(message: Any) -> None:
+    if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
+        raise ProtocolError("not a JSON-RPC 2.0 message")
+    ident = message.get("id")
+    if "method" in message:
+        good = isinstance(message["method"], str) and isinstance(message.get("params", {}), dict)
+        good = good and (ident is None or isinstance(ident, str))
+    elif "error" in message:
+        fault = message["error"]
+        good = isinstance(ident, str) and "result" not in message and isinstance(fault, dict)
+        good = good and isinstance(fault.get("message"), str)
+    else:
+        good = isinstance(ident, str) and "result" in message
+    if not good:
+        raise ProtocolError("a JSON-RPC message of no known shape")
+
+
+class LineBuffer:
+    """Cuts a stream of bytes into messages; refuses a line over the cap as soon as it is."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that `data` completes, in order."""
+        lines = data.split(b"\n")
+        messages = []
+        for part in lines[:-1]:
+            self._keep(part)
+            messages.append(decode(b"".join(self._parts)))
+            self._parts, self._size = [], 0
+        if lines[-1]:
+            self._keep(lines[-1])
+        return messages
+
+    def _keep(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > MAX_MESSAGE_BYTES:
+            raise ProtocolError("a message over {:,} bytes".format(MAX_MESSAGE_BYTES))
+        self._parts.append(part)

@@ -1,0 +1,158 @@
+"""Serves the host's requests, one at a time: initialize, execute, get_variable, validate."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import sys
+import time
+
+from . import context as context_file
+from . import delta, helpers, repl, rpc, values
+from .bridge import Bridge, FailedQuery
+from .channel import ChannelClosedError, HostCallError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from .channel import Channel
+    from .interrupt import InterruptGate
+    from .streams import StandardStreams
+
+    Handler = Callable[[dict[str, Any]], Any]
+
+
+class Server:
+    """The guest as the host sees it."""
+
+    def __init__(
+        self, channel: Channel, gate: InterruptGate, streams: StandardStreams, folder: str
+    ) -> None:
+        self._channel, self._gate, self._streams, self._folder = channel, gate, streams, folder
+        self._repl = repl.Repl()
+        self._bridge = Bridge(channel, self._context)
+        self._files: delta.Snapshot = {}
+        self._pid = os.getpid()
+        self._methods: dict[str, Handler] = {
+            "initialize": self._initialize,
+            "execute": self._execute,
+            "get_variable": self._get_variable,
+            "validate": self._validate,
+        }
+
+    def serve(self) -> None:
+        """Answer requests until the host goes."""
+        self._channel.send(rpc.notification("ready", {"python": list(sys.version_info[:3])}))
+        while True:
+            try:
+                message = self._channel.next_request()
+                self._channel.send(self._answer(message))
+            except ChannelClosedError:
+                return
+
+    def _answer(self, message: rpc.Message) -> bytes:
+        ident, method = message["id"], message["method"]
+        handler = self._methods.get(method)
+        if handler is None:
+            return rpc.error(ident, rpc.METHOD_NOT_FOUND, "no method {}".format(method))
+        try:
+            return rpc.result(ident, handler(message.get("params", {})))
+        except rpc.MessageTooLargeError as exc:
+            return rpc.error(ident, rpc.TOO_LARGE, str(exc))
+        except (ValueError, RecursionError) as exc:
+            return rpc.error(ident, rpc.INVALID_PARAMS, str(exc)[:1000])
+
+    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+        self._offer_names(params.get("tools", []))
+        shared = False
+        if "context" in params:
+            value, shared = _load_context(params["context"])
+            self._repl.namespace["context"] = value
+            self._bridge.set_shared(value)
+        else:
+            self._repl.namespace["context"] = None
+        return {"context_shared": shared}
+
+    def _offer_names(self, tools: list[str]) -> None:
+        """Built-ins, as IPython does it: imported modules see them, the namespace stays clean."""
+        text = helpers.ContextHelpers(self._context)
+        for owner in (self._bridge, text):
+            for name in owner.NAMES:
+                setattr(builtins, name, getattr(owner, name))
+        for helper in (
+            helpers.chunk_text,
+            helpers.chunk_by_size,
+            helpers.chunk_by_headers,
+            helpers.extract_json,
+        ):
+            setattr(builtins, helper.__name__, helper)
+        for kind in (FailedQuery, HostCallError):
+            setattr(builtins, kind.__name__, kind)
+        for name in tools:
+            setattr(builtins, name, self._bridge.tool(name))
+
+    def _context(self) -> Any:
+        return self._repl.namespace.get("context")
+
+    def _execute(self, params: dict[str, Any]) -> dict[str, Any]:
+        before = delta.scan(self._folder)
+        self._streams.renew()
+        started, cpu = time.perf_counter(), time.process_time()
+        outcome: dict[str, Any] = self._gate.run(
+            lambda: self._repl.run(params["code"]), _late_interrupt
+        )
+        outcome["duration_ms"] = (time.perf_counter() - started) * 1000
+        outcome["cpu_ms"] = (time.process_time() - cpu) * 1000
+        outcome["memory_bytes"] = _peak_memory()
+        self._leave_if_child()
+        self._streams.flush()
+        outcome["files"] = delta.compare(before, delta.scan(self._folder))
+        return outcome
+
+    def _leave_if_child(self) -> None:
+        if os.getpid() != self._pid:  # the cell forked, and this is the child at the cell's end
+            self._streams.flush()
+            os._exit(0)
+
+    def _get_variable(self, params: dict[str, Any]) -> dict[str, Any]:
+        name = params["name"]
+        if name not in self._repl.namespace:
+            return {"found": False}
+        self._streams.renew()
+        return self._gate.run(  # type: ignore[no-any-return]
+            lambda: {"found": True, "value": values.encode(self._repl.namespace[name])},
+            lambda: {"interrupted": True},
+        )
+
+    def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {"valid": repl.validate(params["code"])}
+
+
+def _peak_memory() -> int | None:
+    try:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    except ImportError:
+        return None
+
+
+def _late_interrupt() -> dict[str, Any]:
+    """The interrupt came as the cell ended: it counts, as the host has asked for it."""
+    return {
+        "kind": "interrupted",
+        "exit_code": 1,
+        "error": "KeyboardInterrupt",
+        "error_type": "KeyboardInterrupt",
+    }
+
+
+def _load_context(source: dict[str, Any]) -> tuple[Any, bool]:
+    if "value" in source:
+        return values.decode(source["value"]), False
+    text, shared = context_file.load(
+        source["fd"], source["width"], source["length"], source["ascii"]
+    )
+    return (values.decode(json.loads(text)), False) if source["json"] else (text, shared)

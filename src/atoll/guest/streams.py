@@ -1,0 +1,48 @@
+"""Standard streams of guest code over descriptors 0, 1 and 2, made good before every cell.
+
+Guest code may close, replace or redirect its streams; the next cell finds them whole again.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+
+
+class StandardStreams:
+    """Keeps private copies of descriptors 1 and 2 and puts them back."""
+
+    def __init__(self, keep_at: int) -> None:
+        import fcntl
+
+        self._kept = {
+            fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, keep_at) for fd in (1, 2)
+        }
+
+    def renew(self) -> None:
+        """Descriptors and sys.stdin, sys.stdout, sys.stderr as on the first day."""
+        for fd, kept in self._kept.items():
+            os.dup2(kept, fd)
+        sys.stdin = _reader()
+        sys.stdout = sys.__stdout__ = _writer(1)
+        sys.stderr = sys.__stderr__ = _writer(2)
+
+    def flush(self) -> None:
+        """Push out what guest code left in whatever stream objects it has now."""
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:  # noqa: S110 - a stream of the guest's own making may do anything
+                pass
+
+
+def _writer(fd: int) -> io.TextIOWrapper:
+    raw = io.FileIO(fd, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw), encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )
+
+
+def _reader() -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8")

@@ -1,0 +1,203 @@
+"""The host's end of the warden: starts it on first use, asks it for jails, holds their leases."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import atexit
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import SandboxError, SandboxStartError
+
+if TYPE_CHECKING:
+    from atoll.jail.spec import JailSpec
+
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[2]); "
+    "from atoll.jail.warden import main; main(int(sys.argv[1]))"
+)
+_SEND_BUFFER = 1 << 20
+_EXIT_SECONDS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndReport:
+    """How a jail ended: the warden's word, which the guest has no part in."""
+
+    exit: int | None = None
+    signal: int | None = None
+    out_of_memory: bool = False
+    peak_memory: int | None = None
+
+
+class Lease:
+    """The hold on one jail. Closing it, or dying, ends the jail."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._usage: list[asyncio.Future[float]] = []
+        self.started: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self.ended: asyncio.Future[EndReport] = self._loop.create_future()
+        sock.setblocking(False)
+        self._loop.add_reader(sock.fileno(), self._on_readable)
+
+    def interrupt(self) -> None:
+        """SIGINT for the guest's main process."""
+        self._send(b"interrupt")
+
+    def kill(self) -> None:
+        """SIGKILL for all of them; `ended` follows."""
+        self._send(b"kill")
+
+    async def cpu_seconds(self) -> float:
+        """CPU time used by the jail so far."""
+        answer: asyncio.Future[float] = self._loop.create_future()
+        self._usage.append(answer)
+        self._send(b"usage")
+        return await answer
+
+    async def close(self) -> None:
+        """Kill the jail and wait until nothing of it is left."""
+        self.kill()
+        with contextlib.suppress(SandboxError):
+            await asyncio.shield(self.ended)
+        self._detach()
+
+    def _send(self, command: bytes) -> None:
+        if self._socket.fileno() >= 0 and not self.ended.done():
+            with contextlib.suppress(OSError):
+                self._socket.send(command)
+
+    def _on_readable(self) -> None:
+        try:
+            data = self._socket.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._fail(SandboxError("the warden has gone, and the sandbox with it"))
+            return
+        message = json.loads(data)
+        event = message.pop("event")
+        if event == "started":
+            self.started.set_result(message)
+        elif event == "usage":
+            self._usage.pop(0).set_result(message["cpu_seconds"])
+        elif event == "failed":
+            step, _, reason = message["reason"].partition(": ")
+            self._fail(SandboxStartError(step, reason or step))
+        else:
+            self._finish(EndReport(**message))
+
+    def _finish(self, report: EndReport) -> None:
+        if not self.started.done():
+            self._fail(SandboxStartError("start", f"it ended at once: {report}"))
+            return
+        self.ended.set_result(report)
+        self._detach()
+
+    def _fail(self, error: SandboxError) -> None:
+        for future in (self.started, self.ended):
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever waits gets it; nobody has to
+        self._detach()
+
+    def _detach(self) -> None:
+        for answer in self._usage:
+            answer.cancel()
+        self._usage.clear()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+
+
+class WardenClient:
+    """This process's warden. It lives as long as the process, and is started again if it died."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+
+    def request(self, spec: JailSpec, guest_fds: list[int]) -> Lease:
+        """Ask for a jail. The descriptors stay the caller's to close."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            fds = array.array("i", [theirs.fileno(), *guest_fds])
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
+            try:
+                self._send(spec.to_json(), rights)
+            except OSError as exc:
+                ours.close()
+                raise SandboxStartError("warden", str(exc)) from exc
+        return Lease(ours)
+
+    def stop(self) -> None:
+        """End the warden and all its jails."""
+        with self._lock:
+            self._forget()
+
+    @property
+    def pid(self) -> int | None:
+        """The warden's process, if it runs."""
+        return self._process.pid if self._process else None
+
+    def _send(self, data: bytes, rights: list[tuple[int, int, array.array[int]]]) -> None:
+        with self._lock:
+            self._ensure()
+            assert self._control is not None
+            self._control.sendmsg([data], rights)
+
+    def _ensure(self) -> None:
+        if self._owner != os.getpid():  # we are a fork: the parent's warden is not ours
+            self._process = self._control = None
+        if self._process is not None and self._process.poll() is None:
+            return
+        self._forget()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        with theirs:
+            self._process = _start(theirs.fileno())
+        self._control, self._owner = ours, os.getpid()
+        atexit.register(self.stop)
+
+    def _forget(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None and self._owner == os.getpid():
+            try:
+                self._process.wait(_EXIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._process = self._control = None
+        atexit.unregister(self.stop)
+
+
+def _start(control_fd: int) -> subprocess.Popen[bytes]:
+    home = str(Path(__file__).resolve().parents[2])
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _BOOT, str(control_fd), home],
+        env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=(control_fd,),
+        start_new_session=True,
+    )
+
+
+warden = WardenClient()

@@ -1,0 +1,93 @@
+"""Pid 1 of a jail: starts the guest, reaps what it leaves behind, tells the warden how it ended.
+
+SECURITY: it stands behind the same walls as the guest, and its memory and descriptors are closed
+to it (not dumpable). It ends, and with it the whole jail, when the warden is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+from typing import TYPE_CHECKING, NoReturn
+
+from atoll.jail import syscalls
+
+if TYPE_CHECKING:
+    from atoll.jail.spec import JailSpec
+
+_FIRST_HIGH_FD = 16
+
+
+def run(spec: JailSpec, guest_fds: list[int], status_fd: int, lifeline_fd: int) -> NoReturn:
+    """Start the guest and stay until it, or the warden, is gone."""
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
+    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake_write)
+    signal.signal(signal.SIGCHLD, _ignore)
+    guest = os.fork()
+    if guest == 0:
+        execute(spec, guest_fds, status_fd)
+    signal.signal(signal.SIGINT, lambda *_: _interrupt(guest))
+    for fd in guest_fds:
+        os.close(fd)
+    while True:
+        readable, _, _ = select.select([wake_read, lifeline_fd], [], [])
+        if lifeline_fd in readable:
+            os._exit(1)
+        os.read(wake_read, 512)
+        status = _reap(guest)
+        if status is not None:
+            report(status_fd, f"exit {status}")
+            os._exit(0)
+
+
+def execute(
+    spec: JailSpec, guest_fds: list[int], status_fd: int, folder: str | None = None
+) -> NoReturn:
+    """Become the guest's interpreter; its descriptors are 0, 1, 2 and so on in order.
+
+    `folder` is home and place of temporary files where the jail has no root of its own.
+    """
+    try:
+        os.setsid()
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_FD) for fd in guest_fds]
+        for number, fd in enumerate(high):
+            os.dup2(fd, number)
+        for name in (signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(name, signal.SIG_DFL)
+        env = dict(spec.env, HOME=folder, TMPDIR=folder) if folder else spec.env
+        os.execve(spec.argv[0], list(spec.argv), env)
+    except OSError as exc:
+        report(status_fd, f"error execute {spec.argv[0]}: {exc.strerror}")
+    os._exit(127)
+
+
+def report(status_fd: int, line: str) -> None:
+    """Tell the warden, on the pipe that only it reads."""
+    with contextlib.suppress(OSError):
+        os.write(status_fd, line.replace("\n", " ").encode(errors="replace")[:4000] + b"\n")
+
+
+def _reap(guest: int) -> int | None:
+    """Collect whoever has ended; the guest's own wait status if it was among them."""
+    found = None
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == guest:
+                found = status
+            if pid == 0:
+                break
+    return found
+
+
+def _interrupt(guest: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(guest, signal.SIGINT)
+
+
+def _ignore(*_args: object) -> None:
+    """SIGCHLD has to be handled to reach the wake-up pipe."""

@@ -1,0 +1,146 @@
+"""What this host allows: found out by building a jail, not by reading version numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.availability import Availability
+from atoll.errors import (
+    BackendUnavailableError,
+    IsolationError,
+    LimitUnsupportedError,
+    SandboxError,
+)
+from atoll.jail import cgroup, syscalls, users
+from atoll.jail.client import warden
+from atoll.jail.spec import JailSpec, Limits
+from atoll.policy import Isolation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atoll.config import REPLConfig
+
+_TRUE = ("/bin/true",)
+_USERNS_HINT = (
+    "Allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+    "kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces above 0; in a "
+    "container: a seccomp profile that allows unshare and mount), or pass "
+    "min_isolation='confined'."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReport:
+    """What was found on this host."""
+
+    level: Isolation
+    failure: str
+    """Why the level is not JAILED; empty if it is."""
+    landlock: int
+    cgroup_version: int | None
+    switches_user: bool
+
+
+_cached: HostReport | None = None
+
+
+async def host() -> HostReport:
+    """The report on this host; made once a process."""
+    global _cached  # noqa: PLW0603 - the host does not change under a running process
+    if _cached is None:
+        _cached = await _examine()
+    return _cached
+
+
+async def level_for(backend: str, config: REPLConfig) -> Isolation:
+    """The level a sandbox will have; fails closed where the caller asked for more."""
+    report = await host()
+    least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
+    if report.level < Isolation.CONFINED:
+        raise BackendUnavailableError(backend, report.failure, _USERNS_HINT)
+    if report.level < least:
+        have = report.level.name.lower()
+        reason = f"{least.name.lower()} was asked for and only {have} can be had ({report.failure})"
+        raise IsolationError(backend, reason, _USERNS_HINT)
+    if report.level == Isolation.CONFINED and config.policy.disk_bytes is not None:
+        hint = "without namespaces nothing counts it; pass ExecutionPolicy(disk_bytes=None)"
+        raise LimitUnsupportedError(backend, "disk_bytes", hint)
+    return report.level
+
+
+async def availability(backend: str, resolve: Callable[[], Any]) -> Availability:
+    """What `atoll doctor` shows of a ring that runs in a jail."""
+    try:
+        python = await asyncio.to_thread(resolve)
+    except BackendUnavailableError as exc:
+        return Availability(usable=False, reason=exc.reason, hint=exc.hint)
+    report = await host()
+    if report.level < Isolation.CONFINED:
+        return Availability(usable=False, reason=report.failure, hint=_USERNS_HINT)
+    jailed = report.level >= Isolation.JAILED
+    return Availability(
+        usable=True,
+        isolation=report.level,
+        reason=report.failure,
+        hint="" if jailed else _USERNS_HINT,
+        limits=_limits(report),
+        details={
+            "python": f"{python.path} ({'.'.join(map(str, python.version))})",
+            "guest's user": "a fresh one for each sandbox" if report.switches_user else "yours",
+            "landlock": f"ABI {report.landlock}" if report.landlock else "not in this kernel",
+            "cgroups": f"version {report.cgroup_version}" if report.cgroup_version else "not usable",
+        },
+    )
+
+
+def _limits(report: HostReport) -> dict[str, str]:
+    jailed, group = report.level >= Isolation.JAILED, report.cgroup_version
+    counted = f"cgroup v{group}" if group else "the warden's meter"
+    return {
+        "time": "interrupt, then kill",
+        "memory": f"RLIMIT_DATA, {counted}",
+        "processes": f"RLIMIT_NPROC{f', cgroup v{group}' if group else ''}" if jailed
+        else "no new process",
+        "cpu": counted,
+        "disk": "size of a tmpfs" if jailed else "not enforced",
+        "file size": "RLIMIT_FSIZE",
+        "output": "cut by the host",
+    }
+
+
+async def _examine() -> HostReport:
+    failure = await _try(jailed=True)
+    level = Isolation.JAILED
+    if failure:
+        level = Isolation.NONE if await _try(jailed=False) else Isolation.CONFINED
+    groups = await asyncio.to_thread(cgroup.find)
+    return HostReport(
+        level=level,
+        failure=failure,
+        landlock=syscalls.landlock_version(),
+        cgroup_version=groups.version if groups else None,
+        switches_user=users.may_switch(),
+    )
+
+
+async def _try(*, jailed: bool) -> str:
+    """Build a jail around a program that does nothing; why it failed, or nothing."""
+    if not syscalls.supported():
+        return f"the system calls of {syscalls.ARCH} are not known"
+    limits = Limits(memory=None, processes=None, disk=1 << 20, file_size=None, open_files=256)
+    spec = JailSpec(
+        jailed=jailed, argv=_TRUE, env={}, binds=(), workspace=None, limits=limits
+    )
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        lease = warden.request(spec, [null] * 4)
+        report = await lease.ended
+    except SandboxError as exc:
+        return str(exc)
+    finally:
+        os.close(null)
+    return "" if report.exit == 0 else f"a jailed /bin/true ended with {report}"

@@ -1,0 +1,177 @@
+"""The guest's root: a small tmpfs with read-only binds of the host's system, and private folders.
+
+SECURITY: sources are opened first and bound by descriptor, so nothing has to be reachable for
+the guest's user and no path is resolved twice. Everything from the host is read-only, nosuid
+and without devices; what is writable is one tmpfs with the disk limit as its size.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.jail import syscalls as sys
+from atoll.jail import users
+from atoll.jail.spec import GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
+
+if TYPE_CHECKING:
+    from atoll.jail.spec import JailSpec
+
+NEW_ROOT = "/tmp"  # noqa: S108 - any folder there is; in this namespace alone a tmpfs covers it
+BOX = "/.box"
+SYSTEM_PATHS = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives",
+    "/etc/fonts", "/etc/localtime", "/etc/mime.types",
+)  # fmt: skip
+DEVICES = ("null", "zero", "full", "random", "urandom")
+PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}  # noqa: S108
+READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
+DEFAULT_DISK = 1 << 40
+MAX_INODES = 65_536
+HIDDEN_PROC = (
+    "acpi", "asound", "bus", "dynamic_debug", "fs", "irq", "kallsyms", "kcore", "key-users",
+    "keys", "kmsg", "kpagecount", "kpageflags", "latency_stats", "modules", "sched_debug",
+    "scsi", "slabinfo", "sysrq-trigger", "timer_list", "vmallocinfo",
+)  # fmt: skip
+FILES = {
+    "/etc/passwd": f"guest:x:1000:1000::{GUEST_HOME}:/bin/sh\n",
+    "/etc/group": "guest:x:1000:\n",
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+
+def build(spec: JailSpec, owner: int, *, switched: bool) -> None:
+    """Make the root, and go into it.
+
+    `owner` is who the private folders belong to; `switched`, whether that is another user than
+    the one who runs this, so that a host folder's owner has to be translated.
+    """
+    sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
+    system = _open(_system_binds())
+    extra = _open(sorted(spec.binds, key=lambda bind: bind.target.count("/")))
+    devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in DEVICES]
+    workspace = _open_workspace(spec, owner if switched else None)
+    links = {path: os.readlink(path) for path in SYSTEM_PATHS if Path(path).is_symlink()}
+    flags = sys.MS_NOSUID | sys.MS_NODEV
+    sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
+    _make_skeleton(links)
+    _bind_all(system)
+    for name, fd in devices:
+        _bind_device(fd, name)
+    _mount_proc()
+    _mount_box(spec.limits.disk, owner, private_app=workspace is None)
+    if workspace is not None:
+        _attach_workspace(workspace)
+    _bind_all(extra)  # last, as an interpreter may well live below /tmp
+    _enter()
+
+
+def _system_binds() -> list[Bind]:
+    paths = [path for path in SYSTEM_PATHS if Path(path).exists() and not Path(path).is_symlink()]
+    return [Bind(source=path, target=path) for path in paths]
+
+
+def _open(binds: list[Bind]) -> list[tuple[Bind, int]]:
+    return [(bind, os.open(bind.source, os.O_PATH | os.O_CLOEXEC)) for bind in binds]
+
+
+def _make_skeleton(links: dict[str, str]) -> None:
+    root = Path(NEW_ROOT)
+    for folder in ("proc", "dev/shm", "mnt", "etc", "tmp", "home/guest", "app", BOX[1:]):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for path, text in FILES.items():
+        (root / path[1:]).write_text(text)
+    for path, target in links.items():
+        (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (root / path[1:]).symlink_to(target)
+    (root / WORK_ALIAS[1:]).symlink_to(WORK_FOLDER)
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        (root / "dev" / name).symlink_to(f"/proc/self/fd{target}")
+
+
+def _bind_all(binds: list[tuple[Bind, int]]) -> None:
+    for bind, fd in binds:
+        target = Path(NEW_ROOT + bind.target)
+        source = f"/proc/self/fd/{fd}"
+        if not target.exists():  # else it lies in a folder bound before
+            _make_target(target, is_folder=Path(source).is_dir())
+        sys.mount(source, str(target), None, sys.MS_BIND | sys.MS_REC)
+        attributes = READ_ONLY & ~sys.ATTR_RDONLY if bind.writable else READ_ONLY
+        sys.set_mount_attributes(str(target), attributes, recursive=True)
+        os.close(fd)
+
+
+def _make_target(target: Path, *, is_folder: bool) -> None:
+    if is_folder:
+        target.mkdir(parents=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+
+
+def _bind_device(fd: int, name: str) -> None:
+    target = Path(NEW_ROOT, "dev", name)
+    target.touch()
+    sys.mount(f"/proc/self/fd/{fd}", str(target), None, sys.MS_BIND)
+    sys.set_mount_attributes(str(target), sys.ATTR_NOSUID | sys.ATTR_NOEXEC, recursive=False)
+    os.close(fd)
+
+
+def _mount_proc() -> None:
+    """Before the old root goes: a user namespace may mount proc only where one is in sight."""
+    target = NEW_ROOT + "/proc"
+    flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
+    sys.mount("proc", target, "proc", flags, "hidepid=2")
+    empty = NEW_ROOT + BOX
+    for name in HIDDEN_PROC:
+        path = Path(target, name)
+        if path.exists():
+            source = empty if path.is_dir() else NEW_ROOT + "/dev/null"
+            sys.mount(source, str(path), None, sys.MS_BIND)
+    sys.set_mount_attributes(target, sys.ATTR_RDONLY, recursive=True)
+
+
+def _mount_box(disk: int | None, owner: int, *, private_app: bool) -> None:
+    box = NEW_ROOT + BOX
+    size = disk if disk is not None else DEFAULT_DISK
+    options = f"size={size},nr_inodes={MAX_INODES},mode=755"
+    sys.mount("tmpfs", box, "tmpfs", sys.MS_NOSUID | sys.MS_NODEV, options)
+    for name, target in PRIVATE_FOLDERS.items():
+        if name == "app" and not private_app:
+            continue
+        folder = Path(box, name)
+        folder.mkdir(mode=0o700)
+        os.chown(folder, owner, owner)
+        sys.mount(str(folder), NEW_ROOT + target, None, sys.MS_BIND)
+        sys.set_mount_attributes(
+            NEW_ROOT + target, sys.ATTR_NOSUID | sys.ATTR_NODEV, recursive=False
+        )
+    sys.detach(box)
+
+
+def _open_workspace(spec: JailSpec, mapped_owner: int | None) -> int | None:
+    if spec.workspace is None:
+        return None
+    tree = sys.clone_tree(spec.workspace)
+    if mapped_owner is not None:
+        namespace = users.idmap_namespace(Path(spec.workspace).stat().st_uid, mapped_owner)
+        sys.map_mount_ids(tree, namespace)
+        os.close(namespace)
+    return tree
+
+
+def _attach_workspace(tree: int) -> None:
+    target = NEW_ROOT + WORK_FOLDER
+    sys.attach_tree(tree, target)
+    os.close(tree)
+    sys.set_mount_attributes(target, sys.ATTR_NOSUID | sys.ATTR_NODEV, recursive=False)
+
+
+def _enter() -> None:
+    sys.set_mount_attributes(NEW_ROOT, sys.ATTR_RDONLY, recursive=False)
+    os.chdir(NEW_ROOT)
+    sys.pivot_root(".", ".")
+    sys.detach(".")
+    os.chdir("/")

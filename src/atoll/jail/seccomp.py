@@ -1,0 +1,116 @@
+"""The system-call filter: an allow-list, as a classic BPF program.
+
+SECURITY: the default is refusal. A foreign architecture's calls end the process. What is not
+listed answers ENOSYS, as an old kernel would, so that libraries take their other way.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+
+from atoll.jail import syscalls
+from atoll.jail.syscall_table import ALLOWED
+
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL = 0x7FFF0000, 0x80000000
+_AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_X32 = 0x40000000
+_NUMBER_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
+
+_NEW_NAMESPACES = 0x7E020080
+_CLONE_THREAD = 0x00010000
+_TTY_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_SOCKET_FILTERS = (26, 27, 50, 51, 52)  # SO_ATTACH_* and SO_DETACH_*: programs for the kernel
+
+Instruction = tuple[int, int, int, int]
+
+
+def refuse(code: int) -> int:
+    """The filter's answer that fails a call with errno `code`."""
+    return 0x00050000 | code
+
+
+def jail_program() -> bytes:
+    """The filter of a jail with namespaces of its own."""
+    rules = {
+        "clone": _refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
+        "ioctl": _refuse_values(1, _TTY_INJECTION, errno.EPERM),
+        "socket": _only_values(0, _FAMILIES, errno.EAFNOSUPPORT),
+        "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EAFNOSUPPORT),
+        "setsockopt": _refuse_values(2, _SOCKET_FILTERS, errno.EPERM),
+    }
+    return _assemble(rules, denied=())
+
+
+def confined_program() -> bytes:
+    """The filter without namespaces: no new process, no signal to another, no socket.
+
+    Killing the one process is then killing all, and what it cannot name it cannot harm.
+    """
+    own = _only_values(0, (os.getpid(),), errno.EPERM)
+    rules = {
+        "clone": _need_bits(0, _CLONE_THREAD, errno.EPERM),
+        "ioctl": _refuse_values(1, _TTY_INJECTION, errno.EPERM),
+        "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EAFNOSUPPORT),
+        "setsockopt": _refuse_values(2, _SOCKET_FILTERS, errno.EPERM),
+        "kill": own,
+        "tgkill": own,
+        "prlimit64": _only_values(0, (0, os.getpid()), errno.EPERM),
+    }
+    denied = (
+        "fork", "vfork", "socket", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open",
+        "setpgid", "setpriority", "sched_setaffinity", "sched_setparam", "sched_setscheduler",
+    )  # fmt: skip
+    return _assemble(rules, denied)
+
+
+def _assemble(rules: dict[str, list[Instruction]], denied: tuple[str, ...]) -> bytes:
+    program = [
+        (_LOAD, 0, 0, _ARCH_AT),
+        (_EQUAL, 1, 0, _AUDIT_ARCH[syscalls.ARCH]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER_AT),
+        (_AT_LEAST, 0, 1, _X32),
+        (_RETURN, 0, 0, _KILL),
+    ]
+    for name, number in _numbers().items():
+        body = rules.get(name, [(_RETURN, 0, 0, _ALLOW)])
+        if name not in denied:
+            program += [(_EQUAL, 0, len(body), number), *body]
+    program.append((_RETURN, 0, 0, refuse(errno.ENOSYS)))
+    return b"".join(struct.pack("HBBI", code, yes, no, k) for code, yes, no, k in program)
+
+
+def _numbers() -> dict[str, int]:
+    column = 0 if syscalls.ARCH == "x86_64" else 1
+    pairs = ((name, numbers[column]) for name, numbers in ALLOWED.items())
+    return {name: number for name, number in pairs if number is not None}
+
+
+def _only_values(arg: int, good: tuple[int, ...], code: int) -> list[Instruction]:
+    tests = [(_EQUAL, len(good) - n, 0, value) for n, value in enumerate(good)]
+    return [_argument(arg), *tests, (_RETURN, 0, 0, refuse(code)), (_RETURN, 0, 0, _ALLOW)]
+
+
+def _refuse_values(arg: int, bad: tuple[int, ...], code: int) -> list[Instruction]:
+    tests = [(_EQUAL, len(bad) - n, 0, value) for n, value in enumerate(bad)]
+    return [_argument(arg), *tests, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, refuse(code))]
+
+
+def _refuse_bits(arg: int, bits: int, code: int) -> list[Instruction]:
+    verdicts = [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, refuse(code))]
+    return [_argument(arg), (_ANY_BIT, 1, 0, bits), *verdicts]
+
+
+def _need_bits(arg: int, bits: int, code: int) -> list[Instruction]:
+    verdicts = [(_RETURN, 0, 0, refuse(code)), (_RETURN, 0, 0, _ALLOW)]
+    return [_argument(arg), (_ANY_BIT, 1, 0, bits), *verdicts]
+
+
+def _argument(index: int) -> Instruction:
+    """Load the low half of an argument: the kernel itself reads these as 32 bits."""
+    return (_LOAD, 0, 0, _ARGS_AT + 8 * index)

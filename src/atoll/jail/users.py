@@ -1,0 +1,93 @@
+"""Who the guest is: an unused high user on the host, or the caller's own; uid 1000 inside.
+
+SECURITY: the guest's user namespace is a child of the one that owns its other namespaces, so
+even with every capability in its own it could not touch the mounts, the network or the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from pathlib import Path
+
+from atoll.jail import syscalls as sys
+from atoll.jail.spec import GUEST_UID
+
+FIRST_HOST_UID = 0x70000000
+HOST_UIDS = 1 << 24
+_NEEDED_CAPABILITIES = (0, 6, 7, 18, 21)  # CHOWN, SETGID, SETUID, SYS_CHROOT, SYS_ADMIN
+
+
+def may_switch() -> bool:
+    """Whether we are root enough to run guests as other users: rights, and users to choose from."""
+    if os.geteuid() != 0:
+        return False
+    status = Path("/proc/self/status").read_text()
+    effective = int(status.split("CapEff:")[1].split()[0], 16)
+    ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    last = FIRST_HOST_UID + HOST_UIDS
+    mapped = any(int(first) + int(size) > last for first, _, size in ranges)
+    return mapped and all(effective >> capability & 1 for capability in _NEEDED_CAPABILITIES)
+
+
+def pick_host_uid() -> int:
+    """A host user that nobody else is, for one sandbox."""
+    return FIRST_HOST_UID + secrets.randbelow(HOST_UIDS)
+
+
+def enter_own_user_namespace() -> None:
+    """For those who may not switch: a user namespace in which we may make the others."""
+    uid, gid = os.geteuid(), os.getegid()
+    sys.unshare(sys.CLONE_NEWUSER)
+    _write_maps(os.open("/proc", os.O_PATH), uid, gid)
+
+
+def become_guest(host_uid: int | None, proc_fd: int) -> None:
+    """Turn into the guest's user (None: stay who we are), in a namespace that owns nothing."""
+    if host_uid is not None:
+        os.setgroups([])
+        os.setresgid(host_uid, host_uid, host_uid)
+        os.setresuid(host_uid, host_uid, host_uid)
+        sys.prctl(sys.PR_SET_DUMPABLE, 1)  # cleared by the change; needed to write our own maps
+    uid, gid = os.geteuid(), os.getegid()
+    sys.unshare(sys.CLONE_NEWUSER)
+    _write_maps(proc_fd, uid, gid)
+
+
+def idmap_namespace(disk_uid: int, host_uid: int) -> int:
+    """A user namespace that shows files of `disk_uid` as files of `host_uid` (root only)."""
+    ready_read, ready_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        sys.unshare(sys.CLONE_NEWUSER)
+        os.write(ready_write, b"x")
+        signal.pause()
+        os._exit(0)
+    try:
+        os.read(ready_read, 1)
+        for kind in ("uid_map", "gid_map"):
+            _write(os.open(f"/proc/{child}/{kind}", os.O_WRONLY), f"{disk_uid} {host_uid} 1")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(ready_read)
+        os.close(ready_write)
+
+
+def _write_maps(proc_fd: int, uid: int, gid: int) -> None:
+    for file, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{GUEST_UID} {uid} 1"),
+        ("gid_map", f"{GUEST_UID} {gid} 1"),
+    ):
+        _write(os.open(f"self/{file}", os.O_WRONLY, dir_fd=proc_fd), text)
+    os.close(proc_fd)
+
+
+def _write(fd: int, text: str) -> None:
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)

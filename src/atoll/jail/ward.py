@@ -1,0 +1,176 @@
+"""One jail under the warden: its processes, its lease, its control group, its end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any
+
+from atoll.jail import meter
+
+if TYPE_CHECKING:
+    import socket
+
+    from atoll.jail.cgroup import Cgroup
+    from atoll.jail.spec import JailSpec
+
+GROUP_PATIENCE_SECONDS = 5.0
+MEMORY_SLACK = 32 << 20
+
+
+class Ward:
+    """What the warden knows of one jail."""
+
+    def __init__(self, spec: JailSpec, lease: socket.socket, group: Cgroup | None) -> None:
+        self.spec, self.lease, self.cgroup = spec, lease, group
+        self.private_folder = None if spec.jailed or spec.workspace else tempfile.mkdtemp("-atoll")
+        self.status_read, self.status_write = os.pipe2(os.O_CLOEXEC)
+        self.lifeline_read, self._lifeline = os.pipe2(os.O_CLOEXEC)
+        self._starter = self._pid = 0
+        self._killed = self._reaped = self._over_memory = False
+        self._wait_status: int | None = None
+        self._failure: str | None = None
+        self._buffer = b""
+        self._deadline: float | None = None
+        self._final: dict[str, Any] = {}
+
+    def forked(self, pid: int) -> None:
+        """The first process is on its way."""
+        self._starter = pid
+        os.close(self.status_write)
+        os.close(self.lifeline_read)
+
+    def on_status(self) -> bool:
+        """Read what the jail reports; False at the end of it."""
+        data = os.read(self.status_read, 65536)
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            self._note(line.decode(errors="replace"))
+        if data:
+            return True
+        self._reap()
+        return False
+
+    def on_command(self) -> None:
+        """Do what the host asks on the lease; its end means kill."""
+        try:
+            command = self.lease.recv(64)
+        except OSError:
+            command = b""
+        if command == b"interrupt":
+            self._signal(signal.SIGINT)
+        elif command == b"usage":
+            self._tell("usage", cpu_seconds=self._cpu_seconds())
+        else:
+            self.kill()
+
+    def kill(self) -> None:
+        """End every process of the jail."""
+        self._killed = True
+        self._signal(signal.SIGKILL)
+
+    def needs_attention(self) -> bool:
+        """Whether time alone can change something: memory to measure, a group to remove."""
+        return self._reaped or self._measured()
+
+    def check_memory(self) -> None:
+        """Without a control group, end a jail whose processes together are over the limit."""
+        if not self._measured() or self._reaped or not self._pid:
+            return
+        assert self.spec.limits.memory is not None
+        limit = self.spec.limits.memory + self.spec.limits.context + MEMORY_SLACK
+        if meter.memory_bytes(self._pid, limit) > limit:
+            self._over_memory = True
+            self.kill()
+
+    def is_over(self) -> bool:
+        """Whether all is gone: processes, and the control group unless it will not go."""
+        if not self._reaped:
+            return False
+        if self._deadline is None:
+            self._deadline = time.monotonic() + GROUP_PATIENCE_SECONDS
+            self._final = self._report()
+        gone = self.cgroup is None or self.cgroup.remove()
+        return gone or time.monotonic() > self._deadline
+
+    def close(self) -> None:
+        """Say how it ended, and let go of everything."""
+        if self.private_folder:
+            _remove_tree(self.private_folder)
+        for fd in (self.status_read, self._lifeline):
+            os.close(fd)
+        event = "failed" if self._failure else "ended"
+        self._tell(event, **self._final)
+        self.lease.close()
+
+    def _note(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == "pid":
+            self._pid = int(rest)
+            if self._killed:
+                self._signal(signal.SIGKILL)
+        elif word == "exit":
+            self._wait_status = int(rest)
+        elif word == "error":
+            self._failure = self._failure or rest
+        elif word == "built":
+            self._tell("started", cgroup=self.cgroup.version if self.cgroup else None)
+
+    def _reap(self) -> None:
+        """The status pipe has ended: nobody is left who could write to it."""
+        for pid in {self._starter, self._pid} - {0}:
+            with contextlib.suppress(ChildProcessError):
+                _, status = os.waitpid(pid, 0)
+                if self._wait_status is None and pid == self._pid:
+                    self._wait_status = status
+        self._reaped = True
+
+    def _report(self) -> dict[str, Any]:
+        if self._failure:
+            return {"reason": self._failure}
+        status = self._wait_status or 0
+        group_oom = self.cgroup is not None and self.cgroup.oom_kills() > 0
+        return {
+            "exit": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+            "out_of_memory": group_oom or self._over_memory,
+            "peak_memory": self.cgroup.peak_memory() if self.cgroup else None,
+        }
+
+    def _measured(self) -> bool:
+        return self.cgroup is None and self.spec.limits.memory is not None
+
+    def _cpu_seconds(self) -> float:
+        counted = self.cgroup.cpu_seconds() if self.cgroup else None
+        return meter.cpu_seconds(self._pid) if counted is None else counted
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._reaped:
+            return  # the number may be somebody else's by now
+        target = self._pid or (self._starter if number == signal.SIGKILL else 0)
+        if target:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(target, number)
+
+    def _tell(self, event: str, **fields: Any) -> None:
+        with contextlib.suppress(OSError):
+            self.lease.send(json.dumps({"event": event, **fields}).encode())
+
+
+def _remove_tree(folder: str) -> None:
+    """Remove what a guest left, whatever modes it gave it."""
+
+    def unlock(_function: object, path: str, _error: object) -> None:
+        parent = os.path.dirname(path)
+        with contextlib.suppress(OSError):
+            for place in (parent, path):
+                if not os.path.islink(place):
+                    os.chmod(place, 0o700)
+            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
+
+    shutil.rmtree(folder, onerror=unlock)

@@ -1,0 +1,158 @@
+"""The warden: a small trusted process that forks jails for one host process and watches over them.
+
+    host ──control socket──▶ warden ──▶ ward (a jail)
+      └──── one lease socket a ward ──▶   "interrupt", "kill", "usage"; its end means kill
+
+Single-threaded, so forking is safe; free of secrets, as it is started with no environment. When
+the host dies, every lease ends with it, so nothing outlives it: no process, no control group.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from typing import NoReturn
+
+from atoll.jail import cgroup, init, steps, syscalls, users
+from atoll.jail.spec import FD_NAMES, JailSpec
+from atoll.jail.ward import Ward
+
+MAX_REQUEST = 1 << 20
+METER_SECONDS = 0.1
+
+
+def main(control_fd: int) -> NoReturn:
+    """Serve the host on the other end of `control_fd` until it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+    Warden(socket.socket(fileno=control_fd)).serve()
+    sys.exit(0)
+
+
+class Warden:
+    """The event loop and its wards."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ, self._on_request)
+        self._wards: set[Ward] = set()
+        self._open = True
+        self._count = 0
+        self._may_switch = users.may_switch()
+        self._groups = cgroup.find()
+        if self._groups:
+            self._groups.sweep()
+
+    def serve(self) -> None:
+        """Until the host is gone and the last ward with it."""
+        while self._open or self._wards:
+            for key, _ in self._selector.select(self._tick()):
+                key.data()
+            for ward in list(self._wards):
+                ward.check_memory()
+                if ward.is_over():
+                    self._dismiss(ward)
+
+    def _tick(self) -> float | None:
+        needed = any(ward.needs_attention() for ward in self._wards)
+        return METER_SECONDS if needed else None
+
+    def _on_request(self) -> None:
+        fds = array.array("i")
+        room = socket.CMSG_SPACE(len(FD_NAMES) * fds.itemsize)
+        data, ancillary, _, _ = self._control.recvmsg(MAX_REQUEST, room, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            self._close()
+            return
+        for _, _, received in ancillary:
+            fds.frombytes(received)
+        lease = socket.socket(fileno=fds[0])
+        try:
+            self._admit(JailSpec.from_json(data), lease, list(fds[1:]))
+        except Exception:  # noqa: BLE001 - one bad request must not take the others down
+            lease.send(json.dumps({"event": "failed", "reason": traceback.format_exc()}).encode())
+            lease.close()
+        finally:
+            for fd in fds[1:]:
+                os.close(fd)
+
+    def _close(self) -> None:
+        self._open = False
+        self._selector.unregister(self._control)
+        for ward in self._wards:
+            ward.kill()
+
+    def _admit(self, spec: JailSpec, lease: socket.socket, guest_fds: list[int]) -> None:
+        self._count += 1
+        ward = Ward(spec, lease, self._new_group(spec))
+        jail = steps.Jail(
+            spec=spec,
+            cgroup=ward.cgroup,
+            host_uid=users.pick_host_uid() if self._may_switch and spec.jailed else None,
+            folder=steps.folder_of(spec, ward.private_folder),
+        )
+        pid = os.fork()
+        if pid == 0:
+            _become_jail(jail, guest_fds, ward.status_write, ward.lifeline_read)
+        ward.forked(pid)
+        self._wards.add(ward)
+        self._selector.register(lease, selectors.EVENT_READ, ward.on_command)
+        self._selector.register(ward.status_read, selectors.EVENT_READ, lambda: self._on_status(ward))
+
+    def _new_group(self, spec: JailSpec) -> cgroup.Cgroup | None:
+        if self._groups is None:
+            return None
+        name = f"{cgroup.PREFIX}{os.getpid()}-{self._count}"
+        try:
+            return self._groups.create(name, spec.limits)
+        except OSError:
+            return None  # not ours to use after all: rlimits and the meter hold instead
+
+    def _on_status(self, ward: Ward) -> None:
+        if not ward.on_status():
+            self._selector.unregister(ward.status_read)
+
+    def _dismiss(self, ward: Ward) -> None:
+        self._wards.discard(ward)
+        self._selector.unregister(ward.lease)
+        ward.close()
+
+
+def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int) -> NoReturn:
+    """Process A, and (in a jail) B: never returns to the warden's loop."""
+    try:
+        _drop_inherited({*guest_fds, status, lifeline})
+        if jail.spec.jailed:
+            steps.take(steps.OUTER, jail)
+            pid = os.fork()
+            if pid:
+                init.report(status, f"pid {pid}")
+                os._exit(0)
+            steps.take(steps.INNER, jail)
+            init.report(status, "built")
+            init.run(jail.spec, guest_fds, status, lifeline)
+        syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
+        init.report(status, f"pid {os.getpid()}")
+        steps.take(steps.CONFINED, jail)
+        init.report(status, "built")
+        init.execute(jail.spec, guest_fds, status, folder=jail.folder)
+    except steps.StepError as exc:
+        init.report(status, f"error {exc}")
+    except BaseException:  # noqa: BLE001 - nothing may unwind into the warden's loop
+        init.report(status, f"error {traceback.format_exc()}")
+    os._exit(1)
+
+
+def _drop_inherited(keep: set[int]) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in range(3):
+        os.dup2(null, fd)
+    syscalls.close_all_but({0, 1, 2, *keep})
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

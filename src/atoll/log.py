@@ -1,0 +1,70 @@
+"""Structured events of executions: an event's name and its fields, to a sink of the caller's."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atoll.policy import ExecutionPolicy
+    from atoll.types import SandboxResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEvent:
+    """Something that happened, as data."""
+
+    name: str
+    level: int
+    fields: Mapping[str, Any]
+    time: float = field(default_factory=time.time)
+
+
+Sink = Callable[[LogEvent], None]
+
+
+def to_stdlib(event: LogEvent) -> None:
+    """The default sink: one JSON line an event to the logger "atoll".
+
+    JSON escapes control characters, so nothing a guest chose can forge a second record.
+    """
+    logger = logging.getLogger("atoll")
+    if logger.isEnabledFor(event.level):
+        logger.log(event.level, "%s", json.dumps({"event": event.name, **event.fields}))
+
+
+class SandboxLogger:
+    """Hands events to a sink. Guest code and its output appear at DEBUG only."""
+
+    def __init__(self, sink: Sink = to_stdlib) -> None:
+        self._sink = sink
+
+    def log_execution_start(self, runtime: str, policy: ExecutionPolicy, code: str = "") -> None:
+        """An execution begins: where, and under which limits."""
+        self._emit("execution_start", logging.INFO, runtime=runtime, policy=policy.snapshot())
+        self._emit("execution_code", logging.DEBUG, code=code[:10_000])
+
+    def log_execution_complete(self, result: SandboxResult) -> None:
+        """An execution has ended: how, and what it took."""
+        self._emit(
+            "execution_complete",
+            logging.INFO,
+            success=result.success,
+            kind=result.kind.value,
+            duration_ms=round(result.duration_ms, 3),
+            fuel_consumed=result.fuel_consumed,
+            memory_used_bytes=result.memory_used_bytes,
+            exit_code=result.exit_code,
+            truncated=result.truncated,
+        )
+
+    def log_security_event(self, event_type: str, **details: Any) -> None:
+        """A limit was hit or a rule broken."""
+        self._emit("security", logging.WARNING, type=event_type, **details)
+
+    def _emit(self, name: str, level: int, **fields: Any) -> None:
+        self._sink(LogEvent(name=name, level=level, fields=fields))

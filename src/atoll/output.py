@@ -1,0 +1,116 @@
+"""What guest code prints, as it comes: kept up to a limit, handed on line by line."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+
+HEAD_SHARE = 0.75
+
+
+class OutputCapture:
+    """One stream of one execution: the first and the last of it, and how much there was."""
+
+    def __init__(
+        self, *, max_bytes: int, max_chars: int, on_line: Callable[[str], None] | None = None
+    ) -> None:
+        self._max_bytes, self._max_chars = max_bytes, max_chars
+        self._head_room = int(max_bytes * HEAD_SHARE)
+        self._tail_room = max_bytes - self._head_room
+        self._head, self._tail = bytearray(), bytearray()
+        self._total = 0
+        self._lines = LineSplitter(on_line, max_chars) if on_line else None
+
+    def feed(self, data: bytes) -> None:
+        """Take what was read off the stream."""
+        self._total += len(data)
+        if self._lines:
+            self._lines.feed(data)
+        room = self._head_room - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 2 * self._tail_room:
+            del self._tail[: -self._tail_room]
+
+    def finish(self) -> tuple[str, bool]:
+        """The text to show, and whether anything was left out."""
+        if self._lines:
+            self._lines.finish()
+        if self._total <= self._max_bytes:
+            text = _decode(self._head + self._tail)
+            if len(text) <= self._max_chars:
+                return text, False
+        return self._cut(), True
+
+    def _cut(self) -> str:
+        notice = f"\n[... output cut: {self._total:,} bytes, the middle is left out ...]\n"
+        room = max(0, min(self._max_chars, self._max_bytes) - len(notice))
+        head_size = int(room * HEAD_SHARE)
+        whole = self._head + self._tail
+        head = _decode(whole[: 4 * head_size])[:head_size]
+        head = _within(head, head_size if self._max_bytes <= self._max_chars else None)
+        tail_size = room - head_size
+        tail = _decode(whole[-4 * tail_size :])[-tail_size:] if tail_size else ""
+        tail = _within(tail, tail_size if self._max_bytes <= self._max_chars else None)
+        left_out = self._total - len(head.encode()) - len(tail.encode())
+        notice = f"\n[... output cut: {left_out:,} of {self._total:,} bytes left out ...]\n"
+        return head + notice + tail
+
+
+class LineSplitter:
+    """Calls back with each line as it is complete, up to a number of characters."""
+
+    def __init__(self, on_line: Callable[[str], None], max_chars: int) -> None:
+        self._on_line, self._left = on_line, max_chars
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._partial: list[str] = []
+        self._failure: Exception | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take more of the stream."""
+        if self._left <= 0:
+            return
+        *lines, rest = self._decoder.decode(data).split("\n")
+        for line in lines:
+            self._partial.append(line)
+            self._flush()
+        self._keep(rest)
+
+    def finish(self) -> None:
+        """Hand over a last line that had no end; raise what a callback raised."""
+        if any(self._partial):
+            self._flush()
+        if self._failure:
+            raise self._failure
+
+    def _keep(self, text: str) -> None:
+        if text and sum(map(len, self._partial)) < self._left:
+            self._partial.append(text)
+
+    def _flush(self) -> None:
+        line = "".join(self._partial)
+        self._partial = []
+        if self._left <= 0:
+            return
+        self._call(line[: self._left])
+        self._left -= len(line) + 1
+        if self._left <= 0:
+            self._call("[output limit reached: later lines are not streamed]")
+
+    def _call(self, line: str) -> None:
+        if self._failure is None:
+            try:
+                self._on_line(line)
+            except Exception as exc:  # noqa: BLE001 - a caller's callback; raised at the end
+                self._failure = exc
+
+
+def _decode(data: bytes | bytearray) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _within(text: str, max_bytes: int | None) -> str:
+    """`text` cut so that it has at most `max_bytes` of UTF-8."""
+    return text if max_bytes is None else text.encode()[:max_bytes].decode("utf-8", "ignore")

@@ -1,0 +1,110 @@
+"""What every ring offers: the async Sandbox protocol, and the base class that rings build on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
+
+from atoll.log import SandboxLogger
+from atoll.policy import Capability, ExecutionPolicy, Isolation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from atoll.types import SandboxResult
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """A place where guest code runs. Faults of the code are results; faults of the host raise."""
+
+    backend: ClassVar[str]
+    capabilities: ClassVar[frozenset[Capability]]
+
+    @property
+    def isolation(self) -> Isolation:
+        """How strongly the guest is kept in."""
+        ...
+
+    async def initialize(self, context: Any = None) -> None:
+        """Start, with `context` as a variable of the guest. Again: start afresh."""
+        ...
+
+    async def execute(self, code: str, *, timeout_ms: float | None = None) -> SandboxResult:
+        """Run a cell; variables live on to the next."""
+        ...
+
+    async def validate_code(self, code: str) -> bool:
+        """Whether the code compiles. Nothing of it runs."""
+        ...
+
+    async def get_variable(self, name: str, default: Any = None) -> Any:
+        """A guest variable as a plain value; `default` if there is none of that name."""
+        ...
+
+    async def cancel(self) -> None:
+        """Interrupt the running cell; nothing happens if none runs."""
+        ...
+
+    async def destroy(self) -> None:
+        """Let go of everything. Calling it twice is harmless."""
+        ...
+
+
+class BaseSandbox(ABC):
+    """Holds policy, workspace and logger; a ring implements `execute` and `validate_code`."""
+
+    backend: ClassVar[str] = "custom"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+
+    def __init__(
+        self,
+        policy: ExecutionPolicy | None = None,
+        workspace: Path | None = None,
+        logger: SandboxLogger | None = None,
+    ) -> None:
+        self.policy = policy or ExecutionPolicy()
+        self.workspace = workspace
+        self.logger = logger or SandboxLogger()
+
+    @abstractmethod
+    async def execute(self, code: str, *, timeout_ms: float | None = None) -> SandboxResult:
+        """Run a cell."""
+
+    @abstractmethod
+    async def validate_code(self, code: str) -> bool:
+        """Whether the code compiles. Nothing of it runs."""
+
+    @property
+    def isolation(self) -> Isolation:
+        """How strongly the guest is kept in; nothing unless the ring says otherwise."""
+        return Isolation.NONE
+
+    async def initialize(self, context: Any = None) -> None:
+        """Start. A ring with nothing to start has nothing to do."""
+
+    async def get_variable(self, name: str, default: Any = None) -> Any:  # noqa: ARG002
+        """A ring without state has no variables."""
+        return default
+
+    async def cancel(self) -> None:
+        """A ring that cannot cancel does nothing; its capabilities say so."""
+
+    async def destroy(self) -> None:
+        """A ring that holds nothing has nothing to let go."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.destroy()
+
+    def _log_execution_metrics(self, result: SandboxResult) -> None:
+        """Hand a result to the logger."""
+        self.logger.log_execution_complete(result)

@@ -1,0 +1,302 @@
+"""One living guest, as the host sees it: runs cells under a deadline, keeps what they print.
+
+    execute ──request──▶ channel ──▶ guest
+       │                              │ stdout, stderr: pipes that the host reads itself
+       ├── deadline, cancel(), CPU ──▶ interrupt; state kept if the guest obeys in time
+       └── not in time, or it died ──▶ kill; the result says that state is lost
+
+Every ring whose guest speaks JSON-RPC over a channel uses this; it brings a GuestProcess.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mimetypes
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from atoll.channel import ChannelEndedError, RemoteError
+from atoll.errors import SandboxError, VariableError
+from atoll.guest import values
+from atoll.output import OutputCapture
+from atoll.types import Artifact, Outcome, SandboxResult
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.channel import HostChannel
+    from atoll.config import REPLConfig
+    from atoll.jail.client import EndReport
+
+GRACE_SECONDS = 0.25
+CPU_POLL_SECONDS = 0.05
+DRAIN_LIMIT = 4 << 20
+READ_SIZE = 1 << 18
+
+
+class GuestProcess(Protocol):
+    """What a session needs of the process that the guest runs in."""
+
+    ended: asyncio.Future[EndReport]
+
+    def interrupt(self) -> None:
+        """SIGINT for the guest."""
+
+    def kill(self) -> None:
+        """The end of the guest and of all it started."""
+
+    async def cpu_seconds(self) -> float:
+        """CPU time used so far."""
+        ...
+
+
+class GuestSession:
+    """Runs one request at a time against one guest."""
+
+    def __init__(
+        self, config: REPLConfig, process: GuestProcess, channel: HostChannel, output_fds: list[int]
+    ) -> None:
+        self._config, self._process, self._channel = config, process, channel
+        self._loop = asyncio.get_running_loop()
+        self._fds = output_fds
+        self._captures: list[OutputCapture] = []
+        self._stop: asyncio.Future[Outcome] | None = None
+        self._violation: str | None = None
+        self.alive = True
+        for index, fd in enumerate(output_fds):
+            os.set_blocking(fd, False)
+            self._loop.add_reader(fd, self._on_output, index)
+        self._new_captures(streaming=False)
+
+    async def execute(self, code: str, timeout_ms: float) -> SandboxResult:
+        """Run a cell; every fault of the guest's is in the result."""
+        self._new_captures(streaming=True)
+        started = time.perf_counter()
+        answer, stopped = await self._request("execute", {"code": code}, timeout_ms)
+        fields = self._verdict(answer, stopped, timeout_ms) or await self._death(stopped, timeout_ms)
+        self._drain()
+        output = self._collect()
+        fields.setdefault("duration_ms", (time.perf_counter() - started) * 1000)
+        return SandboxResult(**fields, **output)
+
+    async def get_variable(self, name: str, default: Any, timeout_ms: float) -> Any:
+        """A variable's value; VariableError if it cannot be handed over."""
+        try:
+            answer, stopped = await self._request("get_variable", {"name": name}, timeout_ms)
+        except RemoteError as exc:
+            raise VariableError(name, str(exc)) from None
+        if answer is None or stopped or "found" not in answer:
+            await self._death(stopped, timeout_ms)
+            raise VariableError(name, "reading it ended or outlasted the sandbox")
+        try:
+            return values.decode(answer["value"]) if answer["found"] else default
+        except (ValueError, KeyError, RecursionError) as exc:
+            raise VariableError(name, f"the guest sent no value: {exc}") from None
+
+    async def validate(self, code: str, timeout_ms: float) -> bool:
+        """Whether the code compiles."""
+        answer, _ = await self._request("validate", {"code": code}, timeout_ms)
+        return bool(answer and answer.get("valid"))
+
+    def cancel(self) -> None:
+        """Stop the running request, if there is one."""
+        self._stop_with(Outcome.CANCELLED)
+
+    def close(self) -> None:
+        """Let go of the pipes; the process is the ring's to end."""
+        self.alive = False
+        self._channel.close()
+        for fd in self._fds:
+            self._loop.remove_reader(fd)
+            os.close(fd)
+        self._fds = []
+
+    async def _request(
+        self, method: str, params: Mapping[str, Any], timeout_ms: float
+    ) -> tuple[dict[str, Any] | None, Outcome | None]:
+        """The guest's answer (None: it died) and why it was stopped (None: it was not)."""
+        self._stop = self._loop.create_future()
+        request = asyncio.ensure_future(self._channel.request(method, params))
+        timer = self._loop.call_later(timeout_ms / 1000, self._stop_with, Outcome.TIMEOUT)
+        watch = asyncio.ensure_future(self._watch_cpu()) if self._config.policy.cpu_seconds else None
+        try:
+            await asyncio.wait({request, self._stop}, return_when=asyncio.FIRST_COMPLETED)
+            stopped = self._stop.result() if self._stop.done() and not request.done() else None
+            if stopped:
+                await self._interrupt(request)
+            return await self._answer(request), stopped
+        finally:
+            request.cancel()
+            timer.cancel()
+            if watch:
+                watch.cancel()
+            self._stop = None
+            self._channel.cancel_calls()
+
+    async def _answer(self, request: asyncio.Future[Any]) -> dict[str, Any] | None:
+        try:
+            answer = await request
+        except ChannelEndedError as exc:
+            self._violation = exc.violation
+            return None
+        return answer if isinstance(answer, dict) else {}
+
+    async def _interrupt(self, request: asyncio.Future[Any]) -> None:
+        self._process.interrupt()
+        done, _ = await asyncio.wait({request}, timeout=GRACE_SECONDS)
+        if not done:
+            self._process.kill()
+            await asyncio.wait({request})
+
+    def _stop_with(self, reason: Outcome) -> None:
+        if self._stop is not None and not self._stop.done():
+            self._stop.set_result(reason)
+
+    async def _watch_cpu(self) -> None:
+        limit = self._config.policy.cpu_seconds
+        assert limit is not None
+        with contextlib.suppress(asyncio.CancelledError, SandboxError):
+            start = await self._process.cpu_seconds()
+            while await self._process.cpu_seconds() - start < limit:
+                await asyncio.sleep(CPU_POLL_SECONDS)
+            self._stop_with(Outcome.CPU)
+
+    def _verdict(
+        self, answer: dict[str, Any] | None, stopped: Outcome | None, timeout_ms: float
+    ) -> dict[str, Any] | None:
+        """The result's fields from a guest's answer; None if there is no answer to go by."""
+        if answer is None:
+            return None
+        try:
+            fields = _read_answer(answer)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+            self._violation = "an answer of no known shape"
+            self._process.kill()
+            return None
+        if stopped and fields["kind"] is Outcome.CANCELLED:
+            fields.update(kind=stopped, **self._stop_fields(stopped, timeout_ms))
+        return fields
+
+    async def _death(self, stopped: Outcome | None, timeout_ms: float) -> dict[str, Any]:
+        """The result's fields from the end of the process."""
+        self.alive = False
+        self._process.kill()  # it may live on with a closed channel
+        report = await self._process.ended
+        lost = {"state_lost": True, "memory_used_bytes": report.peak_memory}
+        if stopped:
+            return {"kind": stopped, **self._stop_fields(stopped, timeout_ms), **lost}
+        if report.out_of_memory:
+            return {**_fault(Outcome.MEMORY, "MemoryError", self._memory_text(), 137), **lost}
+        if self._violation:
+            text = f"the guest broke the protocol and was ended: {self._violation}"
+            return {**_fault(Outcome.BROKEN, "ProtocolError", text, 70), **lost}
+        return {**_death_fields(report), **lost}
+
+    def _stop_fields(self, stopped: Outcome, timeout_ms: float) -> dict[str, Any]:
+        if stopped is Outcome.CANCELLED:
+            return _fault(stopped, "KeyboardInterrupt", "the execution was cancelled", 130)
+        if stopped is Outcome.CPU:
+            limit = self._config.policy.cpu_seconds
+            return _fault(stopped, "TimeoutError", f"the CPU limit of {limit:g} s was reached", 152)
+        text = f"the execution took longer than {timeout_ms:g} ms"
+        return _fault(stopped, "TimeoutError", text, 124)
+
+    def _memory_text(self) -> str:
+        limit = self._config.policy.memory_bytes
+        return f"the sandbox used more than its {limit:,} bytes of memory and was ended"
+
+    def _new_captures(self, *, streaming: bool) -> None:
+        config, policy = self._config, self._config.policy
+        callbacks = (config.on_stdout, config.on_stderr) if streaming else (None, None)
+        sizes = (policy.stdout_max_bytes, policy.stderr_max_bytes)
+        self._captures = [
+            OutputCapture(max_bytes=size, max_chars=config.max_output_length, on_line=callback)
+            for size, callback in zip(sizes, callbacks, strict=True)
+        ]
+
+    def _on_output(self, index: int) -> int:
+        try:
+            data = os.read(self._fds[index], READ_SIZE)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._fds[index])
+        self._captures[index].feed(data)
+        return len(data)
+
+    def _drain(self) -> None:
+        """Take what is in the pipes: the guest flushed them before it answered."""
+        for index in range(len(self._fds)):
+            left = DRAIN_LIMIT
+            while left > 0 and (size := self._on_output(index)):
+                left -= size
+
+    def _collect(self) -> dict[str, Any]:
+        (stdout, cut_out), (stderr, cut_err) = (one.finish() for one in self._captures)
+        self._new_captures(streaming=False)
+        return {"stdout": stdout, "stderr": stderr, "truncated": cut_out or cut_err}
+
+
+def _read_answer(answer: dict[str, Any]) -> dict[str, Any]:
+    """A guest's answer as a result's fields, every one checked: the guest may lie in shape too."""
+    interrupted = answer["kind"] == "interrupted"
+    kind = Outcome.CANCELLED if interrupted else Outcome(answer["kind"])
+    if kind not in (Outcome.OK, Outcome.ERROR, Outcome.EXITED, Outcome.CANCELLED):
+        raise ValueError(kind)
+    created, modified = _files(answer["files"]["created"]), _files(answer["files"]["modified"])
+    memory = answer.get("memory_bytes")
+    return {
+        "kind": kind,
+        "exit_code": int(answer["exit_code"]),
+        "error": _text(answer.get("error")),
+        "error_type": _text(answer.get("error_type")),
+        "duration_ms": float(answer["duration_ms"]),
+        "cpu_ms": float(answer["cpu_ms"]),
+        "value": values.decode(answer.get("value")),
+        "value_repr": _text(answer.get("value_repr")),
+        "memory_used_bytes": None if memory is None else int(memory),
+        "files_created": tuple(one.path for one in created),
+        "files_modified": tuple(one.path for one in modified),
+        "artifacts": created + modified,
+    }
+
+
+def _files(rows: list[Any]) -> tuple[Artifact, ...]:
+    return tuple(
+        Artifact(path=str(path), size=int(size), media_type=_media_type(str(path)))
+        for path, size in rows
+    )
+
+
+def _media_type(path: str) -> str:
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _fault(kind: Outcome, error_type: str, text: str, exit_code: int) -> dict[str, Any]:
+    error = f"{error_type}: {text}"
+    return {"kind": kind, "error_type": error_type, "error": error, "exit_code": exit_code}
+
+
+def _death_fields(report: EndReport) -> dict[str, Any]:
+    if report.signal is not None:
+        name = _signal_name(report.signal)
+        text = f"the guest's process was ended by {name}"
+        return _fault(Outcome.CRASHED, "ProcessCrashed", text, 128 + report.signal)
+    text = f"the guest's process ended itself with exit code {report.exit}"
+    return _fault(Outcome.EXITED, "ProcessExited", text, report.exit or 0)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,113 @@
+"""The blocking face: one event loop in one thread, and a typed shell around the async sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from types import TracebackType
+
+    from atoll.policy import Capability, Isolation
+    from atoll.sandbox import BaseSandbox
+    from atoll.types import SandboxResult
+
+T = TypeVar("T")
+
+
+class Portal:
+    """An event loop in a daemon thread that blocking callers hand coroutines to."""
+
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _shared: ClassVar[Portal | None] = None
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="atoll-loop", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def shared(cls) -> Portal:
+        """The one of this process; a fork gets one of its own."""
+        with cls._lock:
+            if cls._shared is None or cls._shared._owner != os.getpid():
+                cls._shared = cls()
+            return cls._shared
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` there and wait for it here. If we are interrupted, so is it."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a blocking call from a callback would wait for itself: use atoll.aio")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+
+class SyncSandbox:
+    """A sandbox for blocking code: every method of Sandbox, with the same arguments."""
+
+    def __init__(self, box: BaseSandbox) -> None:
+        self._box = box
+        self._portal = Portal.shared()
+
+    @property
+    def backend(self) -> str:
+        """The ring's name."""
+        return self._box.backend
+
+    @property
+    def capabilities(self) -> frozenset[Capability]:
+        """What the ring can do."""
+        return self._box.capabilities
+
+    @property
+    def isolation(self) -> Isolation:
+        """How strongly the guest is kept in."""
+        return self._box.isolation
+
+    def initialize(self, context: Any = None) -> None:
+        """Start afresh, with `context` as a variable of the guest."""
+        self._portal.run(self._box.initialize(context))
+
+    def execute(self, code: str, *, timeout_ms: float | None = None) -> SandboxResult:
+        """Run a cell; variables live on to the next."""
+        return self._portal.run(self._box.execute(code, timeout_ms=timeout_ms))
+
+    def validate_code(self, code: str) -> bool:
+        """Whether the code compiles. Nothing of it runs."""
+        return self._portal.run(self._box.validate_code(code))
+
+    def get_variable(self, name: str, default: Any = None) -> Any:
+        """A guest variable as a plain value; `default` if there is none of that name."""
+        return self._portal.run(self._box.get_variable(name, default))
+
+    def cancel(self) -> None:
+        """Interrupt the running cell, from another thread; nothing happens if none runs."""
+        self._portal.run(self._box.cancel())
+
+    def destroy(self) -> None:
+        """Let go of everything. Calling it twice is harmless."""
+        self._portal.run(self._box.destroy())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.destroy()
