@@ -6,10 +6,9 @@ each message to the one it belongs to, so calls from several threads overlap on 
 
 from __future__ import annotations
 
+import _thread
 import os
 import select
-import threading
-from collections import deque
 
 from . import rpc
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from .interrupt import InterruptGate
 
 CHUNK = 1 << 16
+PATIENCE_SECONDS = 0.05
 
 
 class ChannelClosedError(EOFError):
@@ -36,22 +36,22 @@ class Channel:
     def __init__(self, read_fd: int, write_fd: int, gate: InterruptGate) -> None:
         self._read_fd, self._write_fd, self._gate = read_fd, write_fd, gate
         self._buffer = rpc.LineBuffer()
-        self._requests: deque[rpc.Message] = deque()
+        self._requests: list[rpc.Message] = []
         self._answers: dict[str, rpc.Message | None] = {}
         self._reader: int | None = None
-        self._changed = threading.Condition()
-        self._write_lock = threading.Lock()
+        self._reading = _thread.allocate_lock()
+        self._writing = _thread.allocate_lock()
         self._count = 0
 
     def next_request(self) -> rpc.Message:
         """The host's next request; blocks; ChannelClosedError at the end."""
         self._wait(lambda: bool(self._requests))
-        return self._requests.popleft()
+        return self._requests.pop(0)
 
     def send(self, line: bytes) -> None:
         """Write one encoded message whole."""
         view = memoryview(line)
-        with self._gate, self._write_lock:
+        with self._gate, self._writing:
             try:
                 while view:
                     view = view[os.write(self._write_fd, view) :]
@@ -74,7 +74,7 @@ class Channel:
         return answer["result"]
 
     def _new_id(self) -> str:
-        with self._gate, self._write_lock:
+        with self._gate, self._writing:
             self._count += 1
             return "g{}".format(self._count)
 
@@ -86,29 +86,34 @@ class Channel:
             except OSError:
                 pass
         self._read_fd = self._write_fd = -1
-        self._changed, self._write_lock = threading.Condition(), threading.Lock()
+        self._reading, self._writing = _thread.allocate_lock(), _thread.allocate_lock()
         self._reader = None
 
     def _wait(self, done: Callable[[], bool]) -> None:
-        me = threading.get_ident()
+        me = _thread.get_ident()
         while not done():
             try:
-                with self._gate, self._changed:
-                    if self._reader is None:
+                with self._gate:
+                    if self._reading.acquire(False):
                         self._reader = me
                 if self._reader == me:
                     self._read_some(done)
                 else:
-                    with self._changed:
-                        self._changed.wait(0.05)
+                    self._wait_for_reader()
             finally:
-                self._release(me)
+                self._stop_reading(me)
 
-    def _release(self, me: int) -> None:
-        with self._gate, self._changed:
+    def _wait_for_reader(self) -> None:
+        """Sleep until whoever reads has read something."""
+        with self._gate:
+            if self._reading.acquire(True, PATIENCE_SECONDS):
+                self._reading.release()
+
+    def _stop_reading(self, me: int) -> None:
+        with self._gate:
             if self._reader == me:
                 self._reader = None
-                self._changed.notify_all()
+                self._reading.release()
 
     def _read_some(self, done: Callable[[], bool]) -> None:
         if done():  # another thread read it just before it was our turn

@@ -5,11 +5,9 @@ A pattern is a regular expression, matched line by line (`^` and `$` are a line'
 
 from __future__ import annotations
 
-import json
-import re
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import re
     from typing import Any, Callable, Iterator
 
 HEADER = r"^#{1,6}\s+.+$"
@@ -42,7 +40,7 @@ def chunk_by_headers(text: str, level: int = 6) -> list[dict[str, Any]]:
     """Cut Markdown at its headers down to `level`: dicts of header, level, content, start."""
     if not 1 <= level <= 6:
         raise ValueError("level must be from 1 to 6, not {}".format(level))
-    marks = list(re.finditer(r"^(#{1,%d})\s+(.+)$" % level, text, re.MULTILINE))
+    marks = list(_compile(r"^(#{1,%d})\s+(.+)$" % level).finditer(text))
     chunks = []
     if text[: marks[0].start() if marks else len(text)].strip():
         chunks.append(("", 0, 0))
@@ -56,8 +54,10 @@ def chunk_by_headers(text: str, level: int = 6) -> list[dict[str, Any]]:
 
 def extract_json(text: str) -> Any:
     """The first JSON object or array in `text` (fenced or in prose), parsed; None without one."""
+    import json
+
     decoder = json.JSONDecoder()
-    for mark in re.finditer(r"[\[{]", text):
+    for mark in _compile(r"[\[{]").finditer(text):
         try:
             return decoder.raw_decode(text, mark.start())[0]
         except ValueError:
@@ -173,13 +173,19 @@ class ContextHelpers:
         value = self._get()
         if value is None:
             raise ValueError("there is no context: give one to create_sandbox(context=...)")
-        return value if isinstance(value, str) else json.dumps(value, indent=1, default=str)
+        if isinstance(value, str):
+            return value
+        import json
+
+        return json.dumps(value, indent=1, default=str)
 
     def _matches(self, pattern: str, text: str) -> Iterator[re.Match[str]]:
         return _compile(pattern).finditer(text)
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
+    import re  # on first use: a guest that never searches starts without it
+
     try:
         return re.compile(pattern, re.MULTILINE)
     except re.error as exc:

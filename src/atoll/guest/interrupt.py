@@ -2,12 +2,14 @@
 
 The host interrupts a cell by SIGINT. Between cells the signal is dropped, and while the runtime
 moves a message over the channel it is held back, so that no message is ever torn.
+
+(The C modules are used, as `signal` and `threading` would cost a guest milliseconds to start.)
 """
 
 from __future__ import annotations
 
-import signal
-import threading
+import _signal
+import _thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ class InterruptGate:
         self._open = False
         self._pending = False
         self._held = 0
-        self._main = threading.get_ident()
+        self._main = _thread.get_ident()
 
     def run(self, work: Callable[[], Any], on_interrupt: Callable[[], Any]) -> Any:
         """`work()`, interruptible; `on_interrupt()` if an interrupt left it."""
@@ -38,8 +40,7 @@ class InterruptGate:
             return on_interrupt()
 
     def _install(self) -> None:
-        if hasattr(signal, "SIGINT"):
-            signal.signal(signal.SIGINT, self._on_signal)
+        _signal.signal(_signal.SIGINT, self._on_signal)
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
         if not self._open:
@@ -50,11 +51,11 @@ class InterruptGate:
         raise KeyboardInterrupt
 
     def __enter__(self) -> None:
-        if threading.get_ident() == self._main:  # handlers only ever run in the main thread
+        if _thread.get_ident() == self._main:  # handlers only ever run in the main thread
             self._held += 1
 
     def __exit__(self, *_exc: object) -> None:
-        if threading.get_ident() != self._main:
+        if _thread.get_ident() != self._main:
             return
         self._held -= 1
         if self._pending and not self._held and self._open:

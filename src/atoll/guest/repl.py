@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import ast
-import linecache
+import _ast
 import sys
-import traceback
-import types
 import warnings
 
 from . import values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import types
     from typing import Any
 
 MAX_ERROR = 10_000
 KEPT_CELLS = 200
 VALUE_ITEMS = 10_000
 VALUE_BYTES = 1 << 20
+SOURCE_READERS = ("traceback", "inspect", "linecache", "logging", "pdb", "unittest", "doctest")
 
 
 class Repl:
     """One namespace and the cells that ran in it."""
 
     def __init__(self) -> None:
-        self._module = types.ModuleType("__main__")
+        self._module = type(sys)("__main__")
+        self._sources: dict[str, str] = {}
         self._count = 0
         self.namespace: dict[str, Any] = self._module.__dict__
 
@@ -44,9 +44,9 @@ class Repl:
         except SystemExit as exc:
             return _exited(exc)
         except KeyboardInterrupt as exc:
-            return failure(exc, "interrupted")
+            return self._failure(exc, "interrupted")
         except BaseException as exc:
-            return failure(exc, "error")
+            return self._failure(exc, "error")
 
     def _value(self, value: Any) -> dict[str, Any]:
         outcome: dict[str, Any] = {"kind": "ok", "exit_code": 0}
@@ -57,9 +57,32 @@ class Repl:
         return outcome
 
     def _remember(self, name: str, code: str) -> None:
-        """Give tracebacks the source of recent cells."""
-        linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+        """Keep the source of recent cells for tracebacks; linecache is costly, so when needed."""
+        self._sources[name] = code
+        self._sources.pop("<cell {}>".format(self._count - KEPT_CELLS), None)
+        if "linecache" in sys.modules or any(word in code for word in SOURCE_READERS):
+            self._publish_sources()
+
+    def _publish_sources(self) -> None:
+        import linecache
+
         linecache.cache.pop("<cell {}>".format(self._count - KEPT_CELLS), None)
+        for name, code in self._sources.items():
+            if name not in linecache.cache:
+                linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+
+    def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
+        """The outcome of a cell that raised; the traceback goes to stderr."""
+        error_type = values.type_name(type(exc))
+        error = _describe(exc, error_type)
+        try:
+            import traceback
+
+            self._publish_sources()
+            traceback.print_exception(type(exc), exc, _own_frames(exc), file=sys.stderr)
+        except Exception:
+            _complain(error)
+        return {"kind": kind, "exit_code": 1, "error": error, "error_type": error_type}
 
 
 def validate(code: str) -> bool:
@@ -73,22 +96,11 @@ def validate(code: str) -> bool:
     return True
 
 
-def failure(exc: BaseException, kind: str) -> dict[str, Any]:
-    """The outcome of a cell that raised; the traceback goes to stderr, without our own frames."""
-    error_type = values.type_name(type(exc))
-    error = _describe(exc, error_type)
-    try:
-        traceback.print_exception(type(exc), exc, _own_frames(exc), file=sys.stderr)
-    except Exception:
-        _complain(error)
-    return {"kind": kind, "exit_code": 1, "error": error, "error_type": error_type}
-
-
 def _compile(code: str, name: str) -> tuple[types.CodeType, types.CodeType | None]:
-    tree = ast.parse(code, name)
+    tree = compile(code, name, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
     last = None
-    if tree.body and isinstance(tree.body[-1], ast.Expr):
-        last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+    if tree.body and isinstance(tree.body[-1], _ast.Expr):
+        last = _ast.Expression(tree.body.pop().value)
     body = compile(tree, name, "exec", dont_inherit=True)
     return body, None if last is None else compile(last, name, "eval", dont_inherit=True)
 
@@ -123,6 +135,7 @@ def _describe(exc: BaseException, error_type: str) -> str:
 
 
 def _own_frames(exc: BaseException) -> types.TracebackType | None:
+    """The traceback from the cell on, without the runtime's frames."""
     frame = exc.__traceback__
     while frame is not None and not frame.tb_frame.f_code.co_filename.startswith("<cell "):
         frame = frame.tb_next

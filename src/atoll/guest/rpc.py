@@ -2,12 +2,14 @@
 
 SECURITY: the peer is hostile. A line is capped in size before it is kept, in depth before it is
 parsed, and its shape is checked before anybody sees it.
+
+The C halves of the json module are used as they are: guest code that patches json does not reach
+them, and a guest starts without the half dozen modules that json imports.
 """
 
 from __future__ import annotations
 
-import json
-import re
+from _json import encode_basestring_ascii, make_encoder, make_scanner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ INVALID_PARAMS = -32602
 HOST_CALL_FAILED = -32000
 TOO_LARGE = -32001
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_BRACKET = re.compile(rb"[\[\]{}]")
 
 
 class ProtocolError(Exception):
@@ -40,9 +40,22 @@ def _refuse_constant(name: str) -> None:
     raise ProtocolError("not JSON: {}".format(name))
 
 
-# Bound at import: guest code that patches the json module later does not reach these.
-_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False).encode
-_load = json.JSONDecoder(parse_constant=_refuse_constant).decode
+def _refuse_object(value: Any) -> None:
+    raise TypeError("{} is no JSON value".format(type(value).__name__))
+
+
+class _ScannerSettings:
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    parse_constant = staticmethod(_refuse_constant)
+
+
+_scan = make_scanner(_ScannerSettings)
+_chunks = make_encoder(
+    None, _refuse_object, encode_basestring_ascii, None, ":", ",", False, False, False
+)
 
 
 def request(ident: str, method: str, params: Message) -> bytes:
@@ -67,7 +80,7 @@ def error(ident: str, code: int, message: str) -> bytes:
 
 def encode(message: Message) -> bytes:
     """One message as one line of ASCII."""
-    line = _dump(message).encode("ascii")
+    line = "".join(_chunks(message, 0)).encode("ascii")
     if len(line) > MAX_MESSAGE_BYTES:
         raise MessageTooLargeError(
             "the message has {:,} bytes; the limit is {:,}".format(len(line), MAX_MESSAGE_BYTES)
@@ -80,9 +93,12 @@ def decode(line: bytes) -> Message:
     if depth_exceeds(line, MAX_DEPTH):
         raise ProtocolError("nested deeper than {}".format(MAX_DEPTH))
     try:
-        message = _load(line.decode("ascii"))
-    except (ValueError, RecursionError) as exc:
+        text = line.decode("ascii")
+        message, end = _scan(text, 0)
+    except (ValueError, RecursionError, StopIteration) as exc:
         raise ProtocolError("not JSON: {}".format(str(exc)[:200])) from None
+    if end != len(text):
+        raise ProtocolError("more than one value in a line")
     _check_shape(message)
     return message  # type: ignore[no-any-return]
 
@@ -91,8 +107,11 @@ def depth_exceeds(line: bytes, limit: int) -> bool:
     """Whether brackets outside strings nest deeper than `limit`, told without parsing."""
     if line.count(b"[") + line.count(b"{") <= limit:
         return False
+    import re
+
     depth = 0
-    for bracket in _BRACKET.finditer(_STRING.sub(b"", line)):
+    outside = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", line)
+    for bracket in re.finditer(rb"[\[\]{}]", outside):
         depth += 1 if bracket.group() in b"[{" else -1
         if depth > limit:
             return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import os
 import sys
 import time
@@ -155,4 +154,8 @@ def _load_context(source: dict[str, Any]) -> tuple[Any, bool]:
     text, shared = context_file.load(
         source["fd"], source["width"], source["length"], source["ascii"]
     )
-    return (values.decode(json.loads(text)), False) if source["json"] else (text, shared)
+    if not source["json"]:
+        return text, shared
+    import json
+
+    return values.decode(json.loads(text)), False

@@ -6,8 +6,7 @@ the key "$"); everything else arrives as its type's name and its repr. Nothing i
 
 from __future__ import annotations
 
-import base64
-import math
+import binascii
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ MAX_REPR = 10_000
 TAG = "$"
 
 _INT_BITS = 64
+_INFINITY = float("inf")
 _TIME_TYPES = ("datetime", "date", "time")
 
 
@@ -78,7 +78,7 @@ class _Encoder:
             return _encode_int(int(value))
         if isinstance(value, float):
             number = float(value)
-            return number if math.isfinite(number) else {TAG: "float", "v": repr(number)}
+            return number if -_INFINITY < number < _INFINITY else {TAG: "float", "v": repr(number)}
         return self._encode_container(value, depth)
 
     def _spend(self, data: Any) -> Any:
@@ -96,7 +96,7 @@ class _Encoder:
             if isinstance(value, kind):
                 return {TAG: name, "v": self._items(value, depth)}
         if isinstance(value, (bytes, bytearray, memoryview)):
-            return {TAG: "bytes", "v": base64.b64encode(self._spend(bytes(value))).decode()}
+            return {TAG: "bytes", "v": _base64(self._spend(bytes(value)))}
         if isinstance(value, complex):
             return {TAG: "complex", "v": [repr(value.real), repr(value.imag)]}
         return self._encode_other(value, depth)
@@ -126,6 +126,10 @@ class _Encoder:
         if self._strict:
             raise UncrossableError("a {} is no plain value".format(type_name(kind)))
         return {TAG: "object", "type": type_name(kind), "v": short_repr(value)}
+
+
+def _base64(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
 def _encode_int(value: int) -> Any:
@@ -197,7 +201,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "int": lambda value: int(value["v"], 16),
     "float": lambda value: float(value["v"]),
     "complex": lambda value: complex(float(value["v"][0]), float(value["v"][1])),
-    "bytes": lambda value: base64.b64decode(value["v"], validate=True),
+    "bytes": lambda value: binascii.a2b_base64(value["v"]),
     "tuple": lambda value: tuple(decode(value["v"])),
     "set": lambda value: set(decode(value["v"])),
     "frozenset": lambda value: frozenset(decode(value["v"])),

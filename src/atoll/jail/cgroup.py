@@ -66,10 +66,10 @@ class Cgroup:
         if limits.processes is not None:
             self._write("pids", "pids.max", limits.processes + RUNTIME_PROCESSES)
 
-    def join(self) -> None:
-        """Move the calling process in."""
-        for folder in set(self.folders.values()):
-            (folder / "cgroup.procs").write_text("0")
+    def open(self) -> list[int]:
+        """Descriptors that let processes in, to be had before the host's files are gone."""
+        files = [folder / "cgroup.procs" for folder in set(self.folders.values())]
+        return [os.open(file, os.O_WRONLY | os.O_CLOEXEC) for file in files]
 
     def oom_kills(self) -> int:
         """How many processes the kernel has ended for want of memory."""
@@ -121,6 +121,13 @@ class Cgroup:
 
     def _read(self, controller: str, file: str) -> str:
         return (self.folders[controller] / file).read_text()
+
+
+def admit(fds: list[int], pid: int) -> None:
+    """Move a process in."""
+    for fd in fds:
+        os.write(fd, str(pid).encode())
+        os.close(fd)
 
 
 def find(proc: Path = Path("/proc/self")) -> Hierarchies | None:

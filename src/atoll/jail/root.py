@@ -30,9 +30,8 @@ READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
 DEFAULT_DISK = 1 << 40
 MAX_INODES = 65_536
 HIDDEN_PROC = (
-    "acpi", "asound", "bus", "dynamic_debug", "fs", "irq", "kallsyms", "kcore", "key-users",
-    "keys", "kmsg", "kpagecount", "kpageflags", "latency_stats", "modules", "sched_debug",
-    "scsi", "slabinfo", "sysrq-trigger", "timer_list", "vmallocinfo",
+    "acpi", "kallsyms", "kcore", "key-users", "keys", "kmsg", "modules", "scsi", "sysrq-trigger",
+    "timer_list",
 )  # fmt: skip
 FILES = {
     "/etc/passwd": f"guest:x:1000:1000::{GUEST_HOME}:/bin/sh\n",

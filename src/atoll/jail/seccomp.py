@@ -7,6 +7,7 @@ listed answers ENOSYS, as an old kernel would, so that libraries take their othe
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import socket
 import struct
@@ -34,6 +35,7 @@ def refuse(code: int) -> int:
     return 0x00050000 | code
 
 
+@functools.cache
 def jail_program() -> bytes:
     """The filter of a jail with namespaces of its own."""
     rules = {

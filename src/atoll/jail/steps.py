@@ -1,9 +1,12 @@
 """The order in which the walls go up. Each step is one mechanism; each may fail, and says so.
 
-    warden ──fork──▶ A  joins the cgroup, enters namespaces
+    warden ──fork──▶ A  enters namespaces; puts B into the control group, and is done
                      └─fork──▶ B  pid 1: builds the root, becomes the guest's user, gives up
-                               │          everything, then reaps (see init)
+                               │          everything; waits for A's word, then reaps (see init)
                                └─fork──▶ C  executes the guest's interpreter
+
+Joining a control group takes the kernel longer than all else together, so A does it for B while
+B builds.
 """
 
 from __future__ import annotations
@@ -13,10 +16,10 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atoll.jail import landlock, rlimits, root, seccomp, syscalls, users
+from atoll.jail import cgroup, landlock, rlimits, root, seccomp, syscalls, users
 from atoll.jail.spec import WORK_FOLDER
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ class Jail:
     """The host user to become, if we may; else the guest stays who we are."""
     folder: str
     """The working folder as the guest will name it."""
+    cgroup_fds: list[int] = field(default_factory=list)
     proc_fd: int = -1
     mount_namespace_fd: int = -1
 
@@ -49,10 +53,15 @@ class StepError(Exception):
         super().__init__(f"{step}: {cause}")
 
 
-def join_cgroup(jail: Jail) -> None:
-    """Count from the very first page on."""
+def open_cgroup(jail: Jail) -> None:
+    """While the host's files are in sight."""
     if jail.cgroup is not None:
-        jail.cgroup.join()
+        jail.cgroup_fds = jail.cgroup.open()
+
+
+def join_cgroup(jail: Jail) -> None:
+    """Be counted."""
+    cgroup.admit(jail.cgroup_fds, os.getpid())
 
 
 def enter_user_namespace(jail: Jail) -> None:
@@ -161,7 +170,7 @@ def filter_calls_confined(_jail: Jail) -> None:
 
 Step = Callable[[Jail], None]
 
-OUTER: tuple[Step, ...] = (join_cgroup, enter_user_namespace, enter_namespaces)
+OUTER: tuple[Step, ...] = (open_cgroup, enter_user_namespace, enter_namespaces)
 INNER: tuple[Step, ...] = (
     name_host,
     raise_loopback,
@@ -176,6 +185,7 @@ INNER: tuple[Step, ...] = (
     filter_calls,
 )
 CONFINED: tuple[Step, ...] = (
+    open_cgroup,
     join_cgroup,
     enter_folder,
     set_rlimits,

@@ -19,7 +19,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from atoll.jail import cgroup, init, steps, syscalls, users
+from atoll.jail import cgroup, init, seccomp, steps, syscalls, users
 from atoll.jail.spec import FD_NAMES, JailSpec
 from atoll.jail.ward import Ward
 
@@ -46,6 +46,7 @@ class Warden:
         self._open = True
         self._count = 0
         self._may_switch = users.may_switch()
+        seccomp.jail_program()  # assembled once, inherited by every fork
         self._groups = cgroup.find()
         if self._groups:
             self._groups.sweep()
@@ -130,14 +131,7 @@ def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
     try:
         _drop_inherited({*guest_fds, status, lifeline})
         if jail.spec.jailed:
-            steps.take(steps.OUTER, jail)
-            pid = os.fork()
-            if pid:
-                init.report(status, f"pid {pid}")
-                os._exit(0)
-            steps.take(steps.INNER, jail)
-            init.report(status, "built")
-            init.run(jail.spec, guest_fds, status, lifeline)
+            _become_init(jail, guest_fds, status, lifeline)
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         init.report(status, f"pid {os.getpid()}")
         steps.take(steps.CONFINED, jail)
@@ -148,6 +142,26 @@ def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
     except BaseException:  # noqa: BLE001 - nothing may unwind into the warden's loop
         init.report(status, f"error {traceback.format_exc()}")
     os._exit(1)
+
+
+def _become_init(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int) -> NoReturn:
+    steps.take(steps.OUTER, jail)
+    go_read, go_write = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid:
+        init.report(status, f"pid {pid}")
+        cgroup.admit(jail.cgroup_fds, pid)
+        os.write(go_write, b"x")
+        os._exit(0)
+    os.close(go_write)
+    for fd in jail.cgroup_fds:
+        os.close(fd)
+    steps.take(steps.INNER, jail)
+    if not os.read(go_read, 1):
+        os._exit(1)  # the other process says why
+    os.close(go_read)
+    init.report(status, "built")
+    init.run(jail.spec, guest_fds, status, lifeline)
 
 
 def _drop_inherited(keep: set[int]) -> None:
