@@ -26,6 +26,8 @@ class LogEvent:
 
 Sink = Callable[[LogEvent], None]
 
+logging.getLogger("atoll").addHandler(logging.NullHandler())  # quiet until somebody listens
+
 
 def to_stdlib(event: LogEvent) -> None:
     """The default sink: one JSON line an event to the logger "atoll".

@@ -177,17 +177,19 @@ class GuestSession:
             self._process.kill()
             return None
         if stopped and fields["kind"] is Outcome.CANCELLED:
-            fields.update(kind=stopped, **self._stop_fields(stopped, timeout_ms))
+            fields.update(self._stop_fields(stopped, timeout_ms))
         return fields
 
     async def _death(self, stopped: Outcome | None, timeout_ms: float) -> dict[str, Any]:
         """The result's fields from the end of the process."""
         self.alive = False
+        if not stopped and not self._violation:  # it ended by itself, and how is being told
+            await asyncio.wait({self._process.ended}, timeout=GRACE_SECONDS)
         self._process.kill()  # it may live on with a closed channel
         report = await self._process.ended
         lost = {"state_lost": True, "memory_used_bytes": report.peak_memory}
         if stopped:
-            return {"kind": stopped, **self._stop_fields(stopped, timeout_ms), **lost}
+            return {**self._stop_fields(stopped, timeout_ms), **lost}
         if report.out_of_memory:
             return {**_fault(Outcome.MEMORY, "MemoryError", self._memory_text(), 137), **lost}
         if self._violation:

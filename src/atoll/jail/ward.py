@@ -134,7 +134,9 @@ class Ward:
         if self._failure:
             return {"reason": self._failure}
         status = self._wait_status or 0
-        group_oom = self.cgroup is not None and self.cgroup.oom_kills() > 0
+        # The kernel may have ended a grandchild long ago: it counts if it ended the guest.
+        ended = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        group_oom = ended and self.cgroup is not None and self.cgroup.oom_kills() > 0
         return {
             "exit": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
