@@ -69,7 +69,7 @@ _HOMES = {
     "SandboxResult": "types",
 }
 
-__all__ = ["__version__", "aio", *_HOMES]  # noqa: PLE0604 - the names above, once
+__all__ = ["__version__", "aio", *_HOMES]  # noqa: PLE0604 - the keys are strings
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ class CallFailedError(Exception):
 
 
 class HostBridge:
-    """Answers `host.call` and `host.batch`. Sync handlers run in threads, async ones in the loop."""
+    """Answers the guest's calls. Sync handlers run in threads, async ones in the loop."""
 
     def __init__(self, config: REPLConfig, get_context: Callable[[], Any]) -> None:
         self._get_context = get_context

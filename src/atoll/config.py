@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 from atoll.log import SandboxLogger
 from atoll.policy import ExecutionPolicy, Isolation, check_positive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 LineCallback = Callable[[str], None]

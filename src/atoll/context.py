@@ -28,7 +28,9 @@ _shared: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary
 class Context:
     """Text or data that sandboxes share. Freed when the last one that uses it is gone."""
 
-    def __init__(self, *, fd: int, width: int, length: int, ascii_only: bool, json_text: bool) -> None:
+    def __init__(
+        self, *, fd: int, width: int, length: int, ascii_only: bool, json_text: bool
+    ) -> None:
         self.fd, self.width, self.length = fd, width, length
         self._ascii, self._json = ascii_only, json_text
         self._value: Any = None
@@ -38,16 +40,12 @@ class Context:
     @classmethod
     def from_text(cls, text: str) -> Context:
         """A context of `text`: one copy is made, now."""
-        context = cls._from_characters(text, json_text=False)
-        context._value, context._has_value = text, True
-        return context
+        return cls._from_characters(text, json_text=False).keep(text)
 
     @classmethod
     def from_value(cls, value: Any) -> Context:
-        """A context of plain data: what JSON can hold, and tuples, sets, bytes, dates inside it."""
-        context = cls._from_characters(_as_json(value), json_text=True)
-        context._value, context._has_value = value, True
-        return context
+        """A context of plain data: what JSON can hold, with tuples, sets, bytes, dates in it."""
+        return cls._from_characters(_as_json(value), json_text=True).keep(value)
 
     @classmethod
     def from_file(cls, path: str | Path, encoding: str = "utf-8") -> Context:
@@ -67,6 +65,11 @@ class Context:
         ascii_only = text.isascii()
         _seal(fd, len(text) * width, width)
         return cls(fd=fd, width=width, length=len(text), ascii_only=ascii_only, json_text=json_text)
+
+    def keep(self, value: Any) -> Context:
+        """Remember what this was made of."""
+        self._value, self._has_value = value, True
+        return self
 
     @property
     def value(self) -> Any:

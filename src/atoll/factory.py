@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from atoll.backends import registry
@@ -12,7 +11,7 @@ from atoll.errors import ConfigError
 from atoll.sync import Portal, SyncSandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
     from os import PathLike
     from types import TracebackType
 
@@ -91,7 +90,5 @@ def merge(config: REPLConfig | None, options: Options) -> REPLConfig:
     """One configuration of the two; ConfigError names an option that does not exist."""
     known = {field.name for field in dataclasses.fields(REPLConfig)}
     if unknown := set(options) - known:
-        raise ConfigError(
-            f"unknown option {sorted(unknown)[0]!r}: there are {', '.join(sorted(known))}"
-        )
+        raise ConfigError(f"unknown option {min(unknown)!r}: there are {', '.join(sorted(known))}")
     return dataclasses.replace(config or REPLConfig(), **options)  # type: ignore[arg-type]

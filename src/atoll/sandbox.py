@@ -6,12 +6,13 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from atoll.log import SandboxLogger
-from atoll.policy import Capability, ExecutionPolicy, Isolation
+from atoll.policy import ExecutionPolicy, Isolation
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from atoll.policy import Capability
     from atoll.types import SandboxResult
 
 
@@ -81,17 +82,17 @@ class BaseSandbox(ABC):
         """How strongly the guest is kept in; nothing unless the ring says otherwise."""
         return Isolation.NONE
 
-    async def initialize(self, context: Any = None) -> None:
+    async def initialize(self, context: Any = None) -> None:  # noqa: B027
         """Start. A ring with nothing to start has nothing to do."""
 
     async def get_variable(self, name: str, default: Any = None) -> Any:  # noqa: ARG002
         """A ring without state has no variables."""
         return default
 
-    async def cancel(self) -> None:
+    async def cancel(self) -> None:  # noqa: B027
         """A ring that cannot cancel does nothing; its capabilities say so."""
 
-    async def destroy(self) -> None:
+    async def destroy(self) -> None:  # noqa: B027
         """A ring that holds nothing has nothing to let go."""
 
     async def __aenter__(self) -> Self:

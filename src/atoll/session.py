@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from atoll.channel import HostChannel
     from atoll.config import REPLConfig
-    from atoll.jail.client import EndReport
+    from atoll.types import EndReport
 
 GRACE_SECONDS = 0.25
 CPU_POLL_SECONDS = 0.05
@@ -76,7 +76,9 @@ class GuestSession:
         self._new_captures(streaming=True)
         started = time.perf_counter()
         answer, stopped = await self._request("execute", {"code": code}, timeout_ms)
-        fields = self._verdict(answer, stopped, timeout_ms) or await self._death(stopped, timeout_ms)
+        fields = self._verdict(answer, stopped, timeout_ms) or await self._death(
+            stopped, timeout_ms
+        )
         self._drain()
         output = self._collect()
         fields.setdefault("duration_ms", (time.perf_counter() - started) * 1000)
@@ -121,13 +123,18 @@ class GuestSession:
         self._stop = self._loop.create_future()
         request = asyncio.ensure_future(self._channel.request(method, params))
         timer = self._loop.call_later(timeout_ms / 1000, self._stop_with, Outcome.TIMEOUT)
-        watch = asyncio.ensure_future(self._watch_cpu()) if self._config.policy.cpu_seconds else None
+        watch = (
+            asyncio.ensure_future(self._watch_cpu()) if self._config.policy.cpu_seconds else None
+        )
         try:
             await asyncio.wait({request, self._stop}, return_when=asyncio.FIRST_COMPLETED)
             stopped = self._stop.result() if self._stop.done() and not request.done() else None
             if stopped:
                 await self._interrupt(request)
             return await self._answer(request), stopped
+        except asyncio.CancelledError:  # the caller has gone: the guest must not go on alone
+            await self._interrupt(request)
+            raise
         finally:
             request.cancel()
             timer.cancel()
@@ -148,6 +155,7 @@ class GuestSession:
         self._process.interrupt()
         done, _ = await asyncio.wait({request}, timeout=GRACE_SECONDS)
         if not done:
+            self.alive = False
             self._process.kill()
             await asyncio.wait({request})
 
@@ -160,7 +168,7 @@ class GuestSession:
         assert limit is not None
         with contextlib.suppress(asyncio.CancelledError, SandboxError):
             start = await self._process.cpu_seconds()
-            while await self._process.cpu_seconds() - start < limit:
+            while await self._process.cpu_seconds() - start < limit:  # noqa: ASYNC110 - a meter
                 await asyncio.sleep(CPU_POLL_SECONDS)
             self._stop_with(Outcome.CPU)
 

@@ -25,7 +25,7 @@ class Portal:
     _shared: ClassVar[Portal | None] = None
 
     def __init__(self) -> None:
-        self._owner = os.getpid()
+        self.owner = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="atoll-loop", daemon=True)
         self._thread.start()
@@ -34,7 +34,7 @@ class Portal:
     def shared(cls) -> Portal:
         """The one of this process; a fork gets one of its own."""
         with cls._lock:
-            if cls._shared is None or cls._shared._owner != os.getpid():
+            if cls._shared is None or cls._shared.owner != os.getpid():
                 cls._shared = cls()
             return cls._shared
 
@@ -42,7 +42,9 @@ class Portal:
         """Run `work` there and wait for it here. If we are interrupted, so is it."""
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("a blocking call from a callback would wait for itself: use atoll.aio")
+            raise RuntimeError(
+                "a blocking call from a callback would wait for itself: use atoll.aio"
+            )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

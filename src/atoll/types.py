@@ -31,6 +31,16 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndReport:
+    """How a guest's process ended: its supervisor's word, which the guest has no part in."""
+
+    exit: int | None = None
+    signal: int | None = None
+    out_of_memory: bool = False
+    peak_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
     """A file in the working folder that an execution created or modified."""
 

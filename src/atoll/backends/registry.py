@@ -41,7 +41,9 @@ class RingClass(Protocol):
     backend: str
     capabilities: frozenset[Capability]
 
-    def __call__(self, config: REPLConfig) -> BaseSandbox: ...
+    def __call__(self, config: REPLConfig) -> BaseSandbox:
+        """A sandbox of this ring, not yet started."""
+        ...
 
     async def availability(self, config: REPLConfig) -> Availability:
         """Whether the ring can run here."""

@@ -1,0 +1,1 @@
+"""The `atoll` command: run a program, talk to a sandbox, ask what this host allows."""

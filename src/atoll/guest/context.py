@@ -13,18 +13,17 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import ctypes
     from typing import Any
 
 CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
 _SAMPLE_LENGTH = 7
 _TYPE_AT, _LENGTH_AT, _HASH_AT = 8, 16, 24
-_PROT_READ, _PROT_WRITE = 1, 2
+_PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 2, 16, 32
 
 
 class UnknownLayoutError(Exception):
-    """This interpreter does not lay a str out as expected."""
+    """A str is not laid out as expected here."""
 
 
 def load(fd: int, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:
@@ -55,11 +54,12 @@ def _map_text(fd: int, width: int, length: int, ascii_only: bool) -> str:
     if length == 0:
         return ""
     header = _header(width, length, ascii_only)
-    libc = ctypes.CDLL(None, use_errno=True)
     page = mmap.PAGESIZE
     size = (length + 1) * width  # the host left room for the terminating NUL
-    base = _mmap(libc, None, page + size, _PROT_READ | _PROT_WRITE, _MAP_PRIVATE | _MAP_ANONYMOUS, -1)
-    _mmap(libc, base + page, size, _PROT_READ, _MAP_PRIVATE | _MAP_FIXED, fd)
+    anonymous = _MAP_PRIVATE | _MAP_ANONYMOUS
+    base = _mmap(None, page + size, _PROT_NONE, anonymous, -1)  # a place for both, side by side
+    _mmap(base, page, _PROT_READ | _PROT_WRITE, anonymous | _MAP_FIXED, -1)
+    _mmap(base + page, size, _PROT_READ, _MAP_PRIVATE | _MAP_FIXED, fd)
     at = base + page - len(header)
     ctypes.memmove(at, header, len(header))
     text: str = ctypes.cast(at, ctypes.py_object).value
@@ -112,10 +112,10 @@ def _field(raw: bytes, at: int) -> int:
     return int.from_bytes(raw[at : at + 8], "little", signed=at == _HASH_AT)
 
 
-def _mmap(libc: ctypes.CDLL, at: int | None, size: int, prot: int, flags: int, fd: int) -> int:
+def _mmap(at: int | None, size: int, prot: int, flags: int, fd: int) -> int:
     import ctypes
 
-    call: Any = libc.mmap
+    call: Any = ctypes.CDLL(None, use_errno=True).mmap
     call.restype = ctypes.c_void_p
     pointer, number, word = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
     call.argtypes = (pointer, word, number, number, number, ctypes.c_long)

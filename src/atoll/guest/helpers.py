@@ -101,7 +101,8 @@ class ContextHelpers:
         """Matches with `window` characters around: dicts of match, start, end, line, text."""
         if window < 0:
             raise ValueError("window must not be negative, not {}".format(window))
-        text, hits, line, seen = self._text(), [], 1, 0
+        text, line, seen = self._text(), 1, 0
+        hits: list[dict[str, Any]] = []
         for mark in self._matches(pattern, text):
             if len(hits) == max_results:
                 break

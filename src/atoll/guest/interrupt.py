@@ -8,7 +8,7 @@ moves a message over the channel it is held back, so that no message is ever tor
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _thread
 
 TYPE_CHECKING = False

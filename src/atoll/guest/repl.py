@@ -30,7 +30,7 @@ class Repl:
         self.namespace: dict[str, Any] = self._module.__dict__
 
     def run(self, code: str) -> dict[str, Any]:
-        """Run a cell: its outcome, with the value of a last expression; never raises for its faults."""
+        """Run a cell: its outcome, with a last expression's value; its faults do not raise."""
         sys.modules["__main__"] = self._module
         self._count += 1
         name = "<cell {}>".format(self._count)
@@ -97,7 +97,7 @@ def validate(code: str) -> bool:
 
 
 def _compile(code: str, name: str) -> tuple[types.CodeType, types.CodeType | None]:
-    tree = compile(code, name, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
+    tree: Any = compile(code, name, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
     last = None
     if tree.body and isinstance(tree.body[-1], _ast.Expr):
         last = _ast.Expression(tree.body.pop().value)
@@ -145,5 +145,5 @@ def _own_frames(exc: BaseException) -> types.TracebackType | None:
 def _complain(text: str) -> None:
     try:
         sys.stderr.write(text + "\n")
-    except Exception:  # noqa: S110 - the guest has broken its own stderr
+    except Exception:
         pass

@@ -27,7 +27,6 @@ HOST_CALL_FAILED = -32000
 TOO_LARGE = -32001
 
 
-
 class ProtocolError(Exception):
     """The peer sent something that is not a message of this protocol."""
 
@@ -52,7 +51,7 @@ class _ScannerSettings:
     parse_constant = staticmethod(_refuse_constant)
 
 
-_scan = make_scanner(_ScannerSettings)
+_scan = make_scanner(_ScannerSettings)  # type: ignore[arg-type]
 _chunks = make_encoder(
     None, _refuse_object, encode_basestring_ascii, None, ":", ",", False, False, False
 )

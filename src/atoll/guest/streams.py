@@ -16,24 +16,22 @@ class StandardStreams:
     def __init__(self, keep_at: int) -> None:
         import fcntl
 
-        self._kept = {
-            fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, keep_at) for fd in (1, 2)
-        }
+        self._kept = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, keep_at) for fd in (1, 2)}
 
     def renew(self) -> None:
         """Descriptors and sys.stdin, sys.stdout, sys.stderr as on the first day."""
         for fd, kept in self._kept.items():
             os.dup2(kept, fd)
         sys.stdin = _reader()
-        sys.stdout = sys.__stdout__ = _writer(1)
-        sys.stderr = sys.__stderr__ = _writer(2)
+        sys.stdout = sys.__stdout__ = _writer(1)  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = _writer(2)  # type: ignore[misc]
 
     def flush(self) -> None:
         """Push out what guest code left in whatever stream objects it has now."""
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except Exception:  # noqa: S110 - a stream of the guest's own making may do anything
+            except Exception:
                 pass
 
 

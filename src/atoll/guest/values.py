@@ -107,9 +107,7 @@ class _Encoder:
     def _encode_dict(self, value: Any, depth: int) -> Any:
         if all(type(key) is str for key in value) and TAG not in value:
             return {key: self.encode(item, depth + 1) for key, item in value.items()}
-        pairs = [
-            [self.encode(k, depth + 1), self.encode(v, depth + 1)] for k, v in value.items()
-        ]
+        pairs = [[self.encode(k, depth + 1), self.encode(v, depth + 1)] for k, v in value.items()]
         return {TAG: "dict", "v": pairs}
 
     def _encode_other(self, value: Any, depth: int) -> Any:
@@ -153,7 +151,11 @@ def _array_as_plain(value: Any) -> Any:
 def type_name(kind: type) -> str:
     """A class's name as tracebacks show it: without the module for built-ins and own classes."""
     module = kind.__module__
-    return kind.__qualname__ if module in ("builtins", "__main__") else module + "." + kind.__qualname__
+    return (
+        kind.__qualname__
+        if module in ("builtins", "__main__")
+        else module + "." + kind.__qualname__
+    )
 
 
 def short_repr(value: Any) -> str:

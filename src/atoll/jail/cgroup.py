@@ -160,7 +160,7 @@ def _delegated(folder: Path) -> bool:
 
 
 def _find_v1(mounts: dict[str, Path], own: dict[str, str]) -> Hierarchies | None:
-    parents = {}
+    parents: dict[str, Path] = {}
     for controller in ("memory", "pids", "cpuacct"):
         if controller in mounts and controller in own:
             folder = mounts[controller] / own[controller].lstrip("/")

@@ -12,11 +12,11 @@ import socket
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError, SandboxStartError
+from atoll.types import EndReport
 
 if TYPE_CHECKING:
     from atoll.jail.spec import JailSpec
@@ -27,16 +27,6 @@ _BOOT = (
 )
 _SEND_BUFFER = 1 << 20
 _EXIT_SECONDS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndReport:
-    """How a jail ended: the warden's word, which the guest has no part in."""
-
-    exit: int | None = None
-    signal: int | None = None
-    out_of_memory: bool = False
-    peak_memory: int | None = None
 
 
 class Lease:
@@ -80,11 +70,9 @@ class Lease:
 
     def _on_readable(self) -> None:
         try:
-            data = self._socket.recv(65536)
+            data = self._receive()
         except BlockingIOError:
             return
-        except OSError:
-            data = b""
         if not data:
             self._fail(SandboxError("the warden has gone, and the sandbox with it"))
             return
@@ -99,6 +87,13 @@ class Lease:
             self._fail(SandboxStartError(step, reason or step))
         else:
             self._finish(EndReport(**message))
+
+    def _receive(self) -> bytes:
+        """The next message. A reset stands before it if the warden left a command unread."""
+        for _ in range(2):
+            with contextlib.suppress(ConnectionResetError):
+                return self._socket.recv(65536)
+        return b""
 
     def _finish(self, report: EndReport) -> None:
         if not self.started.done():
@@ -124,7 +119,7 @@ class Lease:
 
 
 class WardenClient:
-    """This process's warden. It lives as long as the process, and is started again if it died."""
+    """The warden of this process: lives as long as it does, started again if it died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

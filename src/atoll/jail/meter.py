@@ -37,7 +37,7 @@ def cpu_seconds(top: int) -> float:
 
 
 def memory_bytes(top: int, enough: int) -> int:
-    """Memory of all processes together; exact (shared pages once) only where it is near `enough`."""
+    """Memory of all processes; exact (shared pages counted once) only where over `enough`."""
     pids = processes(top)
     total = sum(_resident(pid) for pid in pids)
     return total if total <= enough else sum(_proportional(pid) for pid in pids)

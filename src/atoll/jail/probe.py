@@ -72,7 +72,7 @@ async def level_for(backend: str, config: REPLConfig) -> Isolation:
     return report.level
 
 
-async def availability(backend: str, resolve: Callable[[], Any]) -> Availability:
+async def availability(resolve: Callable[[], Any]) -> Availability:
     """What `atoll doctor` shows of a ring that runs in a jail."""
     try:
         python = await asyncio.to_thread(resolve)
@@ -92,7 +92,9 @@ async def availability(backend: str, resolve: Callable[[], Any]) -> Availability
             "python": f"{python.path} ({'.'.join(map(str, python.version))})",
             "guest's user": "a fresh one for each sandbox" if report.switches_user else "yours",
             "landlock": f"ABI {report.landlock}" if report.landlock else "not in this kernel",
-            "cgroups": f"version {report.cgroup_version}" if report.cgroup_version else "not usable",
+            "cgroups": f"version {report.cgroup_version}"
+            if report.cgroup_version
+            else "not usable",
         },
     )
 
@@ -103,7 +105,8 @@ def _limits(report: HostReport) -> dict[str, str]:
     return {
         "time": "interrupt, then kill",
         "memory": f"RLIMIT_DATA, {counted}",
-        "processes": f"RLIMIT_NPROC{f', cgroup v{group}' if group else ''}" if jailed
+        "processes": f"RLIMIT_NPROC{f', cgroup v{group}' if group else ''}"
+        if jailed
         else "no new process",
         "cpu": counted,
         "disk": "size of a tmpfs" if jailed else "not enforced",
@@ -132,9 +135,7 @@ async def _try(*, jailed: bool) -> str:
     if not syscalls.supported():
         return f"the system calls of {syscalls.ARCH} are not known"
     limits = Limits(memory=None, processes=None, disk=1 << 20, file_size=None, open_files=256)
-    spec = JailSpec(
-        jailed=jailed, argv=_TRUE, env={}, binds=(), workspace=None, limits=limits
-    )
+    spec = JailSpec(jailed=jailed, argv=_TRUE, env={}, binds=(), workspace=None, limits=limits)
     null = os.open(os.devnull, os.O_RDWR)
     try:
         lease = warden.request(spec, [null] * 4)

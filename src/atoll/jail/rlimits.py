@@ -19,8 +19,8 @@ def apply(limits: Limits, *, jailed: bool) -> None:
     """Set the limits, soft and hard alike: the guest cannot raise them."""
     for kind, value in _table(limits, jailed=jailed):
         _, hard = resource.getrlimit(kind)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
 def _table(limits: Limits, *, jailed: bool) -> list[tuple[int, int]]:

@@ -18,14 +18,14 @@ from atoll.jail.spec import GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
 if TYPE_CHECKING:
     from atoll.jail.spec import JailSpec
 
-NEW_ROOT = "/tmp"  # noqa: S108 - any folder there is; in this namespace alone a tmpfs covers it
+NEW_ROOT = "/tmp"
 BOX = "/.box"
 SYSTEM_PATHS = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives",
     "/etc/fonts", "/etc/localtime", "/etc/mime.types",
 )  # fmt: skip
 DEVICES = ("null", "zero", "full", "random", "urandom")
-PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}  # noqa: S108
+PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}
 READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
 DEFAULT_DISK = 1 << 40
 MAX_INODES = 65_536

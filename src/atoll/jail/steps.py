@@ -138,9 +138,7 @@ def forbid_new_privileges(_jail: Jail) -> None:
 def restrict_files(jail: Jail) -> None:
     """Landlock as a second wall around the files of the jail."""
     extra = [bind.target for bind in jail.spec.binds if bind.writable]
-    landlock.restrict(
-        ["/"], [*root.PRIVATE_FOLDERS.values(), *extra], DEVICE_PATHS, no_tcp=False
-    )
+    landlock.restrict(["/"], [*root.PRIVATE_FOLDERS.values(), *extra], DEVICE_PATHS, no_tcp=False)
 
 
 def confine_files(jail: Jail) -> None:
@@ -200,7 +198,7 @@ def take(steps: tuple[Step, ...], jail: Jail) -> None:
     for step in steps:
         try:
             step(jail)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the jail is not built
+        except Exception as exc:
             raise StepError(step.__name__, exc) from exc
 
 

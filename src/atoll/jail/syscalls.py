@@ -1,4 +1,4 @@
-"""Thin ctypes layer over the system calls that Python does not wrap. Raises OSError, decides nothing."""
+"""System calls that Python does not wrap, by ctypes. Raises OSError, decides nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    """mount(2)."""
+    """Mount something on `target`."""
     result = _libc.mount(
         _path(source), _path(target), _path(kind), ctypes.c_ulong(flags), _path(data or None)
     )
@@ -68,7 +68,7 @@ def detach(target: str) -> None:
 
 
 def pivot_root(new_root: str, old_root: str) -> None:
-    """pivot_root(2)."""
+    """Make `new_root` the root, and put the old one at `old_root`."""
     _call(_PIVOT_ROOT[ARCH], _path(new_root), _path(old_root), what="pivot_root")
 
 
@@ -95,7 +95,7 @@ def attach_tree(tree_fd: int, target: str) -> None:
 
 
 def prctl(option: int, value: int = 0) -> None:
-    """prctl(2) with one argument."""
+    """Set an option of this process."""
     zero = ctypes.c_ulong(0)
     _check(_libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero), f"prctl {option}")
 

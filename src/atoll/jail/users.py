@@ -61,14 +61,14 @@ def idmap_namespace(disk_uid: int, host_uid: int) -> int:
     child = os.fork()
     if child == 0:
         sys.unshare(sys.CLONE_NEWUSER)
-        os.write(ready_write, b"x")
+        os.write(ready_write, os.readlink("/proc/self").encode())
         signal.pause()
         os._exit(0)
     try:
-        os.read(ready_read, 1)
+        seen_as = os.read(ready_read, 32).decode()  # /proc is the host's, our numbers are not
         for kind in ("uid_map", "gid_map"):
-            _write(os.open(f"/proc/{child}/{kind}", os.O_WRONLY), f"{disk_uid} {host_uid} 1")
-        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+            _write(os.open(f"/proc/{seen_as}/{kind}", os.O_WRONLY), f"{disk_uid} {host_uid} 1")
+        return os.open(f"/proc/{seen_as}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -105,7 +105,9 @@ class Warden:
         ward.forked(pid)
         self._wards.add(ward)
         self._selector.register(lease, selectors.EVENT_READ, ward.on_command)
-        self._selector.register(ward.status_read, selectors.EVENT_READ, lambda: self._on_status(ward))
+        self._selector.register(
+            ward.status_read, selectors.EVENT_READ, lambda: self._on_status(ward)
+        )
 
     def _new_group(self, spec: JailSpec) -> cgroup.Cgroup | None:
         if self._groups is None:

@@ -1,7 +1,11 @@
-"""Which Python the guest runs: found, asked for its version, and where its files are."""
+"""Which Python the guest runs: found, asked for its version, and where its files are.
+
+The guest's own files are compiled for it here, as they lie on a read-only mount in a jail.
+"""
 
 from __future__ import annotations
 
+import compileall
 import functools
 import json
 import os
@@ -11,12 +15,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from atoll import guest
 from atoll.errors import BackendUnavailableError
 
 OLDEST = (3, 8)
+GUEST_FOLDER = str(Path(guest.__file__).resolve().parent)
 _ASK = (
-    "import sys, json; print(json.dumps([sys.version_info[:3], sys.prefix, sys.base_prefix,"
-    " sys.exec_prefix, sys.base_exec_prefix, getattr(sys, '_base_executable', sys.executable)]))"
+    "import sys, json, compileall; compileall.compile_dir(sys.argv[1], quiet=2); "
+    "print(json.dumps([sys.version_info[:3], sys.prefix, sys.base_prefix, sys.exec_prefix, "
+    "sys.base_exec_prefix, getattr(sys, '_base_executable', sys.executable)]))"
 )
 _TIMEOUT_SECONDS = 30
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/sbin")
@@ -39,7 +46,6 @@ def resolve(python: str | None) -> Interpreter:
     if path is None:
         raise _unavailable(f"no Python interpreter {python!r}", "Give the path of one, 3.8+.")
     path = os.path.abspath(path)
-    check_version(path)
     return _ask(path, os.stat(path).st_mtime_ns)
 
 
@@ -47,7 +53,11 @@ def check_version(path: str) -> tuple[int, ...]:
     """What `python --version` says; refused below 3.8."""
     try:
         done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, check=True, timeout=_TIMEOUT_SECONDS
+            [path, "--version"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_TIMEOUT_SECONDS,
         )
         name, _, number = (done.stdout or done.stderr).strip().partition(" ")
         version = tuple(int(part) for part in number.split(".")[:2])
@@ -58,7 +68,9 @@ def check_version(path: str) -> tuple[int, ...]:
     return version
 
 
+@functools.cache
 def _this_interpreter() -> Interpreter:
+    compileall.compile_dir(GUEST_FOLDER, quiet=2)
     prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
     base = getattr(sys, "_base_executable", sys.executable)
     return _make(sys.executable, sys.version_info[:3], prefixes, base)
@@ -66,9 +78,10 @@ def _this_interpreter() -> Interpreter:
 
 @functools.lru_cache(maxsize=64)
 def _ask(path: str, _changed: int) -> Interpreter:
+    check_version(path)
     try:
         done = subprocess.run(
-            [path, "-I", "-c", _ASK], capture_output=True, check=True, timeout=_TIMEOUT_SECONDS
+            [path, "-I", "-c", _ASK, GUEST_FOLDER], capture_output=True, check=True, timeout=_TIMEOUT_SECONDS
         )
         version, *prefixes, base = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as exc:

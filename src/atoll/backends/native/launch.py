@@ -7,15 +7,14 @@ import contextlib
 import fcntl
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll import guest
+from atoll.backends.native.interpreter import GUEST_FOLDER
 from atoll.bridge import HostBridge
 from atoll.channel import ChannelEndedError, HostChannel, RemoteError
 from atoll.errors import SandboxStartError
 from atoll.guest import values
-from atoll.jail.client import Lease, warden
+from atoll.jail.client import warden
 from atoll.jail.spec import GUEST_CODE, GUEST_HOME, Bind, JailSpec, Limits
 from atoll.policy import Isolation
 from atoll.session import GuestSession
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from atoll.backends.native.interpreter import Interpreter
     from atoll.config import REPLConfig
     from atoll.context import Context
+    from atoll.jail.client import Lease
 
 START_SECONDS = 30
 CONTEXT_FD = 4
@@ -48,7 +48,11 @@ class Launched:
 
 
 async def launch(
-    config: REPLConfig, interpreter: Interpreter, level: Isolation, context: Any, shared: Context | None
+    config: REPLConfig,
+    interpreter: Interpreter,
+    level: Isolation,
+    context: Any,
+    shared: Context | None,
 ) -> Launched:
     """Start a guest; SandboxStartError if it does not come up. Leaves nothing behind then."""
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
@@ -75,9 +79,8 @@ def make_spec(
 ) -> JailSpec:
     """What the warden is asked for."""
     policy, jailed = config.policy, level >= Isolation.JAILED
-    code = str(Path(guest.__file__).resolve().parent)
-    root = GUEST_CODE if jailed else str(Path(code).parent)
-    binds = [Bind(source=code, target=f"{GUEST_CODE}/guest")]
+    root = GUEST_CODE if jailed else os.path.dirname(GUEST_FOLDER)
+    binds = [Bind(source=GUEST_FOLDER, target=f"{GUEST_CODE}/guest")]
     binds += [Bind(source=folder, target=folder) for folder in interpreter.folders]
     binds += [
         Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)

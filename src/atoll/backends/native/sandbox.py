@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
 from atoll.backends.native import interpreter
-from atoll.backends.native.launch import Launched, launch
+from atoll.backends.native.launch import launch
 from atoll.config import REPLConfig
 from atoll.errors import ConfigError, SandboxClosedError
 from atoll.guest.rpc import MAX_MESSAGE_BYTES
 from atoll.jail import probe
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import BaseSandbox
-from atoll.types import Outcome, SandboxResult
+from atoll.types import Outcome
 
 if TYPE_CHECKING:
     from atoll.availability import Availability
+    from atoll.backends.native.launch import Launched
+    from atoll.types import SandboxResult
 
 _SECURITY_EVENTS = {
     Outcome.MEMORY: "memory_exhaustion",
@@ -48,7 +50,7 @@ class NativePythonSandbox(BaseSandbox):
     @classmethod
     async def availability(cls, config: REPLConfig) -> Availability:
         """Whether this ring can run here, and how strongly."""
-        return await probe.availability(cls.backend, lambda: interpreter.resolve(config.python))
+        return await probe.availability(lambda: interpreter.resolve(config.python))
 
     @property
     def isolation(self) -> Isolation:
@@ -79,9 +81,10 @@ class NativePythonSandbox(BaseSandbox):
         async with self._turn:
             guest = await self._ensure()
             self.logger.log_execution_start("python", self.policy, code)
-            raw = await guest.session.execute(code, limit)
-            if raw.state_lost:
-                await self._release()
+            try:
+                raw = await guest.session.execute(code, limit)
+            finally:
+                await self._bury(guest)
         folder = str(self.workspace) if self.workspace else None
         result = dataclasses.replace(raw, isolation=self._level, workspace_path=folder)
         if result.kind in _SECURITY_EVENTS:
@@ -93,7 +96,11 @@ class NativePythonSandbox(BaseSandbox):
         """Whether the code compiles in the guest's Python. Nothing of it runs."""
         _check_code(code)
         async with self._turn:
-            return await (await self._ensure()).session.validate(code, self._timeout(None))
+            guest = await self._ensure()
+            try:
+                return await guest.session.validate(code, self._timeout(None))
+            finally:
+                await self._bury(guest)
 
     async def get_variable(self, name: str, default: Any = None) -> Any:
         """A guest variable as a plain value; VariableError if it has none."""
@@ -102,11 +109,10 @@ class NativePythonSandbox(BaseSandbox):
             try:
                 return await guest.session.get_variable(name, default, self._timeout(None))
             finally:
-                if not guest.session.alive:
-                    await self._release()
+                await self._bury(guest)
 
     async def cancel(self) -> None:
-        """Interrupt the running cell: it ends with KeyboardInterrupt, or is killed if it will not."""
+        """Interrupt the running cell; one that will not be interrupted is killed."""
         if self._guest is not None:
             self._guest.session.cancel()
 
@@ -130,6 +136,11 @@ class NativePythonSandbox(BaseSandbox):
         self._guest = await launch(
             self._config, self._python, self._level, self._context, self._shared
         )
+
+    async def _bury(self, guest: Launched) -> None:
+        """Let go of a guest that has died, so that the next call starts another."""
+        if not guest.session.alive:
+            await self._release()
 
     async def _release(self) -> None:
         guest, self._guest = self._guest, None

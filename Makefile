@@ -1,0 +1,53 @@
+# Everything a developer types. Each target sets up what it needs; the first run makes .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+JOBS ?= 4
+LAYERS := guest > errors > policy,types,log > config,availability,context,output > bridge > channel > \
+	sandbox,session > sync,jail > backends > factory > aio > cli
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format spec bench docs clean
+
+help: ## Show this help
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
+		awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+setup: $(STAMP) ## Make .venv with everything in it
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@touch $(STAMP)
+
+demo: $(STAMP) ## Run the main job: a model-written snippet over a large context, jailed
+	$(BIN)/python -m examples.demo
+
+test: $(STAMP) ## Pass the whole test-suite
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+check: $(STAMP) ## Format, lint, types, layers, shape
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python tools/measure.py src/atoll --tests tests --no-cycles --layers "$(LAYERS)" \
+		--independent backends --max-function 50 --max-file 400 --min-docs 0.95
+
+format: $(STAMP) ## Format and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+spec: $(STAMP) ## Print every requirement with the tests that show it
+	$(BIN)/python tools/spec.py $(ARGS)
+
+bench: $(STAMP) ## Print the table of speeds, ratios first
+	$(BIN)/python -m bench $(ARGS)
+
+docs: $(STAMP) ## Run the examples in README and docs
+	$(BIN)/python -m pytest tests/docs -q
+
+clean: ## Remove what was built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,52 @@
+"""Rows about a cell in a live session: ours against a Jupyter kernel, blocking and async."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import atoll
+from bench import kernel
+from bench.harness import Arms, Goal, row, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from bench.harness import Probe, Scale
+
+CELL = "x = 1"
+TENTH = Goal(ratio=1 / 10)
+
+
+@row(what="a warm cell, blocking API", against="ipykernel", rounds=300, goal=TENTH)
+def execute_sync(_scale: Scale) -> Iterator[Arms]:
+    with kernel.blocking() as run_theirs, atoll.create_sandbox(backend="native") as box:
+        yield Arms(ours=timed(lambda: box.execute(CELL)), theirs=timed(lambda: run_theirs(CELL)))
+
+
+@row(what="a warm cell, async API", against="ipykernel, async client", rounds=300, goal=TENTH)
+def execute_async(_scale: Scale) -> Iterator[Arms]:
+    with asyncio.Runner() as runner, kernel.asynchronous(runner) as run_theirs:
+        box = runner.run(_open())
+        ours = _timed_in(runner, lambda: box.execute(CELL))
+        theirs = _timed_in(runner, lambda: run_theirs(CELL))
+        try:
+            yield Arms(ours=ours, theirs=theirs)
+        finally:
+            runner.run(box.destroy())
+
+
+async def _open() -> atoll.BaseSandbox:
+    return await atoll.aio.create_sandbox(backend="native")
+
+
+def _timed_in(runner: asyncio.Runner, work: Callable[[], Awaitable[object]]) -> Probe:
+    """Timed inside the loop: entering and leaving the loop is no part of either."""
+
+    async def once() -> float:
+        started = time.perf_counter()
+        await work()
+        return time.perf_counter() - started
+
+    return lambda: runner.run(once())

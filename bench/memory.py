@@ -1,0 +1,83 @@
+"""Rows about memory: a context is held once, however many sandboxes have read all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import atoll
+from atoll.jail.client import warden
+from bench.context import text_bytes
+from bench.harness import Arms, Goal, UnavailableError, row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.harness import Scale
+
+SANDBOXES = 2
+HELD_ONCE = Goal(ratio=1.05)
+BLOCK = 512
+
+
+@row(
+    what=f"memory of {SANDBOXES} sandboxes that have read one {{size}} context",
+    against="the size of the context",
+    rounds=3,
+    unit="bytes",
+    goal=HELD_ONCE,
+)
+def memory_shared(scale: Scale) -> Iterator[Arms]:
+    with contextlib.closing(atoll.Context.from_text(text_bytes(scale).decode())) as context:
+        yield Arms(
+            ours=lambda: _held(context),
+            minus=lambda: _held(None),
+            theirs=lambda: float(scale.context_bytes),
+        )
+
+
+def _held(context: atoll.Context | None) -> float:
+    """Bytes held for sandboxes on one context: the memory file, and what they have besides.
+
+    The file's own pages are counted once, by the file system. A copy that a sandbox made would
+    show in its private memory, or (in shared memory of its own) in the sum of its Pss_Shmem.
+    """
+    before = _descendants(warden.pid)
+    with contextlib.ExitStack() as stack:
+        for _ in range(SANDBOXES):
+            box = atoll.create_sandbox(backend="native", context=context)
+            stack.enter_context(box)
+            assert box.execute("(context or '').count('x')").success
+        file = os.fstat(context.fd).st_blocks * BLOCK if context else 0
+        rollups = [_rollup(pid) for pid in _descendants(warden.pid) - before]
+    shared = sum(one["Pss_Shmem"] for one in rollups)
+    return max(file, shared) + sum(one["Pss"] for one in rollups) - shared
+
+
+def _rollup(pid: int) -> dict[str, int]:
+    """The fields of a process's smaps_rollup, in bytes."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except ProcessLookupError:
+        return {"Pss": 0, "Pss_Shmem": 0}  # ended, and not waited for yet
+    except PermissionError:
+        raise UnavailableError("smaps_rollup of a guest is not ours to read") from None
+    fields = (line.split(":") for line in lines)
+    return {name: int(rest.split()[0]) * 1024 for name, rest in fields}
+
+
+def _descendants(root: int | None) -> set[int]:
+    """Every process below `root`."""
+    parents = dict(_parent(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid for pid in found - {root} if pid is not None}
+
+
+def _parent(entry: Path) -> tuple[int, int]:
+    with contextlib.suppress(OSError):  # it may end as we look
+        return int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    return int(entry.name), 0

@@ -1,0 +1,129 @@
+"""What can be typed after `atoll`; main parses with it. Loads no command, so that help is fast."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from atoll import __version__
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+LEVELS = ("none", "guarded", "confined", "jailed", "virtual")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
+
+_EXAMPLES = """\
+examples:
+  atoll run script.py                     run a file
+  atoll run -c 'print(6 * 7)'             run a line
+  atoll run - --context book.txt < a.py   code from stdin, a book as the variable `context`
+  atoll repl --context book.txt           type cells, state lives on
+  atoll doctor                            what this host allows
+  atoll doctor --attack                   try to break out, and see
+"""
+
+_RUN_TEXT = """\
+Run a program in a fresh sandbox. What it prints is passed on as it comes, and its exit code is
+the command's: 1 if it raised, 124 if it took too long, 130 if it was cancelled by Ctrl-C.
+Code 2 means that it did not run at all."""
+
+_REPL_TEXT = """\
+Type cells that run in one sandbox; variables live on. Ctrl-C cancels a running cell, Ctrl-D
+leaves, and %help tells the commands."""
+
+_DOCTOR_TEXT = """\
+Tell of each ring whether it can run here, how strongly it keeps code in, and by what its limits
+are enforced. Exits with 0 if one ring is usable. With --attack, a list of attacks is run against
+the chosen ring, and the exit code is 0 only if every one of them was held."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    top = argparse.ArgumentParser(
+        prog="atoll",
+        description="Run Python that you did not write: jailed, with limits, beside a context.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"atoll {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_run(_command(commands, "run", "run a program in a fresh sandbox", _RUN_TEXT))
+    _add_sandbox_options(_command(commands, "repl", "type cells into a sandbox", _REPL_TEXT))
+    _add_doctor(_command(commands, "doctor", "tell what this host allows", _DOCTOR_TEXT))
+    return top
+
+
+def size(text: str) -> int | None:
+    """Bytes in `512M`, `2G` or a plain number; None for `none`."""
+    if text.lower() == "none":
+        return None
+    match = _SIZE.match(text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: use 512M, 2G, bytes, or none")
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def seconds(text: str) -> float:
+    """A positive number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    return value
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, brief: str, text: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name,
+        help=brief,
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    what = run.add_mutually_exclusive_group(required=True)
+    what.add_argument("file", nargs="?", metavar="FILE", help="a Python file, or - for stdin")
+    what.add_argument("-c", dest="code", metavar="CODE", help="the code itself")
+    run.add_argument(
+        "--json", action="store_true", help="print the whole result as one JSON object, at the end"
+    )
+    _add_sandbox_options(run)
+
+
+def _add_sandbox_options(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("the sandbox")
+    group.add_argument(
+        "--context", metavar="FILE", help="a text file (or - for stdin): the variable `context`"
+    )
+    group.add_argument("--files", metavar="DIR", help="a folder of yours that is /app inside")
+    group.add_argument("--timeout", metavar="SECONDS", type=seconds, help="for one cell (600)")
+    group.add_argument(
+        "--memory", metavar="SIZE", type=size, default=..., help="512M, 2G, none (512M)"
+    )
+    group.add_argument(
+        "--disk", metavar="SIZE", type=size, default=..., help="of all private folders (256M)"
+    )
+    _add_ring_options(group)
+
+
+def _add_ring_options(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--backend", metavar="NAME", help="the ring to use ($ATOLL_BACKEND, else auto)"
+    )
+    group.add_argument("--python", metavar="PATH", help="the interpreter inside, such as a venv's")
+    group.add_argument(
+        "--min-isolation",
+        metavar="LEVEL",
+        choices=LEVELS,
+        help=f"refuse to run below this level: {', '.join(LEVELS)}",
+    )
+
+
+def _add_doctor(doctor: argparse.ArgumentParser) -> None:
+    doctor.add_argument("--attack", action="store_true", help="run the attacks of the self-check")
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    _add_ring_options(doctor)

@@ -1,0 +1,56 @@
+"""One cell run on behalf of somebody at a terminal, and what its result says; run and repl use it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from atoll.cli.interrupts import Canceller, on_ctrl_c
+from atoll.cli.streams import harmless
+from atoll.types import Outcome, SandboxResult
+
+if TYPE_CHECKING:
+    from atoll.cli.streams import GuestOutput
+    from atoll.sandbox import BaseSandbox
+
+MAX_EXIT_CODE = 255
+
+
+async def run_cell(
+    box: BaseSandbox,
+    code: str,
+    output: GuestOutput | None = None,
+    *,
+    timeout_ms: float | None = None,
+    end_on_second: bool = False,
+) -> SandboxResult:
+    """Run a cell. Ctrl-C cancels it, and so does an output that nobody reads any more."""
+    canceller = Canceller(box)
+    if output is not None:
+        output.on_failure = canceller.start
+    try:
+        with on_ctrl_c(canceller.start, end_on_second=end_on_second):
+            return await box.execute(code, timeout_ms=timeout_ms)
+    finally:
+        canceller.stop()
+
+
+def explain(result: SandboxResult) -> str | None:
+    """The result's error, if the guest's own stderr does not tell it."""
+    if result.error is None or (result.kind is Outcome.EXITED and not result.state_lost):
+        return None
+    name = (result.error_type or "").rpartition(".")[2]
+    if result.kind is Outcome.ERROR and name in result.stderr:
+        return None
+    return result.error
+
+
+def exit_code(result: SandboxResult) -> int:
+    """The guest's exit code; never 0 for a program that did not come to its end."""
+    code = result.exit_code if 0 <= result.exit_code <= MAX_EXIT_CODE else 1
+    return code or (0 if result.success else 1)
+
+
+def complain(text: str) -> None:
+    """Say something about a cell on stderr."""
+    print(f"atoll: {harmless(text) if sys.stderr.isatty() else text}", file=sys.stderr)

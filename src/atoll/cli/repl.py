@@ -1,0 +1,132 @@
+"""`atoll repl`: cells typed at a prompt into one sandbox, whose state lives on."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from atoll import __version__, aio
+from atoll.backends import registry
+from atoll.cli import cells, settings, streams
+from atoll.cli.magic import Magic
+from atoll.cli.prompt import Prompt
+from atoll.context import Context
+from atoll.errors import ConfigError
+from atoll.types import Outcome
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from atoll.config import REPLConfig
+    from atoll.sandbox import BaseSandbox
+    from atoll.types import SandboxResult
+
+
+def command(args: Namespace) -> int:
+    """Read cells and run them until the user leaves; the exit code."""
+    if args.context == settings.STDIN:
+        raise ConfigError("the cells come from stdin, so the context cannot: give it as a file")
+    streams.accept_any_text()
+    output = streams.GuestOutput()
+    config = settings.config_from(
+        args,
+        on_stdout=output.stdout,
+        on_stderr=output.stderr,
+        max_output_length=streams.STREAM_LIMIT,
+    )
+    # The loop runs while a cell does; at the prompt nothing is to be done.
+    with asyncio.Runner() as runner:
+        box = runner.run(_open(config))
+        try:
+            return Repl(runner, box, config, output).loop()
+        finally:
+            runner.run(box.destroy())
+
+
+class Repl:
+    """The loop of prompt and cell."""
+
+    def __init__(
+        self,
+        runner: asyncio.Runner,
+        box: BaseSandbox,
+        config: REPLConfig,
+        output: streams.GuestOutput,
+    ) -> None:
+        self._runner, self._box, self._output = runner, box, output
+        self._magic = Magic(runner, box, config)
+        self._config = config
+
+    def loop(self) -> int:
+        """Until Ctrl-D, %quit, or a cell that exits; the exit code."""
+        with Prompt() as prompt:
+            if prompt.interactive:
+                print(self._runner.run(banner(self._box, self._config)))
+            while (cell := prompt.read()) is not None:
+                code = self._do(cell)
+                if code is not None:
+                    return code
+        return 0
+
+    def _do(self, cell: str) -> int | None:
+        """Run a cell or a %-command; an exit code if it was to leave."""
+        if not cell.strip():
+            return None
+        if not cell.startswith("%"):
+            return self._run(cell)
+        answer = self._magic.do(cell)
+        if answer.text:
+            print(answer.text)
+        if answer.code:
+            return self._run(answer.code)
+        return 0 if answer.leave else None
+
+    def _run(self, code: str) -> int | None:
+        result = self._runner.run(self._cell(code))
+        if self._output.failure is not None:
+            return 1
+        self._show(result)
+        left = result.kind is Outcome.EXITED and not result.state_lost
+        return cells.exit_code(result) if left else None
+
+    async def _cell(self, code: str) -> SandboxResult:
+        timeout = self._magic.timeout_ms
+        result = await cells.run_cell(self._box, code, self._output, timeout_ms=timeout)
+        if not self._output.finish(result, end_lines=True):
+            cells.complain(
+                f"output cut: a stream has more than {streams.STREAM_LIMIT:,} characters"
+            )
+        return result
+
+    def _show(self, result: SandboxResult) -> None:
+        if result.value_repr is not None:
+            text = result.value_repr
+            print(streams.harmless(text) if sys.stdout.isatty() else text)
+        if error := cells.explain(result):
+            cells.complain(error)
+        if result.state_lost:
+            cells.complain("the variables are gone; the next cell starts in a fresh sandbox")
+
+
+async def _open(config: REPLConfig) -> BaseSandbox:
+    return await aio.create_sandbox(config)
+
+
+async def banner(box: BaseSandbox, config: REPLConfig) -> str:
+    """Where cells run, in two lines."""
+    ring = await registry.load(box.backend).availability(config)
+    python = ring.details.get("python", "unknown")
+    level = box.isolation.name.lower()
+    return (
+        f"atoll {__version__}: ring {box.backend}, {level}; Python {python}; "
+        f"{_context_size(config.context)}\n"
+        "Ctrl-C cancels a cell, Ctrl-D leaves, %help tells more."
+    )
+
+
+def _context_size(context: Context | str | None) -> str:
+    if context is None:
+        return "no context"
+    length = context.length if isinstance(context, Context) else len(context)
+    return f"context of {length:,} characters"

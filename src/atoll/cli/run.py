@@ -1,0 +1,79 @@
+"""`atoll run`: one program in a fresh sandbox, its output passed on, its exit code ours."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from atoll import aio
+from atoll.cli import cells, settings, streams
+from atoll.guest import values
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from atoll.config import REPLConfig
+    from atoll.types import SandboxResult
+
+BROKEN_PIPE = 141
+
+
+def command(args: Namespace) -> int:
+    """Run what the arguments say; the exit code."""
+    streams.accept_any_text()
+    code = settings.read_code(args)
+    if args.json:
+        result = asyncio.run(_run(settings.config_from(args), code, None))
+        print(json.dumps(as_json(result)))
+        return cells.exit_code(result)
+    output = streams.GuestOutput()
+    config = settings.config_from(
+        args,
+        on_stdout=output.stdout,
+        on_stderr=output.stderr,
+        max_output_length=streams.STREAM_LIMIT,
+    )
+    return _tell(asyncio.run(_run(config, code, output)), output)
+
+
+def as_json(result: SandboxResult) -> dict[str, Any]:
+    """A result as JSON can hold it; a value that JSON has no form for is tagged with its type."""
+    fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    level = result.isolation
+    return {
+        "success": result.success,
+        **fields,
+        "value": _plain(result.value),
+        "artifacts": [dataclasses.asdict(one) for one in result.artifacts],
+        "state": _plain(result.state),
+        "isolation": None if level is None else level.name.lower(),
+    }
+
+
+async def _run(config: REPLConfig, code: str, output: streams.GuestOutput | None) -> SandboxResult:
+    async with aio.create_sandbox(config) as box:
+        result = await cells.run_cell(box, code, output, end_on_second=True)
+        if output is not None and not output.finish(result):
+            cells.complain(
+                f"output cut: a stream has more than {streams.STREAM_LIMIT:,} characters"
+            )
+        return result
+
+
+def _tell(result: SandboxResult, output: streams.GuestOutput) -> int:
+    if isinstance(output.failure, BrokenPipeError):
+        return BROKEN_PIPE
+    if output.failure is not None:
+        cells.complain(f"the output could not be written: {output.failure.strerror}")
+        return 1
+    if text := cells.explain(result):
+        cells.complain(text)
+    return cells.exit_code(result)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, values.Opaque):
+        return {values.TAG: "object", "type": value.type_name, "v": value.repr}
+    return values.encode(value)

@@ -1,0 +1,160 @@
+"""What a guest prints, passed on to our own stdout and stderr as it comes; run and repl use it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atoll.types import SandboxResult
+
+STREAM_LIMIT = 1 << 26
+"""Characters of one cell's stream that are passed on: REPLConfig.max_output_length says the same."""
+NEWLINE_SECONDS = 0.05
+_CONTROLS = re.compile(r"\x1b(?!\[[\d;]*m)|[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
+
+
+class GuestOutput:
+    """The two streams of the cells of one sandbox. `on_failure` hears that one cannot be written."""
+
+    def __init__(self) -> None:
+        self.on_failure: Callable[[], None] = lambda: None
+        self._out = LineWriter(sys.stdout, self._fail)
+        self._err = LineWriter(sys.stderr, self._fail)
+        self._mixed = _same_file(sys.stdout, sys.stderr)
+        self.failure: OSError | None = None
+
+    def stdout(self, line: str) -> None:
+        """A line of the guest's stdout."""
+        self._pass(line, self._out, self._err)
+
+    def stderr(self, line: str) -> None:
+        """A line of the guest's stderr."""
+        self._pass(line, self._err, self._out)
+
+    def finish(self, result: SandboxResult, *, end_lines: bool = False) -> bool:
+        """The cell has ended; `end_lines` ends its last lines in any case. Whether all was shown."""
+        ended = [one.endswith("\n") or end_lines for one in (result.stdout, result.stderr)]
+        whole = [self._out.finish(newline=ended[0]), self._err.finish(newline=ended[1])]
+        return all(whole)
+
+    def _pass(self, line: str, target: LineWriter, other: LineWriter) -> None:
+        if self.failure is not None:
+            return  # what follows is about the cancelling, and of no interest
+        if self._mixed:
+            other.end_line()
+        target.line(line)
+
+    def _fail(self, error: OSError) -> None:
+        self.failure = error
+        self.on_failure()
+
+
+class LineWriter:
+    """Writes lines of which nobody has said whether they had an end.
+
+    A line is complete, except for the last one of a cell, and only the result tells about that.
+    So a newline is held back until the next line comes, the cell ends, or a moment has passed.
+    """
+
+    def __init__(self, stream: TextIO, on_failure: Callable[[OSError], None]) -> None:
+        self._stream, self._on_failure = stream, on_failure
+        self._terminal = stream.isatty()
+        self._left, self._cut = STREAM_LIMIT, False
+        self._open = self._broken = False
+        self._newline: asyncio.TimerHandle | None = None
+        self._flush: asyncio.Handle | None = None
+
+    def line(self, text: str) -> None:
+        """Write a line, but not yet its end."""
+        if self._left <= 0:
+            self._cut = True
+            return
+        self._left -= len(text) + 1
+        text = harmless(text) if self._terminal else text
+        self._write(f"\n{text}" if self._open else text)
+        self._open = True
+        self._schedule()
+
+    def end_line(self) -> None:
+        """Write the newline that is held back, if there is one."""
+        if self._open:
+            self._open = False
+            self._write("\n")
+            self._flush_now()
+
+    def finish(self, *, newline: bool) -> bool:
+        """End the cell, and its last line if it had an end; whether all of it was written."""
+        for handle in (self._newline, self._flush):
+            if handle is not None:
+                handle.cancel()
+        if newline:
+            self.end_line()
+        self._flush_now()
+        whole = not self._cut
+        self._left, self._open, self._cut = STREAM_LIMIT, False, False
+        return whole
+
+    def _schedule(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._newline is not None:
+            self._newline.cancel()
+        self._newline = loop.call_later(NEWLINE_SECONDS, self.end_line)
+        if self._flush is None:
+            self._flush = loop.call_soon(self._flush_now)
+
+    def _write(self, text: str) -> None:
+        if not self._broken:
+            try:
+                self._stream.write(text)
+            except OSError as exc:
+                self._fail(exc)
+
+    def _flush_now(self) -> None:
+        self._flush = None
+        if not self._broken:
+            try:
+                self._stream.flush()
+            except OSError as exc:
+                self._fail(exc)
+
+    def _fail(self, error: OSError) -> None:
+        self._broken = True
+        _forget(self._stream)
+        self._on_failure(error)
+
+
+def harmless(text: str) -> str:
+    """Text that cannot steer a terminal: control characters are shown, colours are kept."""
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def accept_any_text() -> None:
+    """Make our streams show what their encoding lacks as escapes instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _same_file(one: TextIO, other: TextIO) -> bool:
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except OSError:
+        return False
+
+
+def _forget(stream: TextIO) -> None:
+    """Let what is still buffered go nowhere, so that the interpreter's exit does not complain."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, stream.fileno())
+    except OSError:
+        return
+    finally:
+        os.close(null)

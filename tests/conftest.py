@@ -1,0 +1,54 @@
+"""Shared by all tests: rings, sandboxes that are always destroyed, capabilities asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import atoll
+from atoll.backends import registry
+
+Open = Callable[..., atoll.SyncSandbox]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*capabilities): what a ring must be able to do")
+
+
+@pytest.fixture(params=registry.names())
+def ring(request: pytest.FixtureRequest) -> str:
+    """Every registered ring in turn; one that lacks what a test needs says so."""
+    name: str = request.param
+    found = asyncio.run(registry.load(name).availability(atoll.REPLConfig(backend=name)))
+    if not found.usable:
+        pytest.fail(f"ring {name} is registered but not usable here: {found.reason}")
+    marker = request.node.get_closest_marker("needs")
+    missing = set(marker.args if marker else ()) - registry.load(name).capabilities
+    if missing:
+        pytest.skip(f"ring {name} declares no {', '.join(sorted(missing))}")
+    return name
+
+
+@pytest.fixture
+def open_box(ring: str) -> Iterator[Open]:
+    """Opens sandboxes of the ring, and destroys them at the test's end."""
+    opened: list[atoll.SyncSandbox] = []
+
+    def open_one(**options: Any) -> atoll.SyncSandbox:
+        options.setdefault("timeout_ms", 20_000)
+        box = atoll.create_sandbox(backend=ring, **options)
+        opened.append(box)
+        return box
+
+    yield open_one
+    for box in opened:
+        box.destroy()
+
+
+@pytest.fixture
+def box(open_box: Open) -> atoll.SyncSandbox:
+    """One sandbox of the ring, with defaults."""
+    return open_box()

@@ -1,0 +1,137 @@
+"""Validation without running, the working folder's delta, logging, and bad code."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import atoll
+from atoll import Capability
+from atoll.log import SandboxLogger
+
+
+@pytest.mark.spec("R1.6")
+@pytest.mark.parametrize(
+    ("code", "valid"),
+    [
+        ("x = 1 + 2", True),
+        ("x = 1 +", False),
+        ("", True),
+        ("x = '\0'", False),
+        ("x = '\ud800'", False),
+        ("return 1", False),
+    ],
+)
+def test_validation_compiles_only(box, code, valid):
+    assert box.validate_code(code) is valid
+
+
+@pytest.mark.spec("R1.6")
+def test_validation_runs_nothing(box):
+    assert box.validate_code("ran = True\nimport os\nos._exit(1)")
+    assert box.get_variable("ran", "no") == "no"
+
+
+@pytest.mark.spec("R1.7")
+@pytest.mark.needs(Capability.FILES)
+def test_created_and_modified_files_are_listed(box):
+    first = box.execute(
+        "import os\nopen('/app/out.txt', 'w').write('data')\nos.makedirs('sub/deep')\n"
+        "open('sub/deep/table.csv', 'w').write('a,b')\nopen('user_code.py', 'w').close()\n"
+        "os.symlink('/etc/passwd', 'link'); os.mkfifo('pipe')"
+    )
+    assert first.files_created == ("out.txt", "sub/deep/table.csv")
+    assert first.files_modified == ()
+    assert first.artifacts[1] == atoll.Artifact(
+        path="sub/deep/table.csv", size=3, media_type="text/csv"
+    )
+    second = box.execute("open('out.txt', 'a').write('more'); open('/mnt/data/new', 'w').close()")
+    assert (second.files_created, second.files_modified) == (("new",), ("out.txt",))
+    assert second.files == ("new", "out.txt")
+    assert box.execute("1").files == ()
+
+
+@pytest.mark.spec("R1.7")
+@pytest.mark.needs(Capability.HOST_FOLDER)
+def test_a_host_folder_is_the_working_folder(open_box, tmp_path):
+    (tmp_path / "input.txt").write_text("from the host")
+    box = open_box(workspace=tmp_path)
+    result = box.execute(
+        "text = open('input.txt').read(); open('output.txt', 'w').write(text.upper())"
+    )
+    assert result.error is None
+    assert (tmp_path / "output.txt").read_text() == "FROM THE HOST"
+    assert (tmp_path / "output.txt").stat().st_uid == tmp_path.stat().st_uid
+    assert result.files_created == ("output.txt",)
+    assert result.workspace_path == str(tmp_path)
+    (tmp_path / "later.txt").write_text("between cells")
+    assert box.execute("open('later.txt').read()").files == ()
+
+
+@pytest.mark.spec("R1.13")
+def test_events_of_an_execution(open_box):
+    events = []
+    box = open_box(logger=SandboxLogger(events.append))
+    box.execute("secret = 'in the code'\nprint(secret)")
+    named = {event.name: event for event in events}
+    assert named["execution_start"].fields["runtime"] == "python"
+    assert named["execution_start"].fields["policy"]["memory_bytes"] == box._box.policy.memory_bytes
+    complete = named["execution_complete"].fields
+    assert complete["success"] is True
+    assert complete["duration_ms"] > 0
+    assert "fuel_consumed" in complete
+    shown = [event for event in events if event.level > logging.DEBUG]
+    assert "in the code" not in str(shown)
+
+
+@pytest.mark.spec("R1.13")
+def test_a_timeout_is_a_security_event(open_box):
+    events = []
+    box = open_box(logger=SandboxLogger(events.append))
+    box.execute("while True: pass", timeout_ms=200)
+    assert [e.fields["type"] for e in events if e.name == "security"] == ["timeout"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error_type"),
+    [
+        ("x = '\0'", ("ValueError", "SyntaxError")),
+        ("x = '\ud800'", ("UnicodeEncodeError",)),
+        ("(" * 5000, ("SyntaxError", "MemoryError")),
+    ],
+    ids=["nul", "surrogate", "nested"],
+)
+def test_strange_code_is_an_error_and_no_end(box, code, error_type):
+    result = box.execute(code)
+    assert result.error_type in error_type
+    assert box.execute("1").value == 1
+
+
+def test_code_that_is_no_text_is_refused(box):
+    with pytest.raises(atoll.ConfigError, match="code must be a str, not bytes"):
+        box.execute(b"1")
+
+
+@pytest.mark.parametrize("timeout", [0, -5, float("nan"), "10", True])
+def test_a_bad_timeout_is_refused(box, timeout):
+    with pytest.raises(atoll.ConfigError, match="timeout_ms"):
+        box.execute("1", timeout_ms=timeout)
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os._exit(7)"])
+def test_a_process_that_ends_itself_is_no_success(box, end):
+    result = box.execute(f"import os\nprint('partial', flush=True)\n{end}")
+    assert (result.kind, result.success, result.state_lost) == ("exited", False, True)
+    assert result.stdout == "partial\n"
+    assert "ended itself with exit code" in result.error
+    assert box.execute("1").value == 1
+
+
+@pytest.mark.needs(Capability.SUBPROCESS)
+@pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (11, "SIGSEGV"), (15, "SIGTERM")])
+def test_a_process_ended_by_a_signal_is_a_crash(box, number, name):
+    result = box.execute(f"import os; os.kill(os.getpid(), {number})")
+    assert (result.kind, result.exit_code, result.state_lost) == ("crashed", 128 + number, True)
+    assert name in result.error
+    assert box.execute("1").value == 1

@@ -1,0 +1,133 @@
+"""Deadlines and cancellation: code that runs too long is ended, and the sandbox can be used again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import atoll
+from atoll import Capability
+
+
+@pytest.mark.spec("R0.5")
+@pytest.mark.needs(Capability.LIMIT_TIME)
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import time; time.sleep(60)",
+        "n = 0\ntry:\n  while n >= 0: n += 1\nexcept Exception: pass",
+    ],
+)
+def test_a_timeout_keeps_the_state(box, code):
+    box.execute("x = 'kept'")
+    result = box.execute(f"print('partial')\n{code}", timeout_ms=300)
+    assert (result.kind, result.exit_code, result.success) == ("timeout", 124, False)
+    assert result.error == "TimeoutError: the execution took longer than 300 ms"
+    assert result.stdout == "partial\n"
+    assert not result.state_lost
+    assert box.execute("x").value == "kept"
+
+
+@pytest.mark.spec("R0.5")
+@pytest.mark.needs(Capability.LIMIT_TIME)
+@pytest.mark.parametrize(
+    "code",
+    [
+        "n = 0\nwhile True:\n  try:\n    while n >= 0: n += 1\n  except BaseException: pass",
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+        "sum(range(10 ** 14))",
+        "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+    ],
+    ids=["swallows", "ignores", "in C", "stopped"],
+)
+def test_what_will_not_be_interrupted_is_killed(box, code):
+    box.execute("x = 1")
+    started = time.monotonic()
+    result = box.execute(f"print('partial', flush=True)\n{code}", timeout_ms=300)
+    assert (result.kind, result.state_lost, result.stdout) == ("timeout", True, "partial\n")
+    assert time.monotonic() - started < 10
+    assert box.get_variable("x", "gone") == "gone"
+    assert box.execute("6 * 7").value == 42
+
+
+@pytest.mark.spec("R0.5")
+@pytest.mark.needs(Capability.LIMIT_TIME)
+def test_the_context_is_there_again_after_a_kill(open_box):
+    box = open_box(context="c" * 100_000)
+    box.execute("import os; os._exit(3)")
+    assert box.execute("len(context)").value == 100_000
+
+
+@pytest.mark.spec("R0.5")
+@pytest.mark.needs(Capability.LIMIT_TIME)
+def test_a_timeout_during_a_host_call_keeps_the_channel_in_step(open_box):
+    release = threading.Event()
+    box = open_box(on_llm_query=lambda prompt: release.wait(20) and "late" or "")
+    box.execute("x = 5")
+    result = box.execute("llm_query('slow')", timeout_ms=300)
+    assert (result.kind, result.state_lost) == ("timeout", False)
+    release.set()
+    assert box.execute("x, llm_query('next')").value == (5, "late")
+
+
+@pytest.mark.spec("R0.14")
+@pytest.mark.needs(Capability.CANCEL)
+def test_cancel_from_another_thread_ends_the_cell_with_keyboard_interrupt(box):
+    box.execute("x = 'kept'")
+    timer = threading.Timer(0.3, box.cancel)
+    timer.start()
+    result = box.execute("while True: pass")
+    timer.join()
+    assert (result.kind, result.exit_code) == ("cancelled", 130)
+    assert result.error_type == "KeyboardInterrupt"
+    assert "KeyboardInterrupt" in result.stderr
+    assert box.execute("x").value == "kept"
+
+
+@pytest.mark.spec("R0.14")
+@pytest.mark.needs(Capability.CANCEL)
+async def test_cancel_from_another_task(ring):
+    async with atoll.aio.create_sandbox(backend=ring) as box:
+        cell = asyncio.create_task(box.execute("import time; time.sleep(60)"))
+        await asyncio.sleep(0.3)
+        await box.cancel()
+        assert (await cell).kind == "cancelled"
+        assert (await box.execute("1")).value == 1
+
+
+@pytest.mark.spec("R0.14")
+@pytest.mark.needs(Capability.CANCEL)
+def test_code_can_clean_up_when_it_is_cancelled(box):
+    threading.Timer(0.3, box.cancel).start()
+    result = box.execute("n = 0\ntry:\n  while n >= 0: n += 1\nfinally:\n  cleaned = True")
+    assert result.kind == "cancelled"
+    assert box.get_variable("cleaned") is True
+
+
+@pytest.mark.spec("R0.14")
+def test_cancel_without_a_running_cell_does_nothing(box):
+    box.cancel()
+    assert box.execute("1").value == 1
+
+
+@pytest.mark.spec("R0.2", "R0.14")
+@pytest.mark.needs(Capability.CANCEL)
+async def test_destroy_while_a_cell_runs_ends_it(ring):
+    async with atoll.aio.create_sandbox(backend=ring) as box:
+        cell = asyncio.create_task(box.execute("while True: pass"))
+        await asyncio.sleep(0.3)
+        await box.destroy()
+        assert (await cell).kind == "cancelled"
+
+
+@pytest.mark.spec("R0.5")
+async def test_a_cancelled_task_leaves_a_usable_sandbox(ring):
+    async with atoll.aio.create_sandbox(backend=ring) as box:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await box.execute("import time; time.sleep(60)")
+        assert (await box.execute("40 + 2")).value == 42
