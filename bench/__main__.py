@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench import table
-from bench.harness import ROWS, Scale, measure
+from bench.harness import measure
+from bench.rows import ROWS, Scale
 
 if TYPE_CHECKING:
-    from bench.harness import Result, Row
+    from bench.harness import Result
+    from bench.rows import Row
 
 FILES_OF_ROWS = ("start", "execute", "bridge", "context", "memory")
 

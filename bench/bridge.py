@@ -10,12 +10,12 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 import atoll
-from bench.harness import Arms, row
+from bench.rows import Arms, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from bench.harness import Probe, Scale
+    from bench.rows import Probe, Scale
 
 CALLS = 50
 HTTP = "urllib POST to a loopback http.server"

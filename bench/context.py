@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atoll
-from bench.harness import Arms, Goal, row, timed
+from bench.rows import Arms, Goal, row, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bench.harness import Scale
+    from bench.rows import Scale
 
 LINE = b"The quick brown fox jumps over the lazy dog, again and again and\n"
 THERE = Goal(ratio=1 / 20, value=0.020, at_full_size=True)

@@ -8,7 +8,7 @@ import subprocess
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from bench.harness import UnavailableError
+from bench.rows import UnavailableError
 
 if TYPE_CHECKING:
     import asyncio

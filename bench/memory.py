@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import atoll
 from atoll.jail.client import warden
 from bench.context import text_bytes
-from bench.harness import Arms, Goal, UnavailableError, row
+from bench.rows import Arms, Goal, UnavailableError, row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bench.harness import Scale
+    from bench.rows import Scale
 
 SANDBOXES = 2
 HELD_ONCE = Goal(ratio=1.05)

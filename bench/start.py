@@ -7,12 +7,12 @@ import sys
 from typing import TYPE_CHECKING
 
 import atoll
-from bench.harness import Arms, row, timed
+from bench.rows import Arms, row, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from bench.harness import Scale
+    from bench.rows import Scale
 
 CODE = "print('hi')"
 

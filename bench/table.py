@@ -8,7 +8,8 @@ import statistics
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bench.harness import Goal, Result, Scale
+    from bench.harness import Result
+    from bench.rows import Goal, Scale
 
 HEADINGS = ("ratio", "goal", "met", "what", "ours", "against", "theirs", "n")
 RIGHT_ALIGNED = frozenset({"ratio", "ours", "theirs", "n"})

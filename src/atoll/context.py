@@ -20,6 +20,7 @@ from atoll.guest import values
 
 INLINE_LIMIT = 1 << 16
 _CHUNK = 1 << 24
+_CACHED_CHUNK = 1 << 20
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 _shared: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary()
@@ -186,7 +187,7 @@ def _write_all(fd: int, view: memoryview) -> None:
 
 def _is_ascii(fd: int) -> bool:
     at = 0
-    while part := os.pread(fd, _CHUNK, at):
+    while part := os.pread(fd, _CACHED_CHUNK, at):
         if not part.isascii():
             return False
         at += len(part)

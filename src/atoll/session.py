@@ -103,6 +103,11 @@ class GuestSession:
         answer, _ = await self._request("validate", {"code": code}, timeout_ms)
         return bool(answer and answer.get("valid"))
 
+    def last_words(self) -> str:
+        """What a guest that did not come up wrote to stderr."""
+        self._drain()
+        return self._captures[1].finish()[0].strip()
+
     def cancel(self) -> None:
         """Stop the running request, if there is one."""
         self._stop_with(Outcome.CANCELLED)

@@ -1,4 +1,4 @@
-"""One cell run on behalf of somebody at a terminal, and what its result says; run and repl use it."""
+"""One cell run for somebody at a terminal, and what its result says; run and repl use it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import sys
 from typing import TYPE_CHECKING
 
 from atoll.cli.interrupts import Canceller, on_ctrl_c
-from atoll.cli.streams import harmless
-from atoll.types import Outcome, SandboxResult
+from atoll.cli.streams import STREAM_LIMIT, harmless
+from atoll.types import Outcome
 
 if TYPE_CHECKING:
     from atoll.cli.streams import GuestOutput
     from atoll.sandbox import BaseSandbox
+    from atoll.types import SandboxResult
 
 MAX_EXIT_CODE = 255
 
@@ -19,20 +20,25 @@ MAX_EXIT_CODE = 255
 async def run_cell(
     box: BaseSandbox,
     code: str,
-    output: GuestOutput | None = None,
+    output: GuestOutput,
     *,
     timeout_ms: float | None = None,
-    end_on_second: bool = False,
+    at_prompt: bool = False,
 ) -> SandboxResult:
-    """Run a cell. Ctrl-C cancels it, and so does an output that nobody reads any more."""
+    """Run a cell. Ctrl-C cancels it, and so does an output that nobody reads any more.
+
+    `at_prompt`: its last line is ended in any case, and no Ctrl-C ends the process.
+    """
     canceller = Canceller(box)
-    if output is not None:
-        output.on_failure = canceller.start
+    output.on_failure = canceller.start
     try:
-        with on_ctrl_c(canceller.start, end_on_second=end_on_second):
-            return await box.execute(code, timeout_ms=timeout_ms)
+        with on_ctrl_c(canceller.start, end_on_second=not at_prompt):
+            result = await box.execute(code, timeout_ms=timeout_ms)
     finally:
         canceller.stop()
+    if not output.finish(result, end_lines=at_prompt):
+        complain(f"output cut: a stream has more than {STREAM_LIMIT:,} characters")
+    return result
 
 
 def explain(result: SandboxResult) -> str | None:

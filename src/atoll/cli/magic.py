@@ -10,6 +10,7 @@ from atoll.cli.arguments import seconds
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from atoll.config import REPLConfig
     from atoll.sandbox import BaseSandbox
@@ -42,7 +43,7 @@ class Magic:
     def __init__(self, runner: asyncio.Runner, box: BaseSandbox, config: REPLConfig) -> None:
         self._runner, self._box, self._config = runner, box, config
         self.timeout_ms = config.timeout_ms
-        self._commands = {
+        self._commands: dict[str, Callable[[str], Answer]] = {
             "%help": lambda _: Answer(text=HELP),
             "%reset": self._reset,
             "%timeout": self._timeout,

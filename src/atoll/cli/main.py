@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -22,12 +24,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     home = import_module(f"atoll.cli.{args.command}")
     command = cast("Callable[[object], int]", home.command)
     try:
-        return command(args)
+        code = command(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read us has gone, as in `atoll doctor | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
     except AtollError as exc:
         print(f"atoll: {exc}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
+    return code
 
 
 if __name__ == "__main__":

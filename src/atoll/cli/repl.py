@@ -29,12 +29,7 @@ def command(args: Namespace) -> int:
         raise ConfigError("the cells come from stdin, so the context cannot: give it as a file")
     streams.accept_any_text()
     output = streams.GuestOutput()
-    config = settings.config_from(
-        args,
-        on_stdout=output.stdout,
-        on_stderr=output.stderr,
-        max_output_length=streams.STREAM_LIMIT,
-    )
+    config = settings.config_from(args, output)
     # The loop runs while a cell does; at the prompt nothing is to be done.
     with asyncio.Runner() as runner:
         box = runner.run(_open(config))
@@ -64,10 +59,17 @@ class Repl:
             if prompt.interactive:
                 print(self._runner.run(banner(self._box, self._config)))
             while (cell := prompt.read()) is not None:
-                code = self._do(cell)
+                code = self._try(cell)
                 if code is not None:
                     return code
         return 0
+
+    def _try(self, cell: str) -> int | None:
+        try:
+            return self._do(cell)
+        except KeyboardInterrupt:  # it came beside a cell, as during %reset
+            print()
+            return None
 
     def _do(self, cell: str) -> int | None:
         """Run a cell or a %-command; an exit code if it was to leave."""
@@ -92,12 +94,9 @@ class Repl:
 
     async def _cell(self, code: str) -> SandboxResult:
         timeout = self._magic.timeout_ms
-        result = await cells.run_cell(self._box, code, self._output, timeout_ms=timeout)
-        if not self._output.finish(result, end_lines=True):
-            cells.complain(
-                f"output cut: a stream has more than {streams.STREAM_LIMIT:,} characters"
-            )
-        return result
+        return await cells.run_cell(
+            self._box, code, self._output, timeout_ms=timeout, at_prompt=True
+        )
 
     def _show(self, result: SandboxResult) -> None:
         if result.value_repr is not None:

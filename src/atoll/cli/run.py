@@ -24,18 +24,13 @@ def command(args: Namespace) -> int:
     """Run what the arguments say; the exit code."""
     streams.accept_any_text()
     code = settings.read_code(args)
+    output = streams.GuestOutput()
+    config = settings.config_from(args, None if args.json else output)
+    result = asyncio.run(_run(config, code, output))
     if args.json:
-        result = asyncio.run(_run(settings.config_from(args), code, None))
         print(json.dumps(as_json(result)))
         return cells.exit_code(result)
-    output = streams.GuestOutput()
-    config = settings.config_from(
-        args,
-        on_stdout=output.stdout,
-        on_stderr=output.stderr,
-        max_output_length=streams.STREAM_LIMIT,
-    )
-    return _tell(asyncio.run(_run(config, code, output)), output)
+    return _tell(result, output)
 
 
 def as_json(result: SandboxResult) -> dict[str, Any]:
@@ -52,14 +47,9 @@ def as_json(result: SandboxResult) -> dict[str, Any]:
     }
 
 
-async def _run(config: REPLConfig, code: str, output: streams.GuestOutput | None) -> SandboxResult:
+async def _run(config: REPLConfig, code: str, output: streams.GuestOutput) -> SandboxResult:
     async with aio.create_sandbox(config) as box:
-        result = await cells.run_cell(box, code, output, end_on_second=True)
-        if output is not None and not output.finish(result):
-            cells.complain(
-                f"output cut: a stream has more than {streams.STREAM_LIMIT:,} characters"
-            )
-        return result
+        return await cells.run_cell(box, code, output)
 
 
 def _tell(result: SandboxResult, output: streams.GuestOutput) -> int:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from atoll.cli.streams import STREAM_LIMIT
 from atoll.config import REPLConfig, backend_from_environment
 from atoll.context import Context
 from atoll.errors import ConfigError
@@ -16,12 +17,18 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
 
+    from atoll.cli.streams import GuestOutput
+
 STDIN = "-"
 T = TypeVar("T")
 
 
-def config_from(args: Namespace, **fields: Any) -> REPLConfig:
-    """The configuration that the options of run and repl ask for, with `fields` on top."""
+def config_from(args: Namespace, output: GuestOutput | None) -> REPLConfig:
+    """The configuration that the options of run and repl ask for, streaming to `output`."""
+    fields: dict[str, Any] = {}
+    if output is not None:
+        fields = {"on_stdout": output.stdout, "on_stderr": output.stderr}
+        fields["max_output_length"] = STREAM_LIMIT
     if args.timeout is not None:
         fields["timeout_ms"] = args.timeout * 1000
     if args.files is not None:

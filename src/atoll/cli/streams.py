@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from atoll.types import SandboxResult
 
 STREAM_LIMIT = 1 << 26
-"""Characters of one cell's stream that are passed on: REPLConfig.max_output_length says the same."""
+"""Characters of a cell's stream that are passed on; REPLConfig.max_output_length is to agree."""
 NEWLINE_SECONDS = 0.05
 _CONTROLS = re.compile(r"\x1b(?!\[[\d;]*m)|[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 
 
 class GuestOutput:
-    """The two streams of the cells of one sandbox. `on_failure` hears that one cannot be written."""
+    """The two streams of a sandbox's cells; `on_failure` hears that one cannot be written."""
 
     def __init__(self) -> None:
         self.on_failure: Callable[[], None] = lambda: None
@@ -39,7 +39,7 @@ class GuestOutput:
         self._pass(line, self._err, self._out)
 
     def finish(self, result: SandboxResult, *, end_lines: bool = False) -> bool:
-        """The cell has ended; `end_lines` ends its last lines in any case. Whether all was shown."""
+        """The cell has ended (`end_lines`: and its last lines with it). Whether all was shown."""
         ended = [one.endswith("\n") or end_lines for one in (result.stdout, result.stderr)]
         whole = [self._out.finish(newline=ended[0]), self._err.finish(newline=ended[1])]
         return all(whole)
@@ -80,7 +80,8 @@ class LineWriter:
         text = harmless(text) if self._terminal else text
         self._write(f"\n{text}" if self._open else text)
         self._open = True
-        self._schedule()
+        if self._flush is None:
+            self._flush = asyncio.get_running_loop().call_soon(self._end_burst)
 
     def end_line(self) -> None:
         """Write the newline that is held back, if there is one."""
@@ -94,6 +95,7 @@ class LineWriter:
         for handle in (self._newline, self._flush):
             if handle is not None:
                 handle.cancel()
+        self._newline = self._flush = None
         if newline:
             self.end_line()
         self._flush_now()
@@ -101,13 +103,13 @@ class LineWriter:
         self._left, self._open, self._cut = STREAM_LIMIT, False, False
         return whole
 
-    def _schedule(self) -> None:
-        loop = asyncio.get_running_loop()
+    def _end_burst(self) -> None:
+        """Once for all lines that came together."""
+        self._flush = None
+        self._flush_now()
         if self._newline is not None:
             self._newline.cancel()
-        self._newline = loop.call_later(NEWLINE_SECONDS, self.end_line)
-        if self._flush is None:
-            self._flush = loop.call_soon(self._flush_now)
+        self._newline = asyncio.get_running_loop().call_later(NEWLINE_SECONDS, self.end_line)
 
     def _write(self, text: str) -> None:
         if not self._broken:
@@ -117,7 +119,6 @@ class LineWriter:
                 self._fail(exc)
 
     def _flush_now(self) -> None:
-        self._flush = None
         if not self._broken:
             try:
                 self._stream.flush()

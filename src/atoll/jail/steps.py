@@ -189,6 +189,7 @@ CONFINED: tuple[Step, ...] = (
     set_rlimits,
     forbid_new_privileges,
     confine_files,
+    drop_capabilities,
     filter_calls_confined,
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
 import shutil
 import signal
 import tempfile
@@ -15,6 +16,7 @@ from atoll.jail import meter
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Callable
 
     from atoll.jail.cgroup import Cgroup
     from atoll.jail.spec import JailSpec
@@ -26,12 +28,19 @@ MEMORY_SLACK = 32 << 20
 class Ward:
     """What the warden knows of one jail."""
 
-    def __init__(self, spec: JailSpec, lease: socket.socket, group: Cgroup | None) -> None:
-        self.spec, self.lease, self.cgroup = spec, lease, group
+    def __init__(
+        self,
+        spec: JailSpec,
+        lease: socket.socket,
+        group: Cgroup | None,
+        selector: selectors.BaseSelector,
+    ) -> None:
+        self.spec, self.lease, self.cgroup, self._selector = spec, lease, group, selector
         self.private_folder = None if spec.jailed or spec.workspace else tempfile.mkdtemp("-atoll")
-        self.status_read, self.status_write = os.pipe2(os.O_CLOEXEC)
+        self._status, self.status_write = os.pipe2(os.O_CLOEXEC)
         self.lifeline_read, self._lifeline = os.pipe2(os.O_CLOEXEC)
         self._starter = self._pid = 0
+        self._pidfd: int | None = None
         self._killed = self._reaped = self._over_memory = False
         self._wait_status: int | None = None
         self._failure: str | None = None
@@ -44,19 +53,41 @@ class Ward:
         self._starter = pid
         os.close(self.status_write)
         os.close(self.lifeline_read)
+        self._watch(self.lease.fileno(), self._on_command)
+        self._watch(self._status, self._on_status)
 
-    def on_status(self) -> bool:
-        """Read what the jail reports; False at the end of it."""
-        data = os.read(self.status_read, 65536)
+    def _on_status(self) -> None:
+        """Read what the jail reports. Without a root of its own that ends when it executes."""
+        data = os.read(self._status, 65536)
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
             self._note(line.decode(errors="replace"))
         if data:
-            return True
-        self._reap()
-        return False
+            return
+        self._selector.unregister(self._status)
+        if not self._pid:  # it never came to the process that is waited for
+            self._reap_starter()
+            self._reaped = True
 
-    def on_command(self) -> None:
+    def _on_exit(self) -> None:
+        """The process has ended, and with it (as pid 1) every other of its namespace."""
+        assert self._pidfd is not None
+        self._selector.unregister(self._pidfd)
+        while self._status in self._selector.get_map():
+            self._on_status()  # its last report may still be in the pipe
+        self._reap_starter()
+        _, status = os.waitpid(self._pid, 0)
+        if self._wait_status is None:
+            self._wait_status = status
+        self._reaped = True
+
+    def _reap_starter(self) -> None:
+        """The process that only started the other has ended, or is about to."""
+        if self._starter and self._starter != self._pid:
+            os.waitpid(self._starter, 0)
+            self._starter = 0
+
+    def _on_command(self) -> None:
         """Do what the host asks on the lease; its end means kill."""
         try:
             command = self.lease.recv(64)
@@ -68,6 +99,8 @@ class Ward:
             self._tell("usage", cpu_seconds=self._cpu_seconds())
         else:
             self.kill()
+        if not command:
+            self._selector.unregister(self.lease)
 
     def kill(self) -> None:
         """End every process of the jail."""
@@ -102,8 +135,11 @@ class Ward:
         """Say how it ended, and let go of everything."""
         if self.private_folder:
             _remove_tree(self.private_folder)
-        for fd in (self.status_read, self._lifeline):
-            os.close(fd)
+        if self.lease in self._selector.get_map():
+            self._selector.unregister(self.lease)
+        for fd in (self._status, self._lifeline, self._pidfd):
+            if fd is not None:
+                os.close(fd)
         event = "failed" if self._failure else "ended"
         self._tell(event, **self._final)
         self.lease.close()
@@ -112,6 +148,8 @@ class Ward:
         word, _, rest = line.partition(" ")
         if word == "pid":
             self._pid = int(rest)
+            self._pidfd = os.pidfd_open(self._pid)
+            self._watch(self._pidfd, self._on_exit)
             if self._killed:
                 self._signal(signal.SIGKILL)
         elif word == "exit":
@@ -119,16 +157,11 @@ class Ward:
         elif word == "error":
             self._failure = self._failure or rest
         elif word == "built":
+            self._reap_starter()
             self._tell("started", cgroup=self.cgroup.version if self.cgroup else None)
 
-    def _reap(self) -> None:
-        """The status pipe has ended: nobody is left who could write to it."""
-        for pid in {self._starter, self._pid} - {0}:
-            with contextlib.suppress(ChildProcessError):
-                _, status = os.waitpid(pid, 0)
-                if self._wait_status is None and pid == self._pid:
-                    self._wait_status = status
-        self._reaped = True
+    def _watch(self, fd: int, callback: Callable[[], None]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def _report(self) -> dict[str, Any]:
         if self._failure:

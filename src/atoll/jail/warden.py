@@ -59,7 +59,8 @@ class Warden:
             for ward in list(self._wards):
                 ward.check_memory()
                 if ward.is_over():
-                    self._dismiss(ward)
+                    self._wards.discard(ward)
+                    ward.close()
 
     def _tick(self) -> float | None:
         needed = any(ward.needs_attention() for ward in self._wards)
@@ -92,7 +93,7 @@ class Warden:
 
     def _admit(self, spec: JailSpec, lease: socket.socket, guest_fds: list[int]) -> None:
         self._count += 1
-        ward = Ward(spec, lease, self._new_group(spec))
+        ward = Ward(spec, lease, self._new_group(spec), self._selector)
         jail = steps.Jail(
             spec=spec,
             cgroup=ward.cgroup,
@@ -104,10 +105,6 @@ class Warden:
             _become_jail(jail, guest_fds, ward.status_write, ward.lifeline_read)
         ward.forked(pid)
         self._wards.add(ward)
-        self._selector.register(lease, selectors.EVENT_READ, ward.on_command)
-        self._selector.register(
-            ward.status_read, selectors.EVENT_READ, lambda: self._on_status(ward)
-        )
 
     def _new_group(self, spec: JailSpec) -> cgroup.Cgroup | None:
         if self._groups is None:
@@ -117,15 +114,6 @@ class Warden:
             return self._groups.create(name, spec.limits)
         except OSError:
             return None  # not ours to use after all: rlimits and the meter hold instead
-
-    def _on_status(self, ward: Ward) -> None:
-        if not ward.on_status():
-            self._selector.unregister(ward.status_read)
-
-    def _dismiss(self, ward: Ward) -> None:
-        self._wards.discard(ward)
-        self._selector.unregister(ward.lease)
-        ward.close()
 
 
 def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int) -> NoReturn:

@@ -66,7 +66,9 @@ async def launch(
         session = GuestSession(config, lease, channel, [output[0], errors[0]])
     try:
         first = await _hello(config, lease, channel, context, shared)
-    except BaseException:
+    except BaseException as exc:
+        if words := session.last_words():
+            exc.add_note(f"the guest's last words:\n{words}")
         session.close()
         bridge.close()
         await lease.close()
@@ -80,7 +82,8 @@ def make_spec(
     """What the warden is asked for."""
     policy, jailed = config.policy, level >= Isolation.JAILED
     root = GUEST_CODE if jailed else os.path.dirname(GUEST_FOLDER)
-    binds = [Bind(source=GUEST_FOLDER, target=f"{GUEST_CODE}/guest")]
+    code = GUEST_FOLDER if jailed else root  # the importer lists the folder it finds it in
+    binds = [Bind(source=code, target=f"{GUEST_CODE}/guest")]
     binds += [Bind(source=folder, target=folder) for folder in interpreter.folders]
     binds += [
         Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)

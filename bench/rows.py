@@ -1,0 +1,121 @@
+"""What a row of the table is: one small function that offers two things to measure.
+
+    @row(what="start", against="python -c", rounds=30)
+    def start(scale: Scale) -> Iterator[Arms]:
+        yield Arms(ours=timed(...), theirs=timed(...))
+
+What stands before the `yield` sets up, what stands after it clears away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+FULL_CONTEXT, QUICK_CONTEXT = 10**9, 64 * 10**6
+QUICK_SHARE, FEWEST_ROUNDS = 10, 2
+
+Probe = Callable[[], float]
+"""Does the thing once; returns what it took, in the row's unit."""
+
+
+class UnavailableError(Exception):
+    """A row cannot be measured here; the message stands in its place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How large a run is."""
+
+    quick: bool
+
+    @property
+    def context_bytes(self) -> int:
+        """Size of the context in the rows about contexts."""
+        return QUICK_CONTEXT if self.quick else FULL_CONTEXT
+
+    @property
+    def size(self) -> str:
+        """The same as text, for `{size}` in a row's words."""
+        return f"{self.context_bytes // 10**6:,} MB"
+
+    def rounds(self, full: int) -> int:
+        """How many rounds of a row that has `full` in a full run."""
+        return max(FEWEST_ROUNDS, full // QUICK_SHARE) if self.quick else full
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """At most `ratio` times theirs, and at most `value` in the row's unit."""
+
+    ratio: float
+    value: float | None = None
+    at_full_size: bool = False
+    """Whether it only means something with the context of a full run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arms:
+    """What is measured in turn. `minus` comes off ours: the same without what the row is about."""
+
+    ours: Probe
+    theirs: Probe
+    minus: Probe | None = None
+
+    def probes(self) -> dict[str, Probe]:
+        """The arms by name, in the order of a round."""
+        arms = {"ours": self.ours, "theirs": self.theirs}
+        return arms if self.minus is None else {**arms, "minus": self.minus}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table, not measured yet."""
+
+    name: str
+    what: str
+    against: str
+    rounds: int
+    unit: str
+    goal: Goal | None
+    open: Callable[[Scale], AbstractContextManager[Arms]]
+
+
+ROWS: dict[str, Row] = {}
+
+
+def row(
+    *, what: str, against: str, rounds: int, unit: str = "s", goal: Goal | None = None
+) -> Callable[[Callable[[Scale], Iterator[Arms]]], Callable[[Scale], Iterator[Arms]]]:
+    """Put the function into the table, under its own name."""
+
+    def add(function: Callable[[Scale], Iterator[Arms]]) -> Callable[[Scale], Iterator[Arms]]:
+        name = function.__name__.replace("_", "-")
+        opener = contextlib.contextmanager(function)
+        ROWS[name] = Row(
+            name=name, what=what, against=against, rounds=rounds, unit=unit, goal=goal, open=opener
+        )
+        return function
+
+    return add
+
+
+def timed(work: Callable[[], object], *, times: int = 1) -> Probe:
+    """A probe that tells how many seconds `work` takes, as the mean of so many in a row."""
+
+    def probe() -> float:
+        started = time.perf_counter()
+        for _ in range(times):
+            kept = work()  # the last is let go of only after the clock is read
+        took = time.perf_counter() - started
+        del kept
+        return took / times
+
+    return probe

@@ -1,0 +1,102 @@
+"""`atoll doctor`: what each ring can do on this host, for people and as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from atoll import __version__
+from atoll.availability import Availability
+from atoll.backends import registry
+from atoll.cli import attacks, selfcheck, settings
+from atoll.cli.paint import Paint
+from atoll.cli.scoreboard import Show
+from atoll.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from atoll.cli.scoreboard import Verdict
+    from atoll.config import REPLConfig
+
+INDENT = 12
+
+
+def command(args: Namespace) -> int:
+    """Tell what this host allows, and try it out if asked to; the exit code."""
+    config = settings.ring_config(args)
+    names = [config.backend] if args.backend else list(registry.names())
+    rings = asyncio.run(examine(names, config))
+    if not args.json:
+        print(describe(rings, Paint.of(sys.stdout)))
+    verdicts = _attack(config, quiet=args.json) if args.attack else []
+    if args.json:
+        print(json.dumps(as_json(rings, verdicts), indent=2))
+    usable = any(one.usable for one in rings.values())
+    return 0 if usable and all(one.held for one in verdicts) else 1
+
+
+async def examine(names: list[str], config: REPLConfig) -> dict[str, Availability]:
+    """What each of the rings says of itself; `auto` stands for all of them."""
+    wanted = list(registry.names()) if names == ["auto"] else names
+    return {name: await _ask(name, config) for name in wanted}
+
+
+def describe(rings: dict[str, Availability], paint: Paint) -> str:
+    """The report for people."""
+    parts = [f"atoll {__version__}, Python {sys.version.split()[0]}"]
+    parts += [_ring(name, one, paint) for name, one in rings.items()]
+    return "\n\n".join(parts)
+
+
+def as_json(rings: dict[str, Availability], verdicts: list[Verdict]) -> dict[str, object]:
+    """The report for programs."""
+    report: dict[str, object] = {
+        "version": __version__,
+        "rings": {name: _fields(name, one) for name, one in rings.items()},
+    }
+    if verdicts:
+        report["attacks"] = [dataclasses.asdict(one) for one in verdicts]
+    return report
+
+
+async def _ask(name: str, config: REPLConfig) -> Availability:
+    try:
+        ring = registry.load(name)
+    except BackendUnavailableError as exc:
+        return Availability(usable=False, reason=exc.reason, hint=exc.hint)
+    return await ring.availability(dataclasses.replace(config, backend=name))
+
+
+def _ring(name: str, one: Availability, paint: Paint) -> str:
+    state = paint.good("usable") if one.usable else paint.bad("not usable")
+    level = f", {one.isolation.name.lower()}" if one.isolation is not None else ""
+    lines = [f"{paint.strong(name)}: {state}{level} - {registry.RINGS[name].summary}"]
+    lines += _row("because", one.reason) + _row("do", one.hint)
+    lines += _table("limits", one.limits) + _table("details", one.details)
+    return "\n".join(lines)
+
+
+def _row(title: str, text: str) -> list[str]:
+    return [f"  {title:<{INDENT - 2}}{text}"] if text else []
+
+
+def _table(title: str, rows: dict[str, str]) -> list[str]:
+    width = max(map(len, rows), default=0) + 2
+    return [
+        f"  {title if number == 0 else '':<{INDENT - 2}}{name:<{width}}{text}"
+        for number, (name, text) in enumerate(rows.items())
+    ]
+
+
+def _fields(name: str, one: Availability) -> dict[str, Any]:
+    level = None if one.isolation is None else one.isolation.name.lower()
+    return {"summary": registry.RINGS[name].summary, **dataclasses.asdict(one), "isolation": level}
+
+
+def _attack(config: REPLConfig, *, quiet: bool) -> list[Verdict]:
+    show = Show(sys.stdout, Paint.of(sys.stdout), quiet=quiet)
+    return asyncio.run(selfcheck.run(config, attacks.load(), show))

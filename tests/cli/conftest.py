@@ -1,0 +1,67 @@
+"""What the tests of the command line share: `atoll` as a process, and in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from atoll.cli.main import main
+
+COMMAND = [sys.executable, "-m", "atoll.cli.main"]
+
+
+@pytest.fixture
+def atoll(monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
+    """Run `atoll` in this process: exit code, stdout, stderr."""
+    monkeypatch.delenv("ATOLL_BACKEND", raising=False)
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        try:
+            code = main(argv)
+        except SystemExit as exc:
+            code = int(exc.code or 0)
+        return code, *capfd.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def command() -> list[str]:
+    """How to start `atoll` as a process."""
+    return COMMAND
+
+
+@pytest.fixture
+def spawn() -> Callable[..., subprocess.Popen[str]]:
+    """Start `atoll` as a process with pipes; it is ended with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*argv: str, **options) -> subprocess.Popen[str]:
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        process = subprocess.Popen(
+            [*COMMAND, *argv], text=True, preexec_fn=_hear_ctrl_c, **{**pipes, **options}
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def _hear_ctrl_c() -> None:
+    """A shell that runs the tests in the background makes them, and us, deaf to it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def own_state(monkeypatch, tmp_path):
+    """No test writes to the history of whoever runs it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setitem(os.environ, "NO_COLOR", "")

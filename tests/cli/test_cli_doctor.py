@@ -1,0 +1,192 @@
+"""`atoll doctor`: what it tells of the rings, and how it judges attacks."""
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from atoll.availability import Availability
+from atoll.backends import registry
+from atoll.cli import attacks, doctor, selfcheck
+from atoll.cli.bait import MARK, Bait
+from atoll.cli.paint import Paint
+from atoll.cli.scoreboard import Show, Verdict
+from atoll.config import REPLConfig
+from atoll.policy import Isolation
+
+QUICK = ("secret-file", "loopback", "forged-answers", "write-outside", "survivors", "leftovers")
+BITING = (
+    "secret-file", "secret-environment", "other-processes", "inherited-descriptors", "privileges",
+    "loopback", "abstract-socket", "way-out-by-link", "write-outside",
+)  # fmt: skip
+
+
+def test_it_tells_of_every_ring(atoll):
+    code, out, err = atoll("doctor")
+    assert (code, err) == (0, "")
+    for name in registry.names():
+        assert f"\n{name}: " in out
+    assert "\x1b" not in out
+
+
+def test_it_tells_as_json(atoll):
+    code, out, _ = atoll("doctor", "--json")
+    rings = json.loads(out)["rings"]
+    assert code == 0
+    assert set(rings) == set(registry.names())
+    assert rings["native"]["usable"] is True
+    assert rings["native"]["isolation"] in {"jailed", "confined"}
+    assert "memory" in rings["native"]["limits"]
+
+
+def test_one_ring_may_be_asked_for(atoll):
+    assert list(json.loads(atoll("doctor", "--json", "--backend", "native")[1])["rings"]) == [
+        "native"
+    ]
+
+
+def test_an_unknown_ring_is_an_error(atoll):
+    code, out, err = atoll("doctor", "--backend", "cloud")
+    assert (code, out) == (2, "")
+    assert err.startswith("atoll: unknown backend 'cloud'")
+
+
+def test_without_a_usable_ring_it_exits_with_1_and_says_what_to_type(atoll, monkeypatch):
+    lost = registry.Ring(home="atoll.backends.nowhere:Sandbox", summary="gone", extra="gone")
+    monkeypatch.setattr(registry, "RINGS", {"lost": lost})
+    code, out, _ = atoll("doctor")
+    assert code == 1
+    assert "lost: not usable - gone\n" in out
+    assert "  because   No module named 'atoll.backends.nowhere'\n" in out
+    assert "  do        Type: pip install 'atoll[gone]'\n" in out
+
+
+def test_a_python_that_is_none_makes_a_ring_unusable(atoll):
+    code, out, _ = atoll("doctor", "--backend", "native", "--python", "/no/python")
+    assert code == 1
+    assert "no Python interpreter '/no/python'" in out
+
+
+def test_the_report_is_aligned_and_coloured_if_wanted():
+    ring = Availability(
+        usable=True, isolation=Isolation.JAILED, limits={"time": "kill", "memory": "cgroup"}
+    )
+    lines = doctor.describe({"native": ring}, Paint(enabled=True)).splitlines()
+    assert lines[2].startswith("\x1b[1mnative\x1b[0m: \x1b[32musable\x1b[0m, jailed - ")
+    assert lines[3:] == ["  limits    time    kill", "            memory  cgroup"]
+
+
+def test_no_color_means_no_colour(monkeypatch):
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    assert Paint.of(stream).enabled
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not Paint.of(stream).enabled
+
+
+def test_attacks_have_names_of_their_own_and_never_spell_the_mark():
+    found = attacks.load()
+    assert len(found) >= 25
+    assert len({one.name for one in found}) == len(found)
+    for one in found:
+        compile(one.code, one.name, "exec")
+        compile(one.then, one.name, "exec")
+        assert MARK not in one.code + one.then
+    assert next(one for one in found if one.name == "leftovers").then
+    assert next(one for one in found if one.name == "past-the-deadline").timeout_ms == 500
+
+
+@pytest.mark.spec("R0.2", "R1.9")
+def test_quick_attacks_are_held(atoll, monkeypatch):
+    chosen = [one for one in attacks.load() if one.name in QUICK]
+    monkeypatch.setattr(attacks, "load", lambda: chosen)
+    code, out, err = atoll("doctor", "--attack")
+    assert (code, err) == (0, "")
+    assert out.count("  held         ") == len(QUICK)
+    assert out.endswith(f"{len(QUICK)} of {len(QUICK)} held\n")
+
+
+def test_an_attack_that_gets_through_exits_with_1(atoll, monkeypatch):
+    easy = attacks.Attack(name="easy", category="secrets", claim="win", code="won('it')")
+    monkeypatch.setattr(attacks, "load", lambda: [easy])
+    code, out, _ = atoll("doctor", "--attack")
+    assert code == 1
+    assert "  GOT THROUGH  secrets    win (PWNED it)\n0 of 1 held\n" in out
+    code, out, _ = atoll("doctor", "--attack", "--json")
+    verdict = {"name": "easy", "category": "secrets", "claim": "win", "held": False}
+    assert code == 1
+    assert json.loads(out)["attacks"] == [{**verdict, "note": "PWNED it"}]
+
+
+async def _judge(code: str, **fields: object) -> Verdict:
+    attack = attacks.Attack(name="x", category="x", claim="x", code=code, **fields)
+    config, _ = await selfcheck._prepare(REPLConfig())
+    async with Bait() as bait:
+        return await selfcheck.judge(config, attack, bait)
+
+
+async def test_a_leak_by_an_error_counts():
+    assert (await _judge("raise ValueError('PWN' + 'ED')")).note.startswith("ValueError: PWNED")
+
+
+async def test_a_leak_in_another_sandbox_counts():
+    assert not (await _judge("1", then="won('later')")).held
+
+
+async def test_a_sandbox_that_does_not_answer_afterwards_counts():
+    verdict = await _judge("import builtins; builtins.print = None")
+    assert verdict.note.startswith("the next execution did not work: TypeError")
+
+
+async def test_a_file_outside_counts_and_is_removed():
+    async with Bait() as bait:
+        (bait.outside / "left").touch()
+        assert selfcheck._outside(bait) == "left left on the host"
+        assert selfcheck._outside(bait) == ""
+
+
+async def test_a_survivor_counts_and_is_ended():
+    async with Bait() as bait:
+        argv = [sys.executable, "-S", "-c", "import time; time.sleep(600)", bait.label]
+        with subprocess.Popen(argv) as process:
+            assert bait.end_processes() == [process.pid]
+        assert process.returncode == -9
+
+
+@pytest.mark.parametrize("name", BITING)
+async def test_an_attack_gets_through_where_nothing_holds_it(name):
+    attack = next(one for one in attacks.load() if one.name == name)
+    import asyncio
+
+    async with Bait() as bait:
+        program = f"{bait.prelude()}\n{attack.code}"
+        import os
+        import socket
+        import tempfile
+
+        left_open = socket.socket()
+        os.set_inheritable(left_open.fileno(), True)
+        with tempfile.TemporaryDirectory() as folder:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", program, cwd=folder, close_fds=False, stdout=-1, stderr=-1
+            )
+            out, err = await process.communicate()
+        left_open.close()
+    assert MARK in out.decode(), err.decode()
+
+
+def test_progress_is_shown_on_a_terminal_only():
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    show = Show(stream, Paint(enabled=False), quiet=False)
+    attack = attacks.Attack(name="n", category="c", claim="try", code="")
+    show.begin(attack)
+    assert stream.getvalue() == "  ...          n: try"
+    show.end(Verdict(name="n", category="c", claim="try", held=True))
+    assert stream.getvalue().endswith("\r\x1b[K  held         c          try\n")
+    quiet = io.StringIO()
+    Show(quiet, Paint(enabled=False), quiet=True).begin(dataclasses.replace(attack))
+    assert quiet.getvalue() == ""

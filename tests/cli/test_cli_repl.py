@@ -1,0 +1,232 @@
+"""`atoll repl`: cells from a pipe, and from a terminal with all its keys."""
+
+import os
+import pty
+import select
+import subprocess
+import time
+
+import pytest
+
+from atoll.cli import magic, prompt
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture
+def feed(spawn):
+    """Run cells from a pipe: exit code, stdout, stderr."""
+
+    def run(cells: str, *argv: str) -> tuple[int, str, str]:
+        process = spawn("repl", *argv)
+        out, err = process.communicate(cells)
+        return process.returncode, out, err
+
+    return run
+
+
+@pytest.fixture
+def terminal(command, tmp_path):
+    """A user at a terminal of their own."""
+    (tmp_path / "book.txt").write_text("0123456789" * 1000)
+    user = Terminal([*command, "repl", "--context", str(tmp_path / "book.txt")])
+    yield user
+    user.close()
+
+
+class Terminal:
+    """Types, and waits for what is to be seen."""
+
+    def __init__(self, argv: list[str]) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            argv,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: _take_terminal(slave),
+            env={**os.environ, "TERM": "dumb"},
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def wait(self, text: str) -> str:
+        """What was seen up to and including `text`."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while text not in self.seen:
+            assert time.monotonic() < deadline, f"{text!r} is not in {self.seen!r}"
+            if select.select([self._master], [], [], 0.1)[0]:
+                self.seen += os.read(self._master, 65536).decode()
+        before, _, self.seen = self.seen.partition(text)
+        return before + text
+
+    def ask(self, text: str) -> str:
+        """Type a line at a prompt, and what was seen until the next one."""
+        self.type(text + "\n")
+        self.wait("\n")  # its echo
+        return self.wait("\r\n>>> ").removesuffix("\r\n>>> ")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+
+def _take_terminal(slave: int) -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+
+@pytest.mark.spec("R0.3")
+def test_state_lives_on_from_cell_to_cell(feed):
+    assert feed("x = 5\nx * 2\nprint(x)\nNone\n") == (0, "10\n5\n", "")
+
+
+def test_a_cell_may_have_many_lines(feed):
+    cells = (
+        "def f(n):\n    return n + 1\n\nf(1)\nfor n in range(2):\n    n\n    print(n)\n\n'''a\nb'''"
+    )
+    assert feed(cells) == (0, "2\n0\n1\n'a\\nb'\n", "")
+
+
+def test_a_syntax_error_is_the_guests_to_report(feed):
+    code, out, err = feed("1 +\n2\n")
+    assert (code, out) == (0, "2\n")
+    assert err.endswith("SyntaxError: invalid syntax\n")
+
+
+@pytest.mark.spec("R0.5")
+def test_a_lost_state_is_said_and_the_next_cell_runs(feed):
+    code, out, err = feed("x = 1\nimport os\nos._exit(3)\n'x' in globals()\n")
+    assert (code, out) == (0, "False\n")
+    assert err == (
+        "atoll: ProcessExited: the guest's process ended itself with exit code 3\n"
+        "atoll: the variables are gone; the next cell starts in a fresh sandbox\n"
+    )
+
+
+def test_a_cell_that_exits_leaves_with_its_code(feed):
+    assert feed("exit(4)\nprint('never')\n") == (4, "", "")
+
+
+def test_commands(feed, tmp_path):
+    (tmp_path / "book.txt").write_text("book")
+    cells = "x = 1\n%vars\n%reset\n%vars\ncontext\n%timeout 0.5\n%timeout soon\n%what\n%quit\nno"
+    code, out, _ = feed(cells, "--context", str(tmp_path / "book.txt"))
+    assert code == 0
+    assert out.splitlines() == [
+        "context          str",
+        "x                int",
+        "a fresh sandbox, with the same context",
+        "context          str",
+        "'book'",
+        "a cell may take 0.5 s",
+        "'soon' is no positive number of seconds",
+        "no command %what: there are %help, %reset, %timeout, %vars, %quit",
+    ]
+
+
+def test_the_time_limit_holds(feed):
+    _, _, err = feed("%timeout 0.2\nwhile True: pass\n\n")
+    assert err.endswith("atoll: TimeoutError: the execution took longer than 200 ms\n")
+
+
+def test_help_names_every_command(feed):
+    assert feed("%help\n") == (0, magic.HELP + "\n", "")
+
+
+def test_a_context_from_stdin_is_refused(atoll):
+    code, _, err = atoll("repl", "--context", "-")
+    assert code == 2
+    assert err.startswith("atoll: the cells come from stdin")
+
+
+def test_a_terminal_gets_a_banner_prompts_values_and_a_way_out(terminal):
+    banner = terminal.wait(">>> ")
+    assert "ring native, " in banner
+    assert "context of 10,000 characters" in banner
+    assert terminal.ask("6 * 7") == "42"
+    assert terminal.ask("print('no newline', end='')") == "no newline"
+    terminal.type(CTRL_D)
+    assert terminal.process.wait() == 0
+
+
+@pytest.mark.spec("R0.14")
+def test_ctrl_c_clears_a_line_and_cancels_a_cell(terminal):
+    terminal.wait(">>> ")
+    terminal.type("nonsense" + CTRL_C)
+    terminal.wait("\n>>> ")
+    assert terminal.ask("x = 1; x") == "1"
+    terminal.type("print('g' + 'o'); __import__('time').sleep(60)\n")
+    terminal.wait("go\r\n")
+    terminal.type(CTRL_C)
+    assert "KeyboardInterrupt: the execution was cancelled" in terminal.wait("\n>>> ")
+    assert terminal.ask("x") == "1"
+
+
+def test_ctrl_c_in_a_block_drops_the_block(terminal):
+    terminal.wait(">>> ")
+    terminal.type("if True:\n")
+    terminal.wait("... ")
+    terminal.type("    x = 1\n" + CTRL_C)
+    terminal.wait("\n>>> ")
+    assert terminal.ask("'x' in globals()") == "False"
+
+
+def test_a_guest_cannot_steer_the_terminal(terminal):
+    terminal.wait(">>> ")
+    code = "R = type('R', (), dict(__repr__=lambda self: chr(27) + ']0;hi' + chr(7)))"
+    terminal.ask(f"{code}; print(chr(27) + '[2J'); R()")
+    terminal.type("print('done')\n")
+    assert "\x1b" not in terminal.wait("\r\ndone").replace("\x1b[?2004", "")
+
+
+def test_the_history_is_kept(terminal, tmp_path):
+    terminal.wait(">>> ")
+    terminal.ask("remembered = 1")
+    terminal.type(CTRL_D)
+    terminal.process.wait()
+    history = tmp_path / "state" / "atoll" / "history"
+    assert history.read_text().splitlines() == ["remembered = 1"]
+    assert history.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_history_that_cannot_be_kept_is_no_error(terminal, tmp_path):
+    (tmp_path / "state").write_text("in the way")
+    terminal.wait(">>> ")
+    terminal.type(CTRL_D)
+    assert terminal.process.wait() == 0
+
+
+def test_the_history_is_in_the_state_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_STATE_HOME")
+    assert prompt.history_path() == tmp_path / ".local/state/atoll/history"
+    monkeypatch.setenv("XDG_STATE_HOME", "relative/is/not/allowed")
+    assert prompt.history_path() == tmp_path / ".local/state/atoll/history"
+
+
+@pytest.mark.parametrize(
+    ("lines", "complete"),
+    [
+        (["x = 1"], True),
+        (["def f():"], False),
+        (["def f():", "    pass"], False),
+        (["def f():", "    pass", ""], True),
+        (["(1,"], False),
+        (["'''"], False),
+        (["1 +"], True),
+        (["%help"], True),
+        (["x = '\\d'"], True),
+        (["\0"], True),
+    ],
+)
+def test_when_a_cell_is_complete(lines, complete):
+    assert prompt.is_complete(lines) is complete

@@ -1,0 +1,227 @@
+"""Runs one attack against a sandbox through the public interface, and gives the verdict.
+
+    open ─▶ attack ─▶ then-steps ─▶ is it alive? ─▶ destroy ─▶ host checks
+
+Used by the tests; also a program, so that a user without test tools can run a corpus:
+    python harness.py --backend native --json [--corpus attacks extra] [--part 1/4]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import platform
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import canaries
+import corpus
+from hostchecks import CHECKS
+
+import atoll
+
+if TYPE_CHECKING:
+    from corpus import Attack, Step
+
+    from atoll import SandboxResult, SyncSandbox
+
+ALIVE = "print('alive', 6 * 7)"
+DEFAULT_TIMEOUT_S = 20.0
+MAX_TIMEOUT_S = 4.0
+"""What an attack that runs into its limit gets: the limit's length changes nothing."""
+
+UNSUPPORTED_STEPS: dict[str, tuple[str, ...]] = {
+    "restore": ("save", "restore", "persist", "snapshot", "saved-state"),
+    "upload": ("upload", "write-file", "put-file", "file-transfer"),
+}
+"""Step kinds that no ring can run yet, with the capability or method that would change it."""
+
+MAY_NEED_RESTART = frozenset({"runtime-tamper"})
+"""Categories whose attack ruins the guest's own interpreter: initialize() has to repair it."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How an attack fared; `failures` is empty if the sandbox held."""
+
+    id: str
+    failures: list[str] = field(default_factory=list)
+    not_supported: list[str] = field(default_factory=list)
+    skipped: str | None = None
+    restarted: bool = False
+    seconds: float = 0.0
+
+    @property
+    def held(self) -> bool:
+        """Whether the sandbox held."""
+        return not self.failures
+
+
+class Run:
+    """One attack on its way: what was opened, what was seen, what went wrong."""
+
+    def __init__(self, attack: Attack, backend: str, stack: ExitStack) -> None:
+        self.attack, self.backend, self.stack = attack, backend, stack
+        self.canaries = canaries.planted()
+        self.verdict = Verdict(attack.id)
+        self.box = self.open()
+        self.outputs: list[str] = []
+
+    def open(self) -> SyncSandbox:
+        """A sandbox that is destroyed with the run."""
+        return self.stack.enter_context(atoll.create_sandbox(backend=self.backend))
+
+    def execute(self, box: SyncSandbox, code: str, what: str) -> SandboxResult | None:
+        """Run a cell; whatever the caller would see is searched for canaries."""
+        limit = DEFAULT_TIMEOUT_S
+        if self.attack.timeout_s is not None:
+            limit = min(self.attack.timeout_s, MAX_TIMEOUT_S)
+        try:
+            result = box.execute(self.canaries.fill(code), timeout_ms=limit * 1000)
+        except Exception as exc:  # faults of guest code must be results
+            self.fail(f"{what}: the host raised {type(exc).__name__}: {str(exc)[:200]}")
+            return None
+        if canaries.MARK in (seen := repr(result)):
+            at = seen.index(canaries.MARK)
+            self.fail(f"{what}: {seen[max(0, at - 40) : at + 120]!r}")
+        self.outputs.append(result.stdout)
+        return result
+
+    def fail(self, text: str) -> None:
+        """Note a failure."""
+        self.verdict.failures.append(text)
+
+
+def run(attack: Attack, backend: str) -> Verdict:
+    """Run an attack and judge it."""
+    reason = skip_reason(attack, backend)
+    if reason:
+        return Verdict(attack.id, skipped=reason)
+    started = time.perf_counter()
+    neighbour = _neighbour(backend)
+    found = canaries.planted()
+    names = dict.fromkeys(CHECKS[name] for name in attack.host_check)
+    checks = [check(attack, found, neighbour) for check in names]
+    with ExitStack() as stack:
+        course = Run(attack, backend, stack)
+        _attack(course)
+        for check in checks:
+            check.attack_ran()
+        _follow(course)
+        _require_alive(course)
+    for check in checks:
+        if failure := check.failure():
+            course.fail(f"{type(check).__name__}: {failure}")
+    course.verdict.seconds = round(time.perf_counter() - started, 2)
+    return course.verdict
+
+
+def skip_reason(attack: Attack, backend: str) -> str | None:
+    """Why an entry says nothing here: another machine's system calls, a module not there."""
+    if attack.arch and attack.arch != platform.machine():
+        return f"for {attack.arch}, and this is {platform.machine()}"
+    missing = [name for name in attack.needs if not _importable(name, backend)]
+    return f"the guest's Python has no {', '.join(missing)}" if missing else None
+
+
+def unsupported(step: Step) -> bool:
+    """Whether no ring can run this kind of step yet."""
+    return step.kind in UNSUPPORTED_STEPS
+
+
+@functools.cache
+def _neighbour(backend: str) -> SyncSandbox:
+    """A sandbox that lives beside all the attacked ones of this process."""
+    return atoll.create_sandbox(backend=backend)
+
+
+@functools.cache
+def _importable(module: str, backend: str) -> bool:
+    with atoll.create_sandbox(backend=backend) as box:
+        return box.execute(f"import {module}").success
+
+
+def _attack(course: Run) -> None:
+    attack = course.attack
+    result = course.execute(course.box, attack.code, "attack")
+    if result is None:
+        return
+    if attack.expect_kind == "error" and result.success:
+        course.fail(f"it must not be a success: {result}")
+    if attack.expect_stdout is not None and attack.expect_stdout not in result.stdout:
+        course.fail(f"stdout has no {attack.expect_stdout!r}: {str(result)[:500]}")
+    if attack.category == "protocol" and "FORGED" in f"{result.value!r}{result.error}":
+        course.fail("a forged answer was taken for the guest's")
+    if attack.category == "files" and result.files:
+        _require_regular(course, result)
+
+
+def _require_regular(course: Run, result: SandboxResult) -> None:
+    """What a result reports must be files, not links to somewhere else."""
+    names = [*result.files, *(one.path for one in result.artifacts)]
+    code = f"import os, stat\nprint([n for n in {names[:500]!r} if os.path.islink('/app/' + n)])"
+    answer = course.execute(course.box, code, "links")
+    if answer is not None and answer.stdout.strip() not in ("[]", ""):
+        course.fail(f"links are reported as files: {answer.stdout}")
+
+
+def _follow(course: Run) -> None:
+    for step in course.attack.then:
+        if unsupported(step):
+            course.verdict.not_supported.append(step.session)
+            continue
+        box = course.box if step.kind == "same" else course.open()
+        course.execute(box, step.code, f"then {step.session}")
+    if course.attack.compare and len(set(course.outputs)) < len(course.outputs):
+        course.fail(f"{course.attack.compare}: {course.outputs}")
+
+
+def _require_alive(course: Run) -> None:
+    if _alive(course):
+        return
+    if course.attack.category in MAY_NEED_RESTART:
+        course.verdict.restarted = True
+        course.box.initialize()
+        if _alive(course):
+            return
+    course.fail(f"the next execution does not work: {course.outputs[-1:]}")
+
+
+def _alive(course: Run) -> bool:
+    result = course.execute(course.box, ALIVE, "next execution")
+    return result is not None and "alive 42" in result.stdout
+
+
+def main() -> int:
+    """Run a corpus, or a part of it; a line of JSON an entry; exit code 1 if one got through."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backend", default="native")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--corpus", nargs="+", default=["attacks"], choices=["attacks", "extra"])
+    parser.add_argument("--part", default="1/1", help="which part of how many")
+    parser.add_argument("--only", nargs="*", help="ids to run")
+    options = parser.parse_args()
+    held = True
+    for attack in _selected(options):
+        verdict = run(attack, options.backend)
+        held = held and verdict.held
+        print(json.dumps(dataclasses.asdict(verdict)) if options.json else verdict, flush=True)
+    return 0 if held else 1
+
+
+def _selected(options: argparse.Namespace) -> list[Attack]:
+    part, of = map(int, options.part.split("/"))
+    files = [{"attacks": corpus.ATTACKS, "extra": corpus.EXTRA}[name] for name in options.corpus]
+    found = [one for file in files for one in corpus.for_backend(options.backend, file)]
+    if options.only:
+        found = [one for one in found if one.id in options.only]
+    return found[part - 1 :: of]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

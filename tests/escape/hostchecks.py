@@ -1,0 +1,249 @@
+"""What must hold on the host while an attack runs and after it: one class a `host_check`.
+
+Each is made before the sandbox is opened, is told when the attack has run, and judges after the
+sandbox has been destroyed.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.jail.client import warden
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from canaries import Canaries
+    from corpus import Attack
+
+    from atoll import SyncSandbox
+
+MIB = 1 << 20
+END_SECONDS = 1.0
+FREED_SECONDS = 5.0
+SLACK_BYTES = 64 * MIB
+SLOWER_AT_MOST = 500
+PAUSE_SECONDS = 0.02
+RSS_GROWTH = 96 * MIB
+"""Twice the caps of stdout and stderr, as bytes and as text."""
+
+
+class Check:
+    """A check with nothing to it: the base of the others."""
+
+    def __init__(self, attack: Attack, canaries: Canaries, neighbour: SyncSandbox) -> None:
+        self.attack, self.canaries, self.neighbour = attack, canaries, neighbour
+
+    def attack_ran(self) -> None:
+        """The attack has had its time; the sandbox is still open."""
+
+    def failure(self) -> str | None:
+        """After destroy(): what is wrong, or None."""
+        return None
+
+
+class OutsideDirUnchanged(Check):
+    """Nothing outside was written, changed or removed."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._before = self.canaries.outside_listing()
+
+    def failure(self) -> str | None:
+        after = self.canaries.outside_listing()
+        return None if after == self._before else f"the outside folder changed: {sorted(after)}"
+
+
+class NoLeftoverProcs(Check):
+    """No process of the sandbox lives on for a second."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._before = set(descendants(warden.pid))
+
+    def failure(self) -> str | None:
+        left = _wait_until_empty(lambda: set(descendants(warden.pid)) - self._before, END_SECONDS)
+        return f"processes live on: {sorted(left)}" if left else None
+
+
+class DaemonAlive(Check):
+    """The trusted process is the one it was, and serves others."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._pid = warden.pid
+
+    def failure(self) -> str | None:
+        if warden.pid != self._pid or (self._pid and not Path(f"/proc/{self._pid}").exists()):
+            return f"the warden was {self._pid} and is {warden.pid}"
+        answer = self.neighbour.execute("print('neighbour', 6 * 7)")
+        return None if "neighbour 42" in answer.stdout else f"the neighbour says {answer}"
+
+
+class NoLeftoverShm(Check):
+    """No file that the attack names is in the host's shared memory."""
+
+    def failure(self) -> str | None:
+        names = [name for name in os.listdir("/dev/shm") if name in self.attack.code]
+        return f"left in shared memory: {names}" if names else None
+
+
+class DiskFreed(Check):
+    """What the guest wrote takes no room any more, on disk or in memory."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._before = _room_taken()
+
+    def failure(self) -> str | None:
+        limit = self._before + SLACK_BYTES
+        end = time.monotonic() + FREED_SECONDS
+        while (taken := _room_taken()) > limit and time.monotonic() < end:
+            time.sleep(0.1)
+        return f"{(taken - self._before) // MIB} MiB are still taken" if taken > limit else None
+
+
+class WorkspaceRemoved(Check):
+    """No private working folder is left on the host."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._before = _private_folders()
+
+    def failure(self) -> str | None:
+        left = _wait_until_empty(lambda: _private_folders() - self._before, END_SECONDS)
+        return f"working folders are left: {sorted(left)}" if left else None
+
+
+class Sampler(Check):
+    """Looks again and again, in a thread, while the attack runs."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def attack_ran(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.is_set():
+            self.look()
+            self._over.wait(PAUSE_SECONDS)
+
+    def look(self) -> None:
+        """One sample."""
+        raise NotImplementedError
+
+
+class DaemonRssBounded(Sampler):
+    """This process, which reads all that the guest sends, does not grow with it."""
+
+    def __init__(self, *args: object) -> None:
+        self._before = self._peak = _own_rss()
+        super().__init__(*args)
+
+    def look(self) -> None:
+        self._peak = max(self._peak, _own_rss())
+
+    def failure(self) -> str | None:
+        grown = self._peak - self._before
+        return f"the host grew by {grown // MIB} MiB" if grown > RSS_GROWTH else None
+
+
+class NeighbourLatencyOk(Sampler):
+    """Another sandbox of the same host process goes on answering.
+
+    What is measured is the time from one answer to the next: a host that is stuck as a whole
+    stops this thread too.
+    """
+
+    def __init__(self, *args: object) -> None:
+        neighbour: SyncSandbox = args[2]  # type: ignore[assignment]
+        self._usual = statistics.median(_answer_time(neighbour) for _ in range(5))
+        self._worst, self._last = 0.0, time.perf_counter()
+        super().__init__(*args)
+
+    def attack_ran(self) -> None:
+        super().attack_ran()
+        self.look()
+
+    def look(self) -> None:
+        _answer_time(self.neighbour)
+        now = time.perf_counter()
+        self._worst = max(self._worst, now - self._last - PAUSE_SECONDS)
+        self._last = now
+
+    def failure(self) -> str | None:
+        if self._worst < SLOWER_AT_MOST * self._usual:
+            return None
+        return f"a neighbour waited {self._worst:.2f} s for what takes {self._usual:.4f} s"
+
+
+CHECKS: dict[str, type[Check]] = {
+    "outside_dir_unchanged": OutsideDirUnchanged,
+    "no_leftover_procs": NoLeftoverProcs,
+    "zygote_alive": DaemonAlive,
+    "daemon_alive": DaemonAlive,
+    "no_leftover_shm": NoLeftoverShm,
+    "disk_freed": DiskFreed,
+    "workspace_removed": WorkspaceRemoved,
+    "daemon_rss_bounded": DaemonRssBounded,
+    "neighbour_latency_ok": NeighbourLatencyOk,
+}
+
+
+def descendants(top: int | None) -> list[int]:
+    """Every process below `top`, told by the parents that /proc names."""
+    parents: dict[int, list[int]] = {}
+    for stat in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            fields = Path(stat).read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents.setdefault(int(fields[1]), []).append(int(stat.split("/")[2]))
+    found, queue = [], list(parents.get(top or 0, ()))
+    while queue:
+        found.append(queue.pop())
+        queue += parents.get(found[-1], ())
+    return found
+
+
+def _wait_until_empty(
+    look: Callable[[], set[int] | set[str]], seconds: float
+) -> set[int] | set[str]:
+    end = time.monotonic() + seconds
+    while (left := look()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
+
+
+def _room_taken() -> int:
+    """Bytes on the disk of temporary files, and in memory-backed files."""
+    memory = Path("/proc/meminfo").read_text().split("Shmem:")[1].split()[0]
+    return shutil.disk_usage(tempfile.gettempdir()).used + int(memory) * 1024
+
+
+def _private_folders() -> set[str]:
+    return set(glob.glob(os.path.join(tempfile.gettempdir(), "*-atoll")))
+
+
+def _own_rss() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _answer_time(box: SyncSandbox) -> float:
+    started = time.perf_counter()
+    box.execute("1")
+    return time.perf_counter() - started

@@ -1,0 +1,67 @@
+"""All attacks again, as a user who is not root: other walls stand there than with root's rights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import corpus
+import pytest
+
+from atoll.backends import registry
+
+USER = 12345
+PARTS = 12
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+HARNESS = corpus.HERE / "harness.py"
+PROBE = "import sys; sys.exit(sys.version_info < (3, 11))"
+BACKENDS = [name for name in registry.names() if name in corpus.LAYERS]
+
+
+@pytest.mark.parametrize("part", range(1, PARTS + 1))
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_attacks_do_not_get_through_as_ordinary_user(backend: str, part: int) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("these tests run as an ordinary user already")
+    arguments = ["--backend", backend, "--json", "--corpus", "attacks", "extra"]
+    done = _as_user(_interpreter(), str(HARNESS), *arguments, "--part", f"{part}/{PARTS}")
+    verdicts = [json.loads(line) for line in done.stdout.splitlines()]
+    through = [f"{one['id']}: {one['failures']}" for one in verdicts if one["failures"]]
+    assert not through, "\n".join(through)
+    assert len(verdicts) == _expected(backend, part), done.stderr[-2000:]
+
+
+def _interpreter() -> str:
+    """A Python, 3.11 or newer, that the user may execute; the one that runs this if possible."""
+    for candidate in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
+        try:
+            if _as_user(candidate, "-c", PROBE).returncode == 0:
+                return candidate
+        except OSError:
+            continue
+    pytest.skip(f"no Python 3.11 or newer that user {USER} may execute: not even /usr/bin/python3")
+
+
+def _as_user(*command: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "PYTHONPATH": str(SOURCE),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": "/nonexistent",
+    }
+    options: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": []}
+    return subprocess.run(
+        command, **options, env=environment, cwd="/", capture_output=True, text=True, check=False
+    )
+
+
+def _expected(backend: str, part: int) -> int:
+    """How many entries a part has: none may be lost without a verdict."""
+    files = (corpus.ATTACKS, corpus.EXTRA)
+    return len(
+        [one for file in files for one in corpus.for_backend(backend, file)][part - 1 :: PARTS]
+    )

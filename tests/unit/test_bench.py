@@ -1,0 +1,96 @@
+"""The benchmark runs: a quick run of `python -m bench` measures every row and writes them down."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Row = dict[str, Any]
+Run = tuple[subprocess.CompletedProcess[str], dict[str, Row]]
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNEL_ROWS = ("execute-sync", "execute-async")
+KERNEL_PACKAGES = ("ipykernel", "jupyter_client")
+ROWS = {
+    *KERNEL_ROWS,
+    "start",
+    "bridge-sync",
+    "bridge-async",
+    "context-there",
+    "context-from-text",
+    "context-from-file",
+    "context-read",
+    "memory-shared",
+}
+
+
+def bench(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench", *options]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def measured(row: Row) -> bool:
+    numbers = [row.get(name) for name in ("ours", "theirs", "ratio")]
+    return all(isinstance(one, int | float) and math.isfinite(one) for one in numbers)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """One quick run for all tests here: what was printed, and the rows of its JSON by name."""
+    file = tmp_path_factory.mktemp("bench") / "bench.json"
+    done = bench("--quick", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(file.read_text())["rows"]
+    return done, {row["name"]: row for row in rows}
+
+
+def test_quick_run_has_every_row(quick: Run) -> None:
+    assert set(quick[1]) >= ROWS
+
+
+def test_every_row_has_numbers_and_rounds(quick: Run) -> None:
+    rows = [row for name, row in quick[1].items() if name not in KERNEL_ROWS]
+    assert [row["name"] for row in rows if not measured(row)] == []
+    assert all(row["n"] >= 2 for row in rows)
+
+
+@pytest.mark.parametrize("name", KERNEL_ROWS)
+def test_kernel_row_has_numbers_or_says_what_is_not_installed(quick: Run, name: str) -> None:
+    row = quick[1][name]
+    for package in KERNEL_PACKAGES:
+        if find_spec(package) is None:
+            assert row["note"] == f"{package} is not installed"
+            pytest.skip(f"{package} is not installed: there is no kernel to measure against")
+    assert measured(row)
+
+
+def test_table_shows_every_row_and_progress_goes_to_stderr(quick: Run) -> None:
+    done, rows = quick
+    heading, *lines = done.stdout.splitlines()
+    assert heading.split() == ["ratio", "goal", "met", "what", "ours", "against", "theirs", "n"]
+    assert len(lines) == len(rows)
+    assert all(any(row["what"] in line for line in lines) for row in rows.values())
+    assert f"[1/{len(rows)}] start" in done.stderr
+
+
+def test_context_is_held_once_for_two_sandboxes(quick: Run) -> None:
+    assert 0.9 < quick[1]["memory-shared"]["ratio"] < 1.5
+
+
+def test_only_measures_the_rows_that_are_named() -> None:
+    done = bench("--quick", "--only", "start")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_unknown_row_is_refused_with_those_there_are() -> None:
+    done = bench("--only", "nothing")
+    assert done.returncode == 1
+    assert done.stderr.startswith("no row of that name; there are: start, execute-sync, ")
