@@ -43,7 +43,7 @@ class HostBridge:
                 return await self._batch(params["name"], params["calls"])
         except (KeyError, TypeError, AttributeError) as exc:
             raise CallFailedError(f"not a call: {type(exc).__name__}") from None
-        raise CallFailedError(f"the host offers no method {method!r}")
+        raise CallFailedError(f"the host offers no method {method[:100]!r}")
 
     def close(self) -> None:
         """Let the threads go; a handler still running is not waited for."""
@@ -53,16 +53,19 @@ class HostBridge:
     async def _batch(self, name: str, calls: list[Any]) -> list[dict[str, Any]]:
         if len(calls) > MAX_BATCH:
             raise CallFailedError(f"a batch of {len(calls):,} calls; the limit is {MAX_BATCH:,}")
-        turn = asyncio.Semaphore(self._concurrency)
+        self._handler(name)  # without one, the batch as a whole is refused
+        answers: list[dict[str, Any]] = [{} for _ in calls]
+        queue = iter(enumerate(calls))
 
-        async def one(call: Mapping[str, Any]) -> dict[str, Any]:
-            async with turn:
+        async def work() -> None:
+            for index, call in queue:
                 try:
-                    return {"value": await self._call(name, call)}
+                    answers[index] = {"value": await self._call(name, call)}
                 except CallFailedError as exc:
-                    return {"error": str(exc)}
+                    answers[index] = {"error": str(exc)}
 
-        return list(await asyncio.gather(*(one(call) for call in calls)))
+        await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(calls)))))
+        return answers
 
     async def _call(self, name: str, call: Mapping[str, Any]) -> Any:
         handler, args, kwargs = self._resolve(name, call)
@@ -72,17 +75,22 @@ class HostBridge:
             raise CallFailedError(f"{name}: {type(exc).__name__}: {exc}"[:2000]) from exc
 
     def _resolve(self, name: str, call: Mapping[str, Any]) -> tuple[Handler, list[Any], Any]:
+        handler = self._handler(name)
         if name in self._queries:
-            handler = self._queries[name]
-            if handler is None:
-                raise CallFailedError(f"no {name}: give create_sandbox an on_{name} handler")
             return handler, self._query_args(name, call), {}
-        if name not in self._tools:
-            raise CallFailedError(f"no tool {name!r}; there are: {sorted(self._tools)}")
         args, kwargs = _decode(call["args"]), _decode(call.get("kwargs", {}))
         if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise CallFailedError("not a call: arguments of no known shape")
-        return self._tools[name], args, kwargs
+        return handler, args, kwargs
+
+    def _handler(self, name: str) -> Handler:
+        if name not in self._queries and name not in self._tools:
+            known = ", ".join(sorted(self._tools)) or "none"
+            raise CallFailedError(f"no tool {str(name)[:100]!r}; there are: {known}"[:2000])
+        handler = self._queries.get(name) or self._tools.get(name)
+        if handler is None:
+            raise CallFailedError(f"no {name}: give create_sandbox an on_{name} handler")
+        return handler
 
     def _query_args(self, name: str, call: Mapping[str, Any]) -> list[Any]:
         args = _decode(call["args"])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 18
 MAX_OPEN_CALLS = 1024
+MAX_OUTBOX = 1 << 20
 
 
 class ChannelEndedError(Exception):
@@ -50,6 +51,11 @@ class HostChannel:
         for fd in (read_fd, write_fd):
             os.set_blocking(fd, False)
         self._loop.add_reader(read_fd, self._on_readable)
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more messages will come."""
+        return self._ended is not None
 
     async def request(self, method: str, params: Mapping[str, Any]) -> Any:
         """Ask the guest; ChannelEndedError if no answer will come."""
@@ -148,6 +154,8 @@ class HostChannel:
     def _send(self, line: bytes) -> None:
         self._outbox += line
         self._flush()
+        if len(self._outbox) > MAX_OUTBOX:  # it asks and does not read: hear no more until it does
+            self._loop.remove_reader(self._read_fd)
 
     def _flush(self) -> None:
         try:
@@ -159,3 +167,5 @@ class HostChannel:
         except OSError:
             self._outbox.clear()  # the reader will see the end
         self._loop.remove_writer(self._write_fd)
+        if not self._ended:
+            self._loop.add_reader(self._read_fd, self._on_readable)

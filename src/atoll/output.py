@@ -69,6 +69,7 @@ class LineSplitter:
         self._on_line, self._left = on_line, max_chars
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._partial: list[str] = []
+        self._partial_size = 0
         self._failure: Exception | None = None
 
     def feed(self, data: bytes) -> None:
@@ -89,12 +90,13 @@ class LineSplitter:
             raise self._failure
 
     def _keep(self, text: str) -> None:
-        if text and sum(map(len, self._partial)) < self._left:
+        if text and self._partial_size < self._left:
             self._partial.append(text)
+            self._partial_size += len(text)
 
     def _flush(self) -> None:
         line = "".join(self._partial)
-        self._partial = []
+        self._partial, self._partial_size = [], 0
         if self._left <= 0:
             return
         self._call(line[: self._left])

@@ -35,6 +35,15 @@ GRACE_SECONDS = 0.25
 CPU_POLL_SECONDS = 0.05
 DRAIN_LIMIT = 4 << 20
 READ_SIZE = 1 << 18
+_SHAPE_ERRORS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What reading a value of another shape than expected can raise."""
 
 
 class GuestProcess(Protocol):
@@ -71,11 +80,19 @@ class GuestSession:
             self._loop.add_reader(fd, self._on_output, index)
         self._new_captures(streaming=False)
 
+    @property
+    def dead(self) -> bool:
+        """Whether the guest has ended between requests."""
+        return not self.alive or self._process.ended.done() or self._channel.ended
+
     async def execute(self, code: str, timeout_ms: float) -> SandboxResult:
         """Run a cell; every fault of the guest's is in the result."""
         self._new_captures(streaming=True)
         started = time.perf_counter()
-        answer, stopped = await self._request("execute", {"code": code}, timeout_ms)
+        try:
+            answer, stopped = await self._request("execute", {"code": code}, timeout_ms)
+        except RemoteError as exc:
+            answer, stopped, self._violation = None, None, f"it refused to run: {str(exc)[:200]}"
         fields = self._verdict(answer, stopped, timeout_ms) or await self._death(
             stopped, timeout_ms
         )
@@ -95,7 +112,7 @@ class GuestSession:
             raise VariableError(name, "reading it ended or outlasted the sandbox")
         try:
             return values.decode(answer["value"]) if answer["found"] else default
-        except (ValueError, KeyError, RecursionError) as exc:
+        except _SHAPE_ERRORS as exc:
             raise VariableError(name, f"the guest sent no value: {exc}") from None
 
     async def validate(self, code: str, timeout_ms: float) -> bool:
@@ -185,7 +202,7 @@ class GuestSession:
             return None
         try:
             fields = _read_answer(answer)
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        except _SHAPE_ERRORS:
             self._violation = "an answer of no known shape"
             self._process.kill()
             return None

@@ -68,7 +68,7 @@ class SandboxResult:
     truncated: bool = False
     """Whether stdout or stderr was cut."""
     state_lost: bool = False
-    """Whether the session's variables are gone; the next execution starts afresh."""
+    """Whether the variables of earlier cells are gone: this cell lost them, or found them lost."""
     files_created: tuple[str, ...] = ()
     files_modified: tuple[str, ...] = ()
     artifacts: tuple[Artifact, ...] = ()

@@ -6,11 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from atoll.cli.main import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 COMMAND = [sys.executable, "-m", "atoll.cli.main"]
 
@@ -37,14 +40,17 @@ def command() -> list[str]:
 
 
 @pytest.fixture
-def spawn() -> Callable[..., subprocess.Popen[str]]:
+def spawn() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Start `atoll` as a process with pipes; it is ended with the test."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*argv: str, **options) -> subprocess.Popen[str]:
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         process = subprocess.Popen(
-            [*COMMAND, *argv], text=True, preexec_fn=_hear_ctrl_c, **{**pipes, **options}
+            [*COMMAND, *argv],
+            text=True,
+            preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - one call of the kernel
+            **{**pipes, **options},
         )
         started.append(process)
         return process

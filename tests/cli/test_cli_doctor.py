@@ -1,8 +1,10 @@
 """`atoll doctor`: what it tells of the rings, and how it judges attacks."""
 
+import asyncio
 import dataclasses
 import io
 import json
+import socket
 import subprocess
 import sys
 
@@ -151,30 +153,29 @@ async def test_a_file_outside_counts_and_is_removed():
 async def test_a_survivor_counts_and_is_ended():
     async with Bait() as bait:
         argv = [sys.executable, "-S", "-c", "import time; time.sleep(600)", bait.label]
-        with subprocess.Popen(argv) as process:
-            assert bait.end_processes() == [process.pid]
-        assert process.returncode == -9
+        process = await asyncio.create_subprocess_exec(*argv)
+        assert bait.end_processes() == [process.pid]
+        assert await process.wait() == -9
 
 
+@pytest.fixture
+def left_open():
+    """A socket that a careless host hands down."""
+    with socket.socket() as one:
+        one.set_inheritable(True)
+        yield one
+
+
+@pytest.mark.usefixtures("left_open")
 @pytest.mark.parametrize("name", BITING)
-async def test_an_attack_gets_through_where_nothing_holds_it(name):
+async def test_an_attack_gets_through_where_nothing_holds_it(name, tmp_path):
     attack = next(one for one in attacks.load() if one.name == name)
-    import asyncio
-
     async with Bait() as bait:
-        program = f"{bait.prelude()}\n{attack.code}"
-        import os
-        import socket
-        import tempfile
-
-        left_open = socket.socket()
-        os.set_inheritable(left_open.fileno(), True)
-        with tempfile.TemporaryDirectory() as folder:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", program, cwd=folder, close_fds=False, stdout=-1, stderr=-1
-            )
-            out, err = await process.communicate()
-        left_open.close()
+        argv = [sys.executable, "-c", f"{bait.prelude()}\n{attack.code}"]
+        process = await asyncio.create_subprocess_exec(
+            *argv, cwd=tmp_path, close_fds=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        out, err = await process.communicate()
     assert MARK in out.decode(), err.decode()
 
 

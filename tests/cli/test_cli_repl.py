@@ -1,9 +1,11 @@
 """`atoll repl`: cells from a pipe, and from a terminal with all its keys."""
 
+import fcntl
 import os
 import pty
 import select
 import subprocess
+import termios
 import time
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from atoll.cli import magic, prompt
 
 CTRL_C, CTRL_D = "\x03", "\x04"
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 30
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=lambda: _take_terminal(slave),
+            preexec_fn=lambda: _take_terminal(slave),  # noqa: PLW1509 - one call of the kernel
             env={**os.environ, "TERM": "dumb"},
         )
         os.close(slave)
@@ -69,7 +71,7 @@ class Terminal:
         """Type a line at a prompt, and what was seen until the next one."""
         self.type(text + "\n")
         self.wait("\n")  # its echo
-        return self.wait("\r\n>>> ").removesuffix("\r\n>>> ")
+        return self.wait(">>> ").removesuffix(">>> ").strip()
 
     def close(self) -> None:
         self.process.kill()
@@ -78,9 +80,6 @@ class Terminal:
 
 
 def _take_terminal(slave: int) -> None:
-    import fcntl
-    import termios
-
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
 

@@ -73,7 +73,7 @@ def test_a_reader_of_json_that_leaves_is_no_traceback(command):
     read, write = os.pipe()
     os.close(read)
     process = subprocess.run(
-        [*command, "run", "--json", "-c", "1"], stdout=write, stderr=subprocess.PIPE
+        [*command, "run", "--json", "-c", "1"], stdout=write, stderr=subprocess.PIPE, check=False
     )
     os.close(write)
     assert (process.returncode, process.stderr) == (141, b"")
@@ -82,7 +82,7 @@ def test_a_reader_of_json_that_leaves_is_no_traceback(command):
 def test_a_full_disk_is_said(command):
     with open("/dev/full", "w") as full:
         argv = [*command, "run", "-c", "print(1)"]
-        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "atoll: the output could not be written: No space left on device\n"
 
@@ -90,14 +90,16 @@ def test_a_full_disk_is_said(command):
 def test_lines_of_both_streams_do_not_run_together_in_one_file(command):
     code = "import sys\nfor n in range(3): print('o', n, file=(sys.stdout, sys.stderr)[n % 2])"
     argv = [*command, "run", "-c", code]
-    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     assert sorted(done.stdout.splitlines()) == ["o 0", "o 1", "o 2"]
 
 
 def test_output_that_the_encoding_lacks_is_escaped(command):
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     argv = [*command, "run", "-c", "print('ä')"]
-    done = subprocess.run(argv, capture_output=True, env=env)
+    done = subprocess.run(argv, capture_output=True, env=env, check=False)
     assert (done.returncode, done.stdout) == (0, b"\\xe4\n")
 
 
@@ -107,8 +109,8 @@ async def test_a_newline_is_held_back_but_not_for_long():
     writer.line("a")
     writer.line("b")
     assert stream.getvalue() == "a\nb"
-    while not stream.getvalue().endswith("b\n"):
-        await asyncio.sleep(0.01)
+    await asyncio.sleep(2 * streams.NEWLINE_SECONDS)
+    assert stream.getvalue() == "a\nb\n"
     assert writer.finish(newline=True)
     assert stream.getvalue() == "a\nb\n"
 

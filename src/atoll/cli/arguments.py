@@ -105,7 +105,7 @@ def _add_sandbox_options(command: argparse.ArgumentParser) -> None:
         "--memory", metavar="SIZE", type=size, default=..., help="512M, 2G, none (512M)"
     )
     group.add_argument(
-        "--disk", metavar="SIZE", type=size, default=..., help="of all private folders (256M)"
+        "--disk", metavar="SIZE", type=size, default=..., help="all private folders; or none (256M)"
     )
     _add_ring_options(group)
 

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from atoll.cli.scoreboard import Verdict
     from atoll.config import REPLConfig
 
-INDENT = 12
+INDENT, WIDTH = 12, 100
 
 
 def command(args: Namespace) -> int:
@@ -32,10 +33,10 @@ def command(args: Namespace) -> int:
     rings = asyncio.run(examine(names, config))
     if not args.json:
         print(describe(rings, Paint.of(sys.stdout)))
-    verdicts = _attack(config, quiet=args.json) if args.attack else []
+    usable = any(one.usable for one in rings.values())
+    verdicts = _attack(config, quiet=args.json) if args.attack and usable else []
     if args.json:
         print(json.dumps(as_json(rings, verdicts), indent=2))
-    usable = any(one.usable for one in rings.values())
     return 0 if usable and all(one.held for one in verdicts) else 1
 
 
@@ -81,7 +82,11 @@ def _ring(name: str, one: Availability, paint: Paint) -> str:
 
 
 def _row(title: str, text: str) -> list[str]:
-    return [f"  {title:<{INDENT - 2}}{text}"] if text else []
+    """A long text in lines; what is to be typed in it is never torn."""
+    first, rest = f"  {title:<{INDENT - 2}}", " " * INDENT
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
 
 
 def _table(title: str, rows: dict[str, str]) -> list[str]:

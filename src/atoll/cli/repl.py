@@ -118,9 +118,9 @@ async def banner(box: BaseSandbox, config: REPLConfig) -> str:
     python = ring.details.get("python", "unknown")
     level = box.isolation.name.lower()
     return (
-        f"atoll {__version__}: ring {box.backend}, {level}; Python {python}; "
-        f"{_context_size(config.context)}\n"
-        "Ctrl-C cancels a cell, Ctrl-D leaves, %help tells more."
+        f"atoll {__version__}: ring {box.backend}, {level}, {_context_size(config.context)}; "
+        "%help tells the commands\n"
+        f"Python {python}"
     )
 
 

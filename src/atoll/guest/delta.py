@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     Snapshot = dict[str, tuple[int, int, int]]
 
 MAX_FILES = 10_000
+MAX_FOLDERS = 2_000
+MAX_NAME_BYTES = 1 << 20
 IGNORED_FOLDERS = frozenset({"__pycache__"})
 IGNORED_FILES = frozenset({"user_code.py"})
 
@@ -17,9 +19,10 @@ IGNORED_FILES = frozenset({"user_code.py"})
 def scan(root: str) -> Snapshot:
     """Every regular file below `root`: relative path -> (size, mtime, inode). Follows no link."""
     found: Snapshot = {}
-    folders = [""]
-    while folders and len(found) < MAX_FILES:
+    folders, visited = [""], 0
+    while folders and len(found) < MAX_FILES and visited < MAX_FOLDERS:
         folder = folders.pop()
+        visited += 1
         try:
             with os.scandir(os.path.join(root, folder) if folder else root) as entries:
                 for entry in entries:
@@ -36,7 +39,7 @@ def _note(entry: os.DirEntry[str], folder: str, folders: list[str], found: Snaps
             folders.append(path)
         return
     info = entry.stat(follow_symlinks=False)
-    if stat.S_ISREG(info.st_mode) and path not in IGNORED_FILES:
+    if len(found) < MAX_FILES and stat.S_ISREG(info.st_mode) and path not in IGNORED_FILES:
         found[path] = (info.st_size, info.st_mtime_ns, info.st_ino)
 
 
@@ -44,4 +47,15 @@ def compare(before: Snapshot, after: Snapshot) -> dict[str, list[list[object]]]:
     """Files created and modified between two scans, as [path, size], sorted."""
     created = [[path, now[0]] for path, now in after.items() if path not in before]
     modified = [[path, now[0]] for path, now in after.items() if before.get(path, now) != now]
-    return {"created": sorted(created), "modified": sorted(modified)}
+    return {"created": _listed(created), "modified": _listed(modified)}
+
+
+def _listed(files: list[list[object]]) -> list[list[object]]:
+    """Sorted, and no more than fits an answer however long the names are."""
+    room, kept = MAX_NAME_BYTES, []
+    for file in sorted(files):
+        room -= len(str(file[0]))
+        if room < 0:
+            break
+        kept.append(file)
+    return kept

@@ -40,9 +40,10 @@ class InterruptGate:
             return on_interrupt()
 
     def _install(self) -> None:
-        _signal.signal(_signal.SIGINT, self._on_signal)
+        _signal.signal(_signal.SIGINT, self.on_signal)
 
-    def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
+    def on_signal(self, _signum: int, _frame: FrameType | None) -> None:
+        """Handle SIGINT: the interrupt itself, or a note that one is due."""
         if not self._open:
             return
         if self._held:

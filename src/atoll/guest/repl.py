@@ -7,6 +7,7 @@ import sys
 import warnings
 
 from . import values
+from .interrupt import InterruptGate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_ERROR = 10_000
+MAX_NAME = 200
 KEPT_CELLS = 200
 VALUE_ITEMS = 10_000
 VALUE_BYTES = 1 << 20
+_HANDLER = InterruptGate.on_signal.__code__
 SOURCE_READERS = ("traceback", "inspect", "linecache", "logging", "pdb", "unittest", "doctest")
 
 
@@ -73,7 +76,7 @@ class Repl:
 
     def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
         """The outcome of a cell that raised; the traceback goes to stderr."""
-        error_type = values.type_name(type(exc))
+        error_type = values.type_name(type(exc))[:MAX_NAME]
         error = _describe(exc, error_type)
         try:
             import traceback
@@ -136,10 +139,16 @@ def _describe(exc: BaseException, error_type: str) -> str:
 
 def _own_frames(exc: BaseException) -> types.TracebackType | None:
     """The traceback from the cell on, without the runtime's frames."""
-    frame = exc.__traceback__
-    while frame is not None and not frame.tb_frame.f_code.co_filename.startswith("<cell "):
+    first = exc.__traceback__
+    while first is not None and not first.tb_frame.f_code.co_filename.startswith("<cell "):
+        first = first.tb_next
+    frame = first
+    while frame is not None and frame.tb_next is not None:
+        if frame.tb_next.tb_frame.f_code is _HANDLER:
+            frame.tb_next = None
+            break
         frame = frame.tb_next
-    return frame
+    return first
 
 
 def _complain(text: str) -> None:

@@ -19,12 +19,17 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_BYTES = 32 << 20
 MAX_DEPTH = 256
+MAX_ITEMS = 1_000_000
 
 PARSE_ERROR = -32700
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 HOST_CALL_FAILED = -32000
 TOO_LARGE = -32001
+
+
+_ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_OPEN_AS_ONE = bytes(byte in b"[{" for byte in range(256))
 
 
 class ProtocolError(Exception):
@@ -89,32 +94,37 @@ def encode(message: Message) -> bytes:
 
 def decode(line: bytes) -> Message:
     """The message in a line, checked; ProtocolError if it is none."""
-    if depth_exceeds(line, MAX_DEPTH):
-        raise ProtocolError("nested deeper than {}".format(MAX_DEPTH))
+    check_structure(line)
     try:
         text = line.decode("ascii")
         message, end = _scan(text, 0)
     except (ValueError, RecursionError, StopIteration) as exc:
         raise ProtocolError("not JSON: {}".format(str(exc)[:200])) from None
-    if end != len(text):
+    if text[end:].strip():
         raise ProtocolError("more than one value in a line")
     _check_shape(message)
     return message  # type: ignore[no-any-return]
 
 
-def depth_exceeds(line: bytes, limit: int) -> bool:
-    """Whether brackets outside strings nest deeper than `limit`, told without parsing."""
-    if line.count(b"[") + line.count(b"{") <= limit:
-        return False
+def check_structure(line: bytes) -> None:
+    """Refuse too deep or too many values, told without parsing and in linear time."""
+    if line.count(b"[") + line.count(b"{") <= MAX_DEPTH and line.count(b",") <= MAX_ITEMS:
+        return
+    outside = _without_strings(line)
+    brackets = outside.translate(_OPEN_AS_ONE, _ALL_BUT_BRACKETS)
+    if len(brackets) // 2 + outside.count(b",") > MAX_ITEMS:
+        raise ProtocolError("more than {:,} values".format(MAX_ITEMS))
+    depth = 0
+    for bracket in brackets:
+        depth += 1 if bracket else -1
+        if depth > MAX_DEPTH:
+            raise ProtocolError("nested deeper than {}".format(MAX_DEPTH))
+
+
+def _without_strings(line: bytes) -> bytes:
     import re
 
-    depth = 0
-    outside = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", line)
-    for bracket in re.finditer(rb"[\[\]{}]", outside):
-        depth += 1 if bracket.group() in b"[{" else -1
-        if depth > limit:
-            return True
-    return False
+    return re.sub(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', b"", line, flags=re.DOTALL)
 
 
 def _check_shape(message: Any) -> None:

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 MAX_DEPTH = 100
-MAX_ITEMS = 2_000_000
+MAX_ITEMS = 1_000_000
 MAX_BYTES = 24 << 20
 MAX_REPR = 10_000
+MAX_COLLISIONS = 100
 TAG = "$"
 
 _INT_BITS = 64
@@ -94,6 +95,7 @@ class _Encoder:
             return self._items(value, depth)
         for name, kind in (("tuple", tuple), ("set", set), ("frozenset", frozenset)):
             if isinstance(value, kind):
+                self._items_left -= 2  # the tag's own brackets and commas
                 return {TAG: name, "v": self._items(value, depth)}
         if isinstance(value, (bytes, bytearray, memoryview)):
             return {TAG: "bytes", "v": _base64(self._spend(bytes(value)))}
@@ -107,6 +109,7 @@ class _Encoder:
     def _encode_dict(self, value: Any, depth: int) -> Any:
         if all(type(key) is str for key in value) and TAG not in value:
             return {key: self.encode(item, depth + 1) for key, item in value.items()}
+        self._items_left -= 2 + len(value)
         pairs = [[self.encode(k, depth + 1), self.encode(v, depth + 1)] for k, v in value.items()]
         return {TAG: "dict", "v": pairs}
 
@@ -121,6 +124,8 @@ class _Encoder:
         plain = _array_as_plain(value)
         if plain is not value:
             return self.encode(plain, depth + 1)
+        if isinstance(value, Opaque) and not self._strict:
+            return {TAG: "object", "type": value.type_name, "v": value.repr}
         if self._strict:
             raise UncrossableError("a {} is no plain value".format(type_name(kind)))
         return {TAG: "object", "type": type_name(kind), "v": short_repr(value)}
@@ -181,6 +186,21 @@ def decode(value: Any) -> Any:
         raise ValueError("not an encoded value: {!r}".format(exc)) from None
 
 
+def _decode_dict(value: dict[str, Any]) -> dict[Any, Any]:
+    pairs = [(decode(key), decode(item)) for key, item in value["v"]]
+    _hashable([key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _hashable(items: list[Any]) -> list[Any]:
+    """`items` as they are; ValueError if so many share a hash that a set of them takes ages."""
+    if len(items) > MAX_COLLISIONS:
+        hashes = sorted(map(hash, items))
+        if any(a == b for a, b in zip(hashes, hashes[MAX_COLLISIONS:])):
+            raise ValueError("more than {} keys with one hash".format(MAX_COLLISIONS))
+    return items
+
+
 def _decode_time(value: dict[str, Any]) -> Any:
     import datetime
 
@@ -205,9 +225,9 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "complex": lambda value: complex(float(value["v"][0]), float(value["v"][1])),
     "bytes": lambda value: binascii.a2b_base64(value["v"]),
     "tuple": lambda value: tuple(decode(value["v"])),
-    "set": lambda value: set(decode(value["v"])),
-    "frozenset": lambda value: frozenset(decode(value["v"])),
-    "dict": lambda value: {decode(key): decode(item) for key, item in value["v"]},
+    "set": lambda value: set(_hashable(decode(value["v"]))),
+    "frozenset": lambda value: frozenset(_hashable(decode(value["v"]))),
+    "dict": _decode_dict,
     "datetime": _decode_time,
     "date": _decode_time,
     "time": _decode_time,

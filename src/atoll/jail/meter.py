@@ -7,6 +7,8 @@ from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+SOCKET_BYTES = 2 * 212_992
+"""A socket's send buffer at the kernel's default limit, which counts twice."""
 
 
 def processes(top: int) -> list[int]:
@@ -39,8 +41,34 @@ def cpu_seconds(top: int) -> float:
 def memory_bytes(top: int, enough: int) -> int:
     """Memory of all processes; exact (shared pages counted once) only where over `enough`."""
     pids = processes(top)
-    total = sum(_resident(pid) for pid in pids)
-    return total if total <= enough else sum(_proportional(pid) for pid in pids)
+    unseen = _shared_mappings(pids) + _socket_buffers(pids)
+    total = unseen + sum(_resident(pid) for pid in pids)
+    return total if total <= enough else unseen + sum(_proportional(pid) for pid in pids)
+
+
+def _shared_mappings(pids: list[int]) -> int:
+    """Anonymous shared memory by what is mapped: its pages can be out of sight and still held."""
+    sizes: dict[str, int] = {}
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        except OSError:
+            continue
+        for fields in (line.split() for line in lines if line.endswith("/dev/zero (deleted)")):
+            start, _, end = fields[0].partition("-")
+            sizes[fields[4]] = max(sizes.get(fields[4], 0), int(end, 16) - int(start, 16))
+    return sum(sizes.values())
+
+
+def _socket_buffers(pids: list[int]) -> int:
+    """What the sockets of the jail's network namespace may hold in the kernel at most."""
+    for pid in pids[1:2]:
+        try:
+            first = Path(f"/proc/{pid}/net/sockstat").read_text().split("\n")[0]
+        except OSError:
+            continue
+        return int(first.split()[-1]) * SOCKET_BYTES
+    return 0
 
 
 def _resident(pid: int) -> int:

@@ -29,7 +29,7 @@ _USERNS_HINT = (
     "Allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
     "kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces above 0; in a "
     "container: a seccomp profile that allows unshare and mount), or pass "
-    "min_isolation='confined'."
+    "min_isolation='confined' (--min-isolation confined)."
 )
 
 
@@ -67,7 +67,7 @@ async def level_for(backend: str, config: REPLConfig) -> Isolation:
         reason = f"{least.name.lower()} was asked for and only {have} can be had ({report.failure})"
         raise IsolationError(backend, reason, _USERNS_HINT)
     if report.level == Isolation.CONFINED and config.policy.disk_bytes is not None:
-        hint = "without namespaces nothing counts it; pass ExecutionPolicy(disk_bytes=None)"
+        hint = "without namespaces nothing counts it; pass ExecutionPolicy(disk_bytes=None) (--disk none)"
         raise LimitUnsupportedError(backend, "disk_bytes", hint)
     return report.level
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from atoll.jail.spec import Limits
 
 STACK = 8 << 20
+PENDING_SIGNALS = 256
 MAPPED_CODE = 1 << 30
 """Address space for shared libraries, which is no memory of the guest's."""
 
@@ -28,6 +29,9 @@ def _table(limits: Limits, *, jailed: bool) -> list[tuple[int, int]]:
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_SIGPENDING, PENDING_SIGNALS),
+        (resource.RLIMIT_NICE, 0),
+        (resource.RLIMIT_RTPRIO, 0),
         (resource.RLIMIT_STACK, STACK),
         (resource.RLIMIT_NOFILE, limits.open_files),
     ]

@@ -24,6 +24,11 @@ _NUMBER_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
 _NEW_NAMESPACES = 0x7E020080
 _CLONE_THREAD = 0x00010000
 _TTY_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_SET_ID_BITS = 0o6000
+_MODE_ARGUMENTS = {
+    "chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "open": 2, "openat": 3,
+    "mkdir": 1, "mkdirat": 2, "mknod": 1, "mknodat": 2,
+}  # fmt: skip
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 _SOCKET_FILTERS = (26, 27, 50, 51, 52)  # SO_ATTACH_* and SO_DETACH_*: programs for the kernel
 
@@ -38,7 +43,7 @@ def refuse(code: int) -> int:
 @functools.cache
 def jail_program() -> bytes:
     """The filter of a jail with namespaces of its own."""
-    rules = {
+    rules = _mode_rules() | {
         "clone": _refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
         "ioctl": _refuse_values(1, _TTY_INJECTION, errno.EPERM),
         "socket": _only_values(0, _FAMILIES, errno.EAFNOSUPPORT),
@@ -54,7 +59,7 @@ def confined_program() -> bytes:
     Killing the one process is then killing all, and what it cannot name it cannot harm.
     """
     own = _only_values(0, (os.getpid(),), errno.EPERM)
-    rules = {
+    rules = _mode_rules() | {
         "clone": _need_bits(0, _CLONE_THREAD, errno.EPERM),
         "ioctl": _refuse_values(1, _TTY_INJECTION, errno.EPERM),
         "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EAFNOSUPPORT),
@@ -68,6 +73,13 @@ def confined_program() -> bytes:
         "setpgid", "setpriority", "sched_setaffinity", "sched_setparam", "sched_setscheduler",
     )  # fmt: skip
     return _assemble(rules, denied)
+
+
+def _mode_rules() -> dict[str, list[Instruction]]:
+    """No file gets a set-user or set-group bit: in a host's folder it would count outside."""
+    return {
+        name: _refuse_bits(arg, _SET_ID_BITS, errno.EPERM) for name, arg in _MODE_ARGUMENTS.items()
+    }
 
 
 def _assemble(rules: dict[str, list[Instruction]], denied: tuple[str, ...]) -> bytes:

@@ -36,6 +36,8 @@ class Interpreter:
     path: str
     version: tuple[int, int, int]
     folders: tuple[str, ...]
+    links: tuple[str, ...]
+    """Paths outside of the folders at which the interpreter itself has to be found."""
 
 
 def resolve(python: str | None) -> Interpreter:
@@ -81,7 +83,10 @@ def _ask(path: str, _changed: int) -> Interpreter:
     check_version(path)
     try:
         done = subprocess.run(
-            [path, "-I", "-c", _ASK, GUEST_FOLDER], capture_output=True, check=True, timeout=_TIMEOUT_SECONDS
+            [path, "-I", "-c", _ASK, GUEST_FOLDER],
+            capture_output=True,
+            check=True,
+            timeout=_TIMEOUT_SECONDS,
         )
         version, *prefixes, base = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as exc:
@@ -92,14 +97,26 @@ def _ask(path: str, _changed: int) -> Interpreter:
 def _make(
     path: str, version: tuple[int, int, int], prefixes: tuple[str, ...], base: str
 ) -> Interpreter:
-    """With every folder on the way: symbolic links from a venv to its base included."""
-    folders = {os.path.abspath(prefix) for prefix in prefixes}
-    for step in (*_links(path), *_links(base)):
-        if not any(_inside(step, folder) for folder in (*folders, *_SYSTEM)):
-            folders.add(os.path.dirname(os.path.dirname(step)))
-    wanted = sorted(folder for folder in folders if not any(_inside(folder, s) for s in _SYSTEM))
-    outer = [f for f in wanted if not any(f != other and _inside(f, other) for other in wanted)]
-    return Interpreter(path, version, tuple(outer))
+    """With the folders it needs, and itself wherever a link on the way to it stands."""
+    path = os.path.abspath(path)
+    if not os.path.exists(os.path.join(os.path.dirname(path), os.pardir, "pyvenv.cfg")):
+        path = os.path.realpath(path)  # only a venv's python has to be called by its own name
+    folders = _outermost({os.path.abspath(prefix) for prefix in prefixes})
+    steps = {step for start in (path, base) for step in _links(start)}
+    links = tuple(sorted(s for s in steps if not any(_inside(s, f) for f in (*folders, *_SYSTEM))))
+    return Interpreter(path, version, folders, links)
+
+
+def _outermost(folders: set[str]) -> tuple[str, ...]:
+    """The folders that are in no other and not in the system's; refused if one is too much."""
+    wanted = [folder for folder in folders if not any(_inside(folder, s) for s in _SYSTEM)]
+    home = os.path.realpath(os.path.expanduser("~"))
+    for folder in wanted:
+        if _inside(home, os.path.realpath(folder)):
+            reason = f"its files are in {folder}, which holds your home folder too"
+            raise _unavailable(reason, "Make a venv and give its python.")
+    nested = {f for f in wanted for other in wanted if f != other and _inside(f, other)}
+    return tuple(sorted(set(wanted) - nested))
 
 
 def _links(path: str) -> list[str]:

@@ -85,6 +85,7 @@ def make_spec(
     code = GUEST_FOLDER if jailed else root  # the importer lists the folder it finds it in
     binds = [Bind(source=code, target=f"{GUEST_CODE}/guest")]
     binds += [Bind(source=folder, target=folder) for folder in interpreter.folders]
+    binds += [Bind(source=os.path.realpath(link), target=link) for link in interpreter.links]
     binds += [
         Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)
         for mount in policy.mounts

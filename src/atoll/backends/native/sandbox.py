@@ -45,7 +45,7 @@ class NativePythonSandbox(BaseSandbox):
         self._shared: contexts.Context | None = None
         self._level = Isolation.NONE
         self._turn = asyncio.Lock()
-        self._open = False
+        self._open = self._found_dead = False
 
     @classmethod
     async def availability(cls, config: REPLConfig) -> Availability:
@@ -86,7 +86,11 @@ class NativePythonSandbox(BaseSandbox):
             finally:
                 await self._bury(guest)
         folder = str(self.workspace) if self.workspace else None
-        result = dataclasses.replace(raw, isolation=self._level, workspace_path=folder)
+        lost = raw.state_lost or self._found_dead
+        self._found_dead = False
+        result = dataclasses.replace(
+            raw, isolation=self._level, workspace_path=folder, state_lost=lost
+        )
         if result.kind in _SECURITY_EVENTS:
             self.logger.log_security_event(_SECURITY_EVENTS[result.kind], error=result.error)
         self._log_execution_metrics(result)
@@ -127,6 +131,9 @@ class NativePythonSandbox(BaseSandbox):
     async def _ensure(self) -> Launched:
         if not self._open:
             raise SandboxClosedError("the sandbox is not open: initialize() it first")
+        if self._guest is not None and self._guest.session.dead:
+            await self._release()
+            self._found_dead = True
         if self._guest is None:
             await self._start()
         assert self._guest is not None

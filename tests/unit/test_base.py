@@ -1,0 +1,102 @@
+"""The abstract base, the blocking shell, the public names."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import atoll
+from atoll.log import LogEvent
+from atoll.types import Outcome, SandboxResult
+
+
+class Echo(atoll.BaseSandbox):
+    async def execute(self, code, *, timeout_ms=None):
+        result = SandboxResult(kind=Outcome.OK, stdout=code)
+        self._log_execution_metrics(result)
+        return result
+
+    async def validate_code(self, code):
+        return True
+
+
+@pytest.mark.spec("R1.1")
+def test_a_subclass_must_implement_execute_and_validate_code():
+    with pytest.raises(TypeError, match="abstract"):
+        atoll.BaseSandbox()
+
+    class Half(atoll.BaseSandbox):
+        async def execute(self, code, *, timeout_ms=None):
+            raise AssertionError
+
+    with pytest.raises(TypeError, match="validate_code"):
+        Half()
+
+
+@pytest.mark.spec("R1.1")
+def test_the_base_holds_policy_workspace_and_logger():
+    events: list[LogEvent] = []
+    logger = atoll.SandboxLogger(events.append)
+    policy = atoll.ExecutionPolicy(memory_bytes=1 << 20)
+    box = Echo(policy, Path("/work"), logger)
+    assert (box.policy, box.workspace, box.logger) == (policy, Path("/work"), logger)
+    assert asyncio.run(box.execute("hi")).stdout == "hi"
+    assert events[0].name == "execution_complete"
+    assert Echo().policy == atoll.ExecutionPolicy()
+
+
+@pytest.mark.spec("R1.1")
+async def test_the_base_is_harmless_where_a_ring_adds_nothing():
+    async with Echo() as box:
+        await box.initialize("context")
+        await box.cancel()
+        assert await box.get_variable("x", 5) == 5
+        assert box.isolation == atoll.Isolation.NONE
+        assert isinstance(box, atoll.Sandbox)
+
+
+def test_the_blocking_shell_has_every_method_with_the_same_arguments():
+    def public(cls):
+        return {n for n in dir(cls) if not n.startswith("_")} | set(
+            getattr(cls, "__annotations__", ())
+        )
+
+    names = {name for name in public(atoll.Sandbox) if not name.startswith("_")}
+    assert names <= public(atoll.SyncSandbox)
+    for name in names:
+        method = getattr(atoll.Sandbox, name, None)
+        if inspect.iscoroutinefunction(method):
+            blocking = inspect.signature(getattr(atoll.SyncSandbox, name))
+            assert str(blocking) == str(inspect.signature(method)), name
+
+
+def test_a_blocking_call_from_a_callback_is_refused(tmp_path):
+    failures = []
+
+    def on_stdout(line):
+        try:
+            box.execute("1")
+        except RuntimeError as exc:
+            failures.append(str(exc))
+
+    with atoll.create_sandbox(on_stdout=on_stdout) as box:
+        box.execute("print(1)")
+    assert failures == ["a blocking call from a callback would wait for itself: use atoll.aio"]
+
+
+def test_importing_loads_next_to_nothing():
+    code = "import sys, atoll; print([m for m in sys.modules if m.startswith('atoll.')], 'asyncio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[] False\n"
+
+
+def test_the_public_names_are_these():
+    assert all(getattr(atoll, name) is not None for name in atoll.__all__)
+    assert dir(atoll) == sorted(atoll.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        atoll.nothing  # noqa: B018

@@ -1,0 +1,32 @@
+"""The guest's files stand alone: standard library only, the syntax of CPython 3.8."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from atoll import guest
+
+FILES = sorted(Path(guest.__file__).parent.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_the_syntax_is_that_of_python_3_8(path):
+    ast.parse(path.read_text(), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_only_the_standard_library_is_imported(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        else:
+            continue
+        assert all(
+            name.split(".")[0] in {*sys.stdlib_module_names, "__future__"} for name in names
+        ), names

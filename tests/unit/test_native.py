@@ -1,0 +1,217 @@
+"""The native ring's own: its protocol over stdio, its interpreter, its environment, its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import atoll
+from atoll import guest
+from atoll.backends.native import interpreter, launch
+from atoll.jail.client import warden
+from atoll.policy import Mount
+
+
+class RawGuest:
+    """A guest without a jail, spoken to in plain JSON lines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.output, write = os.pipe()
+        boot = f"import os; os.dup2({write}, 3); {launch._BOOT}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-c", boot, str(Path(guest.__file__).parent.parent)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(write,),
+            cwd=folder,
+        )
+        os.close(write)
+
+    def say(self, **message: object) -> None:
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        return json.loads(self.process.stdout.readline())
+
+    def close(self) -> bytes:
+        self.process.stdin.close()
+        assert self.process.wait(10) == 0
+        self.process.stdout.close()
+        printed = os.read(self.output, 1000)
+        os.close(self.output)
+        return printed
+
+
+@pytest.mark.spec("R0.18")
+def test_the_guest_speaks_json_rpc_over_stdio_even_without_a_jail(tmp_path):
+    raw = RawGuest(tmp_path)
+    assert raw.hear()["method"] == "ready"
+    raw.say(id="1", method="initialize", params={"tools": []})
+    assert raw.hear() == {"jsonrpc": "2.0", "id": "1", "result": {"context_shared": False}}
+    raw.say(id="2", method="execute", params={"code": "print('{}'); llm_query('hi')"})
+    call = raw.hear()
+    assert call["method"] == "host.call"
+    assert (call["params"]["name"], call["params"]["args"]) == ("llm_query", ["hi"])
+    raw.say(id=call["id"], result="there")
+    answer = raw.hear()
+    assert (answer["id"], answer["result"]["value"]) == ("2", "there")
+    raw.say(id="3", method="nothing", params={})
+    assert raw.hear()["error"]["code"] == -32601
+    assert raw.close() == b"{}\n"
+
+
+@pytest.mark.spec("R0.18")
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("echo Python 3.7.9", "is Python 3.7.9"),
+        ("echo Ruby 3.3", "is Ruby 3.3"),
+        ("exit 1", "does not answer --version"),
+    ],
+)
+def test_what_does_not_say_python_3_8_is_refused(tmp_path, script, message):
+    fake = tmp_path / "python"
+    fake.write_text(f"#!/bin/sh\n{script}\n")
+    fake.chmod(0o755)
+    with pytest.raises(atoll.BackendUnavailableError, match=message):
+        interpreter.resolve(str(fake))
+
+
+@pytest.mark.spec("R0.18")
+def test_a_venv_of_the_users_with_its_libraries(tmp_path):
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    site = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
+    (site / "mylib.py").write_text("ANSWER = 42")
+    with atoll.create_sandbox(python=str(python)) as box:
+        assert box.execute("import mylib, sys; mylib.ANSWER, sys.prefix").value == (
+            42,
+            str(tmp_path / "venv"),
+        )
+        result = box.execute("open(mylib.__file__, 'w')")
+        assert result.error_type == "OSError"
+        assert "Read-only file system" in result.error
+        assert (
+            box.execute(
+                "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import mylib; print(mylib.ANSWER)'])"
+            ).stdout
+            == "42\n"
+        )
+
+
+def test_the_guest_has_a_fresh_environment_of_its_own(monkeypatch):
+    monkeypatch.setenv("MY_SECRET", "s3cret")
+    with atoll.create_sandbox(policy=atoll.ExecutionPolicy(env={"GIVEN": "yes"})) as box:
+        found = box.execute("import os; dict(os.environ)").value
+    assert found["GIVEN"] == "yes"
+    assert "MY_SECRET" not in found
+    assert set(found) <= {
+        "PATH",
+        "HOME",
+        "LANG",
+        "MPLBACKEND",
+        "OPENBLAS_NUM_THREADS",
+        "OMP_NUM_THREADS",
+        "GIVEN",
+        "LC_CTYPE",
+    }
+
+
+def test_extra_mounts_are_read_only_unless_asked(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "table.csv").write_text("a,b")
+    mounts = (Mount(source=tmp_path / "data", target="/data"),)
+    with atoll.create_sandbox(policy=atoll.ExecutionPolicy(mounts=mounts)) as box:
+        assert box.execute("open('/data/table.csv').read()").value == "a,b"
+        assert "Read-only" in box.execute("open('/data/new', 'w')").error
+
+
+@pytest.mark.parametrize("target", ["relative", "/", "/a/../b", "/a/"])
+def test_a_bad_mount_target_is_refused(target):
+    with pytest.raises(atoll.ConfigError):
+        Mount(source=Path("/usr"), target=target)
+
+
+def test_a_mount_that_does_not_exist_is_a_clear_error():
+    mounts = (Mount(source=Path("/no/such/thing"), target="/data"),)
+    with pytest.raises(atoll.SandboxStartError, match="/no/such/thing"):
+        atoll.create_sandbox(policy=atoll.ExecutionPolicy(mounts=mounts))
+
+
+def test_a_lost_warden_is_a_clear_error_and_is_replaced():
+    with atoll.create_sandbox() as box:
+        os.kill(warden.pid, signal.SIGKILL)
+        with pytest.raises(atoll.SandboxError, match="the warden has gone"):
+            box.execute("import time; time.sleep(30)")
+        assert box.execute("6 * 7").value == 42
+
+
+def test_guests_do_not_outlive_a_killed_warden():
+    with atoll.create_sandbox() as box:
+        marker = f"atoll-test-{os.getpid()}"
+        box.execute(
+            f"import subprocess; subprocess.Popen(['sleep', '300'], env={{'MARK': '{marker}'}})"
+        )
+        assert _marked(marker)
+        os.kill(warden.pid, signal.SIGKILL)
+        assert _gone(marker)
+
+
+def test_nothing_outlives_a_killed_host():
+    marker = f"atoll-test-host-{os.getpid()}"
+    code = (
+        "import atoll\nbox = atoll.create_sandbox()\n"
+        f"box.execute(\"import subprocess, os; subprocess.Popen(['sleep', '300'], env={{'MARK': '{marker}'}})\")\n"
+        "print('up', flush=True)\nbox.execute('while True: pass')"
+    )
+    host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert host.stdout.readline() == b"up\n"
+    assert _marked(marker)
+    host.kill()
+    host.wait()
+    host.stdout.close()
+    assert _gone(marker)
+
+
+def test_a_fork_of_the_host_has_a_warden_of_its_own():
+    with atoll.create_sandbox() as box:
+        box.execute("x = 1")
+        first = warden.pid
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                with atoll.create_sandbox() as own:
+                    status = 0 if own.execute("6 * 7").value == 42 and warden.pid != first else 2
+                warden.stop()
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert box.execute("x").value == 1
+
+
+def _marked(marker: str) -> bool:
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"MARK={marker}".encode() in (folder / "environ").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _gone(marker: str) -> bool:
+    end = time.monotonic() + 5
+    while _marked(marker) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not _marked(marker)
