@@ -1,7 +1,7 @@
 """Prints every requirement with the tests that show it; fails while one has none. `make spec`.
 
-    python tools/spec.py            all of docs/requirements.md
-    python tools/spec.py R0 R1.6    only ids that begin so
+python tools/spec.py            all of docs/requirements.md
+python tools/spec.py R0 R1.6    only ids that begin so
 """
 
 from __future__ import annotations

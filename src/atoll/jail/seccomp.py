@@ -30,6 +30,7 @@ _MODE_ARGUMENTS = {
     "mkdir": 1, "mkdirat": 2, "mknod": 1, "mknodat": 2,
 }  # fmt: skip
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_SOCKET_BUFFERS = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE forms
 _SOCKET_FILTERS = (26, 27, 50, 51, 52)  # SO_ATTACH_* and SO_DETACH_*: programs for the kernel
 
 Instruction = tuple[int, int, int, int]
@@ -48,7 +49,7 @@ def jail_program() -> bytes:
         "ioctl": _refuse_values(1, _TTY_INJECTION, errno.EPERM),
         "socket": _only_values(0, _FAMILIES, errno.EAFNOSUPPORT),
         "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EAFNOSUPPORT),
-        "setsockopt": _refuse_values(2, _SOCKET_FILTERS, errno.EPERM),
+        "setsockopt": _socket_options(),
     }
     return _assemble(rules, denied=())
 
@@ -63,7 +64,7 @@ def confined_program() -> bytes:
         "clone": _need_bits(0, _CLONE_THREAD, errno.EPERM),
         "ioctl": _refuse_values(1, _TTY_INJECTION, errno.EPERM),
         "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EAFNOSUPPORT),
-        "setsockopt": _refuse_values(2, _SOCKET_FILTERS, errno.EPERM),
+        "setsockopt": _socket_options(),
         "kill": own,
         "tgkill": own,
         "prlimit64": _only_values(0, (0, os.getpid()), errno.EPERM),
@@ -73,6 +74,14 @@ def confined_program() -> bytes:
         "setpgid", "setpriority", "sched_setaffinity", "sched_setparam", "sched_setscheduler",
     )  # fmt: skip
     return _assemble(rules, denied)
+
+
+def _socket_options() -> list[Instruction]:
+    """No programs for the kernel, and buffers stay at their size: asking for more does nothing."""
+    buffers = [(_EQUAL, 0, 1, option) for option in _SOCKET_BUFFERS]
+    ignored = [step for test in buffers for step in (test, (_RETURN, 0, 0, refuse(0)))]
+    load, *filters = _refuse_values(2, _SOCKET_FILTERS, errno.EPERM)
+    return [load, *ignored, *filters]
 
 
 def _mode_rules() -> dict[str, list[Instruction]]:
