@@ -46,7 +46,8 @@ spec: $(STAMP) ## Print every requirement with the tests that show it
 bench: $(STAMP) ## Print the table of speeds, ratios first
 	$(BIN)/python -m bench $(ARGS)
 
-docs: $(STAMP) ## Run the examples in README and docs
+docs: $(STAMP) ## Write docs/cli.md anew and run the examples in README and docs
+	$(BIN)/python tools/cli_doc.py
 	$(BIN)/python -m pytest tests/docs -q
 
 clean: ## Remove what was built

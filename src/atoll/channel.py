@@ -57,17 +57,18 @@ class HostChannel:
         """Whether no more messages will come."""
         return self._ended is not None
 
-    async def request(self, method: str, params: Mapping[str, Any]) -> Any:
-        """Ask the guest; ChannelEndedError if no answer will come."""
+    def request(self, method: str, params: Mapping[str, Any]) -> asyncio.Future[Any]:
+        """Ask the guest; the answer, or ChannelEndedError if none will come."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
         if self._ended:
-            raise self._ended
+            answer.set_exception(self._ended)
+            return answer
         ident = secrets.token_hex(8)
-        answer = self._waiting[ident] = self._loop.create_future()
-        try:
-            self._send(rpc.request(ident, method, dict(params)))
-            return await answer
-        finally:
-            self._waiting.pop(ident, None)
+        line = rpc.request(ident, method, dict(params))
+        self._waiting[ident] = answer
+        answer.add_done_callback(lambda _: self._waiting.pop(ident, None))
+        self._send(line)
+        return answer
 
     def cancel_calls(self) -> None:
         """Stop working on the guest's open calls: whoever made them is gone."""
@@ -92,7 +93,7 @@ class HostChannel:
         self._loop.remove_reader(self._read_fd)
         self._loop.remove_writer(self._write_fd)
         self.cancel_calls()
-        for future in (self.ready, *self._waiting.values()):
+        for future in (self.ready, *list(self._waiting.values())):
             if not future.done():
                 future.set_exception(why)
                 future.exception()  # nobody may be waiting: that is no fault

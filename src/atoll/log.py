@@ -49,11 +49,15 @@ class SandboxLogger:
 
     def log_execution_start(self, runtime: str, policy: ExecutionPolicy, code: str = "") -> None:
         """An execution begins: where, and under which limits."""
-        self._emit("execution_start", logging.INFO, runtime=runtime, policy=policy.snapshot())
-        self._emit("execution_code", logging.DEBUG, code=code[:10_000])
+        if self._heard(logging.INFO):
+            self._emit("execution_start", logging.INFO, runtime=runtime, policy=policy.snapshot())
+        if self._heard(logging.DEBUG):
+            self._emit("execution_code", logging.DEBUG, code=code[:10_000])
 
     def log_execution_complete(self, result: SandboxResult) -> None:
         """An execution has ended: how, and what it took."""
+        if not self._heard(logging.INFO):
+            return
         self._emit(
             "execution_complete",
             logging.INFO,
@@ -69,6 +73,10 @@ class SandboxLogger:
     def log_security_event(self, event_type: str, **details: Any) -> None:
         """A limit was hit or a rule broken."""
         self._emit("security", logging.WARNING, type=event_type, **details)
+
+    def _heard(self, level: int) -> bool:
+        """Whether anybody listens; a sink of the caller's always does."""
+        return self._sink is not to_stdlib or logging.getLogger("atoll").isEnabledFor(level)
 
     def _emit(self, name: str, level: int, **fields: Any) -> None:
         self._sink(LogEvent(name=name, level=level, fields=fields))

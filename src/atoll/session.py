@@ -72,7 +72,7 @@ class GuestSession:
         self._loop = asyncio.get_running_loop()
         self._fds = output_fds
         self._captures: list[OutputCapture] = []
-        self._stop: asyncio.Future[Outcome] | None = None
+        self._stop: asyncio.Future[Outcome | None] | None = None
         self._violation: str | None = None
         self.alive = True
         for index, fd in enumerate(output_fds):
@@ -85,8 +85,8 @@ class GuestSession:
         """Whether the guest has ended between requests."""
         return not self.alive or self._process.ended.done() or self._channel.ended
 
-    async def execute(self, code: str, timeout_ms: float) -> SandboxResult:
-        """Run a cell; every fault of the guest's is in the result."""
+    async def execute(self, code: str, timeout_ms: float, **facts: Any) -> SandboxResult:
+        """Run a cell; every fault of the guest's is in the result, and `facts` are."""
         self._new_captures(streaming=True)
         started = time.perf_counter()
         try:
@@ -99,7 +99,7 @@ class GuestSession:
         self._drain()
         output = self._collect()
         fields.setdefault("duration_ms", (time.perf_counter() - started) * 1000)
-        return SandboxResult(**fields, **output)
+        return SandboxResult(**{**facts, **fields, **output})
 
     async def get_variable(self, name: str, default: Any, timeout_ms: float) -> Any:
         """A variable's value; VariableError if it cannot be handed over."""
@@ -143,14 +143,17 @@ class GuestSession:
     ) -> tuple[dict[str, Any] | None, Outcome | None]:
         """The guest's answer (None: it died) and why it was stopped (None: it was not)."""
         self._stop = self._loop.create_future()
-        request = asyncio.ensure_future(self._channel.request(method, params))
+        stop = self._stop
+        request = self._channel.request(method, params)
+        request.add_done_callback(lambda _: None if stop.done() else stop.set_result(None))
         timer = self._loop.call_later(timeout_ms / 1000, self._stop_with, Outcome.TIMEOUT)
         watch = (
             asyncio.ensure_future(self._watch_cpu()) if self._config.policy.cpu_seconds else None
         )
         try:
-            await asyncio.wait({request, self._stop}, return_when=asyncio.FIRST_COMPLETED)
-            stopped = self._stop.result() if self._stop.done() and not request.done() else None
+            stopped = await stop
+            if request.done():
+                stopped = None  # the answer counts, however late; no interrupt may come after it
             if stopped:
                 await self._interrupt(request)
             return await self._answer(request), stopped

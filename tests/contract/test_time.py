@@ -66,7 +66,7 @@ def test_the_context_is_there_again_after_a_kill(open_box):
 @pytest.mark.needs(Capability.LIMIT_TIME)
 def test_a_timeout_during_a_host_call_keeps_the_channel_in_step(open_box):
     release = threading.Event()
-    box = open_box(on_llm_query=lambda prompt: release.wait(20) and "late" or "")
+    box = open_box(on_llm_query=lambda prompt: (release.wait(20) and "late") or "")
     box.execute("x = 5")
     result = box.execute("llm_query('slow')", timeout_ms=300)
     assert (result.kind, result.state_lost) == ("timeout", False)

@@ -67,7 +67,7 @@ async def level_for(backend: str, config: REPLConfig) -> Isolation:
         reason = f"{least.name.lower()} was asked for and only {have} can be had ({report.failure})"
         raise IsolationError(backend, reason, _USERNS_HINT)
     if report.level == Isolation.CONFINED and config.policy.disk_bytes is not None:
-        hint = "without namespaces nothing counts it; pass ExecutionPolicy(disk_bytes=None) (--disk none)"
+        hint = "nothing counts it; pass ExecutionPolicy(disk_bytes=None) (--disk none)"
         raise LimitUnsupportedError(backend, "disk_bytes", hint)
     return report.level
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
@@ -82,15 +81,9 @@ class NativePythonSandbox(BaseSandbox):
             guest = await self._ensure()
             self.logger.log_execution_start("python", self.policy, code)
             try:
-                raw = await guest.session.execute(code, limit)
+                result = await guest.session.execute(code, limit, **self._facts())
             finally:
                 await self._bury(guest)
-        folder = str(self.workspace) if self.workspace else None
-        lost = raw.state_lost or self._found_dead
-        self._found_dead = False
-        result = dataclasses.replace(
-            raw, isolation=self._level, workspace_path=folder, state_lost=lost
-        )
         if result.kind in _SECURITY_EVENTS:
             self.logger.log_security_event(_SECURITY_EVENTS[result.kind], error=result.error)
         self._log_execution_metrics(result)
@@ -127,6 +120,12 @@ class NativePythonSandbox(BaseSandbox):
         async with self._turn:
             await self._release()
             self._shared = self._context = None
+
+    def _facts(self) -> dict[str, Any]:
+        """What a result says of the sandbox that it came from."""
+        lost, self._found_dead = self._found_dead, False
+        folder = str(self.workspace) if self.workspace else None
+        return {"isolation": self._level, "workspace_path": folder, "state_lost": lost}
 
     async def _ensure(self) -> Launched:
         if not self._open:
