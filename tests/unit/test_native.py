@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import venv
 from pathlib import Path
@@ -148,12 +149,23 @@ def test_a_mount_that_does_not_exist_is_a_clear_error():
         atoll.create_sandbox(policy=atoll.ExecutionPolicy(mounts=mounts))
 
 
-def test_a_lost_warden_is_a_clear_error_and_is_replaced():
+def test_a_warden_lost_under_a_cell_is_a_clear_error_and_is_replaced():
     with atoll.create_sandbox() as box:
-        os.kill(warden.pid, signal.SIGKILL)
+        box.execute("x = 1")
+        killer = threading.Timer(0.3, os.kill, (warden.pid, signal.SIGKILL))
+        killer.start()
         with pytest.raises(atoll.SandboxError, match="the warden has gone"):
             box.execute("import time; time.sleep(30)")
         assert box.execute("6 * 7").value == 42
+
+
+def test_a_guest_lost_between_cells_is_replaced_and_the_result_says_so():
+    with atoll.create_sandbox(context="still here") as box:
+        box.execute("import os, threading\nthreading.Timer(0.1, os._exit, (0,)).start()\nx = 1")
+        time.sleep(0.5)
+        result = box.execute("context, 'x' in globals()")
+        assert (result.value, result.success, result.state_lost) == (("still here", False), True, True)
+        assert not box.execute("1").state_lost
 
 
 def test_guests_do_not_outlive_a_killed_warden():

@@ -1,0 +1,329 @@
+"""The system-call filters, instruction by instruction, in an interpreter of classic BPF.
+
+A kernel runs a filter for its own machine alone; this runs both machines' on any.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+
+from atoll.jail import seccomp, syscalls
+from atoll.jail.syscall_table import ALLOWED
+
+ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+X32 = 0x40000000
+CLONE_THREAD_FLAGS = 0x003D0F00  # what glibc passes for a thread; CLONE_THREAD is in it
+SIGCHLD = 17
+NEW_NAMESPACE_FLAGS = {
+    "CLONE_NEWTIME": 0x00000080,
+    "CLONE_NEWNS": 0x00020000,
+    "CLONE_NEWCGROUP": 0x02000000,
+    "CLONE_NEWUTS": 0x04000000,
+    "CLONE_NEWIPC": 0x08000000,
+    "CLONE_NEWUSER": 0x10000000,
+    "CLONE_NEWPID": 0x20000000,
+    "CLONE_NEWNET": 0x40000000,
+}
+SOL_SOCKET, IPPROTO_IP, IPPROTO_TCP, IPPROTO_IPV6 = 1, 0, 6, 41
+HARMLESS = {"socket": (socket.AF_UNIX, 1, 0), "socketpair": (socket.AF_UNIX, 1, 0)}
+MODE_AT = {
+    "chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "open": 2, "openat": 3,
+    "mkdir": 1, "mkdirat": 2, "mknod": 1, "mknodat": 2,
+}  # fmt: skip
+REACHES_OTHERS = {
+    "fork", "vfork", "socket", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open",
+    "setpgid", "setpriority", "sched_setaffinity", "sched_setparam", "sched_setscheduler",
+}  # fmt: skip
+DANGEROUS = """
+    mount umount2 pivot_root unshare setns mount_setattr move_mount open_tree open_tree_attr fsopen
+    fsconfig fsmount fspick statmount listmount chroot clone3
+    bpf perf_event_open seccomp ptrace kcmp process_vm_readv process_vm_writev process_madvise
+    process_mrelease pidfd_send_signal pidfd_getfd
+    io_uring_setup io_uring_enter io_uring_register io_setup io_submit io_destroy
+    userfaultfd keyctl add_key request_key
+    kexec_load kexec_file_load init_module finit_module delete_module create_module
+    open_by_handle_at name_to_handle_at openat2 memfd_create memfd_secret
+    shmget shmat shmctl msgget msgsnd msgctl semget semop semctl mq_open mq_unlink
+    personality reboot swapon swapoff acct iopl ioperm modify_ldt vm86 uselib
+    settimeofday clock_settime clock_adjtime adjtimex stime sethostname setdomainname
+    move_pages migrate_pages mbind set_mempolicy set_mempolicy_home_node
+    quotactl quotactl_fd fanotify_init fanotify_mark inotify_init inotify_init1 inotify_add_watch
+    landlock_create_ruleset landlock_add_rule landlock_restrict_self
+    syslog lookup_dcookie vhangup nfsservctl splice vmsplice tee capset setgroups
+    setxattrat mlockall sched_setattr ioprio_set remap_file_pages
+""".split()  # noqa: SIM905 - read as a list of names
+
+
+def run(program: bytes, number: int, args: tuple[int, ...] = (), arch: int | None = None) -> int:
+    """What a program answers to a call: struct seccomp_data in, the verdict out."""
+    arch = ARCHES[syscalls.ARCH] if arch is None else arch
+    padded = [value & (1 << 64) - 1 for value in (*args, *[0] * (6 - len(args)))]
+    data = struct.pack("<IIQ6Q", number, arch, 0, *padded)
+    code = list(struct.iter_unpack("HBBI", program))
+    accumulator = at = 0
+    while True:
+        operation, yes, no, k = code[at]
+        at += 1
+        if operation == 0x20:  # LD W ABS
+            (accumulator,) = struct.unpack_from("<I", data, k)
+        elif operation == 0x06:  # RET K
+            return k
+        else:
+            tests = {0x15: accumulator == k, 0x35: accumulator >= k, 0x45: bool(accumulator & k)}
+            at += yes if tests[operation] else no
+
+
+def refused(code: int) -> int:
+    return ERRNO | code
+
+
+def numbers() -> dict[str, int]:
+    column = list(ARCHES).index(syscalls.ARCH)
+    return {name: pair[column] for name, pair in ALLOWED.items() if pair[column] is not None}
+
+
+@pytest.fixture(params=ARCHES)
+def arch(request, monkeypatch):
+    monkeypatch.setattr(syscalls, "ARCH", request.param)
+    seccomp.jail_program.cache_clear()
+    yield request.param
+    seccomp.jail_program.cache_clear()
+
+
+@pytest.fixture
+def jail(arch):
+    """Asks the jail's filter about a call by name."""
+    return asker(seccomp.jail_program())
+
+
+@pytest.fixture
+def confined(arch):
+    return asker(seccomp.confined_program())
+
+
+def asker(program):
+    def ask(name: str, *args: int) -> int:
+        return run(program, numbers()[name], args)
+
+    return ask
+
+
+def test_a_program_is_well_formed(arch):
+    for program in (seccomp.jail_program(), seccomp.confined_program()):
+        code = list(struct.iter_unpack("HBBI", program))
+        assert len(code) <= 4096  # BPF_MAXINSNS
+        assert {operation for operation, *_ in code} <= {0x20, 0x15, 0x35, 0x45, 0x06}
+        assert code[-1][0] == 0x06
+        for at, (operation, yes, no, k) in enumerate(code):
+            if operation in (0x15, 0x35, 0x45):
+                assert at + 1 + max(yes, no) < len(code)
+            if operation == 0x20:
+                assert k % 4 == 0
+                assert k < 64
+
+
+def test_every_call_of_the_table_is_allowed_with_harmless_arguments(arch):
+    program = seccomp.jail_program()
+    for name, number in numbers().items():
+        assert run(program, number, HARMLESS.get(name, ())) == ALLOW, name
+
+
+def test_every_number_outside_of_the_table_does_not_exist(arch):
+    known = set(numbers().values())
+    for program in (seccomp.jail_program(), seccomp.confined_program()):
+        for number in [*range(1024), 0x3FFFFFFF]:
+            if number not in known:
+                assert run(program, number) == refused(errno.ENOSYS), number
+
+
+@pytest.mark.parametrize("kind", ["jail_program", "confined_program"])
+@pytest.mark.parametrize("foreign", [0, 0x40000003, 0x40000028, 0xC00000F3])
+def test_a_foreign_architecture_kills(arch, kind, foreign):
+    program = getattr(seccomp, kind)()
+    others = {foreign, *ARCHES.values()} - {ARCHES[arch]}
+    for other in others:
+        assert run(program, numbers()["getpid"], arch=other) == KILL
+
+
+@pytest.mark.parametrize("kind", ["jail_program", "confined_program"])
+@pytest.mark.parametrize("number", [X32, X32 | 39, X32 | 520, 0xFFFFFFFF])
+def test_x32_kills(arch, kind, number):
+    assert run(getattr(seccomp, kind)(), number) == KILL
+
+
+@pytest.mark.parametrize("name", NEW_NAMESPACE_FLAGS)
+def test_clone_into_a_new_namespace_is_refused(jail, name):
+    flag = NEW_NAMESPACE_FLAGS[name]
+    assert jail("clone", flag | SIGCHLD) == refused(errno.EPERM)
+    assert jail("clone", flag | CLONE_THREAD_FLAGS) == refused(errno.EPERM)
+    assert jail("clone", 1 << 32 | flag) == refused(errno.EPERM)
+
+
+def test_clone_of_a_process_and_of_a_thread_is_allowed(jail):
+    assert jail("clone", SIGCHLD) == ALLOW
+    assert jail("clone", CLONE_THREAD_FLAGS) == ALLOW
+    assert jail("clone", 0x4100 | SIGCHLD) == ALLOW  # CLONE_VM | CLONE_VFORK: posix_spawn
+
+
+def test_the_flags_of_all_namespaces_are_the_ones_refused():
+    total = 0
+    for flag in NEW_NAMESPACE_FLAGS.values():
+        total |= flag
+    assert total == seccomp._NEW_NAMESPACES
+
+
+@pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET, socket.AF_INET6])
+def test_a_socket_of_an_ordinary_family_is_allowed(jail, family):
+    assert jail("socket", family, 1, 0) == ALLOW
+
+
+@pytest.mark.parametrize(
+    "family", [0, 3, 4, 5, 9, 15, 16, 17, 21, 29, 30, 31, 38, 40, 41, 44, 45, 46, 0xFFFF]
+)
+def test_a_socket_of_another_family_is_refused(jail, family):
+    assert jail("socket", family, 1, 0) == refused(errno.EAFNOSUPPORT)
+    assert jail("socket", 1 << 32 | family, 1, 0) == refused(errno.EAFNOSUPPORT)
+
+
+def test_a_pair_of_sockets_is_of_the_unix_family(jail):
+    assert jail("socketpair", socket.AF_UNIX, 1, 0) == ALLOW
+    for family in (socket.AF_INET, socket.AF_INET6, 16, 30):
+        assert jail("socketpair", family, 1, 0) == refused(errno.EAFNOSUPPORT)
+
+
+@pytest.mark.parametrize("option", [7, 8, 32, 33])  # SO_SNDBUF, SO_RCVBUF, SO_*BUFFORCE
+def test_asking_for_larger_socket_buffers_does_nothing(jail, confined, option):
+    for ask in (jail, confined):
+        assert ask("setsockopt", 3, SOL_SOCKET, option) == refused(0)
+
+
+@pytest.mark.parametrize("option", [26, 27, 50, 51, 52])  # SO_ATTACH_*, SO_DETACH_*
+def test_a_socket_takes_no_program_for_the_kernel(jail, confined, option):
+    for ask in (jail, confined):
+        assert ask("setsockopt", 3, SOL_SOCKET, option) == refused(errno.EPERM)
+
+
+@pytest.mark.parametrize(
+    ("level", "option"),
+    [
+        (SOL_SOCKET, socket.SO_REUSEADDR),
+        (SOL_SOCKET, socket.SO_KEEPALIVE),
+        (SOL_SOCKET, socket.SO_BROADCAST),
+        (IPPROTO_TCP, socket.TCP_NODELAY),
+        (IPPROTO_TCP, 7),  # TCP_SYNCNT: SO_SNDBUF's number on another level
+        (IPPROTO_TCP, 8),  # TCP_LINGER2
+        (IPPROTO_IP, 33),  # IP_MULTICAST_TTL
+        (IPPROTO_IPV6, 26),  # IPV6_V6ONLY, which every asyncio server sets: SO_ATTACH_FILTER's
+    ],
+)
+def test_ordinary_socket_options_are_allowed(jail, level, option):
+    assert jail("setsockopt", 3, level, option) == ALLOW
+
+
+@pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6755, 0o4000, 0o2000, 0o104755, 0o42755])
+def test_a_mode_with_a_set_id_bit_is_refused(jail, confined, mode):
+    for name in MODE_AT.keys() & numbers().keys():
+        for ask in (jail, confined):
+            assert ask(name, *([0] * MODE_AT[name]), mode) == refused(errno.EPERM), name
+
+
+@pytest.mark.parametrize("mode", [0, 0o600, 0o755, 0o777, 0o1777, 0o100644, 0o10644])
+def test_an_ordinary_mode_is_allowed(jail, confined, mode):
+    for name in MODE_AT.keys() & numbers().keys():
+        for ask in (jail, confined):
+            assert ask(name, *([0] * MODE_AT[name]), mode) == ALLOW, name
+
+
+def test_every_call_that_takes_a_mode_is_checked():
+    takers = {name for name in ALLOWED if re.match(r"f?chmod|creat$|open|mkdir|mknod", name)}
+    assert takers == set(MODE_AT)
+
+
+@pytest.mark.parametrize("request_code", [0x5412, 0x541C])  # TIOCSTI, TIOCLINUX
+def test_no_keystroke_is_put_into_a_terminal(jail, confined, request_code):
+    for ask in (jail, confined):
+        assert ask("ioctl", 0, request_code) == refused(errno.EPERM)
+        assert ask("ioctl", 0, 1 << 32 | request_code) == refused(errno.EPERM)
+        assert ask("ioctl", 0, 0x5401) == ALLOW  # TCGETS: isatty()
+
+
+def test_without_namespaces_a_call_that_reaches_others_does_not_exist(confined):
+    assert set(ALLOWED) >= REACHES_OTHERS
+    for name in REACHES_OTHERS & numbers().keys():
+        assert confined(name, os.getpid(), 0, 0) == refused(errno.ENOSYS), name
+        assert confined(name, *HARMLESS.get(name, ())) == refused(errno.ENOSYS), name
+
+
+def test_without_namespaces_clone_makes_threads_only(confined):
+    assert confined("clone", CLONE_THREAD_FLAGS) == ALLOW
+    for flags in (SIGCHLD, 0, 0x4100 | SIGCHLD, *NEW_NAMESPACE_FLAGS.values()):
+        assert confined("clone", flags) == refused(errno.EPERM)
+
+
+@pytest.mark.parametrize("name", ["kill", "tgkill"])
+def test_without_namespaces_signals_reach_the_process_itself_alone(confined, name):
+    assert confined(name, os.getpid(), 2) == ALLOW
+    for pid in (1, 0, -1, -os.getpid(), os.getppid(), os.getpid() + 1):
+        assert confined(name, pid, 9) == refused(errno.EPERM)
+
+
+def test_without_namespaces_limits_are_changed_of_the_process_itself_alone(confined):
+    assert confined("prlimit64", 0) == ALLOW
+    assert confined("prlimit64", os.getpid()) == ALLOW
+    assert confined("prlimit64", os.getppid()) == refused(errno.EPERM)
+
+
+def test_the_confined_filter_allows_nothing_that_the_jail_refuses(arch):
+    jail, confined = seccomp.jail_program(), seccomp.confined_program()
+    for name, number in numbers().items():
+        if name == "clone":
+            continue  # a thread in a new namespace is what the kernel itself refuses
+        if run(confined, number) == ALLOW:
+            assert run(jail, number) == ALLOW, name
+
+
+def test_no_dangerous_call_is_in_the_table():
+    assert not set(DANGEROUS) & set(ALLOWED)
+
+
+def test_no_number_stands_twice_in_the_table():
+    for column in range(2):
+        used = [pair[column] for pair in ALLOWED.values() if pair[column] is not None]
+        assert len(used) == len(set(used))
+
+
+def test_the_numbers_are_those_of_the_x86_64_headers():
+    _compare("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", 0)
+
+
+def test_the_numbers_are_those_of_the_generic_headers_that_aarch64_uses():
+    _compare("/usr/include/asm-generic/unistd.h", 1)
+
+
+@pytest.mark.skipif(platform.machine() not in ARCHES, reason="no filter for this machine")
+def test_the_program_of_this_machine_is_assembled_once():
+    assert seccomp.jail_program() is seccomp.jail_program()
+
+
+def _compare(header: str, column: int) -> None:
+    if not Path(header).exists():
+        pytest.skip(f"{header} is not installed (linux-libc-dev)")
+    text = Path(header).read_text()
+    found = {name: int(n) for name, n in re.findall(r"#define __NR3264_(\w+) (\d+)", text)}
+    found |= {name: int(n) for name, n in re.findall(r"#define __NR_(\w+) (\d+)", text)}
+    newer = {"fchmodat2", "futex_waitv", "epoll_pwait2"}  # not in the headers of older systems
+    aliases = {"newfstatat": "fstatat"} if column else {}
+    for name, pair in ALLOWED.items():
+        official = found.get(name, found.get(aliases.get(name, "")))
+        if official is None and name in newer:
+            continue
+        assert pair[column] == official, name
