@@ -164,7 +164,11 @@ def test_a_guest_lost_between_cells_is_replaced_and_the_result_says_so():
         box.execute("import os, threading\nthreading.Timer(0.1, os._exit, (0,)).start()\nx = 1")
         time.sleep(0.5)
         result = box.execute("context, 'x' in globals()")
-        assert (result.value, result.success, result.state_lost) == (("still here", False), True, True)
+        assert (result.value, result.success, result.state_lost) == (
+            ("still here", False),
+            True,
+            True,
+        )
         assert not box.execute("1").state_lost
 
 

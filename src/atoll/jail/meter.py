@@ -7,6 +7,7 @@ from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_ADDRESS_SPACE, _RESIDENT = 0, 1
 SOCKET_BYTES = 256 << 10
 """A socket's buffer, which no guest can enlarge (see seccomp and steps), with its overhead."""
 
@@ -40,9 +41,9 @@ def cpu_seconds(top: int) -> float:
 
 def memory_bytes(top: int, enough: int) -> int:
     """Memory of all processes; exact (shared pages counted once) only where over `enough`."""
-    pids = processes(top)
+    init, *pids = processes(top)
     unseen = _shared_mappings(pids) + _socket_buffers(pids)
-    total = unseen + sum(_resident(pid) for pid in pids)
+    total = unseen + sum(_statm(pid, _RESIDENT) for pid in (init, *pids))
     return total if total <= enough else unseen + sum(_proportional(pid) for pid in pids)
 
 
@@ -50,19 +51,23 @@ def _shared_mappings(pids: list[int]) -> int:
     """Anonymous shared memory by what is mapped: its pages can be out of sight and still held."""
     sizes: dict[str, int] = {}
     for pid in pids:
-        try:
-            lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
-        except OSError:
-            continue
-        for fields in (line.split() for line in lines if line.endswith("/dev/zero (deleted)")):
+        for fields in _shared_lines(pid):
             start, _, end = fields[0].partition("-")
             sizes[fields[4]] = max(sizes.get(fields[4], 0), int(end, 16) - int(start, 16))
     return sum(sizes.values())
 
 
+def _shared_lines(pid: int) -> list[list[str]]:
+    try:
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line.split() for line in lines if line.endswith("/dev/zero (deleted)")]
+
+
 def _socket_buffers(pids: list[int]) -> int:
     """What the sockets of the jail's network namespace may hold in the kernel at most."""
-    for pid in pids[1:2]:
+    for pid in pids:
         try:
             first = Path(f"/proc/{pid}/net/sockstat").read_text().split("\n")[0]
         except OSError:
@@ -71,18 +76,22 @@ def _socket_buffers(pids: list[int]) -> int:
     return 0
 
 
-def _resident(pid: int) -> int:
+def _statm(pid: int, field: int) -> int:
     try:
-        fields = Path(f"/proc/{pid}/statm").read_text().split()
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[field]) * _PAGE
     except OSError:
         return 0
-    return (int(fields[1])) * _PAGE
 
 
 def _proportional(pid: int) -> int:
-    """Anonymous and shared-memory pages, shared ones by their share; mapped files are not ours."""
+    """Anonymous and shared-memory pages, shared ones by their share; mapped files are not ours.
+
+    A process that has hidden its memory from us is counted by all of its address space.
+    """
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+    except PermissionError:
+        return _statm(pid, _ADDRESS_SPACE)
     except OSError:
         return 0
     sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from atoll.jail import syscalls as sys
 from atoll.jail import users
-from atoll.jail.spec import GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
+from atoll.jail.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
 
 if TYPE_CHECKING:
     from atoll.jail.spec import JailSpec
@@ -64,6 +64,7 @@ def build(spec: JailSpec, owner: int, *, switched: bool) -> None:
     if workspace is not None:
         _attach_workspace(workspace)
     _bind_all(extra)  # last, as an interpreter may well live below /tmp
+    _close_ways(extra)
     _enter()
 
 
@@ -100,6 +101,18 @@ def _bind_all(binds: list[tuple[Bind, int]]) -> None:
         attributes = READ_ONLY & ~sys.ATTR_RDONLY if bind.writable else READ_ONLY
         sys.set_mount_attributes(str(target), attributes, recursive=True)
         os.close(fd)
+
+
+def _close_ways(binds: list[tuple[Bind, int]]) -> None:
+    """Folders that are only on the way to something: passed through, but not listed."""
+    ways = {str(parent) for bind, _ in binds for parent in Path(bind.target).parents}
+    for way in ways - {"/", "/tmp", "/app", "/usr", GUEST_HOME, GUEST_CODE}:
+        if not os.path.ismount(NEW_ROOT + way) and not _below_a_bind(way, binds):
+            os.chmod(NEW_ROOT + way, 0o111)  # noqa: S103 - the least that can be passed through
+
+
+def _below_a_bind(path: str, binds: list[tuple[Bind, int]]) -> bool:
+    return any(path.startswith(bind.target + "/") for bind, _ in binds)
 
 
 def _make_target(target: Path, *, is_folder: bool) -> None:

@@ -81,7 +81,8 @@ def _socket_options() -> list[Instruction]:
     buffers = [(_EQUAL, 0, 1, option) for option in _SOCKET_BUFFERS]
     ignored = [step for test in buffers for step in (test, (_RETURN, 0, 0, refuse(0)))]
     load, *filters = _refuse_values(2, _SOCKET_FILTERS, errno.EPERM)
-    return [load, *ignored, *filters]
+    other_level = [_argument(1), (_EQUAL, 1, 0, socket.SOL_SOCKET), (_RETURN, 0, 0, _ALLOW)]
+    return [*other_level, load, *ignored, *filters]
 
 
 def _mode_rules() -> dict[str, list[Instruction]]:

@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import selectors
-import shutil
 import signal
 import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
 from atoll.jail import meter
+from atoll.jail.remove import remove_tree
 
 if TYPE_CHECKING:
     import socket
@@ -134,7 +134,8 @@ class Ward:
     def close(self) -> None:
         """Say how it ended, and let go of everything."""
         if self.private_folder:
-            _remove_tree(self.private_folder)
+            with contextlib.suppress(OSError):
+                remove_tree(self.private_folder)
         if self.lease in self._selector.get_map():
             self._selector.unregister(self.lease)
         for fd in (self._status, self._lifeline, self._pidfd):
@@ -195,17 +196,3 @@ class Ward:
     def _tell(self, event: str, **fields: Any) -> None:
         with contextlib.suppress(OSError):
             self.lease.send(json.dumps({"event": event, **fields}).encode())
-
-
-def _remove_tree(folder: str) -> None:
-    """Remove what a guest left, whatever modes it gave it."""
-
-    def unlock(_function: object, path: str, _error: object) -> None:
-        parent = os.path.dirname(path)
-        with contextlib.suppress(OSError):
-            for place in (parent, path):
-                if not os.path.islink(place):
-                    os.chmod(place, 0o700)
-            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
-
-    shutil.rmtree(folder, onerror=unlock)

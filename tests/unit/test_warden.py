@@ -1,0 +1,280 @@
+"""The warden and its client: shared by threads, lost at any moment, and clear about failures."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import atoll
+from atoll.backends.native import interpreter, launch
+from atoll.jail.client import warden
+from atoll.jail.spec import Bind, JailSpec, Limits
+from atoll.policy import Isolation, Mount
+
+THREADS, SANDBOXES = 4, 3
+LIMITS = Limits(memory=1 << 29, processes=16, disk=1 << 20, file_size=None, open_files=256)
+
+
+def spec(**changes) -> JailSpec:
+    fields = {"argv": ("/bin/true",), "binds": (), "workspace": None, "limits": LIMITS}
+    return JailSpec(jailed=True, env={}, **(fields | changes))
+
+
+async def failure(wanted: JailSpec) -> atoll.SandboxStartError:
+    """Ask the warden for a jail that cannot be, and hand back what it says."""
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        lease = warden.request(wanted, [null] * 4)
+        with pytest.raises(atoll.SandboxStartError) as caught:
+            await lease.ended
+        return caught.value
+    finally:
+        os.close(null)
+
+
+def test_event_loops_of_several_threads_share_one_warden():
+    with atoll.create_sandbox():
+        pid = warden.pid
+    answers: list[int] = []
+    failures: list[BaseException] = []
+
+    async def use(number: int) -> None:
+        async with atoll.aio.create_sandbox() as box:
+            await box.execute(f"x = {number}")
+            answers.append((await box.execute("x")).value)
+
+    async def work(thread: int) -> None:
+        await asyncio.gather(*(use(10 * thread + number) for number in range(SANDBOXES)))
+
+    def in_thread(thread: int) -> None:
+        try:
+            asyncio.run(work(thread))
+        except BaseException as exc:
+            failures.append(exc)
+
+    threads = [threading.Thread(target=in_thread, args=(n,)) for n in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    wanted = [10 * thread + number for thread in range(THREADS) for number in range(SANDBOXES)]
+    assert sorted(answers) == wanted
+    assert warden.pid == pid
+
+
+async def test_a_warden_killed_during_a_start_is_a_clear_error_and_the_next_start_works():
+    async with atoll.aio.create_sandbox():
+        pass
+    for delay in (0.0, 0.002, 0.005, 0.01):
+        opening = asyncio.ensure_future(_open())
+        while not _children(warden.pid) and not opening.done():
+            await asyncio.sleep(0)
+        await asyncio.sleep(delay)
+        assert not opening.done()
+        os.kill(warden.pid, signal.SIGKILL)
+        with pytest.raises(atoll.SandboxError, match="the warden has gone"):
+            await opening
+        async with atoll.aio.create_sandbox() as box:
+            assert (await box.execute("6 * 7")).value == 42
+
+
+async def test_a_warden_that_is_about_to_end_is_replaced_at_once():
+    """Its socket is gone before its process is: that is no reason to fail."""
+    async with atoll.aio.create_sandbox():
+        pass
+    os.kill(warden.pid, signal.SIGSTOP)
+    first = warden.pid
+    warden._control.shutdown(2)
+    threading.Timer(0.2, os.kill, (first, signal.SIGCONT)).start()
+    async with atoll.aio.create_sandbox() as box:
+        assert (await box.execute("6 * 7")).value == 42
+    assert warden.pid != first
+
+
+async def test_many_failing_starts_at_once_do_not_harm_the_warden():
+    mounts = (Mount(source=Path("/no/such/thing"), target="/data"),)
+    policy = atoll.ExecutionPolicy(mounts=mounts)
+    async with atoll.aio.create_sandbox() as box:
+        await box.execute("x = 1")
+        for _ in range(8):
+            tried = await asyncio.gather(
+                *(_open(policy=policy) for _ in range(6)), return_exceptions=True
+            )
+            assert {getattr(error, "step", repr(error)) for error in tried} == {"build_root"}
+        assert (await box.execute("x")).value == 1
+
+
+async def test_a_warden_without_descriptors_refuses_and_its_sandboxes_live_on():
+    async with atoll.aio.create_sandbox() as box:
+        await box.execute("x = 1")
+        pid = warden.pid
+        used = len(os.listdir(f"/proc/{pid}/fd"))
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        for spare in range(12):
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + spare, limits[1]))
+            with pytest.raises(atoll.SandboxError):
+                await _open()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        assert (await box.execute("x")).value == 1
+        assert warden.pid == pid
+        assert len(os.listdir(f"/proc/{pid}/fd")) == used
+        async with atoll.aio.create_sandbox() as other:
+            assert (await other.execute("6 * 7")).value == 42
+
+
+def test_the_warden_may_open_as_many_files_as_this_user_may():
+    with atoll.create_sandbox():
+        soft, hard = resource.prlimit(warden.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard
+
+
+def test_guests_do_not_outlive_a_host_that_has_a_fork():
+    """A fork holds copies of the host's sockets, so those do not end when the host does."""
+    code = (
+        "import atoll, os, time\n"
+        "from atoll.jail.client import warden\n"
+        "box = atoll.create_sandbox()\n"
+        "if os.fork() == 0:\n    os.closerange(0, 3)\n    time.sleep(20)\n    os._exit(0)\n"
+        "print(warden.pid, flush=True)\ntime.sleep(60)"
+    )
+    host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    with host.stdout:
+        pid = int(host.stdout.readline())
+    forks = [child for child in _children(host.pid) if child != pid]
+    try:
+        assert _children(pid)
+        host.kill()
+        host.wait()
+        end = time.monotonic() + 5
+        while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not os.path.exists(f"/proc/{pid}")
+    finally:
+        for child in forks:
+            os.kill(child, signal.SIGKILL)
+
+
+async def test_a_bind_source_that_does_not_exist_fails_in_building_the_root():
+    error = await failure(spec(binds=(Bind(source="/no/such/thing", target="/data"),)))
+    assert error.step == "build_root"
+    assert "/no/such/thing" in error.reason
+
+
+async def test_a_bind_target_below_a_file_fails_in_building_the_root():
+    error = await failure(spec(binds=(Bind(source="/usr", target="/etc/passwd/x"),)))
+    assert error.step == "build_root"
+    assert "/etc/passwd" in error.reason
+
+
+async def test_a_working_folder_that_has_gone_fails_in_building_the_root(tmp_path):
+    error = await failure(spec(workspace=str(tmp_path / "gone")))
+    assert error.step == "build_root"
+    assert "open_tree" in error.reason
+
+
+def test_a_working_folder_removed_after_the_configuration_is_a_clear_error(tmp_path):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    config = atoll.REPLConfig(workspace=folder)
+    folder.rmdir()
+    with pytest.raises(atoll.SandboxStartError, match="build_root: .*No such file"):
+        atoll.create_sandbox(config)
+
+
+async def test_a_working_folder_that_may_not_be_entered_fails_in_entering_it(tmp_path):
+    folder = tmp_path / "work"
+    folder.mkdir(mode=0o000)
+    error = await failure(spec(workspace=str(folder)))
+    assert error.step == "enter_folder"
+    assert "Permission denied" in error.reason
+
+
+async def test_a_limit_that_cannot_be_set_fails_in_setting_limits():
+    limits = Limits(memory=None, processes=None, disk=1 << 20, file_size=-5, open_files=256)
+    error = await failure(spec(limits=limits))
+    assert error.step == "set_rlimits"
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("/usr/lib", "Permission denied"),
+        ("/etc/passwd", "Permission denied"),
+        ("/no/such/python", "No such file or directory"),
+    ],
+)
+async def test_an_interpreter_that_cannot_be_executed_fails_in_executing_it(program, reason):
+    error = await failure(spec(argv=(program,)))
+    assert (error.step, error.reason) == (f"execute {program}", reason)
+
+
+def test_a_file_that_is_not_executable_is_no_interpreter(tmp_path):
+    (tmp_path / "python").write_text("#!/bin/sh\necho Python 3.12\n")
+    with pytest.raises(atoll.BackendUnavailableError, match="no Python interpreter"):
+        atoll.create_sandbox(python=str(tmp_path / "python"))
+
+
+async def test_a_request_that_is_no_spec_is_refused_and_the_warden_goes_on(monkeypatch):
+    async with atoll.aio.create_sandbox() as box:
+        pid = warden.pid
+        monkeypatch.setattr(JailSpec, "to_json", lambda _: b'{"argv": 1}')
+        with pytest.raises(atoll.SandboxStartError):
+            await _open()
+        monkeypatch.undo()
+        assert (await box.execute("6 * 7")).value == 42
+        assert warden.pid == pid
+
+
+async def test_usage_counts_the_processor_time_of_child_processes():
+    async with atoll.aio.create_sandbox() as box:
+        lease = box._guest.lease
+        before = await lease.cpu_seconds()
+        burn = "import time\nend = time.process_time() + {0}\nwhile time.process_time() < end: pass"
+        await box.execute(f"import subprocess, sys\nburn = {burn!r}.format(0.4)")
+        await box.execute("subprocess.run([sys.executable, '-c', burn], check=True)")
+        ended = await lease.cpu_seconds() - before
+        assert 0.35 < ended < 5
+        await box.execute(
+            "child = subprocess.Popen([sys.executable, '-c', burn.replace('0.4', '60')])"
+        )
+        await asyncio.sleep(1)
+        assert await lease.cpu_seconds() - before - ended > 0.1
+
+
+async def test_a_measurement_that_nobody_waits_for_any_more_is_no_error(caplog):
+    async with atoll.aio.create_sandbox() as box:
+        for _ in range(5):
+            asking = asyncio.ensure_future(box._guest.lease.cpu_seconds())
+            await asyncio.sleep(0)
+            asking.cancel()
+        assert await box._guest.lease.cpu_seconds() > 0
+    assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
+def test_every_path_of_the_spec_is_absolute():
+    config = atoll.REPLConfig(
+        policy=atoll.ExecutionPolicy(mounts=(Mount(source=".", target="/d"),))
+    )
+    made = launch.make_spec(config, interpreter.resolve(None), Isolation.JAILED, 0)
+    assert all(os.path.isabs(bind.source) and os.path.isabs(bind.target) for bind in made.binds)
+    assert os.path.isabs(made.argv[0])
+    assert JailSpec.from_json(made.to_json()) == made
+
+
+async def _open(**options) -> atoll.BaseSandbox:
+    return await atoll.aio.create_sandbox(**options)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
