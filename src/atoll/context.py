@@ -46,7 +46,12 @@ class Context:
     @classmethod
     def from_value(cls, value: Any) -> Context:
         """A context of plain data: what JSON can hold, with tuples, sets, bytes, dates in it."""
-        return cls._from_characters(_as_json(value), json_text=True).keep(value)
+        return cls.from_json(_as_json(value), value)
+
+    @classmethod
+    def from_json(cls, text: str, value: Any) -> Context:
+        """A context of `value`, given as the JSON that `values.encode` made of it."""
+        return cls._from_characters(text, json_text=True).keep(value)
 
     @classmethod
     def from_file(cls, path: str | Path, encoding: str = "utf-8") -> Context:
@@ -102,21 +107,16 @@ class Context:
 
 
 def share(value: Any) -> Context | None:
-    """A Context for what a caller gave as context; None if it is small enough to be sent."""
+    """A Context for what a caller gave as context; None if it is small enough to be sent.
+
+    ConfigError if it is neither text nor plain data.
+    """
     if isinstance(value, Context):
         return value
     if isinstance(value, str):
         return _share_text(value) if len(value) > INLINE_LIMIT else None
-    check(value)
-    return Context.from_value(value) if len(_as_json(value)) > INLINE_LIMIT else None
-
-
-def check(value: Any) -> None:
-    """Refuse a context that is neither text nor plain data."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        raise ConfigError("a context must be text or plain data, not bytes: decode it first")
-    if not isinstance(value, str | Context):
-        _as_json(value)
+    text = _as_json(value)
+    return Context.from_json(text, value) if len(text) > INLINE_LIMIT else None
 
 
 def _share_text(text: str) -> Context:
@@ -128,6 +128,8 @@ def _share_text(text: str) -> Context:
 
 
 def _as_json(value: Any) -> str:
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise ConfigError("a context must be text or plain data, not bytes: decode it first")
     try:
         return json.dumps(values.encode(value, 1 << 40, 1 << 50, strict=True))
     except (ValueError, RecursionError) as exc:

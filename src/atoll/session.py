@@ -117,8 +117,11 @@ class GuestSession:
 
     async def validate(self, code: str, timeout_ms: float) -> bool:
         """Whether the code compiles."""
-        answer, _ = await self._request("validate", {"code": code}, timeout_ms)
-        return bool(answer and answer.get("valid"))
+        try:
+            answer, _ = await self._request("validate", {"code": code}, timeout_ms)
+        except RemoteError:
+            return False
+        return bool(answer and answer.get("valid") is True)
 
     def last_words(self) -> str:
         """What a guest that did not come up wrote to stderr."""

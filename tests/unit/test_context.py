@@ -69,4 +69,4 @@ def test_an_empty_file_is_an_empty_text(tmp_path):
 @pytest.mark.parametrize("value", [b"bytes", bytearray(3), object(), {"f": print}, [{1, object()}]])
 def test_what_is_neither_text_nor_data_is_refused(value):
     with pytest.raises(ConfigError, match="a context must be text or plain data"):
-        contexts.check(value)
+        contexts.share(value)

@@ -78,7 +78,7 @@ async def test_a_warden_killed_during_a_start_is_a_clear_error_and_the_next_star
         pass
     for delay in (0.0, 0.002, 0.005, 0.01):
         opening = asyncio.ensure_future(_open())
-        while not _children(warden.pid) and not opening.done():
+        while not _children(warden.pid) and not opening.done():  # noqa: ASYNC110 - the kernel's
             await asyncio.sleep(0)
         await asyncio.sleep(delay)
         assert not opening.done()
@@ -183,27 +183,29 @@ async def test_a_working_folder_that_has_gone_fails_in_building_the_root(tmp_pat
     assert "open_tree" in error.reason
 
 
-def test_a_working_folder_removed_after_the_configuration_is_a_clear_error(tmp_path):
+async def test_a_working_folder_removed_after_the_configuration_is_a_clear_error(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
-    config = atoll.REPLConfig(workspace=folder)
+    box = atoll.NativePythonSandbox(atoll.REPLConfig(workspace=folder))
     folder.rmdir()
-    with pytest.raises(atoll.SandboxStartError, match="build_root: .*No such file"):
-        atoll.create_sandbox(config)
-
-
-async def test_a_working_folder_that_may_not_be_entered_fails_in_entering_it(tmp_path):
-    folder = tmp_path / "work"
-    folder.mkdir(mode=0o000)
-    error = await failure(spec(workspace=str(folder)))
-    assert error.step == "enter_folder"
-    assert "Permission denied" in error.reason
+    with pytest.raises(atoll.SandboxStartError, match=r"build_root: .*No such file"):
+        await box.initialize()
+    folder.mkdir()
+    await box.initialize()
+    assert (await box.execute("6 * 7")).value == 42
+    await box.destroy()
 
 
 async def test_a_limit_that_cannot_be_set_fails_in_setting_limits():
-    limits = Limits(memory=None, processes=None, disk=1 << 20, file_size=-5, open_files=256)
+    limits = Limits(memory=None, processes=None, disk=1 << 20, file_size=None, open_files="many")
+    assert (await failure(spec(limits=limits))).step == "set_rlimits"
+
+
+async def test_a_disk_that_cannot_be_mounted_fails_in_building_the_root():
+    limits = Limits(memory=None, processes=None, disk="much", file_size=None, open_files=256)
     error = await failure(spec(limits=limits))
-    assert error.step == "set_rlimits"
+    assert error.step == "build_root"
+    assert "mount tmpfs" in error.reason
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ the host dies, every lease ends with it, so nothing outlives it: no process, no 
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import selectors
@@ -79,7 +80,9 @@ class Warden:
         try:
             self._admit(JailSpec.from_json(data), lease, list(fds[1:]))
         except Exception:  # noqa: BLE001 - one bad request must not take the others down
-            lease.send(json.dumps({"event": "failed", "reason": traceback.format_exc()}).encode())
+            with contextlib.suppress(OSError):
+                reason = f"admit: {traceback.format_exc()}"
+                lease.send(json.dumps({"event": "failed", "reason": reason}).encode())
             lease.close()
         finally:
             for fd in fds[1:]:

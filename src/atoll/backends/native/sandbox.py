@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from atoll.backends.native.launch import Launched
     from atoll.types import SandboxResult
 
+MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
 _SECURITY_EVENTS = {
     Outcome.MEMORY: "memory_exhaustion",
     Outcome.CPU: "cpu_exhaustion",
@@ -63,12 +64,11 @@ class NativePythonSandbox(BaseSandbox):
 
     async def initialize(self, context: Any = None) -> None:
         """Start a guest with `context`. On a running one: throw its state away and start afresh."""
-        contexts.check(context)
         self._python = await asyncio.to_thread(interpreter.resolve, self._config.python)
         self._level = await probe.level_for(self.backend, self._config)
         async with self._turn:
             await self._release()
-            self._shared = contexts.share(context)
+            self._shared = await asyncio.to_thread(contexts.share, context)
             self._context = None if self._shared else context
             self._open = True
             await self._start()
@@ -163,5 +163,5 @@ class NativePythonSandbox(BaseSandbox):
 def _check_code(code: str) -> None:
     if not isinstance(code, str):
         raise ConfigError(f"code must be a str, not {type(code).__name__}")
-    if len(code) > MAX_MESSAGE_BYTES // 8:
+    if len(code) > MAX_CODE_LENGTH:
         raise ConfigError(f"the code has {len(code):,} characters; pass data as context instead")

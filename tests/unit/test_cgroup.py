@@ -1,0 +1,326 @@
+"""Control groups: which ones are used, what is written to them, what is read, when they go.
+
+No host has the controllers of both versions, and many let nobody use either, so most of this
+runs on a made-up tree of plain files; what a kernel does with it is seen where there is one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+import atoll
+from atoll.jail import cgroup, meter
+from atoll.jail.cgroup import Cgroup, Hierarchies
+from atoll.jail.client import warden
+from atoll.jail.spec import Limits
+
+LIMITS = Limits(memory=100 << 20, processes=10, disk=None, file_size=None, open_files=64)
+NO_LIMITS = Limits(memory=None, processes=None, disk=None, file_size=None, open_files=64)
+
+
+class Host:
+    """A made-up host: its /proc/self and its control groups."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc, self.top = folder / "proc", folder / "cgroup"
+        self.proc.mkdir()
+        self.top.mkdir()
+        self._mounts, self._paths = ["25 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw"], []
+
+    def version_2(self, path: str) -> None:
+        self._mounts.append(f"30 25 0:27 / {self.top} rw,nosuid shared:9 - cgroup2 cgroup2 rw")
+        self._paths.append(f"0::{path}")
+
+    def version_1(self, controllers: str, path: str) -> Path:
+        mount = self.top / controllers
+        mount.mkdir()
+        line = f"31 25 0:28 / {mount} rw,nosuid shared:9 - cgroup cgroup rw,{controllers}"
+        self._mounts.append(line)
+        self._paths.append(f"4:{controllers}:{path}")
+        return mount
+
+    def group(self, path: str, enabled: str) -> Path:
+        folder = self.top / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup.subtree_control").write_text(enabled)
+        (folder / "cgroup.procs").touch()
+        return folder
+
+    def find(self) -> Hierarchies | None:
+        (self.proc / "mountinfo").write_text("".join(f"{line}\n" for line in self._mounts))
+        (self.proc / "cgroup").write_text("".join(f"{line}\n" for line in self._paths))
+        return cgroup.find(self.proc)
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(tmp_path)
+
+
+def group_with(folder: Path, version: int, **files: str) -> Cgroup:
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+    return Cgroup(version, dict.fromkeys(("memory", "pids", "cpuacct"), folder))
+
+
+def test_a_host_without_control_groups_has_none(host):
+    assert host.find() is None
+
+
+def test_a_kernel_without_control_groups_has_none(host):
+    host.find()
+    (host.proc / "cgroup").unlink()
+    assert cgroup.find(host.proc) is None
+
+
+def test_version_2_uses_our_own_group_if_it_hands_its_controllers_on(host):
+    host.version_2("/user.slice/app.scope")
+    host.group("", "cpu memory pids")
+    host.group("user.slice", "cpu memory pids")
+    own = host.group("user.slice/app.scope", "memory pids")
+    found = host.find()
+    assert (found.version, found.parents) == (2, {"memory": own, "pids": own})
+
+
+def test_version_2_uses_the_nearest_parent_that_hands_both_controllers_on(host):
+    host.version_2("/user.slice/session/app.scope")
+    host.group("", "cpu memory pids")
+    slice_ = host.group("user.slice", "cpu memory pids")
+    host.group("user.slice/session", "pids")
+    host.group("user.slice/session/app.scope", "")
+    assert set(host.find().parents.values()) == {slice_}
+
+
+def test_version_2_looks_no_higher_than_its_mount(host):
+    host.version_2("/app.scope")
+    host.group("", "cpu")
+    host.group("app.scope", "")
+    (host.top.parent / "cgroup.subtree_control").write_text("memory pids")
+    (host.top.parent / "cgroup.procs").touch()
+    assert host.find() is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_version_2_uses_no_group_that_is_not_ours_to_write(host):
+    host.version_2("/")
+    host.group("", "memory pids").chmod(0o555)
+    assert host.find() is None
+    host.top.chmod(0o755)
+
+
+def test_version_2_without_processes_file_is_not_usable(host):
+    host.version_2("/")
+    (host.group("", "memory pids") / "cgroup.procs").unlink()
+    assert host.find() is None
+
+
+def test_version_2_with_a_path_outside_of_the_mount_takes_what_is_there(host):
+    """In a container the path may be of the host's tree, and not exist here."""
+    host.version_2("/system.slice/container-1.scope")
+    top = host.group("", "memory pids")
+    assert set(host.find().parents.values()) == {top}
+
+
+def test_version_1_has_a_folder_a_controller(host):
+    memory = host.version_1("memory", "/a")
+    pids = host.version_1("pids", "/")
+    both = host.version_1("cpu,cpuacct", "/b/c")
+    (memory / "a").mkdir()
+    (both / "b" / "c").mkdir(parents=True)
+    found = host.find()
+    assert found.version == 1
+    assert found.parents == {"memory": memory / "a", "pids": pids, "cpuacct": both / "b" / "c"}
+
+
+def test_version_1_does_without_accounting_but_not_without_memory(host):
+    host.version_1("pids", "/")
+    assert host.find() is None
+    host.version_1("memory", "/")
+    assert set(host.find().parents) == {"memory", "pids"}
+
+
+def test_on_a_host_with_both_version_2_is_taken_if_it_is_usable(host):
+    host.version_1("memory", "/")
+    host.version_1("pids", "/")
+    host.version_2("/")
+    assert host.find().version == 1
+    host.group("", "memory pids")
+    assert host.find().version == 2
+
+
+def test_version_2_limits_are_written(tmp_path):
+    (tmp_path / "box").mkdir()
+    (tmp_path / "box" / "memory.swap.max").write_text("max")
+    group = Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).create("box", LIMITS)
+    assert _files(tmp_path / "box") == {
+        "memory.max": str((100 << 20) + cgroup.RUNTIME_MEMORY),
+        "memory.swap.max": "0",
+        "pids.max": str(10 + cgroup.RUNTIME_PROCESSES),
+    }
+    assert group.folders == {"memory": tmp_path / "box", "pids": tmp_path / "box"}
+
+
+def test_version_2_on_a_host_without_swap_writes_no_swap_limit(tmp_path):
+    Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).create("box", LIMITS)
+    assert set(_files(tmp_path / "box")) == {"memory.max", "pids.max"}
+
+
+def test_version_1_limits_are_written(tmp_path):
+    parents = {name: tmp_path / name for name in ("memory", "pids", "cpuacct")}
+    for parent in parents.values():
+        (parent / "box").mkdir(parents=True)
+    (parents["memory"] / "box" / "memory.memsw.limit_in_bytes").write_text("-1")
+    Hierarchies(1, parents).create("box", LIMITS)
+    limit = str((100 << 20) + cgroup.RUNTIME_MEMORY)
+    assert _files(parents["memory"] / "box") == {
+        "memory.limit_in_bytes": limit,
+        "memory.memsw.limit_in_bytes": limit,
+    }
+    assert _files(parents["pids"] / "box") == {"pids.max": str(10 + cgroup.RUNTIME_PROCESSES)}
+    assert _files(parents["cpuacct"] / "box") == {}
+
+
+def test_no_limit_writes_nothing(tmp_path):
+    Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).create("box", NO_LIMITS)
+    assert _files(tmp_path / "box") == {}
+
+
+def test_a_group_that_cannot_be_limited_is_removed_again(tmp_path):
+    memory, pids = tmp_path / "memory", tmp_path / "pids"
+    (pids / "box" / "pids.max").mkdir(parents=True)  # writing to it fails
+    memory.mkdir()
+    processes_only = dataclasses.replace(LIMITS, memory=None)
+    with pytest.raises(IsADirectoryError):
+        Hierarchies(1, {"memory": memory, "pids": pids}).create("box", processes_only)
+    assert list(memory.iterdir()) == []
+
+
+def test_a_group_that_cannot_be_made_leaves_none_of_its_folders(tmp_path):
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    parents = {"memory": memory, "pids": tmp_path / "missing"}
+    with pytest.raises(FileNotFoundError):
+        Hierarchies(1, parents).create("box", LIMITS)
+    assert list(memory.iterdir()) == []
+
+
+def test_out_of_memory_kills_are_read(tmp_path):
+    events = "low 0\nhigh 3\nmax 19\noom 2\noom_kill 2\noom_group_kill 0\n"
+    assert group_with(tmp_path, 2, memory__events=events).oom_kills() == 2
+    control = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"
+    assert group_with(tmp_path, 1, memory__oom_control=control).oom_kills() == 5
+
+
+def test_kernels_before_4_13_tell_no_out_of_memory_kills(tmp_path):
+    control = "oom_kill_disable 0\nunder_oom 0\n"
+    assert group_with(tmp_path, 1, memory__oom_control=control).oom_kills() == 0
+
+
+def test_peak_memory_is_read(tmp_path):
+    assert group_with(tmp_path, 2, memory__peak="12345678\n").peak_memory() == 12_345_678
+    group = group_with(tmp_path, 1, memory__max_usage_in_bytes="77\n")
+    assert group.peak_memory() == 77
+
+
+def test_peak_memory_is_unknown_on_older_kernels(tmp_path):
+    assert group_with(tmp_path, 2).peak_memory() is None
+
+
+def test_processor_time_is_read(tmp_path):
+    stat = "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\nnr_periods 0\n"
+    assert group_with(tmp_path, 2, cpu__stat=stat).cpu_seconds() == 2.5
+    assert group_with(tmp_path, 1, cpuacct__usage="1500000000\n").cpu_seconds() == 1.5
+
+
+def test_processor_time_is_unknown_where_nobody_counts(tmp_path):
+    assert group_with(tmp_path, 2).cpu_seconds() is None
+    assert Cgroup(1, {"memory": tmp_path, "pids": tmp_path}).cpu_seconds() is None
+
+
+def test_sweeping_removes_the_groups_of_dead_wardens_alone(tmp_path):
+    dead = _unused_pid()
+    names = [f"atoll-{dead}-1", f"atoll-{dead}-22", f"atoll-{os.getpid()}-1", "atoll-x-1", "other"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).sweep()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[2:])
+
+
+def test_sweeping_leaves_a_group_that_is_not_empty(tmp_path):
+    folder = tmp_path / f"atoll-{_unused_pid()}-1"
+    (folder / "child").mkdir(parents=True)
+    Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).sweep()
+    assert folder.exists()
+
+
+def test_removing_says_whether_it_is_done(tmp_path):
+    folders = {"memory": tmp_path / "m", "pids": tmp_path / "p"}
+    group = Cgroup(1, folders)
+    (folders["memory"] / "still in use").mkdir(parents=True)
+    folders["pids"].mkdir()
+    assert group.remove() is False
+    assert not folders["pids"].exists()
+    (folders["memory"] / "still in use").rmdir()
+    assert group.remove() is True
+    assert group.remove() is True
+
+
+def test_a_process_is_let_in_by_a_descriptor(tmp_path):
+    for name in ("m", "p"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "cgroup.procs").touch()
+    group = Cgroup(1, {"memory": tmp_path / "m", "pids": tmp_path / "p"})
+    fds = group.open()
+    assert not any(os.get_inheritable(fd) for fd in fds)
+    cgroup.admit(fds, 4711)
+    assert {(tmp_path / name / "cgroup.procs").read_text() for name in "mp"} == {"4711"}
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fds[0])
+
+
+def test_a_real_sandbox_has_a_group_of_its_own_while_it_lives():
+    hierarchies = cgroup.find()
+    if hierarchies is None:
+        pytest.skip("this host lets us use no control groups")
+    parents = set(hierarchies.parents.values())
+    with atoll.create_sandbox() as one, atoll.create_sandbox() as other:
+        for box in (one, other):
+            box.execute("import subprocess; child = subprocess.Popen(['sleep', '300'])")
+        for parent in parents:
+            groups = _groups(parent)
+            members = [set((group / "cgroup.procs").read_text().split()) for group in groups]
+            assert len(groups) == 2
+            assert all(len(member) == 3 for member in members), members  # init, guest, its child
+            assert not members[0] & members[1]
+            known = set(map(str, meter.processes(warden.pid)))
+            assert members[0] | members[1] <= known
+        memory = hierarchies.parents["memory"]
+        file = "memory.max" if hierarchies.version == 2 else "memory.limit_in_bytes"
+        limit = one._box.policy.memory_bytes + cgroup.RUNTIME_MEMORY
+        assert {int((group / file).read_text()) for group in _groups(memory)} == {limit}
+    for parent in parents:
+        assert _goes_away(lambda parent=parent: _groups(parent))
+
+
+def _groups(parent: Path) -> list[Path]:
+    return list(parent.glob(f"{cgroup.PREFIX}{warden.pid}-*"))
+
+
+def _goes_away(look) -> bool:
+    end = time.monotonic() + 5
+    while look() and time.monotonic() < end:
+        time.sleep(0.05)
+    return not look()
+
+
+def _files(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def _unused_pid() -> int:
+    return int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
