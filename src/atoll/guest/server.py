@@ -11,6 +11,7 @@ from . import context as context_file
 from . import delta, helpers, repl, rpc, values
 from .bridge import Bridge, FailedQuery
 from .channel import ChannelClosedError, HostCallError
+from .memory import MemoryFence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Server:
         self._channel, self._gate, self._streams, self._folder = channel, gate, streams, folder
         self._repl = repl.Repl()
         self._bridge = Bridge(channel, self._context)
-        self._files: delta.Snapshot = {}
+        self._memory = MemoryFence(None)
         self._pid = os.getpid()
         self._methods: dict[str, Handler] = {
             "initialize": self._initialize,
@@ -65,6 +66,7 @@ class Server:
 
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         self._offer_names(params.get("tools", []))
+        self._memory = MemoryFence(params.get("memory_bytes"))
         shared = False
         if "context" in params:
             value, shared = _load_context(params["context"])
@@ -98,6 +100,7 @@ class Server:
     def _execute(self, params: dict[str, Any]) -> dict[str, Any]:
         before = delta.scan(self._folder)
         self._streams.renew()
+        self._memory.renew()
         started, cpu = time.perf_counter(), time.process_time()
         outcome: dict[str, Any] = self._gate.run(
             lambda: self._repl.run(params["code"]), _late_interrupt

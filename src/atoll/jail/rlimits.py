@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 STACK = 8 << 20
 PENDING_SIGNALS = 256
-MAPPED_CODE = 1 << 30
-"""Address space for shared libraries, which is no memory of the guest's."""
+RESERVED = 2 << 30
+MAPPED = 4 << 30
 
 
 def apply(limits: Limits, *, jailed: bool) -> None:
@@ -38,10 +38,10 @@ def _table(limits: Limits, *, jailed: bool) -> list[tuple[int, int]]:
     if limits.file_size is not None:
         table.append((resource.RLIMIT_FSIZE, limits.file_size))
     if limits.memory is not None:
-        # DATA counts private writable memory, so code sees a MemoryError before the kernel
-        # has to kill; AS catches shared mappings, with room for code and the context.
-        table.append((resource.RLIMIT_DATA, limits.memory))
-        table.append((resource.RLIMIT_AS, limits.memory + limits.context + MAPPED_CODE))
+        # Bounds for one process, with room for what libraries reserve and never touch; what is
+        # really used, by all of them, is for the control group or the warden's meter to count.
+        table.append((resource.RLIMIT_DATA, limits.memory + RESERVED))
+        table.append((resource.RLIMIT_AS, limits.memory + limits.context + MAPPED))
     if limits.processes is not None and jailed:  # elsewhere it would count the user's processes
         table.append((resource.RLIMIT_NPROC, limits.processes + RUNTIME_PROCESSES))
     return table

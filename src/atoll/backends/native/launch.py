@@ -123,6 +123,7 @@ async def _hello(
     config: REPLConfig, lease: Lease, channel: HostChannel, context: Any, shared: Context | None
 ) -> dict[str, Any]:
     params: dict[str, Any] = {"tools": sorted(config.tools)}
+    params["memory_bytes"] = config.policy.memory_bytes
     if shared is not None:
         params["context"] = shared.describe(CONTEXT_FD)
     elif context is not None:
