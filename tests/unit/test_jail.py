@@ -139,14 +139,13 @@ def test_this_test_s_own_file_is_not_there(look):
     assert look(f"os.path.exists({str(Path(__file__).resolve())!r})") is False
 
 
-def test_folders_on_the_way_to_the_interpreter_show_nothing_else(look):
+def test_folders_on_the_way_to_the_interpreter_cannot_be_listed(look, fails):
     """A prefix such as /home/me/venv must not make /home/me visible."""
-    for prefix in look("[sys.prefix, sys.base_prefix]"):
-        if prefix.startswith("/usr"):
-            continue
+    prefixes = look("[sys.prefix, sys.base_prefix]")
+    for prefix in prefixes:
         parent = os.path.dirname(prefix)
-        inside = set(look(f"os.listdir({parent!r})"))
-        assert inside < set(os.listdir(parent)) or len(os.listdir(parent)) == 1
+        if not any(f"{parent}/".startswith(f"{one}/") for one in (*prefixes, "/usr")):
+            assert fails(f"os.listdir({parent!r})") == "PermissionError"
 
 
 def test_there_are_no_devices_but_the_harmless_ones(look):
@@ -298,7 +297,7 @@ def test_subprocesses(look):
 
 
 def test_fork_and_threads(look):
-    fork = "pid = os.fork()\nif pid == 0: os._exit(7)\nos.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])"
+    fork = "pid = os.fork()\nif pid == 0: os._exit(7)\nos.waitpid(pid, 0)[1] >> 8"
     assert look(fork) == 7
     threads = """
 from concurrent.futures import ThreadPoolExecutor
@@ -385,15 +384,15 @@ mode, total
 def test_time_zones_and_locales(look):
     code = """
 import datetime, locale, time
-now = time.time()
 locale.setlocale(locale.LC_ALL, 'C.UTF-8')
-abs(now - datetime.datetime.now(datetime.timezone.utc).timestamp()) < 5, locale.getpreferredencoding()
+difference = time.time() - datetime.datetime.now(datetime.timezone.utc).timestamp()
+abs(difference) < 5, locale.getpreferredencoding()
 """
     fine, encoding = look(code)
     assert (fine, encoding.upper()) == (True, "UTF-8")
     if Path("/usr/share/zoneinfo/Europe/Berlin").exists():
-        zone = "import zoneinfo; str(zoneinfo.ZoneInfo('Europe/Berlin').utcoffset(datetime.datetime(2024, 7, 1)))"
-        assert look(zone) == "2:00:00"
+        look("import zoneinfo; berlin = zoneinfo.ZoneInfo('Europe/Berlin')")
+        assert look("str(berlin.utcoffset(datetime.datetime(2024, 7, 1)))") == "2:00:00"
     assert look("open('/app/ä.txt', 'w').write('ß'); os.listdir('/app')") == ["ä.txt"]
     look("os.remove('/app/ä.txt')")
 
@@ -401,14 +400,17 @@ abs(now - datetime.datetime.now(datetime.timezone.utc).timestamp()) < 5, locale.
 def test_archives_and_copies(look):
     code = """
 import shutil, tarfile, zipfile, gzip
-os.makedirs('tree/sub'); open('tree/sub/a.txt', 'w').write('a' * 1000); os.symlink('sub/a.txt', 'tree/link')
-os.link('tree/sub/a.txt', 'tree/hard')
+os.makedirs('tree/sub')
+open('tree/sub/a.txt', 'w').write('a' * 1000)
+os.symlink('sub/a.txt', 'tree/link'); os.link('tree/sub/a.txt', 'tree/hard')
 shutil.make_archive('one', 'gztar', '.', 'tree'); shutil.make_archive('two', 'zip', '.', 'tree')
-tarfile.open('one.tar.gz').extractall('out', filter='data') if hasattr(tarfile, 'data_filter') else tarfile.open('one.tar.gz').extractall('out')
+options = {'filter': 'data'} if hasattr(tarfile, 'data_filter') else {}
+tarfile.open('one.tar.gz').extractall('out', **options)
 zipfile.ZipFile('two.zip').extractall('out2')
 shutil.copytree('tree', 'copy', symlinks=True); shutil.move('copy', 'moved')
 os.chmod('moved/sub', 0o700); os.utime('moved/sub/a.txt', (1, 1))
-found = (open('out/tree/sub/a.txt').read() == open('out2/tree/sub/a.txt').read(), os.readlink('moved/link'))
+texts = [open(folder + '/tree/sub/a.txt').read() for folder in ('out', 'out2')]
+found = (texts[0] == texts[1], os.readlink('moved/link'))
 for name in os.listdir('.'):
     shutil.rmtree(name) if os.path.isdir(name) else os.remove(name)
 found, shutil.disk_usage('/app').total > 0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_MESSAGE_BYTES = 32 << 20
 MAX_DEPTH = 256
-MAX_ITEMS = 1_000_000
+MAX_ITEMS = 500_000
 
 PARSE_ERROR = -32700
 METHOD_NOT_FOUND = -32601
@@ -56,6 +56,7 @@ class _ScannerSettings:
     parse_constant = staticmethod(_refuse_constant)
 
 
+# It raises SystemError instead of JSONDecodeError while nobody has imported json.decoder.
 _scan = make_scanner(_ScannerSettings)  # type: ignore[arg-type]
 _chunks = make_encoder(
     None, _refuse_object, encode_basestring_ascii, None, ":", ",", False, False, False
@@ -89,6 +90,10 @@ def encode(message: Message) -> bytes:
         raise MessageTooLargeError(
             "the message has {:,} bytes; the limit is {:,}".format(len(line), MAX_MESSAGE_BYTES)
         )
+    try:
+        check_structure(line)
+    except ProtocolError as exc:
+        raise MessageTooLargeError(str(exc)) from None
     return line + b"\n"
 
 
@@ -98,7 +103,7 @@ def decode(line: bytes) -> Message:
     try:
         text = line.decode("ascii")
         message, end = _scan(text, 0)
-    except (ValueError, RecursionError, StopIteration) as exc:
+    except (ValueError, RecursionError, StopIteration, SystemError) as exc:
         raise ProtocolError("not JSON: {}".format(str(exc)[:200])) from None
     if text[end:].strip():
         raise ProtocolError("more than one value in a line")
@@ -107,10 +112,10 @@ def decode(line: bytes) -> Message:
 
 
 def check_structure(line: bytes) -> None:
-    """Refuse too deep or too many values, told without parsing and in linear time."""
+    """Refuse too deep or too many values, told without parsing, in linear and little time."""
     if line.count(b"[") + line.count(b"{") <= MAX_DEPTH and line.count(b",") <= MAX_ITEMS:
         return
-    outside = _without_strings(line)
+    outside = _outside_strings(line)
     brackets = outside.translate(_OPEN_AS_ONE, _ALL_BUT_BRACKETS)
     if len(brackets) // 2 + outside.count(b",") > MAX_ITEMS:
         raise ProtocolError("more than {:,} values".format(MAX_ITEMS))
@@ -121,10 +126,12 @@ def check_structure(line: bytes) -> None:
             raise ProtocolError("nested deeper than {}".format(MAX_DEPTH))
 
 
-def _without_strings(line: bytes) -> bytes:
-    import re
-
-    return re.sub(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', b"", line, flags=re.DOTALL)
+def _outside_strings(line: bytes) -> bytes:
+    """What of a line is not in quotes. (A regular expression would take seconds.)"""
+    bare = line.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in line else line
+    if bare.count(b'"') > 2 * MAX_ITEMS:
+        raise ProtocolError("more than {:,} strings".format(MAX_ITEMS))
+    return b"".join(bare.split(b'"')[::2])
 
 
 def _check_shape(message: Any) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 MAX_DEPTH = 100
-MAX_ITEMS = 1_000_000
+MAX_ITEMS = 500_000
 MAX_BYTES = 24 << 20
 MAX_REPR = 10_000
 MAX_COLLISIONS = 100

@@ -168,7 +168,8 @@ def _open_workspace(spec: JailSpec, mapped_owner: int | None) -> int | None:
         return None
     tree = sys.clone_tree(spec.workspace)
     if mapped_owner is not None:
-        namespace = users.idmap_namespace(Path(spec.workspace).stat().st_uid, mapped_owner)
+        owner = os.stat(spec.workspace)
+        namespace = users.idmap_namespace(owner.st_uid, owner.st_gid, mapped_owner)
         sys.map_mount_ids(tree, namespace)
         os.close(namespace)
     return tree

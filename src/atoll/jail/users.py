@@ -55,8 +55,8 @@ def become_guest(host_uid: int | None, proc_fd: int) -> None:
     _write_maps(proc_fd, uid, gid)
 
 
-def idmap_namespace(disk_uid: int, host_uid: int) -> int:
-    """A user namespace that shows files of `disk_uid` as files of `host_uid` (root only)."""
+def idmap_namespace(disk_uid: int, disk_gid: int, host_uid: int) -> int:
+    """A user namespace that shows files of one owner as files of `host_uid` (root only)."""
     ready_read, ready_write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -66,8 +66,8 @@ def idmap_namespace(disk_uid: int, host_uid: int) -> int:
         os._exit(0)
     try:
         seen_as = os.read(ready_read, 32).decode()  # /proc is the host's, our numbers are not
-        for kind in ("uid_map", "gid_map"):
-            _write(os.open(f"/proc/{seen_as}/{kind}", os.O_WRONLY), f"{disk_uid} {host_uid} 1")
+        for kind, disk in (("uid_map", disk_uid), ("gid_map", disk_gid)):
+            _write(os.open(f"/proc/{seen_as}/{kind}", os.O_WRONLY), f"{disk} {host_uid} 1")
         return os.open(f"/proc/{seen_as}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.kill(child, signal.SIGKILL)
