@@ -222,7 +222,7 @@ class GuestSession:
         if not stopped and not self._violation:  # it ended by itself, and how is being told
             await asyncio.wait({self._process.ended}, timeout=GRACE_SECONDS)
         self._process.kill()  # it may live on with a closed channel
-        report = await self._process.ended
+        report = await asyncio.shield(self._process.ended)
         lost = {"state_lost": True, "memory_used_bytes": report.peak_memory}
         if stopped:
             return {**self._stop_fields(stopped, timeout_ms), **lost}

@@ -127,7 +127,7 @@ def check_structure(line: bytes) -> None:
 
 
 def _outside_strings(line: bytes) -> bytes:
-    """What of a line is not in quotes. (A regular expression would take seconds.)"""
+    """What of a line is not in quotes; a regular expression would take seconds."""
     bare = line.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in line else line
     if bare.count(b'"') > 2 * MAX_ITEMS:
         raise ProtocolError("more than {:,} strings".format(MAX_ITEMS))

@@ -184,7 +184,9 @@ def _mounts(mountinfo: Path) -> dict[str, Path]:
 
 
 def _own_paths(file: Path) -> dict[str, str]:
-    paths = {}
+    paths: dict[str, str] = {}
+    if not file.exists():
+        return paths  # a kernel without control groups
     for line in file.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         for controller in controllers.split(","):

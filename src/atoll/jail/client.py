@@ -79,9 +79,9 @@ class Lease:
         message = json.loads(data)
         event = message.pop("event")
         if event == "started":
-            self.started.set_result(message)
+            _settle(self.started, message)
         elif event == "usage":
-            self._usage.pop(0).set_result(message["cpu_seconds"])
+            _settle(self._usage.pop(0), message["cpu_seconds"])
         elif event == "failed":
             step, _, reason = message["reason"].partition(": ")
             self._fail(SandboxStartError(step, reason or step))
@@ -99,7 +99,7 @@ class Lease:
         if not self.started.done():
             self._fail(SandboxStartError("start", f"it ended at once: {report}"))
             return
-        self.ended.set_result(report)
+        _settle(self.ended, report)
         self._detach()
 
     def _fail(self, error: SandboxError) -> None:
@@ -116,6 +116,12 @@ class Lease:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
+
+
+def _settle(future: asyncio.Future[Any], value: Any) -> None:
+    """Unless whoever waited was cancelled, and the future with it."""
+    if not future.done():
+        future.set_result(value)
 
 
 class WardenClient:
@@ -152,15 +158,19 @@ class WardenClient:
 
     def _send(self, data: bytes, rights: list[tuple[int, int, array.array[int]]]) -> None:
         with self._lock:
-            self._ensure()
-            assert self._control is not None
-            self._control.sendmsg([data], rights)
+            try:
+                self._ensure().sendmsg([data], rights)
+            except ConnectionError:  # it is about to end: its socket goes before its process
+                self._forget()
+                self._ensure().sendmsg([data], rights)
 
-    def _ensure(self) -> None:
+    def _ensure(self) -> socket.socket:
         if self._owner != os.getpid():  # we are a fork: the parent's warden is not ours
+            if self._control is not None:
+                self._control.close()
             self._process = self._control = None
-        if self._process is not None and self._process.poll() is None:
-            return
+        if self._control is not None and self._process and self._process.poll() is None:
+            return self._control
         self._forget()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
@@ -168,6 +178,7 @@ class WardenClient:
             self._process = _start(theirs.fileno())
         self._control, self._owner = ours, os.getpid()
         atexit.register(self.stop)
+        return ours
 
     def _forget(self) -> None:
         if self._control is not None:

@@ -139,7 +139,7 @@ async def _try(*, jailed: bool) -> str:
     null = os.open(os.devnull, os.O_RDWR)
     try:
         lease = warden.request(spec, [null] * 4)
-        report = await lease.ended
+        report = await asyncio.shield(lease.ended)
     except SandboxError as exc:
         return str(exc)
     finally:

@@ -37,8 +37,12 @@ class Ward:
     ) -> None:
         self.spec, self.lease, self.cgroup, self._selector = spec, lease, group, selector
         self.private_folder = None if spec.jailed or spec.workspace else tempfile.mkdtemp("-atoll")
-        self._status, self.status_write = os.pipe2(os.O_CLOEXEC)
-        self.lifeline_read, self._lifeline = os.pipe2(os.O_CLOEXEC)
+        try:
+            self._status, self.status_write, self.lifeline_read, self._lifeline = _two_pipes()
+        except OSError:
+            if self.private_folder:
+                os.rmdir(self.private_folder)
+            raise
         self._starter = self._pid = 0
         self._pidfd: int | None = None
         self._killed = self._reaped = self._over_memory = False
@@ -56,8 +60,17 @@ class Ward:
         self._watch(self.lease.fileno(), self._on_command)
         self._watch(self._status, self._on_status)
 
+    def abandon(self) -> None:
+        """Nothing was forked after all."""
+        if self.private_folder:
+            os.rmdir(self.private_folder)
+        for fd in (self._status, self.status_write, self.lifeline_read, self._lifeline):
+            os.close(fd)
+
     def _on_status(self) -> None:
         """Read what the jail reports. Without a root of its own that ends when it executes."""
+        if self._status not in self._selector.get_map():
+            return  # read to its end by _on_exit, in the same round
         data = os.read(self._status, 65536)
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
@@ -188,11 +201,22 @@ class Ward:
     def _signal(self, number: signal.Signals) -> None:
         if self._reaped:
             return  # the number may be somebody else's by now
-        target = self._pid or (self._starter if number == signal.SIGKILL else 0)
-        if target:
+        # Never the starter: killed between its fork and its report, it would leave a pid 1 that
+        # nobody knows and nobody waits for. It reports within milliseconds; see _note.
+        if self._pid:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(target, number)
+                os.kill(self._pid, number)
 
     def _tell(self, event: str, **fields: Any) -> None:
         with contextlib.suppress(OSError):
             self.lease.send(json.dumps({"event": event, **fields}).encode())
+
+
+def _two_pipes() -> tuple[int, int, int, int]:
+    first = os.pipe2(os.O_CLOEXEC)
+    try:
+        return (*first, *os.pipe2(os.O_CLOEXEC))
+    except OSError:
+        for fd in first:
+            os.close(fd)
+        raise

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import array
 import contextlib
+import errno
 import json
 import os
+import resource
 import selectors
 import signal
 import socket
+import stat
 import sys
 import traceback
 from typing import NoReturn
@@ -32,6 +35,8 @@ def main(control_fd: int) -> NoReturn:
     """Serve the host on the other end of `control_fd` until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a jail takes four
     Warden(socket.socket(fileno=control_fd)).serve()
     sys.exit(0)
 
@@ -43,6 +48,9 @@ class Warden:
         self._control = control
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, self._on_request)
+        # A fork of the host holds copies of its sockets, so their end is not the host's end.
+        self._host = os.pidfd_open(os.getppid())
+        self._selector.register(self._host, selectors.EVENT_READ, self._close)
         self._wards: set[Ward] = set()
         self._open = True
         self._count = 0
@@ -70,14 +78,20 @@ class Warden:
     def _on_request(self) -> None:
         fds = array.array("i")
         room = socket.CMSG_SPACE(len(FD_NAMES) * fds.itemsize)
-        data, ancillary, _, _ = self._control.recvmsg(MAX_REQUEST, room, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _ = self._control.recvmsg(
+            MAX_REQUEST, room, socket.MSG_CMSG_CLOEXEC
+        )
         if not data:
             self._close()
             return
         for _, _, received in ancillary:
             fds.frombytes(received)
+        if not fds:
+            return  # no descriptor is left for the lease: its end tells the host
         lease = socket.socket(fileno=fds[0])
         try:
+            if flags & socket.MSG_CTRUNC:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # noqa: TRY301
             self._admit(JailSpec.from_json(data), lease, list(fds[1:]))
         except Exception:  # noqa: BLE001 - one bad request must not take the others down
             with contextlib.suppress(OSError):
@@ -89,23 +103,31 @@ class Warden:
                 os.close(fd)
 
     def _close(self) -> None:
+        if not self._open:
+            return
         self._open = False
         self._selector.unregister(self._control)
+        self._selector.unregister(self._host)
         for ward in self._wards:
             ward.kill()
 
     def _admit(self, spec: JailSpec, lease: socket.socket, guest_fds: list[int]) -> None:
         self._count += 1
-        ward = Ward(spec, lease, self._new_group(spec), self._selector)
-        jail = steps.Jail(
-            spec=spec,
-            cgroup=ward.cgroup,
-            host_uid=users.pick_host_uid() if self._may_switch and spec.jailed else None,
-            folder=steps.folder_of(spec, ward.private_folder),
-        )
-        pid = os.fork()
-        if pid == 0:
-            _become_jail(jail, guest_fds, ward.status_write, ward.lifeline_read)
+        with contextlib.ExitStack() as undo:
+            if group := self._new_group(spec):
+                undo.callback(group.remove)
+            ward = Ward(spec, lease, group, self._selector)
+            undo.callback(ward.abandon)
+            jail = steps.Jail(
+                spec=spec,
+                cgroup=group,
+                host_uid=users.pick_host_uid() if self._may_switch and spec.jailed else None,
+                folder=steps.folder_of(spec, ward.private_folder),
+            )
+            pid = os.fork()
+            if pid == 0:
+                _become_jail(jail, guest_fds, ward.status_write, ward.lifeline_read)
+            undo.pop_all()
         ward.forked(pid)
         self._wards.add(ward)
 
@@ -139,6 +161,8 @@ def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
 
 def _become_init(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int) -> NoReturn:
     steps.take(steps.OUTER, jail)
+    if jail.host_uid is not None:
+        _hand_over(guest_fds, jail.host_uid)
     go_read, go_write = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid:
@@ -155,6 +179,16 @@ def _become_init(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
     os.close(go_read)
     init.report(status, "built")
     init.run(jail.spec, guest_fds, status, lifeline)
+
+
+def _hand_over(fds: list[int], owner: int) -> None:
+    """Pipes become the guest's, so that it can open /dev/stdout and /dev/stderr by name.
+
+    SECURITY: nothing but a pipe; a file of the host's keeps its owner.
+    """
+    for fd in fds:
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            os.fchown(fd, owner, owner)
 
 
 def _drop_inherited(keep: set[int]) -> None:

@@ -137,7 +137,7 @@ async def _hello(
         reason = f"the guest did not answer within {START_SECONDS} s"
         raise SandboxStartError("initialize", reason) from None
     except (ChannelEndedError, RemoteError) as exc:
-        report = await lease.ended  # raises what the warden knows better
+        report = await asyncio.shield(lease.ended)  # raises what the warden knows better
         raise SandboxStartError("guest", f"{exc}; {report}") from None
     return answer if isinstance(answer, dict) else {}
 
