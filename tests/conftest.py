@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import atoll
 from atoll.backends import registry
+from atoll.jail.client import warden
 
 Open = Callable[..., atoll.SyncSandbox]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*capabilities): what a ring must be able to do")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """After every test, no jail of this process is left: whoever opens a sandbox destroys it."""
+    before = _jails()
+    yield
+    end = time.monotonic() + 3
+    while (left := _jails() - before) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not left, f"jails left behind: {left}"
+
+
+def _jails() -> set[str]:
+    try:
+        return set(Path(f"/proc/{warden.pid}/task/{warden.pid}/children").read_text().split())
+    except OSError:
+        return set()
 
 
 @pytest.fixture(params=registry.names())

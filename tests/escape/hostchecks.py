@@ -30,7 +30,7 @@ MIB = 1 << 20
 END_SECONDS = 1.0
 FREED_SECONDS = 5.0
 SLACK_BYTES = 64 * MIB
-SLOWER_AT_MOST = 500
+SLOWER_AT_MOST = 2000
 PAUSE_SECONDS = 0.02
 RSS_GROWTH = 96 * MIB
 """Twice the caps of stdout and stderr, as bytes and as text."""
