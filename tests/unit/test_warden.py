@@ -264,7 +264,7 @@ async def test_a_measurement_that_nobody_waits_for_any_more_is_no_error(caplog):
             asking = asyncio.ensure_future(box._guest.lease.cpu_seconds())
             await asyncio.sleep(0)
             asking.cancel()
-        assert await box._guest.lease.cpu_seconds() > 0
+        assert await box._guest.lease.cpu_seconds() >= 0
     assert [one for one in caplog.records if one.levelno >= logging.ERROR] == []
 
 
