@@ -47,6 +47,7 @@ class HostChannel:
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._ended: ChannelEndedError | None = None
+        self._deaf = self._writing = False
         self.ready: asyncio.Future[None] = self._loop.create_future()
         for fd in (read_fd, write_fd):
             os.set_blocking(fd, False)
@@ -155,7 +156,8 @@ class HostChannel:
     def _send(self, line: bytes) -> None:
         self._outbox += line
         self._flush()
-        if len(self._outbox) > MAX_OUTBOX:  # it asks and does not read: hear no more until it does
+        if len(self._outbox) > MAX_OUTBOX and not self._deaf:
+            self._deaf = True  # it asks and does not read: hear no more until it does
             self._loop.remove_reader(self._read_fd)
 
     def _flush(self) -> None:
@@ -164,9 +166,17 @@ class HostChannel:
                 del self._outbox[: os.write(self._write_fd, self._outbox[:CHUNK])]
         except BlockingIOError:
             self._loop.add_writer(self._write_fd, self._flush)
+            self._writing = True
             return
         except OSError:
             self._outbox.clear()  # the reader will see the end
-        self._loop.remove_writer(self._write_fd)
-        if not self._ended:
+        self._caught_up()
+
+    def _caught_up(self) -> None:
+        """All is written: no need to wait for room, and a reason to listen again."""
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._write_fd)
+        if self._deaf and not self._ended:
+            self._deaf = False
             self._loop.add_reader(self._read_fd, self._on_readable)

@@ -28,7 +28,8 @@ class LogEvent:
 
 Sink = Callable[[LogEvent], None]
 
-logging.getLogger("atoll").addHandler(logging.NullHandler())  # quiet until somebody listens
+_LOGGER = logging.getLogger("atoll")
+_LOGGER.addHandler(logging.NullHandler())  # quiet until somebody listens
 
 
 def to_stdlib(event: LogEvent) -> None:
@@ -36,9 +37,8 @@ def to_stdlib(event: LogEvent) -> None:
 
     JSON escapes control characters, so nothing a guest chose can forge a second record.
     """
-    logger = logging.getLogger("atoll")
-    if logger.isEnabledFor(event.level):
-        logger.log(event.level, "%s", json.dumps({"event": event.name, **event.fields}))
+    if _LOGGER.isEnabledFor(event.level):
+        _LOGGER.log(event.level, "%s", json.dumps({"event": event.name, **event.fields}))
 
 
 class SandboxLogger:
@@ -76,7 +76,7 @@ class SandboxLogger:
 
     def _heard(self, level: int) -> bool:
         """Whether anybody listens; a sink of the caller's always does."""
-        return self._sink is not to_stdlib or logging.getLogger("atoll").isEnabledFor(level)
+        return self._sink is not to_stdlib or _LOGGER.isEnabledFor(level)
 
     def _emit(self, name: str, level: int, **fields: Any) -> None:
         self._sink(LogEvent(name=name, level=level, fields=fields))

@@ -7,6 +7,8 @@ is only reserved now. The walls that hold against hostile code are outside: cont
 
 from __future__ import annotations
 
+import os
+
 MARGIN = 64 << 20
 _RESIDENT, _SHARED, _DATA = 1, 2, 5
 
@@ -37,7 +39,10 @@ def _only_reserved() -> int:
     """Bytes that are mapped to be written and not in memory."""
     import resource
 
-    with open("/proc/self/statm") as file:
-        pages = [int(field) for field in file.read().split()]
+    fd = os.open("/proc/self/statm", os.O_RDONLY)
+    try:
+        pages = [int(field) for field in os.read(fd, 200).split()]
+    finally:
+        os.close(fd)
     held = pages[_RESIDENT] - pages[_SHARED]
     return max(0, pages[_DATA] - held) * resource.getpagesize()

@@ -61,18 +61,19 @@ class Repl:
 
     def _remember(self, name: str, code: str) -> None:
         """Keep the source of recent cells for tracebacks; linecache is costly, so when needed."""
+        old = "<cell {}>".format(self._count - KEPT_CELLS)
         self._sources[name] = code
-        self._sources.pop("<cell {}>".format(self._count - KEPT_CELLS), None)
+        self._sources.pop(old, None)
         if "linecache" in sys.modules or any(word in code for word in SOURCE_READERS):
             self._publish_sources()
+            sys.modules["linecache"].cache.pop(old, None)
 
     def _publish_sources(self) -> None:
         import linecache
 
-        linecache.cache.pop("<cell {}>".format(self._count - KEPT_CELLS), None)
-        for name, code in self._sources.items():
-            if name not in linecache.cache:
-                linecache.cache[name] = (len(code), None, code.splitlines(True), name)
+        while self._sources:
+            name, code = self._sources.popitem()
+            linecache.cache[name] = (len(code), None, code.splitlines(True), name)
 
     def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
         """The outcome of a cell that raised; the traceback goes to stderr."""
