@@ -50,7 +50,7 @@ def _refuse_object(value: Any) -> None:
 
 class _ScannerSettings:
     strict = True
-    object_hook = object_pairs_hook = None
+    object_hook = object_pairs_hook = array_hook = None
     parse_float = float
     parse_int = int
     parse_constant = staticmethod(_refuse_constant)
