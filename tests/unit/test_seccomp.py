@@ -190,23 +190,23 @@ def test_a_socket_of_an_ordinary_family_is_allowed(jail, family):
     "family", [0, 3, 4, 5, 9, 15, 16, 17, 21, 29, 30, 31, 38, 40, 41, 44, 45, 46, 0xFFFF]
 )
 def test_a_socket_of_another_family_is_refused(jail, family):
-    assert jail("socket", family, 1, 0) == refused(errno.EAFNOSUPPORT)
-    assert jail("socket", 1 << 32 | family, 1, 0) == refused(errno.EAFNOSUPPORT)
+    assert jail("socket", family, 1, 0) == refused(errno.EACCES)
+    assert jail("socket", 1 << 32 | family, 1, 0) == refused(errno.EACCES)
 
 
 def test_a_pair_of_sockets_is_of_the_unix_family(jail):
     assert jail("socketpair", socket.AF_UNIX, 1, 0) == ALLOW
     for family in (socket.AF_INET, socket.AF_INET6, 16, 30):
-        assert jail("socketpair", family, 1, 0) == refused(errno.EAFNOSUPPORT)
+        assert jail("socketpair", family, 1, 0) == refused(errno.EACCES)
 
 
-@pytest.mark.parametrize("option", [7, 8, 32, 33])  # SO_SNDBUF, SO_RCVBUF, SO_*BUFFORCE
+@pytest.mark.parametrize("option", [7, 8])  # SO_SNDBUF, SO_RCVBUF
 def test_asking_for_larger_socket_buffers_does_nothing(jail, confined, option):
     for ask in (jail, confined):
         assert ask("setsockopt", 3, SOL_SOCKET, option) == refused(0)
 
 
-@pytest.mark.parametrize("option", [26, 27, 50, 51, 52])  # SO_ATTACH_*, SO_DETACH_*
+@pytest.mark.parametrize("option", [26, 27, 32, 33, 50, 51, 52])  # ATTACH, BUFFORCE, DETACH
 def test_a_socket_takes_no_program_for_the_kernel(jail, confined, option):
     for ask in (jail, confined):
         assert ask("setsockopt", 3, SOL_SOCKET, option) == refused(errno.EPERM)

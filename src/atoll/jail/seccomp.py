@@ -30,8 +30,8 @@ _MODE_ARGUMENTS = {
     "mkdir": 1, "mkdirat": 2, "mknod": 1, "mknodat": 2,
 }  # fmt: skip
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
-_SOCKET_BUFFERS = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and their FORCE forms
-_SOCKET_FILTERS = (26, 27, 50, 51, 52)  # SO_ATTACH_* and SO_DETACH_*: programs for the kernel
+_SOCKET_BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
+_SOCKET_POWERS = (26, 27, 32, 33, 50, 51, 52)  # SO_ATTACH_*, SO_DETACH_*, SO_*BUFFORCE
 
 Instruction = tuple[int, int, int, int]
 
@@ -47,8 +47,8 @@ def jail_program() -> bytes:
     rules = _mode_rules() | {
         "clone": _refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
         "ioctl": _refuse_values(1, _TTY_INJECTION, errno.EPERM),
-        "socket": _only_values(0, _FAMILIES, errno.EAFNOSUPPORT),
-        "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EAFNOSUPPORT),
+        "socket": _only_values(0, _FAMILIES, errno.EACCES),
+        "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EACCES),
         "setsockopt": _socket_options(),
     }
     return _assemble(rules, denied=())
@@ -63,7 +63,7 @@ def confined_program() -> bytes:
     rules = _mode_rules() | {
         "clone": _need_bits(0, _CLONE_THREAD, errno.EPERM),
         "ioctl": _refuse_values(1, _TTY_INJECTION, errno.EPERM),
-        "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EAFNOSUPPORT),
+        "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EACCES),
         "setsockopt": _socket_options(),
         "kill": own,
         "tgkill": own,
@@ -80,7 +80,7 @@ def _socket_options() -> list[Instruction]:
     """No programs for the kernel, and buffers stay at their size: asking for more does nothing."""
     buffers = [(_EQUAL, 0, 1, option) for option in _SOCKET_BUFFERS]
     ignored = [step for test in buffers for step in (test, (_RETURN, 0, 0, refuse(0)))]
-    load, *filters = _refuse_values(2, _SOCKET_FILTERS, errno.EPERM)
+    load, *filters = _refuse_values(2, _SOCKET_POWERS, errno.EPERM)
     other_level = [_argument(1), (_EQUAL, 1, 0, socket.SOL_SOCKET), (_RETURN, 0, 0, _ALLOW)]
     return [*other_level, load, *ignored, *filters]
 
