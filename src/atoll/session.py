@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atoll.channel import HostChannel
-    from atoll.config import REPLConfig
+    from atoll.config import LineCallback, REPLConfig
     from atoll.types import EndReport
 
 GRACE_SECONDS = 0.25
@@ -71,14 +71,13 @@ class GuestSession:
         self._config, self._process, self._channel = config, process, channel
         self._loop = asyncio.get_running_loop()
         self._fds = output_fds
-        self._captures: list[OutputCapture] = []
         self._stop: asyncio.Future[Outcome | None] | None = None
         self._violation: str | None = None
         self.alive = True
         for index, fd in enumerate(output_fds):
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._on_output, index)
-        self._new_captures(streaming=False)
+        self._unheard = self._captures = self._make_captures(None, None)
 
     @property
     def dead(self) -> bool:
@@ -87,7 +86,7 @@ class GuestSession:
 
     async def execute(self, code: str, timeout_ms: float, **facts: Any) -> SandboxResult:
         """Run a cell; every fault of the guest's is in the result, and `facts` are."""
-        self._new_captures(streaming=True)
+        self._captures = self._make_captures(self._config.on_stdout, self._config.on_stderr)
         started = time.perf_counter()
         try:
             answer, stopped = await self._request("execute", {"code": code}, timeout_ms)
@@ -246,14 +245,14 @@ class GuestSession:
         limit = self._config.policy.memory_bytes
         return f"the sandbox used more than its {limit:,} bytes of memory and was ended"
 
-    def _new_captures(self, *, streaming: bool) -> None:
-        config, policy = self._config, self._config.policy
-        callbacks = (config.on_stdout, config.on_stderr) if streaming else (None, None)
-        sizes = (policy.stdout_max_bytes, policy.stderr_max_bytes)
-        self._captures = [
-            OutputCapture(max_bytes=size, max_chars=config.max_output_length, on_line=callback)
-            for size, callback in zip(sizes, callbacks, strict=True)
-        ]
+    def _make_captures(
+        self, on_stdout: LineCallback | None, on_stderr: LineCallback | None
+    ) -> tuple[OutputCapture, OutputCapture]:
+        policy, chars = self._config.policy, self._config.max_output_length
+        return (
+            OutputCapture(max_bytes=policy.stdout_max_bytes, max_chars=chars, on_line=on_stdout),
+            OutputCapture(max_bytes=policy.stderr_max_bytes, max_chars=chars, on_line=on_stderr),
+        )
 
     def _on_output(self, index: int) -> int:
         try:
@@ -276,7 +275,7 @@ class GuestSession:
 
     def _collect(self) -> dict[str, Any]:
         (stdout, cut_out), (stderr, cut_err) = (one.finish() for one in self._captures)
-        self._new_captures(streaming=False)
+        self._captures = self._unheard
         return {"stdout": stdout, "stderr": stderr, "truncated": cut_out or cut_err}
 
 

@@ -34,6 +34,8 @@ class Server:
         self._repl = repl.Repl()
         self._bridge = Bridge(channel, self._context)
         self._memory = MemoryFence(None)
+        self._files: delta.Snapshot = {}
+        self._private = False
         self._pid = os.getpid()
         self._methods: dict[str, Handler] = {
             "initialize": self._initialize,
@@ -49,6 +51,7 @@ class Server:
             try:
                 message = self._channel.next_request()
                 self._channel.send(self._answer(message))
+                self._memory.renew()  # while the host reads the answer
             except ChannelClosedError:
                 return
 
@@ -67,6 +70,7 @@ class Server:
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         self._offer_names(params.get("tools", []))
         self._memory = MemoryFence(params.get("memory_bytes"))
+        self._private = bool(params.get("private_folder"))  # nobody else puts files there
         shared = False
         if "context" in params:
             value, shared = _load_context(params["context"])
@@ -98,9 +102,8 @@ class Server:
         return self._repl.namespace.get("context")
 
     def _execute(self, params: dict[str, Any]) -> dict[str, Any]:
-        before = delta.scan(self._folder)
+        before = self._files if self._private else delta.scan(self._folder)
         self._streams.renew()
-        self._memory.renew()
         started, cpu = time.perf_counter(), time.process_time()
         outcome: dict[str, Any] = self._gate.run(
             lambda: self._repl.run(params["code"]), _late_interrupt
@@ -110,7 +113,8 @@ class Server:
         outcome["memory_bytes"] = _peak_memory()
         self._leave_if_child()
         self._streams.flush()
-        outcome["files"] = delta.compare(before, delta.scan(self._folder))
+        self._files = delta.scan(self._folder)
+        outcome["files"] = delta.compare(before, self._files)
         return outcome
 
     def _leave_if_child(self) -> None:

@@ -122,8 +122,11 @@ def _environment(interpreter: Interpreter) -> dict[str, str]:
 async def _hello(
     config: REPLConfig, lease: Lease, channel: HostChannel, context: Any, shared: Context | None
 ) -> dict[str, Any]:
-    params: dict[str, Any] = {"tools": sorted(config.tools)}
-    params["memory_bytes"] = config.policy.memory_bytes
+    params: dict[str, Any] = {
+        "tools": sorted(config.tools),
+        "memory_bytes": config.policy.memory_bytes,
+        "private_folder": config.workspace is None,
+    }
     if shared is not None:
         params["context"] = shared.describe(CONTEXT_FD)
     elif context is not None:
