@@ -46,14 +46,20 @@ class Server:
 
     def serve(self) -> None:
         """Answer requests until the host goes."""
+        self._prepare()
         self._channel.send(rpc.notification("ready", {"python": list(sys.version_info[:3])}))
         while True:
             try:
                 message = self._channel.next_request()
                 self._channel.send(self._answer(message))
-                self._memory.renew()  # while the host reads the answer
+                self._prepare()
             except ChannelClosedError:
                 return
+
+    def _prepare(self) -> None:
+        """Make the next cell's streams and limit good, while the host reads the last answer."""
+        self._streams.renew()
+        self._memory.renew()
 
     def _answer(self, message: rpc.Message) -> bytes:
         ident, method = message["id"], message["method"]
@@ -103,7 +109,6 @@ class Server:
 
     def _execute(self, params: dict[str, Any]) -> dict[str, Any]:
         before = self._files if self._private else delta.scan(self._folder)
-        self._streams.renew()
         started, cpu = time.perf_counter(), time.process_time()
         outcome: dict[str, Any] = self._gate.run(
             lambda: self._repl.run(params["code"]), _late_interrupt
@@ -126,7 +131,6 @@ class Server:
         name = params["name"]
         if name not in self._repl.namespace:
             return {"found": False}
-        self._streams.renew()
         return self._gate.run(  # type: ignore[no-any-return]
             lambda: {"found": True, "value": values.encode(self._repl.namespace[name])},
             lambda: {"interrupted": True},

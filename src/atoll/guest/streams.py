@@ -1,4 +1,4 @@
-"""Standard streams of guest code over descriptors 0, 1 and 2, made good before every cell.
+"""Standard streams of guest code over descriptors 0, 1 and 2, made good after every cell.
 
 Guest code may close, replace or redirect its streams; the next cell finds them whole again.
 """
