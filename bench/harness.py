@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import traceback
 from collections.abc import Callable
@@ -60,8 +61,10 @@ def _interleave(
     probes: dict[str, Probe], rounds: int, progress: Progress
 ) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {name: [] for name in probes}
+    order, dice = list(probes.items()), random.Random(1)
     for done in range(rounds + 1):
         progress(done, rounds)
-        for name, probe in probes.items():
+        dice.shuffle(order)  # whoever comes after another's clean-up is slower: let it be anyone
+        for name, probe in order:
             samples[name].append(probe())
     return {name: numbers[1:] for name, numbers in samples.items()}  # the first warmed up
