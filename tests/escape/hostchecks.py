@@ -31,6 +31,7 @@ END_SECONDS = 1.0
 FREED_SECONDS = 5.0
 SLACK_BYTES = 64 * MIB
 SLOWER_AT_MOST = 2000
+"""A stuck host, not a busy one: 500 holds alone, four test workers on two cores come to 700."""
 PAUSE_SECONDS = 0.02
 RSS_GROWTH = 96 * MIB
 """Twice the caps of stdout and stderr, as bytes and as text."""
