@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     from atoll.context import Context as Context
     from atoll.errors import AtollError as AtollError
     from atoll.errors import BackendUnavailableError as BackendUnavailableError
+    from atoll.errors import BusyError as BusyError
     from atoll.errors import ConfigError as ConfigError
+    from atoll.errors import ExecutionTimeoutError as ExecutionTimeoutError
     from atoll.errors import IsolationError as IsolationError
     from atoll.errors import LimitUnsupportedError as LimitUnsupportedError
     from atoll.errors import SandboxClosedError as SandboxClosedError
     from atoll.errors import SandboxError as SandboxError
+    from atoll.errors import SandboxLostError as SandboxLostError
     from atoll.errors import SandboxStartError as SandboxStartError
+    from atoll.errors import StateError as StateError
     from atoll.errors import UnknownBackendError as UnknownBackendError
+    from atoll.errors import UnsupportedError as UnsupportedError
     from atoll.errors import VariableError as VariableError
     from atoll.factory import create_sandbox as create_sandbox
     from atoll.guest.values import Opaque as Opaque
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from atoll.sandbox import Sandbox as Sandbox
     from atoll.sync import SyncSandbox as SyncSandbox
     from atoll.types import Artifact as Artifact
+    from atoll.types import Display as Display
     from atoll.types import SandboxResult as SandboxResult
 
 __version__ = "0.1.0"
@@ -56,6 +62,11 @@ _HOMES = {
     "SandboxError": "errors",
     "SandboxStartError": "errors",
     "UnknownBackendError": "errors",
+    "BusyError": "errors",
+    "ExecutionTimeoutError": "errors",
+    "SandboxLostError": "errors",
+    "StateError": "errors",
+    "UnsupportedError": "errors",
     "VariableError": "errors",
     "Opaque": "guest.values",
     "SandboxLogger": "log",
@@ -66,6 +77,7 @@ _HOMES = {
     "Sandbox": "sandbox",
     "SyncSandbox": "sync",
     "Artifact": "types",
+    "Display": "types",
     "SandboxResult": "types",
 }
 

@@ -30,6 +30,8 @@ class REPLConfig:
     backend: str = "auto"
     context: Any = None
     """Text or a JSON-like value, or a Context made of one; the guest's variable `context`."""
+    state: bytes | None = None
+    """What save() returned: the session starts with its variables and files."""
     min_isolation: Isolation | None = None
     """The weakest level to accept; unset: JAILED for `auto`, the ring's own level otherwise."""
     timeout_ms: float = DEFAULT_TIMEOUT_MS

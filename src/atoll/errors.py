@@ -9,12 +9,19 @@ AtollError
 └── SandboxError                a sandbox failed as such
     ├── SandboxStartError       it could not be started
     ├── SandboxClosedError      it has been destroyed
+    ├── SandboxLostError        what it ran in was killed from outside (retryable)
+    ├── BusyError               too much is waiting already (retryable)
+    ├── UnsupportedError        the ring has no such power
+    ├── StateError              a saved state that cannot be made, read or trusted
+    ├── ExecutionTimeoutError   an execution was ended at its deadline (one-shot interfaces)
     └── VariableError           a variable's value cannot be handed over
+
+An error whose `retryable` is true left nothing half done: the same call may be made again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
 
 class AtollError(Exception):
     """Any error of Atoll's own."""
+
+    retryable: ClassVar[bool] = False
 
 
 class ConfigError(AtollError, ValueError):
@@ -75,6 +84,34 @@ class SandboxClosedError(SandboxError):
 
     def __init__(self, what: str = "the sandbox has been destroyed") -> None:
         super().__init__(what)
+
+
+class SandboxLostError(SandboxError):
+    """The process that held the sandbox was killed from outside; what ran in it is lost."""
+
+    retryable = True
+
+
+class BusyError(SandboxError):
+    """The queue is full: nothing was started."""
+
+    retryable = True
+
+
+class UnsupportedError(SandboxError):
+    """A power that the ring does not declare."""
+
+    def __init__(self, backend: str, capability: str) -> None:
+        self.backend, self.capability = backend, capability
+        super().__init__(f"backend {backend!r} cannot {capability}: see its capabilities")
+
+
+class StateError(SandboxError):
+    """A saved state that cannot be made, read or trusted. The session's own state is untouched."""
+
+
+class ExecutionTimeoutError(SandboxError):
+    """An execution that was ended at its deadline."""
 
 
 class VariableError(SandboxError):

@@ -26,6 +26,7 @@ class Options(TypedDict, total=False):
 
     backend: str
     context: Any
+    state: bytes | None
     min_isolation: Isolation | str | None
     timeout_ms: float
     max_output_length: int

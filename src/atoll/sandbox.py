@@ -5,14 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
+from atoll.errors import UnsupportedError
 from atoll.log import SandboxLogger
-from atoll.policy import ExecutionPolicy, Isolation
+from atoll.policy import Capability, ExecutionPolicy, Isolation
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from atoll.policy import Capability
     from atoll.types import SandboxResult
 
 
@@ -32,8 +32,10 @@ class Sandbox(Protocol):
         """Start, with `context` as a variable of the guest. Again: start afresh."""
         ...
 
-    async def execute(self, code: str, *, timeout_ms: float | None = None) -> SandboxResult:
-        """Run a cell; variables live on to the next."""
+    async def execute(
+        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
+    ) -> SandboxResult:
+        """Run a cell; variables live on. With a `key` used before: its result, and no run."""
         ...
 
     async def validate_code(self, code: str) -> bool:
@@ -46,6 +48,26 @@ class Sandbox(Protocol):
 
     async def cancel(self) -> None:
         """Interrupt the running cell; nothing happens if none runs."""
+        ...
+
+    async def fork(self) -> Sandbox:
+        """A live clone with all that is in it, files too; each goes its own way from here."""
+        ...
+
+    async def checkpoint(self) -> str:
+        """Keep the session as it is now; the mark to roll back to."""
+        ...
+
+    async def rollback(self, mark: str) -> None:
+        """Be again as at the mark, which stays good."""
+        ...
+
+    async def branches(self) -> tuple[str, ...]:
+        """The marks that are kept, oldest first."""
+        ...
+
+    async def save(self) -> bytes:
+        """Variables and files as bytes for create_sandbox(state=...), here or elsewhere."""
         ...
 
     async def destroy(self) -> None:
@@ -70,7 +92,9 @@ class BaseSandbox(ABC):
         self.logger = logger or SandboxLogger()
 
     @abstractmethod
-    async def execute(self, code: str, *, timeout_ms: float | None = None) -> SandboxResult:
+    async def execute(
+        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
+    ) -> SandboxResult:
         """Run a cell."""
 
     @abstractmethod
@@ -91,6 +115,26 @@ class BaseSandbox(ABC):
 
     async def cancel(self) -> None:  # noqa: B027
         """A ring that cannot cancel does nothing; its capabilities say so."""
+
+    async def fork(self) -> BaseSandbox:
+        """A live clone; UnsupportedError where the ring declares no FORK."""
+        raise UnsupportedError(self.backend, Capability.FORK)
+
+    async def checkpoint(self) -> str:
+        """Keep the session as it is now."""
+        raise UnsupportedError(self.backend, Capability.FORK)
+
+    async def rollback(self, mark: str) -> None:  # noqa: ARG002
+        """Be again as at the mark."""
+        raise UnsupportedError(self.backend, Capability.FORK)
+
+    async def branches(self) -> tuple[str, ...]:
+        """The marks that are kept."""
+        raise UnsupportedError(self.backend, Capability.FORK)
+
+    async def save(self) -> bytes:
+        """Variables and files as bytes; UnsupportedError where the ring declares no SAVE."""
+        raise UnsupportedError(self.backend, Capability.SAVE)
 
     async def destroy(self) -> None:  # noqa: B027
         """A ring that holds nothing has nothing to let go."""

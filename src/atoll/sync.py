@@ -83,9 +83,11 @@ class SyncSandbox:
         """Start afresh, with `context` as a variable of the guest."""
         self._portal.run(self._box.initialize(context))
 
-    def execute(self, code: str, *, timeout_ms: float | None = None) -> SandboxResult:
-        """Run a cell; variables live on to the next."""
-        return self._portal.run(self._box.execute(code, timeout_ms=timeout_ms))
+    def execute(
+        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
+    ) -> SandboxResult:
+        """Run a cell; variables live on. With a `key` that was used before: its result again."""
+        return self._portal.run(self._box.execute(code, timeout_ms=timeout_ms, key=key))
 
     def validate_code(self, code: str) -> bool:
         """Whether the code compiles. Nothing of it runs."""
@@ -98,6 +100,26 @@ class SyncSandbox:
     def cancel(self) -> None:
         """Interrupt the running cell, from another thread; nothing happens if none runs."""
         self._portal.run(self._box.cancel())
+
+    def fork(self) -> SyncSandbox:
+        """A live clone with all that is in it, files too; each goes its own way from here."""
+        return SyncSandbox(self._portal.run(self._box.fork()))
+
+    def checkpoint(self) -> str:
+        """Keep the session as it is now; the mark to roll back to."""
+        return self._portal.run(self._box.checkpoint())
+
+    def rollback(self, mark: str) -> None:
+        """Be again as at the mark, which stays good."""
+        self._portal.run(self._box.rollback(mark))
+
+    def branches(self) -> tuple[str, ...]:
+        """The marks that are kept, oldest first."""
+        return self._portal.run(self._box.branches())
+
+    def save(self) -> bytes:
+        """Variables and files as bytes for create_sandbox(state=...), here or elsewhere."""
+        return self._portal.run(self._box.save())
 
     def destroy(self) -> None:
         """Let go of everything. Calling it twice is harmless."""

@@ -50,6 +50,14 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Display:
+    """A frame's HTML, a figure's PNG. The guest made it: never show it unescaped."""
+
+    media_type: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxResult:
     """What one execution did."""
 
@@ -65,6 +73,8 @@ class SandboxResult:
     value: Any = None
     """The last expression's value as a plain value (Opaque where it has no plain form)."""
     value_repr: str | None = None
+    displays: tuple[Display, ...] = ()
+    """The last value's richer forms, and figures that were open at the cell's end."""
     truncated: bool = False
     """Whether stdout or stderr was cut."""
     state_lost: bool = False

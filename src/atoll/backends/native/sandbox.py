@@ -13,6 +13,7 @@ from atoll.errors import ConfigError, SandboxClosedError
 from atoll.guest.rpc import MAX_MESSAGE_BYTES
 from atoll.jail import probe
 from atoll.policy import Capability, Isolation, check_positive
+from atoll.replies import Replies
 from atoll.sandbox import BaseSandbox
 from atoll.types import Outcome
 
@@ -35,7 +36,11 @@ class NativePythonSandbox(BaseSandbox):
     """CPython in a jail: namespaces, Landlock, seccomp, limits; no root and no binary needed."""
 
     backend: ClassVar[str] = "native"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
+        Capability.FORK,
+        Capability.SAVE,
+        Capability.DISPLAY,
+    }
 
     def __init__(self, config: REPLConfig | None = None) -> None:
         self._config = config or REPLConfig(backend="native")
@@ -45,6 +50,7 @@ class NativePythonSandbox(BaseSandbox):
         self._shared: contexts.Context | None = None
         self._level = Isolation.NONE
         self._turn = asyncio.Lock()
+        self._replies = Replies()
         self._open = self._found_dead = False
 
     @classmethod
@@ -73,10 +79,15 @@ class NativePythonSandbox(BaseSandbox):
             self._open = True
             await self._start()
 
-    async def execute(self, code: str, *, timeout_ms: float | None = None) -> SandboxResult:
+    async def execute(
+        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
+    ) -> SandboxResult:
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
         limit = self._timeout(timeout_ms)
         _check_code(code)
+        return await self._replies.once(key, lambda: self._execute(code, limit))
+
+    async def _execute(self, code: str, limit: float) -> SandboxResult:
         async with self._turn:
             guest = await self._ensure()
             self.logger.log_execution_start("python", self.policy, code)
