@@ -198,7 +198,7 @@ def _count() -> Census:
     assert warden.pid is not None
     links = [_target(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     return Census(
-        processes=frozenset(meter.processes(os.getpid())) | frozenset(_children_of(warden.pid)),
+        processes=frozenset(meter.processes([os.getpid()])) | frozenset(_children_of(warden.pid)),
         threads=sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate()),
         host_mounts=_mounts("self"),
         warden_mounts=_mounts(str(warden.pid)),

@@ -298,7 +298,7 @@ def test_a_real_sandbox_has_a_group_of_its_own_while_it_lives():
             assert len(groups) == 2
             assert all(len(member) == 3 for member in members), members  # init, guest, its child
             assert not members[0] & members[1]
-            known = set(map(str, meter.processes(warden.pid)))
+            known = set(map(str, meter.processes([warden.pid])))
             assert members[0] | members[1] <= known
         memory = hierarchies.parents["memory"]
         file = "memory.max" if hierarchies.version == 2 else "memory.limit_in_bytes"

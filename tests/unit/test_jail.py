@@ -467,7 +467,7 @@ def test_where_guests_cannot_be_other_users_they_are_the_caller():
 
 def _guests() -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Users and groups, as the host sees them, of all processes in jails."""
-    pids = [pid for pid in meter.processes(warden.pid) if pid != warden.pid]
+    pids = [pid for pid in meter.processes([warden.pid]) if pid != warden.pid]
     return {ids for ids in map(_ids, pids) if ids}
 
 

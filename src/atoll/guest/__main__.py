@@ -6,6 +6,7 @@ inherits, so nothing that is printed can be taken for a message.
 
 from __future__ import annotations
 
+import builtins
 import fcntl
 import os
 import sys
@@ -17,14 +18,17 @@ from .streams import StandardStreams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
 OUTPUT_FD = 3
 HIGH_FDS = 16
 
 
-def main(folder: str) -> NoReturn:
-    """Serve the channel on descriptors 0 and 1; guest output goes to 3 (stdout) and 2."""
+def main(folder: str, preloaded: dict[str, Any] | None = None) -> NoReturn:
+    """Serve the channel on descriptors 0 and 1; guest output goes to 3 (stdout) and 2.
+
+    `preloaded` are modules that guest code finds by these names without an import.
+    """
     high = _highest_free()
     requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, high)
     answers = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, high)
@@ -37,6 +41,7 @@ def main(folder: str) -> NoReturn:
     channel = Channel(requests, answers, gate)
     os.register_at_fork(after_in_child=channel.close_in_child)
     server = Server(channel, gate, StandardStreams(high), folder)
+    vars(builtins).update(preloaded or {})
     _forget_ourselves(folder)
     server.serve()
     os._exit(0)

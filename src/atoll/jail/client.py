@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError, SandboxStartError
+from atoll.jail.spec import to_json
 from atoll.types import EndReport
 
 if TYPE_CHECKING:
-    from atoll.jail.spec import JailSpec
+    from atoll.jail.spec import Spec
 
 _BOOT = (
     "import sys; sys.path.append(sys.argv[2]); "
@@ -133,14 +134,14 @@ class WardenClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
-    def request(self, spec: JailSpec, guest_fds: list[int]) -> Lease:
+    def request(self, spec: Spec, guest_fds: list[int]) -> Lease:
         """Ask for a jail. The descriptors stay the caller's to close."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fds = array.array("i", [theirs.fileno(), *guest_fds])
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
             try:
-                self._send(spec.to_json(), rights)
+                self._send(to_json(spec), rights)
             except OSError as exc:
                 ours.close()
                 raise SandboxStartError("warden", str(exc)) from exc

@@ -33,6 +33,22 @@ def restrict(readable: list[str], writable: list[str], devices: list[str], *, no
     return True
 
 
+def restrict_scope() -> None:
+    """Wherever files may be: no mounts, no signal and no abstract socket beyond this sandbox.
+
+    Rules are about inodes and a live clone gets folders with new ones, so files are left to the
+    mounts: all is read-only there but the private folders.
+    """
+    version = syscalls.landlock_version()
+    if not version:
+        return
+    handled = (1 << _ALL_BY_VERSION.get(version, 16)) - 1
+    ruleset = syscalls.landlock_create(_attributes(version, handled, no_tcp=False))
+    _allow(ruleset, "/", handled)
+    syscalls.landlock_restrict(ruleset)
+    os.close(ruleset)
+
+
 def _attributes(version: int, handled: int, *, no_tcp: bool) -> bytes:
     attributes = struct.pack("Q", handled)
     if version >= 4:

@@ -12,9 +12,9 @@ SOCKET_BYTES = 256 << 10
 """A socket's buffer, which no guest can enlarge (see seccomp and steps), with its overhead."""
 
 
-def processes(top: int) -> list[int]:
-    """`top` and its descendants; orphans among them are init's children, so none is missed."""
-    found, queue = [], [top]
+def processes(roots: list[int]) -> list[int]:
+    """These and their descendants; orphans among them are init's children, so none is missed."""
+    found, queue = [], list(reversed(roots))
     while queue:
         pid = queue.pop()
         found.append(pid)
@@ -27,10 +27,10 @@ def processes(top: int) -> list[int]:
     return found
 
 
-def cpu_seconds(top: int) -> float:
+def cpu_seconds(roots: list[int]) -> float:
     """CPU time of all processes, ended children included."""
     total = 0
-    for pid in processes(top):
+    for pid in processes(roots):
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -39,9 +39,9 @@ def cpu_seconds(top: int) -> float:
     return total / _TICKS
 
 
-def memory_bytes(top: int, enough: int) -> int:
+def memory_bytes(roots: list[int], enough: int) -> int:
     """Memory of all processes; exact (shared pages counted once) only where over `enough`."""
-    init, *pids = processes(top)
+    init, *pids = processes(roots)
     unseen = _shared_mappings(pids) + _socket_buffers(pids)
     total = unseen + sum(_statm(pid, _RESIDENT) for pid in (init, *pids))
     return total if total <= enough else unseen + sum(_proportional(pid) for pid in pids)

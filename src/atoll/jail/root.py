@@ -16,6 +16,8 @@ from atoll.jail import users
 from atoll.jail.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from atoll.jail.spec import JailSpec
 
 NEW_ROOT = "/tmp"
@@ -28,6 +30,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}
 READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
 DEFAULT_DISK = 1 << 40
+NURSERY_DISK = 64 << 20
 MAX_INODES = 65_536
 HIDDEN_PROC = (
     "acpi", "kallsyms", "kcore", "key-users", "keys", "kmsg", "modules", "scsi", "sysrq-trigger",
@@ -47,11 +50,37 @@ def build(spec: JailSpec, owner: int, *, switched: bool) -> None:
     `owner` is who the private folders belong to; `switched`, whether that is another user than
     the one who runs this, so that a host folder's owner has to be translated.
     """
+
+    def furnish(workspace: int | None) -> None:
+        mount_proc(NEW_ROOT)
+        mount_box(NEW_ROOT, spec.limits.disk, owner, private_app=workspace is None)
+        if workspace is not None:
+            _attach_workspace(workspace)
+
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
-    system = _open(_system_binds())
-    extra = _open(sorted(spec.binds, key=lambda bind: bind.target.count("/")))
-    devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in DEVICES]
     workspace = _open_workspace(spec, owner if switched else None)
+    _raise(spec.binds, lambda: furnish(workspace))
+
+
+def build_nursery(binds: tuple[Bind, ...]) -> None:
+    """The root that all guests of a nursery share, and go into it.
+
+    Its proc is a plain one: a guest's own can only be mounted where a whole one is in sight.
+    """
+
+    def furnish() -> None:
+        flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
+        sys.mount("proc", NEW_ROOT + "/proc", "proc", flags)
+        mount_box(NEW_ROOT, NURSERY_DISK, os.geteuid(), private_app=True)
+
+    sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
+    _raise(binds, furnish)
+
+
+def _raise(binds: tuple[Bind, ...], furnish: Callable[[], None]) -> None:
+    system = _open(_system_binds())
+    extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
+    devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in DEVICES]
     links = {path: os.readlink(path) for path in SYSTEM_PATHS if Path(path).is_symlink()}
     flags = sys.MS_NOSUID | sys.MS_NODEV
     sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
@@ -59,10 +88,7 @@ def build(spec: JailSpec, owner: int, *, switched: bool) -> None:
     _bind_all(system)
     for name, fd in devices:
         _bind_device(fd, name)
-    _mount_proc()
-    _mount_box(spec.limits.disk, owner, private_app=workspace is None)
-    if workspace is not None:
-        _attach_workspace(workspace)
+    furnish()
     _bind_all(extra)  # last, as an interpreter may well live below /tmp
     _close_ways(extra)
     _enter()
@@ -131,22 +157,23 @@ def _bind_device(fd: int, name: str) -> None:
     os.close(fd)
 
 
-def _mount_proc() -> None:
+def mount_proc(root: str) -> None:
     """Before the old root goes: a user namespace may mount proc only where one is in sight."""
-    target = NEW_ROOT + "/proc"
+    target = root + "/proc"
     flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
     sys.mount("proc", target, "proc", flags, "hidepid=2")
-    empty = NEW_ROOT + BOX
+    empty = root + BOX
     for name in HIDDEN_PROC:
         path = Path(target, name)
         if path.exists():
-            source = empty if path.is_dir() else NEW_ROOT + "/dev/null"
+            source = empty if path.is_dir() else root + "/dev/null"
             sys.mount(source, str(path), None, sys.MS_BIND)
     sys.set_mount_attributes(target, sys.ATTR_RDONLY, recursive=True)
 
 
-def _mount_box(disk: int | None, owner: int, *, private_app: bool) -> None:
-    box = NEW_ROOT + BOX
+def mount_box(root: str, disk: int | None, owner: int, *, private_app: bool) -> None:
+    """The private folders: one tmpfs with the disk limit as its size."""
+    box = root + BOX
     size = disk if disk is not None else DEFAULT_DISK
     options = f"size={size},nr_inodes={MAX_INODES},mode=755"
     sys.mount("tmpfs", box, "tmpfs", sys.MS_NOSUID | sys.MS_NODEV, options)
@@ -156,10 +183,8 @@ def _mount_box(disk: int | None, owner: int, *, private_app: bool) -> None:
         folder = Path(box, name)
         folder.mkdir(mode=0o700)
         os.chown(folder, owner, owner)
-        sys.mount(str(folder), NEW_ROOT + target, None, sys.MS_BIND)
-        sys.set_mount_attributes(
-            NEW_ROOT + target, sys.ATTR_NOSUID | sys.ATTR_NODEV, recursive=False
-        )
+        sys.mount(str(folder), root + target, None, sys.MS_BIND)
+        sys.set_mount_attributes(root + target, sys.ATTR_NOSUID | sys.ATTR_NODEV, recursive=False)
     sys.detach(box)
 
 

@@ -46,18 +46,47 @@ class JailSpec:
     workspace: str | None
     limits: Limits
 
-    def to_json(self) -> bytes:
-        """The spec as the warden gets it."""
-        return json.dumps(asdict(self)).encode()
 
-    @classmethod
-    def from_json(cls, data: bytes) -> JailSpec:
-        """The spec that `to_json` wrote."""
-        fields = json.loads(data)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NurserySpec:
+    """A place where guests are forked off one warm process, the zygote, instead of started."""
+
+    name: str
+    argv: tuple[str, ...]
+    """How the zygote is executed."""
+    env: dict[str, str]
+    binds: tuple[Bind, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HatchSpec:
+    """One guest out of a nursery, in a jail of its own."""
+
+    nursery: str
+    limits: Limits
+
+
+Spec = JailSpec | NurserySpec | HatchSpec
+_KINDS: dict[str, type[Spec]] = {"jail": JailSpec, "nursery": NurserySpec, "hatch": HatchSpec}
+_NAMES = {kind: name for name, kind in _KINDS.items()}
+
+
+def to_json(spec: Spec) -> bytes:
+    """The spec as the warden gets it."""
+    return json.dumps({"kind": _NAMES[type(spec)], **asdict(spec)}).encode()
+
+
+def from_json(data: bytes) -> Spec:
+    """The spec that `to_json` wrote."""
+    fields = json.loads(data)
+    kind = _KINDS[fields.pop("kind")]
+    if "argv" in fields:
         fields["argv"] = tuple(fields["argv"])
+    if "binds" in fields:
         fields["binds"] = tuple(Bind(**bind) for bind in fields["binds"])
+    if "limits" in fields:
         fields["limits"] = Limits(**fields["limits"])
-        return cls(**fields)
+    return kind(**fields)
 
 
 FD_NAMES = ("lease", "requests", "answers", "stderr", "stdout", "context")

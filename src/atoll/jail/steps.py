@@ -84,21 +84,22 @@ def enter_namespaces(_jail: Jail) -> None:
     )
 
 
-def name_host(_jail: Jail) -> None:
-    """The real host's name is none of the guest's business."""
-    socket.sethostname("atoll")
+def set_up_network(jail: Jail) -> None:
+    """A host name that tells nothing, and a network of just the guest's own loopback."""
+    make_network(counted=jail.cgroup is not None)
 
 
-def raise_loopback(jail: Jail) -> None:
-    """The network has just the guest's own loopback, with small buffers.
+def make_network(*, counted: bool) -> None:
+    """The real host's name is none of the guest's business; loopback has small buffers.
 
     Where they cannot be made small and no control group counts them, there is none at all.
     """
+    socket.sethostname("atoll")
     try:
         for name in ("tcp_rmem", "tcp_wmem"):
             Path(f"/proc/sys/net/ipv4/{name}").write_text(TCP_BUFFER)
     except OSError:
-        if jail.cgroup is None:
+        if not counted:
             return
     request = struct.pack("16sH14x", b"lo", IFF_UP | IFF_RUNNING)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
@@ -118,17 +119,23 @@ def become_guest(jail: Jail) -> None:
 
 
 def hide_mount_table(jail: Jail) -> None:
+    """No host path shows in /proc/self/mountinfo."""
+    jail.mount_namespace_fd = hide_below_root()
+
+
+def hide_below_root() -> int:
     """Live in a copy of the mount namespace, but below the root of the first.
 
-    The kernel lists only mounts of one's own namespace that are below one's root: none. So no
-    host path shows in /proc/self/mountinfo. The descriptor keeps the first namespace alive.
+    The kernel lists only mounts of one's own namespace that are below one's root: none. The
+    descriptor that is returned keeps the first namespace alive.
     """
-    jail.mount_namespace_fd = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    first = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     here = os.open("/", os.O_PATH | os.O_DIRECTORY)
     syscalls.unshare(syscalls.CLONE_NEWNS)
     os.fchdir(here)
     os.chroot(".")
     os.close(here)
+    return first
 
 
 def enter_folder(jail: Jail) -> None:
@@ -181,8 +188,7 @@ Step = Callable[[Jail], None]
 
 OUTER: tuple[Step, ...] = (open_cgroup, enter_user_namespace, enter_namespaces)
 INNER: tuple[Step, ...] = (
-    name_host,
-    raise_loopback,
+    set_up_network,
     build_root,
     become_guest,
     hide_mount_table,

@@ -54,6 +54,11 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
+def join(namespace_fd: int) -> None:
+    """Move this process into a namespace, given by its file."""
+    _check(_libc.setns(namespace_fd, 0), "setns")
+
+
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:
     """Mount something on `target`."""
     result = _libc.mount(

@@ -16,6 +16,8 @@ from atoll.jail.spec import GUEST_UID
 
 FIRST_HOST_UID = 0x70000000
 HOST_UIDS = 1 << 24
+FIRST_RANGE = FIRST_HOST_UID + HOST_UIDS
+RANGE, RANGES = 1 << 16, 1 << 11
 _NEEDED_CAPABILITIES = (0, 6, 7, 18, 21)  # CHOWN, SETGID, SETUID, SYS_CHROOT, SYS_ADMIN
 
 
@@ -26,7 +28,7 @@ def may_switch() -> bool:
     status = Path("/proc/self/status").read_text()
     effective = int(status.split("CapEff:")[1].split()[0], 16)
     ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    last = FIRST_HOST_UID + HOST_UIDS
+    last = FIRST_RANGE + RANGE * RANGES
     mapped = any(int(first) + int(size) > last for first, _, size in ranges)
     return mapped and all(effective >> capability & 1 for capability in _NEEDED_CAPABILITIES)
 
@@ -41,6 +43,28 @@ def enter_own_user_namespace() -> None:
     uid, gid = os.geteuid(), os.getegid()
     sys.unshare(sys.CLONE_NEWUSER)
     _write_maps(os.open("/proc", os.O_PATH), uid, gid)
+
+
+def enter_user_range(proc_fd: int) -> None:
+    """For root: a user namespace with a range of host users that nobody else is; root in it."""
+    first = FIRST_RANGE + RANGE * secrets.randbelow(RANGES)
+    target, (go_read, go_write) = os.getpid(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(go_read, 1)
+        for kind in ("uid_map", "gid_map"):
+            _write(os.open(f"{target}/{kind}", os.O_WRONLY, dir_fd=proc_fd), f"0 {first} {RANGE}")
+        os._exit(0)
+    sys.unshare(sys.CLONE_NEWUSER)
+    os.write(go_write, b"x")
+    if os.waitpid(child, 0)[1]:
+        raise OSError(0, "the user namespace's maps could not be written")
+    os.close(go_read)
+    os.close(go_write)
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    sys.prctl(sys.PR_SET_DUMPABLE, 1)
 
 
 def become_guest(host_uid: int | None, proc_fd: int) -> None:

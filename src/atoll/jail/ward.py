@@ -1,4 +1,7 @@
-"""One jail under the warden: its processes, its lease, its control group, its end."""
+"""One sandbox under the warden: its lease, its limits, its control group, its end.
+
+What runs in it, and how it came to be, is for the subclasses: see jailed, hatched, brood.
+"""
 
 from __future__ import annotations
 
@@ -7,130 +10,75 @@ import json
 import os
 import selectors
 import signal
-import tempfile
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from atoll.jail import meter
-from atoll.jail.remove import remove_tree
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
     from atoll.jail.cgroup import Cgroup
-    from atoll.jail.spec import JailSpec
+    from atoll.jail.spec import Limits
 
 GROUP_PATIENCE_SECONDS = 5.0
 MEMORY_SLACK = 32 << 20
 
 
-class Ward:
-    """What the warden knows of one jail."""
+class Ward(ABC):
+    """What the warden knows of one sandbox."""
 
     def __init__(
         self,
-        spec: JailSpec,
+        limits: Limits | None,
         lease: socket.socket,
         group: Cgroup | None,
         selector: selectors.BaseSelector,
     ) -> None:
-        self.spec, self.lease, self.cgroup, self._selector = spec, lease, group, selector
-        self.private_folder = None if spec.jailed or spec.workspace else tempfile.mkdtemp("-atoll")
-        try:
-            self._status, self.status_write, self.lifeline_read, self._lifeline = _two_pipes()
-        except OSError:
-            if self.private_folder:
-                os.rmdir(self.private_folder)
-            raise
-        self._starter = self._pid = 0
-        self._pidfd: int | None = None
+        self.limits, self.lease, self.cgroup, self._selector = limits, lease, group, selector
         self._killed = self._reaped = self._over_memory = False
         self._wait_status: int | None = None
         self._failure: str | None = None
-        self._buffer = b""
         self._deadline: float | None = None
         self._final: dict[str, Any] = {}
 
-    def forked(self, pid: int) -> None:
-        """The first process is on its way."""
-        self._starter = pid
-        os.close(self.status_write)
-        os.close(self.lifeline_read)
-        self._watch(self.lease.fileno(), self._on_command)
-        self._watch(self._status, self._on_status)
+    @abstractmethod
+    def roots(self) -> list[int]:
+        """The processes that all others descend from; empty before there are any."""
 
-    def abandon(self) -> None:
-        """Nothing was forked after all."""
-        if self.private_folder:
-            os.rmdir(self.private_folder)
-        for fd in (self._status, self.status_write, self.lifeline_read, self._lifeline):
-            os.close(fd)
+    @abstractmethod
+    def _signal_guest(self) -> None:
+        """SIGINT for the guest."""
 
-    def _on_status(self) -> None:
-        """Read what the jail reports. Without a root of its own that ends when it executes."""
-        if self._status not in self._selector.get_map():
-            return  # read to its end by _on_exit, in the same round
-        data = os.read(self._status, 65536)
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        for line in lines:
-            self._note(line.decode(errors="replace"))
-        if data:
-            return
-        self._selector.unregister(self._status)
-        if not self._pid:  # it never came to the process that is waited for
-            self._reap_starter()
-            self._reaped = True
+    @abstractmethod
+    def _signal_all(self) -> None:
+        """SIGKILL for everything."""
 
-    def _on_exit(self) -> None:
-        """The process has ended, and with it (as pid 1) every other of its namespace."""
-        assert self._pidfd is not None
-        self._selector.unregister(self._pidfd)
-        while self._status in self._selector.get_map():
-            self._on_status()  # its last report may still be in the pipe
-        self._reap_starter()
-        _, status = os.waitpid(self._pid, 0)
-        if self._wait_status is None:
-            self._wait_status = status
-        self._reaped = True
-
-    def _reap_starter(self) -> None:
-        """The process that only started the other has ended, or is about to."""
-        if self._starter and self._starter != self._pid:
-            os.waitpid(self._starter, 0)
-            self._starter = 0
-
-    def _on_command(self) -> None:
-        """Do what the host asks on the lease; its end means kill."""
-        try:
-            command = self.lease.recv(64)
-        except OSError:
-            command = b""
-        if command == b"interrupt":
-            self._signal(signal.SIGINT)
-        elif command == b"usage":
-            self._tell("usage", cpu_seconds=self._cpu_seconds())
-        else:
-            self.kill()
-        if not command:
-            self._selector.unregister(self.lease)
+    @abstractmethod
+    def _release(self) -> None:
+        """Let go of descriptors and files."""
 
     def kill(self) -> None:
-        """End every process of the jail."""
+        """End every process of the sandbox."""
         self._killed = True
-        self._signal(signal.SIGKILL)
+        if not self._reaped:  # else the numbers may be somebody else's by now
+            self._signal_all()
 
     def needs_attention(self) -> bool:
         """Whether time alone can change something: memory to measure, a group to remove."""
         return self._reaped or self._measured()
 
     def check_memory(self) -> None:
-        """Without a control group, end a jail whose processes together are over the limit."""
-        if not self._measured() or self._reaped or not self._pid:
+        """Without a control group, end a sandbox whose processes together are over the limit."""
+        roots = self.roots()
+        if not self._measured() or self._reaped or not roots:
             return
-        assert self.spec.limits.memory is not None
-        limit = self.spec.limits.memory + self.spec.limits.context + MEMORY_SLACK
-        if meter.memory_bytes(self._pid, limit) > limit:
+        assert self.limits is not None
+        assert self.limits.memory is not None
+        limit = self.limits.memory + self.limits.context + MEMORY_SLACK
+        if meter.memory_bytes(roots, limit) > limit:
             self._over_memory = True
             self.kill()
 
@@ -146,36 +94,37 @@ class Ward:
 
     def close(self) -> None:
         """Say how it ended, and let go of everything."""
-        if self.private_folder:
-            with contextlib.suppress(OSError):
-                remove_tree(self.private_folder)
-        if self.lease in self._selector.get_map():
-            self._selector.unregister(self.lease)
-        for fd in (self._status, self._lifeline, self._pidfd):
-            if fd is not None:
-                os.close(fd)
-        event = "failed" if self._failure else "ended"
-        self._tell(event, **self._final)
+        self._unwatch(self.lease.fileno())
+        self._release()
+        self.tell("failed" if self._failure else "ended", **self._final)
         self.lease.close()
 
-    def _note(self, line: str) -> None:
-        word, _, rest = line.partition(" ")
-        if word == "pid":
-            self._pid = int(rest)
-            self._pidfd = os.pidfd_open(self._pid)
-            self._watch(self._pidfd, self._on_exit)
-            if self._killed:
-                self._signal(signal.SIGKILL)
-        elif word == "exit":
-            self._wait_status = int(rest)
-        elif word == "error":
-            self._failure = self._failure or rest
-        elif word == "built":
-            self._reap_starter()
-            self._tell("started", cgroup=self.cgroup.version if self.cgroup else None)
+    def fail(self, reason: str) -> None:
+        """Note why it could not be started: the first reason counts."""
+        self._failure = self._failure or reason
 
-    def _watch(self, fd: int, callback: Callable[[], None]) -> None:
-        self._selector.register(fd, selectors.EVENT_READ, callback)
+    def tell(self, event: str, **fields: Any) -> None:
+        """Send the host an event."""
+        with contextlib.suppress(OSError):
+            self.lease.send(json.dumps({"event": event, **fields}).encode())
+
+    def _started(self) -> None:
+        self.tell("started", cgroup=self.cgroup.version if self.cgroup else None)
+
+    def _on_command(self) -> None:
+        """Do what the host asks on the lease; its end means kill."""
+        try:
+            command = self.lease.recv(64)
+        except OSError:
+            command = b""
+        if command == b"interrupt":
+            self._signal_guest()
+        elif command == b"usage":
+            self.tell("usage", cpu_seconds=self._cpu_seconds())
+        else:
+            self.kill()
+        if not command:
+            self._unwatch(self.lease.fileno())
 
     def _report(self) -> dict[str, Any]:
         if self._failure:
@@ -192,31 +141,39 @@ class Ward:
         }
 
     def _measured(self) -> bool:
-        return self.cgroup is None and self.spec.limits.memory is not None
+        return self.cgroup is None and self.limits is not None and self.limits.memory is not None
 
     def _cpu_seconds(self) -> float:
         counted = self.cgroup.cpu_seconds() if self.cgroup else None
-        return meter.cpu_seconds(self._pid) if counted is None else counted
+        return meter.cpu_seconds(self.roots()) if counted is None else counted
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self._reaped:
-            return  # the number may be somebody else's by now
-        # Never the starter: killed between its fork and its report, it would leave a pid 1 that
-        # nobody knows and nobody waits for. It reports within milliseconds; see _note.
-        if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, number)
+    def _watch(self, fd: int, callback: Callable[[], None]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, callback)
 
-    def _tell(self, event: str, **fields: Any) -> None:
-        with contextlib.suppress(OSError):
-            self.lease.send(json.dumps({"event": event, **fields}).encode())
+    def _unwatch(self, fd: int) -> None:
+        if fd in self._selector.get_map():
+            self._selector.unregister(fd)
 
 
-def _two_pipes() -> tuple[int, int, int, int]:
-    first = os.pipe2(os.O_CLOEXEC)
-    try:
-        return (*first, *os.pipe2(os.O_CLOEXEC))
-    except OSError:
-        for fd in first:
-            os.close(fd)
-        raise
+class StatusLines:
+    """The lines that a jail in the making writes to its status pipe."""
+
+    def __init__(self) -> None:
+        self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
+        self._buffer = b""
+
+    def read(self) -> list[tuple[str, str]] | None:
+        """The next lines, each as a word and the rest; None at the end."""
+        data = os.read(self.read_fd, 65536)
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        parts = (line.decode(errors="replace").partition(" ") for line in lines)
+        found = [(word, rest) for word, _, rest in parts]
+        return found if data or found else None
+
+    def handed_over(self) -> None:
+        """The write end is another process's now."""
+        os.close(self.write_fd)
+
+    def close(self) -> None:
+        """Let go of the read end."""
+        os.close(self.read_fd)

@@ -9,9 +9,7 @@ the host dies, every lease ends with it, so nothing outlives it: no process, no 
 
 from __future__ import annotations
 
-import array
 import contextlib
-import errno
 import json
 import os
 import resource
@@ -21,13 +19,17 @@ import socket
 import stat
 import sys
 import traceback
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from atoll.jail import cgroup, init, seccomp, steps, syscalls, users
-from atoll.jail.spec import FD_NAMES, JailSpec
-from atoll.jail.ward import Ward
+from atoll.jail import cgroup, init, nursery, packets, seccomp, steps, syscalls, users
+from atoll.jail.brood import HatchedWard, NurseryWard
+from atoll.jail.jailed import JailedWard
+from atoll.jail.spec import JailSpec, NurserySpec, from_json
 
-MAX_REQUEST = 1 << 20
+if TYPE_CHECKING:
+    from atoll.jail.spec import HatchSpec, Limits, Spec
+    from atoll.jail.ward import Ward
+
 METER_SECONDS = 0.1
 
 
@@ -52,6 +54,7 @@ class Warden:
         self._host = os.pidfd_open(os.getppid())
         self._selector.register(self._host, selectors.EVENT_READ, self._close)
         self._wards: set[Ward] = set()
+        self._nurseries: dict[str, NurseryWard] = {}
         self._open = True
         self._count = 0
         self._may_switch = users.may_switch()
@@ -68,31 +71,31 @@ class Warden:
             for ward in list(self._wards):
                 ward.check_memory()
                 if ward.is_over():
-                    self._wards.discard(ward)
-                    ward.close()
+                    self._forget(ward)
+
+    def _forget(self, ward: Ward) -> None:
+        self._wards.discard(ward)
+        ward.close()
+        if isinstance(ward, NurseryWard):
+            self._nurseries.pop(ward.name, None)
 
     def _tick(self) -> float | None:
         needed = any(ward.needs_attention() for ward in self._wards)
         return METER_SECONDS if needed else None
 
     def _on_request(self) -> None:
-        fds = array.array("i")
-        room = socket.CMSG_SPACE(len(FD_NAMES) * fds.itemsize)
-        data, ancillary, flags, _ = self._control.recvmsg(
-            MAX_REQUEST, room, socket.MSG_CMSG_CLOEXEC
-        )
+        try:
+            data, fds = packets.receive(self._control)
+        except packets.TooManyDescriptorsError:
+            return  # no descriptor is left for the lease: its end tells the host
         if not data:
             self._close()
             return
-        for _, _, received in ancillary:
-            fds.frombytes(received)
         if not fds:
-            return  # no descriptor is left for the lease: its end tells the host
+            return
         lease = socket.socket(fileno=fds[0])
         try:
-            if flags & socket.MSG_CTRUNC:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # noqa: TRY301
-            self._admit(JailSpec.from_json(data), lease, list(fds[1:]))
+            self._admit(from_json(data), lease, fds[1:])
         except Exception:  # noqa: BLE001 - one bad request must not take the others down
             with contextlib.suppress(OSError):
                 reason = f"admit: {traceback.format_exc()}"
@@ -111,12 +114,20 @@ class Warden:
         for ward in self._wards:
             ward.kill()
 
-    def _admit(self, spec: JailSpec, lease: socket.socket, guest_fds: list[int]) -> None:
+    def _admit(self, spec: Spec, lease: socket.socket, guest_fds: list[int]) -> None:
         self._count += 1
+        if isinstance(spec, JailSpec):
+            self._admit_jail(spec, lease, guest_fds)
+        elif isinstance(spec, NurserySpec):
+            self._admit_nursery(spec, lease)
+        else:
+            self._admit_hatch(spec, lease, guest_fds)
+
+    def _admit_jail(self, spec: JailSpec, lease: socket.socket, guest_fds: list[int]) -> None:
         with contextlib.ExitStack() as undo:
-            if group := self._new_group(spec):
+            if group := self._new_group(spec.limits):
                 undo.callback(group.remove)
-            ward = Ward(spec, lease, group, self._selector)
+            ward = JailedWard(spec, lease, group, self._selector)
             undo.callback(ward.abandon)
             jail = steps.Jail(
                 spec=spec,
@@ -131,12 +142,44 @@ class Warden:
         ward.forked(pid)
         self._wards.add(ward)
 
-    def _new_group(self, spec: JailSpec) -> cgroup.Cgroup | None:
+    def _admit_nursery(self, spec: NurserySpec, lease: socket.socket) -> None:
+        with contextlib.ExitStack() as undo:
+            ward = NurseryWard(spec, lease, self._selector)
+            undo.callback(ward.abandon)
+            pid = os.fork()
+            if pid == 0:
+                control, status = ward.their_control, ward.status_write
+                _become_nursery(spec, control, status, switches=self._may_switch)
+            undo.pop_all()
+        ward.forked(pid)
+        self._wards.add(ward)
+        self._nurseries[spec.name] = ward
+
+    def _admit_hatch(self, spec: HatchSpec, lease: socket.socket, guest_fds: list[int]) -> None:
+        home = self._nurseries.get(spec.nursery)
+        if home is None:
+            raise LookupError(f"no nursery {spec.nursery}")
+        with contextlib.ExitStack() as undo:
+            if group := self._new_group(spec.limits):
+                undo.callback(group.remove)
+            ward = HatchedWard(
+                spec,
+                lease,
+                group=group,
+                selector=self._selector,
+                nursery=home,
+                guest_fds=guest_fds,
+            )
+            undo.pop_all()
+        self._wards.add(ward)
+        ward.start()
+
+    def _new_group(self, limits: Limits) -> cgroup.Cgroup | None:
         if self._groups is None:
             return None
         name = f"{cgroup.PREFIX}{os.getpid()}-{self._count}"
         try:
-            return self._groups.create(name, spec.limits)
+            return self._groups.create(name, limits)
         except OSError:
             return None  # not ours to use after all: rlimits and the meter hold instead
 
@@ -156,6 +199,17 @@ def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
         init.report(status, f"error {exc}")
     except BaseException:  # noqa: BLE001 - nothing may unwind into the warden's loop
         init.report(status, f"error {traceback.format_exc()}")
+    os._exit(1)
+
+
+def _become_nursery(
+    spec: NurserySpec, control: socket.socket, status: int, *, switches: bool
+) -> NoReturn:
+    try:
+        _drop_inherited({control.fileno(), status})
+        nursery.become(spec, control, status, switches=switches)
+    except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the warden's loop
+        init.report(status, f"error nursery: {type(exc).__name__}: {exc}")
     os._exit(1)
 
 

@@ -1,0 +1,100 @@
+"""What a zygote's child does: moves into its shell, gives up everything, becomes a guest.
+
+SECURITY: it holds rights over the nursery's user namespace until it has joined the shell's own,
+and runs nothing but this file and its imports until the filter is in place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from atoll.jail import cgroup, landlock, packets, rlimits, seccomp, shell, syscalls
+from atoll.jail.spec import GUEST_UID, WORK_FOLDER, Limits
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_FIRST_HIGH_FD = 512
+WAY_IN = len(shell.NAMESPACES) + 1
+_names: dict[str, ModuleType] = {}
+
+
+def prepare(names: dict[str, ModuleType]) -> None:
+    """In the zygote: load all that a guest needs, so that it is inherited."""
+    from atoll.guest import __main__ as guest_main  # noqa: F401, PLC0415 - for its side effects
+
+    _names.update(names)
+
+
+def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    """In the child. `fds`: the status socket, the shell, control groups, the guest's own."""
+    status = socket.socket(fileno=fds[0])
+    way_in, rest = fds[1 : 1 + WAY_IN], fds[1 + WAY_IN :]
+    groups, given = rest[: request["groups"]], rest[request["groups"] :]
+    try:
+        _reset_signals()
+        cgroup.admit(groups, 0)
+        _enter(way_in)
+        syscalls.close_all_but({*_lower(given), status.fileno()})
+        _lock(Limits(**request["limits"]))
+        packets.send(status, {"entered": True})
+        status.close()
+        _run_guest()
+    except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the zygote's loop
+        packets.send(status, {"error": f"hatch: {type(exc).__name__}: {exc}"})
+    os._exit(1)
+
+
+def _reset_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+
+
+def _enter(way_in: list[int]) -> None:
+    """Into the shell, as its user."""
+    if os.getuid() == 0:
+        os.setgroups([])
+    shell.enter(way_in)
+    os.chdir(WORK_FOLDER)
+    os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
+    os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
+    syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
+
+
+def _lock(limits: Limits) -> None:
+    rlimits.apply(limits, jailed=True)
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    landlock.restrict_scope()
+    syscalls.drop_capabilities()
+    syscalls.install_filter(seccomp.jail_program())
+
+
+def _lower(given: list[int]) -> list[int]:
+    """The guest's descriptors as 0, 1, 2 and so on."""
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_FD) for fd in given]
+    for number, fd in enumerate(high):
+        os.dup2(fd, number)
+    return list(range(len(high)))
+
+
+def _freshen() -> None:
+    """What every guest of a zygote would have in common, and must not."""
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "tempfile" in sys.modules:
+        vars(sys.modules["tempfile"])["_name_sequence"] = None
+
+
+def _run_guest() -> NoReturn:
+    from atoll.guest.__main__ import main  # noqa: PLC0415 - loaded in the zygote
+
+    for name in [name for name in sys.modules if name == "atoll" or name.startswith("atoll.")]:
+        del sys.modules[name]
+    _freshen()
+    main(WORK_FOLDER, _names)

@@ -1,0 +1,161 @@
+"""A sandbox that was started: the warden's own child, as pid 1 of a jail or confined."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+from typing import TYPE_CHECKING
+
+from atoll.jail.remove import remove_tree
+from atoll.jail.ward import StatusLines, Ward
+
+if TYPE_CHECKING:
+    import selectors
+    import socket
+
+    from atoll.jail.cgroup import Cgroup
+    from atoll.jail.spec import JailSpec, NurserySpec
+
+
+class StartedWard(Ward):
+    """A process that reports its number, then what becomes of it, on its status pipe."""
+
+    def __init__(
+        self,
+        spec: JailSpec | NurserySpec,
+        lease: socket.socket,
+        group: Cgroup | None,
+        selector: selectors.BaseSelector,
+    ) -> None:
+        super().__init__(getattr(spec, "limits", None), lease, group, selector)
+        self._starter = self._pid = 0
+        self._pidfd: int | None = None
+        self._status = StatusLines()
+        try:
+            self.lifeline_read, self._lifeline = os.pipe2(os.O_CLOEXEC)
+        except OSError:
+            os.close(self._status.write_fd)
+            self._status.close()
+            raise
+
+    @property
+    def status_write(self) -> int:
+        """What the new process reports on."""
+        return self._status.write_fd
+
+    def forked(self, pid: int) -> None:
+        """The first process is on its way."""
+        self._starter = pid
+        self._status.handed_over()
+        os.close(self.lifeline_read)
+        self._watch(self.lease.fileno(), self._on_command)
+        self._watch(self._status.read_fd, self._on_status)
+
+    def abandon(self) -> None:
+        """Nothing was forked after all."""
+        self._status.handed_over()
+        self._status.close()
+        for fd in (self.lifeline_read, self._lifeline):
+            os.close(fd)
+
+    def roots(self) -> list[int]:
+        """The one process: pid 1 of the jail, or the confined one."""
+        return [self._pid] if self._pid else []
+
+    def _signal_guest(self) -> None:
+        self._signal(signal.SIGINT)
+
+    def _signal_all(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Never the starter: killed between its fork and its report, it would leave a pid 1 that
+        # nobody knows and nobody waits for. It reports within milliseconds; see _note.
+        if self._pid and not self._reaped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def _on_status(self) -> None:
+        """Read what the jail reports. Without a root of its own that ends when it executes."""
+        if self._status.read_fd not in self._selector.get_map():
+            return  # read to its end by _on_exit, in the same round
+        lines = self._status.read()
+        for word, rest in lines or ():
+            self._note(word, rest)
+        if lines is not None:
+            return
+        self._unwatch(self._status.read_fd)
+        if not self._pid:  # it never came to the process that is waited for
+            self._reap_starter()
+            self._reaped = True
+
+    def _note(self, word: str, rest: str) -> None:
+        if word == "pid":
+            self._pid = int(rest)
+            self._pidfd = os.pidfd_open(self._pid)
+            self._watch(self._pidfd, self._on_exit)
+            if self._killed:
+                self._signal_all()
+        elif word == "exit":
+            self._wait_status = int(rest)
+        elif word == "error":
+            self.fail(rest)
+        elif word == "built":
+            self._reap_starter()
+            self._built()
+
+    def _built(self) -> None:
+        self._started()
+
+    def _on_exit(self) -> None:
+        """The process has ended, and with it (as pid 1) every other of its namespace."""
+        assert self._pidfd is not None
+        self._unwatch(self._pidfd)
+        while self._status.read_fd in self._selector.get_map():
+            self._on_status()  # its last report may still be in the pipe
+        self._reap_starter()
+        _, status = os.waitpid(self._pid, 0)
+        if self._wait_status is None:
+            self._wait_status = status
+        self._reaped = True
+
+    def _reap_starter(self) -> None:
+        """The process that only started the other has ended, or is about to."""
+        if self._starter and self._starter != self._pid:
+            os.waitpid(self._starter, 0)
+            self._starter = 0
+
+    def _release(self) -> None:
+        self._status.close()
+        for fd in (self._lifeline, self._pidfd):
+            if fd is not None:
+                os.close(fd)
+
+
+class JailedWard(StartedWard):
+    """A guest in a jail, or confined in a private folder."""
+
+    def __init__(
+        self,
+        spec: JailSpec,
+        lease: socket.socket,
+        group: Cgroup | None,
+        selector: selectors.BaseSelector,
+    ) -> None:
+        super().__init__(spec, lease, group, selector)
+        alone = spec.jailed or spec.workspace is not None
+        self.private_folder = None if alone else tempfile.mkdtemp("-atoll")
+
+    def abandon(self) -> None:
+        """Nothing was forked after all."""
+        super().abandon()
+        if self.private_folder:
+            os.rmdir(self.private_folder)
+
+    def _release(self) -> None:
+        super()._release()
+        if self.private_folder:
+            with contextlib.suppress(OSError):
+                remove_tree(self.private_folder)

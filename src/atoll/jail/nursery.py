@@ -1,0 +1,140 @@
+"""The nursery's pid 1: keeps a zygote alive and builds shells; all ends when the warden goes.
+
+SECURITY: it is root in a user namespace of its own and nowhere else, with the root file system
+that its guests will share. It runs no guest code, and neither does the zygote: a guest is a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from atoll.jail import init, packets, root, shell, syscalls, users
+
+if TYPE_CHECKING:
+    from atoll.jail.spec import NurserySpec
+
+CONTROL_FD = 3
+HASTE_SECONDS, MOST_HASTE = 5.0, 3
+
+
+def become(spec: NurserySpec, control: socket.socket, status: int, *, switches: bool) -> NoReturn:
+    """Enter namespaces, fork pid 1 in them, and be done: the warden is told its number."""
+    if switches:
+        proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        root.build_nursery(spec.binds)
+        users.enter_user_range(proc)
+    else:
+        users.enter_own_user_namespace()
+    syscalls.unshare(syscalls.CLONE_NEWPID | shell.JOINED)
+    pid = os.fork()
+    if pid:
+        init.report(status, f"pid {pid}")
+        os._exit(0)
+    if switches:
+        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+        syscalls.mount("proc", "/proc", "proc", flags)
+    else:
+        root.build_nursery(spec.binds)
+    init.report(status, "built")
+    os.close(status)
+    Nursery(spec, control, switches=switches).serve()
+
+
+class Nursery:
+    """The loop of pid 1."""
+
+    def __init__(self, spec: NurserySpec, control: socket.socket, *, switches: bool) -> None:
+        self._spec, self._control, self._switches = spec, control, switches
+        self._home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _ignore)
+        self._zygote = 0
+        self._starts: list[float] = []
+
+    def serve(self) -> NoReturn:
+        """Until the warden is gone; then the kernel ends every process in here."""
+        self._start_zygote()
+        while True:
+            readable, _, _ = select.select([self._control.fileno(), self._wake], [], [])
+            if self._wake in readable:
+                os.read(self._wake, 4096)
+                self._reap()
+            if self._control.fileno() in readable:
+                self._build_shell()
+
+    def _build_shell(self) -> None:
+        data, fds = packets.receive(self._control)
+        if not data:
+            os._exit(0)
+        request = json.loads(data)
+        with socket.socket(fileno=fds[0]) as status:
+            pid = shell.fork_into(
+                lambda: shell.become(request, status, switches=self._switches), self._home
+            )
+        pidfd = os.pidfd_open(pid)
+        self._tell({"shell": request["shell"], "pid": pid}, [pidfd])
+        os.close(pidfd)
+
+    def _start_zygote(self) -> None:
+        """A new zygote; the warden gets the other end of its socket."""
+        now = time.monotonic()
+        self._starts = [one for one in self._starts if now - one < HASTE_SECONDS] + [now]
+        if len(self._starts) > MOST_HASTE:
+            self._tell({"fatal": "zygote: it keeps ending as soon as it is started"})
+            signal.pause()
+        ours, theirs = packets.pair()
+        self._zygote = os.fork()
+        if self._zygote == 0:
+            _execute(self._spec, theirs.fileno())
+        self._tell({"zygote": self._zygote}, [ours.fileno()])
+        ours.close()
+        theirs.close()
+
+    def _reap(self) -> None:
+        ends = reap()
+        if ends:
+            self._tell({"reaped": ends})
+        if any(pid == self._zygote for pid, _ in ends):
+            self._start_zygote()
+
+    def _tell(self, message: dict[str, object], fds: list[int] | None = None) -> None:
+        try:
+            packets.send(self._control, message, fds)
+        except OSError:
+            os._exit(0)
+
+
+def reap() -> list[tuple[int, int]]:
+    """Whoever has ended, with wait statuses."""
+    ends = []
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            ends.append((pid, status))
+    return ends
+
+
+def _execute(spec: NurserySpec, control: int) -> NoReturn:
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(control, CONTROL_FD)
+        syscalls.close_all_but({0, 1, 2, CONTROL_FD})
+        os.execve(spec.argv[0], list(spec.argv), spec.env)
+    finally:
+        os._exit(127)
+
+
+def _ignore(*_args: object) -> None:
+    """SIGCHLD has to be handled to reach the wake-up pipe."""

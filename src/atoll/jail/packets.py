@@ -1,0 +1,42 @@
+"""Messages among the warden and its helpers: one JSON object a packet, descriptors beside it."""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+from typing import Any
+
+MAX_PACKET = 1 << 20
+MAX_FDS = 16
+BUFFER = 1 << 20
+
+
+class TooManyDescriptorsError(OSError):
+    """Descriptors were sent that there was no room for."""
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends, with room for many packets."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+    return ends
+
+
+def send(sock: socket.socket, message: dict[str, Any], fds: list[int] | None = None) -> None:
+    """One message, whole or not at all. The descriptors stay the sender's to close."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    sock.sendmsg([json.dumps(message).encode()], rights)
+
+
+def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """The next packet and its descriptors; no bytes at the end."""
+    fds = array.array("i")
+    room = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)
+    data, ancillary, flags, _ = sock.recvmsg(MAX_PACKET, room, socket.MSG_CMSG_CLOEXEC)
+    for _, _, received in ancillary:
+        fds.frombytes(received)
+    if flags & socket.MSG_CTRUNC and not fds:
+        raise TooManyDescriptorsError(24, "no room for the descriptors")
+    return data, list(fds)

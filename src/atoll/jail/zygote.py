@@ -1,0 +1,130 @@
+"""The zygote: an interpreter with its libraries imported that forks guests on request.
+
+Single-threaded, and no guest code ever runs in it. Heaps are collapsed into huge pages and
+frozen before it serves, so that a fork copies little and a guest's collector touches none of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, NoReturn
+
+from atoll.jail import hatch, packets, preload, seccomp, syscalls
+from atoll.jail.nursery import CONTROL_FD, reap
+
+_MADV_COLLAPSE = 25
+_HUGE = 2 << 20
+
+
+def main(lines: str) -> NoReturn:
+    """Import what `lines` (a JSON list of import statements) say, then serve."""
+    started = time.monotonic()
+    control = socket.socket(fileno=CONTROL_FD)
+    names, missing = preload.load(json.loads(lines))
+    hatch.prepare(names)
+    seccomp.jail_program()
+    gc.collect()
+    gc.freeze()
+    collapsed = _collapse()
+    ready = {
+        "missing": missing,
+        "seconds": round(time.monotonic() - started, 3),
+        "threads": len(os.listdir("/proc/self/task")),
+        "collapsed": collapsed,
+    }
+    packets.send(control, {"ready": ready})
+    Zygote(control).serve()
+
+
+class Zygote:
+    """The loop: fork, report, reap."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _ignore)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def serve(self) -> NoReturn:
+        """Until the warden or the nursery is gone."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            ready = dict(poll.poll())
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+                if ends := reap():
+                    packets.send(self._control, {"reaped": ends})
+            if self._control.fileno() in ready:
+                self._hatch()
+
+    def _hatch(self) -> None:
+        data, fds = packets.receive(self._control)
+        if not data:
+            os._exit(0)
+        request = json.loads(data)
+        pid = self._fork_into(fds[1], request, fds)
+        for fd in fds:
+            os.close(fd)
+        if pid is None:
+            return
+        pidfd = os.pidfd_open(pid)
+        packets.send(self._control, {"hatched": request["hatch"], "pid": pid}, [pidfd])
+        os.close(pidfd)
+
+    def _fork_into(self, namespace: int, request: dict[str, Any], fds: list[int]) -> int | None:
+        """A child in the shell's pid namespace; None if the shell is gone."""
+        try:
+            syscalls.join(namespace)
+        except OSError:
+            return None  # whoever asked knows: it watches the shell
+        pid = os.fork()
+        if pid == 0:
+            hatch.become(request, fds)
+        syscalls.join(self._home)
+        return pid
+
+
+def _collapse() -> int:
+    """Make huge pages of the private heaps, so that a fork copies fewer page tables; how many."""
+    import ctypes  # noqa: PLC0415 - loaded by syscalls anyway
+
+    advise = ctypes.CDLL(None).madvise
+    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
+        heaps = [span for line in maps if (span := _private_heap(line))]
+    starts = (
+        at for first, last in heaps for at in range(-(-first // _HUGE) * _HUGE, last - _HUGE, _HUGE)
+    )
+    return sum(advise(at, _HUGE, _MADV_COLLAPSE) == 0 for at in starts)
+
+
+def _private_heap(line: str) -> tuple[int, int] | None:
+    (
+        span,
+        mode,
+        *_,
+    ) = line.split(None, 5)
+    name = line.split(None, 5)[5].strip() if len(line.split(None, 5)) > 5 else ""
+    if mode != "rw-p" or name not in ("", "[heap]"):
+        return None
+    first, _, last = span.partition("-")
+    return int(first, 16), int(last, 16)
+
+
+def _ignore(*_args: object) -> None:
+    """SIGCHLD has to be handled to reach the wake-up pipe."""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
