@@ -60,5 +60,5 @@ class JailSpec:
         return cls(**fields)
 
 
-FD_NAMES = ("lease", "requests", "answers", "stderr", "stdout", "context")
-"""The lease socket; then what the guest gets as descriptors 0, 1, 2, 3 and (optional) 4."""
+FD_NAMES = ("lease", "requests", "answers", "stderr", "stdout", "rights")
+"""The lease socket; then what the guest gets as descriptors 0, 1, 2, 3 and 4."""
