@@ -91,10 +91,9 @@ class Context:
         """Bytes of the mapping, the terminating NUL included."""
         return (self.length + 1) * self.width
 
-    def describe(self, fd: int) -> dict[str, Any]:
-        """What the guest is told: where the file is and how to read it."""
+    def describe(self) -> dict[str, Any]:
+        """What the guest is told: how to read the file, whose descriptor it is sent."""
         return {
-            "fd": fd,
             "width": self.width,
             "length": self.length,
             "ascii": self._ascii,

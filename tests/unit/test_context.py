@@ -19,7 +19,7 @@ from atoll.guest import context as guest_context
 )
 def test_the_file_is_sealed_and_reads_back_mapped_and_plain(text):
     context = Context.from_text(text)
-    facts = context.describe(3)
+    facts = context.describe()
     assert fcntl.fcntl(context.fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
     for way in (guest_context._map_text, None):
         if way:

@@ -212,6 +212,14 @@ def test_a_socket_takes_no_program_for_the_kernel(jail, confined, option):
         assert ask("setsockopt", 3, SOL_SOCKET, option) == refused(errno.EPERM)
 
 
+def test_a_socket_gives_no_handle_on_the_process_at_its_other_end(jail, confined):
+    for ask in (jail, confined):
+        assert ask("setsockopt", 3, SOL_SOCKET, 76) == refused(errno.EPERM)  # SO_PASSPIDFD
+        assert ask("getsockopt", 3, SOL_SOCKET, 77) == refused(errno.ENOPROTOOPT)  # SO_PEERPIDFD
+        assert ask("getsockopt", 3, SOL_SOCKET, socket.SO_ERROR) == ALLOW
+        assert ask("getsockopt", 3, IPPROTO_IPV6, 77) == ALLOW  # IPV6_RECVFRAGSIZE
+
+
 @pytest.mark.parametrize(
     ("level", "option"),
     [

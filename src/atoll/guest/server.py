@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from .channel import Channel
     from .interrupt import InterruptGate
+    from .rights import Rights
     from .streams import StandardStreams
 
     Handler = Callable[[dict[str, Any]], Any]
@@ -28,9 +29,15 @@ class Server:
     """The guest as the host sees it."""
 
     def __init__(
-        self, channel: Channel, gate: InterruptGate, streams: StandardStreams, folder: str
+        self,
+        channel: Channel,
+        rights: Rights,
+        gate: InterruptGate,
+        streams: StandardStreams,
+        folder: str,
     ) -> None:
-        self._channel, self._gate, self._streams, self._folder = channel, gate, streams, folder
+        self._channel, self._rights, self._gate = channel, rights, gate
+        self._streams, self._folder = streams, folder
         self._repl = repl.Repl()
         self._bridge = Bridge(channel, self._context)
         self._memory = MemoryFence(None)
@@ -79,12 +86,24 @@ class Server:
         self._private = bool(params.get("private_folder"))  # nobody else puts files there
         shared = False
         if "context" in params:
-            value, shared = _load_context(params["context"])
+            value, shared = self._load_context(params["context"])
             self._repl.namespace["context"] = value
             self._bridge.set_shared(value)
         else:
             self._repl.namespace["context"] = None
         return {"context_shared": shared}
+
+    def _load_context(self, source: dict[str, Any]) -> tuple[Any, bool]:
+        if "value" in source:
+            return values.decode(source["value"]), False
+        text, shared = context_file.load(
+            self._rights.receive(), source["width"], source["length"], source["ascii"]
+        )
+        if not source["json"]:
+            return text, shared
+        import json
+
+        return values.decode(json.loads(text)), False
 
     def _offer_names(self, tools: list[str]) -> None:
         """Built-ins, as IPython does it: imported modules see them, the namespace stays clean."""
@@ -157,16 +176,3 @@ def _late_interrupt() -> dict[str, Any]:
         "error": "KeyboardInterrupt",
         "error_type": "KeyboardInterrupt",
     }
-
-
-def _load_context(source: dict[str, Any]) -> tuple[Any, bool]:
-    if "value" in source:
-        return values.decode(source["value"]), False
-    text, shared = context_file.load(
-        source["fd"], source["width"], source["length"], source["ascii"]
-    )
-    if not source["json"]:
-        return text, shared
-    import json
-
-    return values.decode(json.loads(text)), False

@@ -32,7 +32,7 @@ def become(spec: NurserySpec, control: socket.socket, status: int, *, switches: 
         root.build_nursery(spec.binds)
         users.enter_user_range(proc)
     else:
-        users.enter_own_user_namespace()
+        users.enter_own_user_namespace(seen_as=0)
     syscalls.unshare(syscalls.CLONE_NEWPID | shell.JOINED)
     pid = os.fork()
     if pid:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import array
+import errno
 import json
+import os
 import socket
 from typing import Any
 
 MAX_PACKET = 1 << 20
-MAX_FDS = 16
+MAX_FDS = 32
 BUFFER = 1 << 20
 
 
-class TooManyDescriptorsError(OSError):
-    """Descriptors were sent that there was no room for."""
+class LostDescriptorsError(OSError):
+    """Descriptors were sent that there was no room for; those that came have been closed."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -37,6 +39,8 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     data, ancillary, flags, _ = sock.recvmsg(MAX_PACKET, room, socket.MSG_CMSG_CLOEXEC)
     for _, _, received in ancillary:
         fds.frombytes(received)
-    if flags & socket.MSG_CTRUNC and not fds:
-        raise TooManyDescriptorsError(24, "no room for the descriptors")
+    if flags & socket.MSG_CTRUNC:
+        for fd in fds:
+            os.close(fd)
+        raise LostDescriptorsError(errno.EMFILE, os.strerror(errno.EMFILE))
     return data, list(fds)

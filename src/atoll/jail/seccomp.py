@@ -31,7 +31,9 @@ _MODE_ARGUMENTS = {
 }  # fmt: skip
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 _SOCKET_BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
-_SOCKET_POWERS = (26, 27, 32, 33, 50, 51, 52)  # SO_ATTACH_*, SO_DETACH_*, SO_*BUFFORCE
+_SOCKET_POWERS = (26, 27, 32, 33, 50, 51, 52, 76)
+"""SO_ATTACH_*, SO_DETACH_*, SO_*BUFFORCE, SO_PASSPIDFD."""
+_SO_PEERPIDFD = 77
 
 Instruction = tuple[int, int, int, int]
 
@@ -50,6 +52,7 @@ def jail_program() -> bytes:
         "socket": _only_values(0, _FAMILIES, errno.EACCES),
         "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EACCES),
         "setsockopt": _socket_options(),
+        "getsockopt": _no_peer(),
     }
     return _assemble(rules, denied=())
 
@@ -65,6 +68,7 @@ def confined_program() -> bytes:
         "ioctl": _refuse_values(1, _TTY_INJECTION, errno.EPERM),
         "socketpair": _only_values(0, (socket.AF_UNIX,), errno.EACCES),
         "setsockopt": _socket_options(),
+        "getsockopt": _no_peer(),
         "kill": own,
         "tgkill": own,
         "prlimit64": _only_values(0, (0, os.getpid()), errno.EPERM),
@@ -81,8 +85,12 @@ def _socket_options() -> list[Instruction]:
     buffers = [(_EQUAL, 0, 1, option) for option in _SOCKET_BUFFERS]
     ignored = [step for test in buffers for step in (test, (_RETURN, 0, 0, refuse(0)))]
     load, *filters = _refuse_values(2, _SOCKET_POWERS, errno.EPERM)
-    other_level = [_argument(1), (_EQUAL, 1, 0, socket.SOL_SOCKET), (_RETURN, 0, 0, _ALLOW)]
-    return [*other_level, load, *ignored, *filters]
+    return [*_ALLOW_OTHER_LEVELS, load, *ignored, *filters]
+
+
+def _no_peer() -> list[Instruction]:
+    """No handle on the process at the other end of a socket: of one, it is the host itself."""
+    return [*_ALLOW_OTHER_LEVELS, *_refuse_values(2, (_SO_PEERPIDFD,), errno.ENOPROTOOPT)]
 
 
 def _mode_rules() -> dict[str, list[Instruction]]:
@@ -138,3 +146,11 @@ def _need_bits(arg: int, bits: int, code: int) -> list[Instruction]:
 def _argument(index: int) -> Instruction:
     """Load the low half of an argument: the kernel itself reads these as 32 bits."""
     return (_LOAD, 0, 0, _ARGS_AT + 8 * index)
+
+
+_ALLOW_OTHER_LEVELS = [
+    _argument(1),
+    (_EQUAL, 1, 0, socket.SOL_SOCKET),
+    (_RETURN, 0, 0, _ALLOW),
+]
+"""How a rule begins that is about options of the socket itself, not of a protocol."""

@@ -38,11 +38,14 @@ def pick_host_uid() -> int:
     return FIRST_HOST_UID + secrets.randbelow(HOST_UIDS)
 
 
-def enter_own_user_namespace() -> None:
-    """For those who may not switch: a user namespace in which we may make the others."""
+def enter_own_user_namespace(seen_as: int = GUEST_UID) -> None:
+    """For those who may not switch: a user namespace in which we may make the others.
+
+    Seen as 0, its rights outlast the execution of a program.
+    """
     uid, gid = os.geteuid(), os.getegid()
     sys.unshare(sys.CLONE_NEWUSER)
-    _write_maps(os.open("/proc", os.O_PATH), uid, gid)
+    _write_maps(os.open("/proc", os.O_PATH), uid, gid, seen_as)
 
 
 def enter_user_range(proc_fd: int) -> None:
@@ -100,11 +103,11 @@ def idmap_namespace(disk_uid: int, disk_gid: int, host_uid: int) -> int:
         os.close(ready_write)
 
 
-def _write_maps(proc_fd: int, uid: int, gid: int) -> None:
+def _write_maps(proc_fd: int, uid: int, gid: int, seen_as: int = GUEST_UID) -> None:
     for file, text in (
         ("setgroups", "deny"),
-        ("uid_map", f"{GUEST_UID} {uid} 1"),
-        ("gid_map", f"{GUEST_UID} {gid} 1"),
+        ("uid_map", f"{seen_as} {uid} 1"),
+        ("gid_map", f"{seen_as} {gid} 1"),
     ):
         _write(os.open(f"self/{file}", os.O_WRONLY, dir_fd=proc_fd), text)
     os.close(proc_fd)

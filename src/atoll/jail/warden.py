@@ -86,8 +86,8 @@ class Warden:
     def _on_request(self) -> None:
         try:
             data, fds = packets.receive(self._control)
-        except packets.TooManyDescriptorsError:
-            return  # no descriptor is left for the lease: its end tells the host
+        except packets.LostDescriptorsError:
+            return  # the lease was among them: its end tells the host
         if not data:
             self._close()
             return

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.native.interpreter import GUEST_FOLDER
@@ -17,6 +17,7 @@ from atoll.guest import values
 from atoll.jail.client import warden
 from atoll.jail.spec import GUEST_CODE, GUEST_HOME, Bind, JailSpec, Limits
 from atoll.policy import Isolation
+from atoll.rights import RightsSocket
 from atoll.session import GuestSession
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from atoll.jail.client import Lease
 
 START_SECONDS = 30
-CONTEXT_FD = 4
 PIPE_SIZE = 1 << 20
 _BOOT = (
     "import sys, os; sys.path.append(sys.argv[1]); "
@@ -43,8 +43,16 @@ class Launched:
 
     lease: Lease
     session: GuestSession
+    rights: RightsSocket
     bridge: HostBridge
-    context_shared: bool
+    context_shared: bool = False
+
+    async def close(self) -> None:
+        """End the guest, and let go of all that leads to it."""
+        self.session.close()
+        self.rights.close()
+        self.bridge.close()
+        await self.lease.close()
 
 
 async def launch(
@@ -57,23 +65,22 @@ async def launch(
     """Start a guest; SandboxStartError if it does not come up. Leaves nothing behind then."""
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
     spec = make_spec(config, interpreter, level, shared.size if shared else 0)
-    with _pipes(3) as (requests, answers, output), _pipes(1) as (errors,):
+    with _pipes(4) as (requests, answers, output, errors), RightsSocket() as rights:
         given = [requests[0], answers[1], errors[1], output[1]]
-        lease = warden.request(spec, given + ([shared.fd] if shared else []))
+        lease = warden.request(spec, [*given, rights.guest_fd])
         for fd in given:
             os.close(fd)
         channel = HostChannel(answers[0], requests[1], bridge.handle)
         session = GuestSession(config, lease, channel, [output[0], errors[0]])
+    guest = Launched(lease, session, rights, bridge)
     try:
-        first = await _hello(config, lease, channel, context, shared)
+        first = await _hello(config, guest, channel, context, shared)
     except BaseException as exc:
         if words := session.last_words():
             exc.add_note(f"the guest's last words:\n{words}")
-        session.close()
-        bridge.close()
-        await lease.close()
+        await guest.close()
         raise
-    return Launched(lease, session, bridge, bool(first.get("context_shared")))
+    return replace(guest, context_shared=bool(first.get("context_shared")))
 
 
 def make_spec(
@@ -120,7 +127,7 @@ def _environment(interpreter: Interpreter) -> dict[str, str]:
 
 
 async def _hello(
-    config: REPLConfig, lease: Lease, channel: HostChannel, context: Any, shared: Context | None
+    config: REPLConfig, guest: Launched, channel: HostChannel, context: Any, shared: Context | None
 ) -> dict[str, Any]:
     params: dict[str, Any] = {
         "tools": sorted(config.tools),
@@ -128,19 +135,21 @@ async def _hello(
         "private_folder": config.workspace is None,
     }
     if shared is not None:
-        params["context"] = shared.describe(CONTEXT_FD)
+        params["context"] = shared.describe()
     elif context is not None:
         params["context"] = {"value": values.encode(context)}
     try:
         async with asyncio.timeout(START_SECONDS):
-            await lease.started
+            await guest.lease.started
             await channel.ready
+            if shared is not None:
+                guest.rights.send(shared.fd)
             answer = await channel.request("initialize", params)
     except TimeoutError:
         reason = f"the guest did not answer within {START_SECONDS} s"
         raise SandboxStartError("initialize", reason) from None
     except (ChannelEndedError, RemoteError) as exc:
-        report = await asyncio.shield(lease.ended)  # raises what the warden knows better
+        report = await asyncio.shield(guest.lease.ended)  # raises what the warden knows better
         raise SandboxStartError("guest", f"{exc}; {report}") from None
     return answer if isinstance(answer, dict) else {}
 

@@ -162,9 +162,7 @@ class NativePythonSandbox(BaseSandbox):
     async def _release(self) -> None:
         guest, self._guest = self._guest, None
         if guest is not None:
-            guest.session.close()
-            guest.bridge.close()
-            await guest.lease.close()
+            await guest.close()
 
     def _timeout(self, timeout_ms: float | None) -> float:
         check_positive("timeout_ms", timeout_ms)
