@@ -40,9 +40,10 @@ class HostChannel:
     a well-formed, awaited message ends the channel for good.
     """
 
-    def __init__(self, read_fd: int, write_fd: int, on_call: OnCall) -> None:
+    def __init__(self, read_fd: int, write_fd: int, on_call: OnCall | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._read_fd, self._write_fd, self._on_call = read_fd, write_fd, on_call
+        self._read_fd, self._write_fd = read_fd, write_fd
+        self.on_call: OnCall = on_call or _refuse
         self._buffer, self._outbox = rpc.LineBuffer(), bytearray()
         self._waiting: dict[str, asyncio.Future[Any]] = {}
         self._calls: set[asyncio.Task[None]] = set()
@@ -146,7 +147,7 @@ class HostChannel:
     async def _answer_call(self, message: rpc.Message) -> None:
         ident = message["id"]
         try:
-            value = await self._on_call(message["method"], message.get("params", {}))
+            value = await self.on_call(message["method"], message.get("params", {}))
             line = rpc.result(ident, value)
         except (CallFailedError, rpc.MessageTooLargeError) as exc:
             line = rpc.error(ident, rpc.HOST_CALL_FAILED, str(exc))
@@ -180,3 +181,7 @@ class HostChannel:
         if self._deaf and not self._ended:
             self._deaf = False
             self._loop.add_reader(self._read_fd, self._on_readable)
+
+
+async def _refuse(_method: str, _params: Mapping[str, Any]) -> Any:
+    raise CallFailedError("nobody listens yet")

@@ -40,6 +40,8 @@ class REPLConfig:
     policy: ExecutionPolicy = field(default_factory=ExecutionPolicy)
     python: str | None = None
     """The guest's interpreter, such as a venv's; unset: the one that runs the host."""
+    preload: str | None = None
+    """The tier of libraries that a warm start has imported: bare, numeric, full; unset: chosen."""
     workspace: Path | None = None
     """A host folder to be the guest's /app; unset: a private one, thrown away at the end."""
     on_stdout: LineCallback | None = None

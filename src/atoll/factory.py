@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
     max_output_length: int
     policy: ExecutionPolicy
     python: str | None
+    preload: str | None
     workspace: PathLike[str] | str | None
     on_stdout: LineCallback | None
     on_stderr: LineCallback | None

@@ -11,6 +11,7 @@ import fcntl
 import os
 import sys
 
+from . import memory
 from .channel import Channel
 from .interrupt import InterruptGate
 from .rights import Rights
@@ -45,7 +46,8 @@ def main(folder: str, preloaded: dict[str, Any] | None = None) -> NoReturn:
     channel = Channel(requests, answers, gate)
     os.register_at_fork(after_in_child=channel.close_in_child)
     os.register_at_fork(after_in_child=rights.close_in_child)
-    server = Server(channel, rights, gate, StandardStreams(high), folder)
+    inherited = 0 if preloaded is None else memory.held()
+    server = Server(channel, rights, gate, StandardStreams(high), folder, inherited=inherited)
     vars(builtins).update(preloaded or {})
     _forget_ourselves(folder)
     server.serve()

@@ -16,8 +16,8 @@ _RESIDENT, _SHARED, _DATA = 1, 2, 5
 class MemoryFence:
     """Keeps the soft limit where it makes sense; does nothing where there is no limit."""
 
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
+    def __init__(self, limit: int | None, inherited: int = 0) -> None:
+        self._limit = None if limit is None else limit + inherited
 
     def renew(self) -> None:
         """Set the soft limit for the next cell."""
@@ -35,8 +35,23 @@ class MemoryFence:
             return  # no such limits here: what is outside has to do
 
 
+def held() -> int:
+    """Bytes of its own that this process has in memory; 0 where nobody can tell."""
+    try:
+        resident, shared, _ = _pages()
+    except (ImportError, OSError):
+        return 0
+    return resident - shared
+
+
 def _only_reserved() -> int:
     """Bytes that are mapped to be written and not in memory."""
+    resident, shared, data = _pages()
+    return max(0, data - (resident - shared))
+
+
+def _pages() -> tuple[int, int, int]:
+    """What is resident, what of it is shared, and what is mapped to be written, in bytes."""
     import resource
 
     fd = os.open("/proc/self/statm", os.O_RDONLY)
@@ -44,5 +59,5 @@ def _only_reserved() -> int:
         pages = [int(field) for field in os.read(fd, 200).split()]
     finally:
         os.close(fd)
-    held = pages[_RESIDENT] - pages[_SHARED]
-    return max(0, pages[_DATA] - held) * resource.getpagesize()
+    size = resource.getpagesize()
+    return pages[_RESIDENT] * size, pages[_SHARED] * size, pages[_DATA] * size

@@ -35,12 +35,15 @@ class Server:
         gate: InterruptGate,
         streams: StandardStreams,
         folder: str,
+        *,
+        inherited: int = 0,
     ) -> None:
         self._channel, self._rights, self._gate = channel, rights, gate
         self._streams, self._folder = streams, folder
         self._repl = repl.Repl()
         self._bridge = Bridge(channel, self._context)
         self._memory = MemoryFence(None)
+        self._inherited = inherited
         self._files: delta.Snapshot = {}
         self._private = False
         self._pid = os.getpid()
@@ -81,8 +84,9 @@ class Server:
             return rpc.error(ident, rpc.INVALID_PARAMS, str(exc)[:1000])
 
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+        os.environ.update(params.get("env", {}))
         self._offer_names(params.get("tools", []))
-        self._memory = MemoryFence(params.get("memory_bytes"))
+        self._memory = MemoryFence(params.get("memory_bytes"), self._inherited)
         self._private = bool(params.get("private_folder"))  # nobody else puts files there
         shared = False
         if "context" in params:
@@ -134,7 +138,7 @@ class Server:
         )
         outcome["duration_ms"] = (time.perf_counter() - started) * 1000
         outcome["cpu_ms"] = (time.process_time() - cpu) * 1000
-        outcome["memory_bytes"] = _peak_memory()
+        outcome["memory_bytes"] = _peak_memory(self._inherited)
         self._leave_if_child()
         self._streams.flush()
         self._files = delta.scan(self._folder)
@@ -159,11 +163,11 @@ class Server:
         return {"valid": repl.validate(params["code"])}
 
 
-def _peak_memory() -> int | None:
+def _peak_memory(inherited: int) -> int | None:
     try:
         import resource
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - inherited)
     except ImportError:
         return None
 

@@ -69,11 +69,16 @@ def _enter(way_in: list[int]) -> None:
 
 
 def _lock(limits: Limits) -> None:
-    rlimits.apply(limits, jailed=True)
+    rlimits.apply(limits, jailed=True, inherited=_address_space())
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     landlock.restrict_scope()
     syscalls.drop_capabilities()
     syscalls.install_filter(seccomp.jail_program())
+
+
+def _address_space() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _lower(given: list[int]) -> list[int]:

@@ -27,10 +27,10 @@ HASTE_SECONDS, MOST_HASTE = 5.0, 3
 def become(spec: NurserySpec, control: socket.socket, status: int, *, switches: bool) -> NoReturn:
     """Enter namespaces, fork pid 1 in them, and be done: the warden is told its number."""
     if switches:
-        proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+        proc, first = os.open("/proc", os.O_PATH | os.O_DIRECTORY), users.pick_range()
         syscalls.unshare(syscalls.CLONE_NEWNS)
-        root.build_nursery(spec.binds)
-        users.enter_user_range(proc)
+        root.build_nursery(spec.binds, first)
+        users.enter_user_range(first, proc)
     else:
         users.enter_own_user_namespace(seen_as=0)
     syscalls.unshare(syscalls.CLONE_NEWPID | shell.JOINED)
@@ -42,7 +42,7 @@ def become(spec: NurserySpec, control: socket.socket, status: int, *, switches: 
         flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
         syscalls.mount("proc", "/proc", "proc", flags)
     else:
-        root.build_nursery(spec.binds)
+        root.build_nursery(spec.binds, os.geteuid())
     init.report(status, "built")
     os.close(status)
     Nursery(spec, control, switches=switches).serve()

@@ -16,15 +16,18 @@ RESERVED = 2 << 30
 MAPPED = 4 << 30
 
 
-def apply(limits: Limits, *, jailed: bool) -> None:
-    """Set the limits, soft and hard alike: the guest cannot raise them."""
-    for kind, value in _table(limits, jailed=jailed):
+def apply(limits: Limits, *, jailed: bool, inherited: int = 0) -> None:
+    """Set the limits, soft and hard alike: the guest cannot raise them.
+
+    `inherited` is address space that it was born with and does not count against it.
+    """
+    for kind, value in _table(limits, inherited, jailed=jailed):
         _, hard = resource.getrlimit(kind)
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (limit, limit))
 
 
-def _table(limits: Limits, *, jailed: bool) -> list[tuple[int, int]]:
+def _table(limits: Limits, inherited: int, *, jailed: bool) -> list[tuple[int, int]]:
     table = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
@@ -40,8 +43,9 @@ def _table(limits: Limits, *, jailed: bool) -> list[tuple[int, int]]:
     if limits.memory is not None:
         # Bounds for one process, with room for what libraries reserve and never touch; what is
         # really used, by all of them, is for the control group or the warden's meter to count.
-        table.append((resource.RLIMIT_DATA, limits.memory + RESERVED))
-        table.append((resource.RLIMIT_AS, limits.memory + limits.context + MAPPED))
+        table.append((resource.RLIMIT_DATA, limits.memory + RESERVED + inherited))
+        room = limits.memory + limits.context + MAPPED + inherited
+        table.append((resource.RLIMIT_AS, room))
     if limits.processes is not None and jailed:  # elsewhere it would count the user's processes
         table.append((resource.RLIMIT_NPROC, limits.processes + RUNTIME_PROCESSES))
     return table

@@ -62,7 +62,7 @@ def build(spec: JailSpec, owner: int, *, switched: bool) -> None:
     _raise(spec.binds, lambda: furnish(workspace))
 
 
-def build_nursery(binds: tuple[Bind, ...]) -> None:
+def build_nursery(binds: tuple[Bind, ...], owner: int) -> None:
     """The root that all guests of a nursery share, and go into it.
 
     Its proc is a plain one: a guest's own can only be mounted where a whole one is in sight.
@@ -71,7 +71,7 @@ def build_nursery(binds: tuple[Bind, ...]) -> None:
     def furnish() -> None:
         flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
         sys.mount("proc", NEW_ROOT + "/proc", "proc", flags)
-        mount_box(NEW_ROOT, NURSERY_DISK, os.geteuid(), private_app=True)
+        mount_box(NEW_ROOT, NURSERY_DISK, owner, private_app=True)
 
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
     _raise(binds, furnish)

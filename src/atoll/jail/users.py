@@ -48,9 +48,13 @@ def enter_own_user_namespace(seen_as: int = GUEST_UID) -> None:
     _write_maps(os.open("/proc", os.O_PATH), uid, gid, seen_as)
 
 
-def enter_user_range(proc_fd: int) -> None:
-    """For root: a user namespace with a range of host users that nobody else is; root in it."""
-    first = FIRST_RANGE + RANGE * secrets.randbelow(RANGES)
+def pick_range() -> int:
+    """The first of a range of host users that nobody else is, for one nursery."""
+    return FIRST_RANGE + RANGE * secrets.randbelow(RANGES)
+
+
+def enter_user_range(first: int, proc_fd: int) -> None:
+    """For root: a user namespace with a range of host users, and be root in it."""
     target, (go_read, go_write) = os.getpid(), os.pipe()
     child = os.fork()
     if child == 0:

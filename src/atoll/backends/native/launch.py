@@ -21,12 +21,14 @@ from atoll.rights import RightsSocket
 from atoll.session import GuestSession
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from atoll.backends.native.interpreter import Interpreter
     from atoll.config import REPLConfig
     from atoll.context import Context
     from atoll.jail.client import Lease
+    from atoll.jail.spec import Spec
+    from atoll.policy import ExecutionPolicy
 
 START_SECONDS = 30
 PIPE_SIZE = 1 << 20
@@ -35,6 +37,24 @@ _BOOT = (
     "from guest.__main__ import main; sys.path.remove(sys.argv[1]); main(os.getcwd())"
 )
 _PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What leads to a guest that is there, or on its way, and has not been spoken to."""
+
+    lease: Lease
+    channel: HostChannel
+    rights: RightsSocket
+    output_fds: list[int]
+
+    async def close(self) -> None:
+        """End the guest unheard."""
+        self.channel.close()
+        self.rights.close()
+        for fd in self.output_fds:
+            os.close(fd)
+        await self.lease.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +83,38 @@ async def launch(
     shared: Context | None,
 ) -> Launched:
     """Start a guest; SandboxStartError if it does not come up. Leaves nothing behind then."""
-    bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
     spec = make_spec(config, interpreter, level, shared.size if shared else 0)
+    return await greet(open_line(spec), config, context, shared)
+
+
+def open_line(spec: Spec) -> Line:
+    """Ask the warden for a guest, with everything that it will be spoken to by."""
     with _pipes(4) as (requests, answers, output, errors), RightsSocket() as rights:
         given = [requests[0], answers[1], errors[1], output[1]]
         lease = warden.request(spec, [*given, rights.guest_fd])
         for fd in given:
             os.close(fd)
-        channel = HostChannel(answers[0], requests[1], bridge.handle)
-        session = GuestSession(config, lease, channel, [output[0], errors[0]])
-    guest = Launched(lease, session, rights, bridge)
+        channel = HostChannel(answers[0], requests[1])
+    return Line(lease, channel, rights, [output[0], errors[0]])
+
+
+async def greet(
+    line: Line,
+    config: REPLConfig,
+    context: Any,
+    shared: Context | None,
+    env: Mapping[str, str] | None = None,
+) -> Launched:
+    """Speak the first words; SandboxStartError if there is no answer, and nothing is left then.
+
+    `env` is for a guest that was not started with its environment.
+    """
+    bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
+    line.channel.on_call = bridge.handle
+    session = GuestSession(config, line.lease, line.channel, line.output_fds)
+    guest = Launched(line.lease, session, line.rights, bridge)
     try:
-        first = await _hello(config, guest, channel, context, shared)
+        first = await _hello(line, _first_words(config, context, shared, env), shared)
     except BaseException as exc:
         if words := session.last_words():
             exc.add_note(f"the guest's last words:\n{words}")
@@ -100,21 +140,26 @@ def make_spec(
     return JailSpec(
         jailed=jailed,
         argv=(interpreter.path, "-I", "-B", "-X", "utf8", "-c", _BOOT, root),
-        env=_environment(interpreter) | dict(policy.env),
+        env=environment(interpreter) | dict(policy.env),
         binds=tuple(binds),
         workspace=str(config.workspace) if config.workspace else None,
-        limits=Limits(
-            memory=policy.memory_bytes,
-            processes=policy.max_processes,
-            disk=policy.disk_bytes,
-            file_size=policy.file_size_bytes,
-            open_files=policy.max_open_files,
-            context=context_size,
-        ),
+        limits=limits_of(policy, context_size),
     )
 
 
-def _environment(interpreter: Interpreter) -> dict[str, str]:
+def limits_of(policy: ExecutionPolicy, context_size: int) -> Limits:
+    """What of a policy the kernel is told."""
+    return Limits(
+        memory=policy.memory_bytes,
+        processes=policy.max_processes,
+        disk=policy.disk_bytes,
+        file_size=policy.file_size_bytes,
+        open_files=policy.max_open_files,
+        context=context_size,
+    )
+
+
+def environment(interpreter: Interpreter) -> dict[str, str]:
     """All that a guest gets of an environment: nothing is inherited."""
     return {
         "PATH": f"{os.path.dirname(interpreter.path)}:{_PATH}",
@@ -126,30 +171,36 @@ def _environment(interpreter: Interpreter) -> dict[str, str]:
     }
 
 
-async def _hello(
-    config: REPLConfig, guest: Launched, channel: HostChannel, context: Any, shared: Context | None
+def _first_words(
+    config: REPLConfig, context: Any, shared: Context | None, env: Mapping[str, str] | None
 ) -> dict[str, Any]:
     params: dict[str, Any] = {
         "tools": sorted(config.tools),
         "memory_bytes": config.policy.memory_bytes,
         "private_folder": config.workspace is None,
     }
+    if env:
+        params["env"] = dict(env)
     if shared is not None:
         params["context"] = shared.describe()
     elif context is not None:
         params["context"] = {"value": values.encode(context)}
+    return params
+
+
+async def _hello(line: Line, params: dict[str, Any], shared: Context | None) -> dict[str, Any]:
     try:
         async with asyncio.timeout(START_SECONDS):
-            await guest.lease.started
-            await channel.ready
+            await line.lease.started
+            await line.channel.ready
             if shared is not None:
-                guest.rights.send(shared.fd)
-            answer = await channel.request("initialize", params)
+                line.rights.send(shared.fd)
+            answer = await line.channel.request("initialize", params)
     except TimeoutError:
         reason = f"the guest did not answer within {START_SECONDS} s"
         raise SandboxStartError("initialize", reason) from None
     except (ChannelEndedError, RemoteError) as exc:
-        report = await asyncio.shield(guest.lease.ended)  # raises what the warden knows better
+        report = await asyncio.shield(line.lease.ended)  # raises what the warden knows better
         raise SandboxStartError("guest", f"{exc}; {report}") from None
     return answer if isinstance(answer, dict) else {}
 

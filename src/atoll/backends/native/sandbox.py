@@ -150,9 +150,11 @@ class NativePythonSandbox(BaseSandbox):
         return self._guest
 
     async def _start(self) -> None:
-        self._guest = await launch(
-            self._config, self._python, self._level, self._context, self._shared
-        )
+        self._guest = await self._launch()
+
+    async def _launch(self) -> Launched:
+        """A new guest. A pool overrides this."""
+        return await launch(self._config, self._python, self._level, self._context, self._shared)
 
     async def _bury(self, guest: Launched) -> None:
         """Let go of a guest that has died, so that the next call starts another."""

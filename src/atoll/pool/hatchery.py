@@ -1,0 +1,99 @@
+"""One tier's nursery as the host sees it: started on first need, started again if it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from atoll.backends.native.interpreter import GUEST_FOLDER
+from atoll.backends.native.launch import environment, open_line
+from atoll.errors import SandboxStartError
+from atoll.jail.client import warden
+from atoll.jail.spec import GUEST_CODE, Bind, HatchSpec, NurserySpec
+
+if TYPE_CHECKING:
+    from atoll.backends.native.interpreter import Interpreter
+    from atoll.backends.native.launch import Line
+    from atoll.jail.client import Lease
+    from atoll.jail.spec import Limits
+
+OLDEST = (3, 11)
+"""The zygote runs the jail's own code, which needs what the host needs."""
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); from atoll.jail.zygote import main; "
+    "sys.path.remove(sys.argv[1]); main(sys.argv[2])"
+)
+_PACKAGE = os.path.dirname(GUEST_FOLDER)
+
+
+class Hatchery:
+    """Guests forked off one zygote."""
+
+    def __init__(self, interpreter: Interpreter, lines: tuple[str, ...], patience: float) -> None:
+        self._interpreter, self._lines, self._patience = interpreter, lines, patience
+        self._lease: Lease | None = None
+        self._name = ""
+        self._starting = asyncio.Lock()
+        self.missing: list[str] = []
+        """Libraries that could not be imported, with the reason: a warning, not a failure."""
+        self.warm_seconds: float | None = None
+
+    async def start(self) -> None:
+        """Have a warm zygote; SandboxStartError if it does not become one in time."""
+        async with self._starting:
+            if self._lease is None or self._lease.ended.done():
+                await self._start()
+
+    async def hatch(self, limits: Limits) -> Line:
+        """A guest that has entered its jail and waits to be spoken to."""
+        await self.start()
+        line = open_line(HatchSpec(nursery=self._name, limits=limits))
+        try:
+            async with asyncio.timeout(self._patience):
+                await line.lease.started
+                await line.channel.ready
+        except TimeoutError:
+            await line.close()
+            raise SandboxStartError("zygote", f"no guest within {self._patience:g} s") from None
+        except BaseException:
+            await line.close()
+            raise
+        return line
+
+    async def close(self) -> None:
+        """End the zygote and every guest that was forked off it."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            await lease.close()
+
+    async def _start(self) -> None:
+        self._name = secrets.token_hex(8)
+        lease = warden.request(self._spec(), [])
+        try:
+            async with asyncio.timeout(self._patience):
+                report: dict[str, Any] = (await lease.started)["zygote"]
+        except TimeoutError:
+            await lease.close()
+            reason = f"it was not warm within {self._patience:g} s: preload less, or wait longer"
+            raise SandboxStartError("zygote", reason) from None
+        except BaseException:
+            await lease.close()
+            raise
+        self._lease, self.missing = lease, report["missing"]
+        self.warm_seconds = report["seconds"]
+
+    def _spec(self) -> NurserySpec:
+        python = self._interpreter
+        binds = [Bind(source=_PACKAGE, target=f"{GUEST_CODE}/atoll")]
+        binds += [Bind(source=folder, target=folder) for folder in python.folders]
+        binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
+        boot = (_BOOT, GUEST_CODE, json.dumps(self._lines))
+        return NurserySpec(
+            name=self._name,
+            argv=(python.path, "-I", "-B", "-X", "utf8", "-c", *boot),
+            env=environment(python),
+            binds=tuple(binds),
+        )

@@ -1,0 +1,137 @@
+"""The pool: a hatchery for each tier, shelves of parked guests for what is asked for often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from atoll.backends.native import interpreter
+from atoll.errors import ConfigError
+from atoll.pool import tiers
+from atoll.pool.hatchery import OLDEST, Hatchery
+from atoll.pool.shelf import Shelf
+
+if TYPE_CHECKING:
+    from atoll.backends.native.launch import Line
+    from atoll.config import REPLConfig
+    from atoll.jail.spec import Limits
+
+WARM_SECONDS = 60.0
+ASKED_BEFORE_PARKED = 2
+MOST_SHELVES = 16
+
+Kind = tuple[str, "Limits"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """How a pool is to be."""
+
+    python: str | None = None
+    tiers: tiers.Tiers = field(default_factory=lambda: tiers.TIERS)
+    default_tier: str | None = None
+    """For sessions, whose code is not known when they start; unset: the largest."""
+    parked: int = 2
+    most_parked: int = 16
+    warm_seconds: float = WARM_SECONDS
+
+    def __post_init__(self) -> None:
+        if not self.tiers:
+            raise ConfigError("a pool needs at least one tier")
+        for lines in self.tiers.values():
+            for line in lines:
+                tiers.offers(line)
+
+
+class Pool:
+    """Hands out guests that are warm. Use it in `async with`, in one event loop."""
+
+    def __init__(self, settings: PoolSettings | None = None) -> None:
+        self.settings = settings or PoolSettings()
+        self.python = interpreter.resolve(self.settings.python)
+        self._hatcheries: dict[str, Hatchery] = {}
+        self._shelves: dict[Kind, Shelf] = {}
+        self._asked: Counter[Kind] = Counter()
+
+    @property
+    def usable(self) -> bool:
+        """Whether its interpreter can be a zygote."""
+        return self.python.version >= OLDEST
+
+    @property
+    def _default(self) -> str:
+        return self.settings.default_tier or tiers.largest(self.settings.tiers)
+
+    def suits(self, config: REPLConfig) -> bool:
+        """Whether a zygote can serve this: the same interpreter, and nothing of the host's."""
+        same = config.python is None or interpreter.resolve(config.python) == self.python
+        return self.usable and same and config.workspace is None and not config.policy.mounts
+
+    def tier(self, config: REPLConfig, code: str | None = None) -> str:
+        """The tier to use: the one asked for, or what the code wants, or the default."""
+        name = config.preload or (None if code is None else tiers.choose(code, self.settings.tiers))
+        name = name or self._default
+        if name not in self.settings.tiers:
+            known = ", ".join(self.settings.tiers)
+            raise ConfigError(f"no tier {name!r} to preload: there are {known}")
+        return name
+
+    async def warm(self, *names: str) -> None:
+        """Have the zygotes of these tiers (unset: of the default one) before the first request."""
+        wanted = names or (self._default,)
+        await asyncio.gather(*(self._hatchery(name).start() for name in wanted))
+
+    async def park(self, tier: str, limits: Limits) -> None:
+        """Fill the shelf of this kind now, instead of when it has been asked for some times."""
+        shelf = self._shelf((tier, limits))
+        shelf.refill()
+        await shelf.filled()
+
+    async def take(self, tier: str, limits: Limits) -> Line:
+        """A guest nobody has spoken to."""
+        kind = (tier, limits)
+        if kind in self._shelves:
+            return await self._shelves[kind].take()
+        self._asked[kind] += 1
+        if self._asked[kind] > ASKED_BEFORE_PARKED and len(self._shelves) < MOST_SHELVES:
+            return await self._shelf(kind).take()
+        return await Shelf(lambda: self._hatchery(tier).hatch(limits), 0, 1).take()
+
+    def stats(self) -> dict[str, dict[str, object]]:
+        """Each tier that is warm: how long it took, what is missing, how many guests wait."""
+        return {
+            name: {
+                "warm_seconds": one.warm_seconds,
+                "missing": one.missing,
+                "parked": sum(s.parked for (tier, _), s in self._shelves.items() if tier == name),
+            }
+            for name, one in self._hatcheries.items()
+        }
+
+    async def close(self) -> None:
+        """End every zygote and every guest."""
+        await asyncio.gather(*(shelf.close() for shelf in self._shelves.values()))
+        await asyncio.gather(*(one.close() for one in self._hatcheries.values()))
+        self._shelves.clear()
+        self._hatcheries.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    def _hatchery(self, tier: str) -> Hatchery:
+        if tier not in self._hatcheries:
+            lines = self.settings.tiers[tier]
+            self._hatcheries[tier] = Hatchery(self.python, lines, self.settings.warm_seconds)
+        return self._hatcheries[tier]
+
+    def _shelf(self, kind: Kind) -> Shelf:
+        if kind not in self._shelves:
+            tier, limits = kind
+            least, most = self.settings.parked, self.settings.most_parked
+            self._shelves[kind] = Shelf(lambda: self._hatchery(tier).hatch(limits), least, most)
+        return self._shelves[kind]

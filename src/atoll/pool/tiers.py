@@ -1,0 +1,80 @@
+"""What zygotes have imported, in tiers; and which tier a piece of code wants.
+
+A fork costs more the more is imported, so code that needs little gets a small one.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+
+from atoll.errors import ConfigError
+
+STANDARD = (
+    "import json, csv, datetime, collections, itertools, functools, math, random, re, os, sys",
+)
+NUMERIC = ("import numpy as np", "import pandas as pd")
+FULL = (
+    "from scipy import stats, optimize, interpolate",
+    "from sklearn import linear_model, tree, ensemble, cluster",
+    "from sklearn import preprocessing, model_selection, metrics",
+    "import statsmodels.api as sm",
+    "import matplotlib, matplotlib.pyplot as plt",
+    "import seaborn as sns",
+)
+
+Tiers = Mapping[str, tuple[str, ...]]
+TIERS: Tiers = {
+    "bare": STANDARD,
+    "numeric": STANDARD + NUMERIC,
+    "full": STANDARD + NUMERIC + FULL,
+}
+"""From small to large: each holds all that the one before it does."""
+
+
+def choose(code: str, tiers: Tiers = TIERS) -> str:
+    """The smallest tier that has imported what the code uses; the first if it uses nothing."""
+    wanted = _used(code)
+    for name, lines in tiers.items():
+        offered = {word for line in lines for word in offers(line)}
+        known = {
+            word for all_lines in tiers.values() for line in all_lines for word in offers(line)
+        }
+        if not (wanted & known) - offered:
+            return name
+    return largest(tiers)
+
+
+def largest(tiers: Tiers) -> str:
+    """The last tier's name."""
+    return list(tiers)[-1]
+
+
+def offers(line: str) -> set[str]:
+    """Packages and names that an import statement makes available; ConfigError if it is none."""
+    try:
+        (statement,) = ast.parse(line).body
+    except (SyntaxError, ValueError):
+        statement = ast.Pass()
+    if isinstance(statement, ast.Import):
+        packages = {alias.name.partition(".")[0] for alias in statement.names}
+    elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+        packages = {statement.module.partition(".")[0]}
+    else:
+        raise ConfigError(f"not an import statement: {line!r}")
+    return packages | {alias.asname or alias.name for alias in statement.names}
+
+
+def _used(code: str) -> set[str]:
+    """Packages imported anywhere in the code, and names it reads; nothing if it does not parse."""
+    try:
+        nodes = list(ast.walk(ast.parse(code)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            used |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            used.add(node.module.partition(".")[0])
+    return used
