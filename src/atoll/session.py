@@ -122,6 +122,16 @@ class GuestSession:
             return False
         return bool(answer and answer.get("valid") is True)
 
+    async def fork(self, timeout_ms: float) -> None:
+        """Let the guest clone itself; SandboxError if it does not."""
+        try:
+            answer, stopped = await self._request("fork", {}, timeout_ms)
+        except RemoteError as exc:
+            raise SandboxError(f"the guest cannot clone itself: {exc}") from None
+        if stopped or not answer or answer.get("forked") is not True:
+            await self._death(stopped, timeout_ms)
+            raise SandboxError("the guest ended instead of cloning itself")
+
     def last_words(self) -> str:
         """What a guest that did not come up wrote to stderr."""
         self._drain()
@@ -328,6 +338,9 @@ def _death_fields(report: EndReport) -> dict[str, Any]:
         name = _signal_name(report.signal)
         text = f"the guest's process was ended by {name}"
         return _fault(Outcome.CRASHED, "ProcessCrashed", text, 128 + report.signal)
+    if report.exit is None:
+        text = "the guest's process has ended, and nobody was told how"
+        return _fault(Outcome.CRASHED, "ProcessCrashed", text, 1)
     text = f"the guest's process ended itself with exit code {report.exit}"
     return _fault(Outcome.EXITED, "ProcessExited", text, report.exit or 0)
 

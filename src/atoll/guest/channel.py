@@ -89,6 +89,11 @@ class Channel:
         self._reading, self._writing = _thread.allocate_lock(), _thread.allocate_lock()
         self._reader = None
 
+    def reopen(self, read_fd: int, write_fd: int) -> None:
+        """A clone speaks to the host by descriptors of its own, and owes it no old answer."""
+        self._read_fd, self._write_fd = read_fd, write_fd
+        self._buffer, self._requests, self._answers = rpc.LineBuffer(), [], {}
+
     def _wait(self, done: Callable[[], bool]) -> None:
         me = _thread.get_ident()
         while not done():

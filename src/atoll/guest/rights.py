@@ -29,6 +29,10 @@ class Rights:
             raise OSError("the host sent no descriptor")
         return int.from_bytes(ancillary[0][2][:FD_BYTES], sys.byteorder)
 
+    def reopen(self, fd: int) -> None:
+        """A clone is sent descriptors by a socket of its own."""
+        self._fd = fd
+
     def close_in_child(self) -> None:
         """What the host sends is not for a forked child."""
         try:

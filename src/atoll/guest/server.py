@@ -7,8 +7,8 @@ import os
 import sys
 import time
 
+from . import clone, delta, helpers, repl, rpc, values
 from . import context as context_file
-from . import delta, helpers, repl, rpc, values
 from .bridge import Bridge, FailedQuery
 from .channel import ChannelClosedError, HostCallError
 from .memory import MemoryFence
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from .streams import StandardStreams
 
     Handler = Callable[[dict[str, Any]], Any]
+
+
+CLONE_FDS = 6
+"""Channel, streams, rights socket and status socket of a clone."""
+
+
+class BecameClone(BaseException):
+    """Leave the request to the parent: the process that goes on here is the clone."""
 
 
 class Server:
@@ -47,24 +55,31 @@ class Server:
         self._files: delta.Snapshot = {}
         self._private = False
         self._pid = os.getpid()
+        self._clones: list[int] = []
         self._methods: dict[str, Handler] = {
             "initialize": self._initialize,
             "execute": self._execute,
             "get_variable": self._get_variable,
             "validate": self._validate,
+            "fork": self._fork,
         }
 
     def serve(self) -> None:
         """Answer requests until the host goes."""
-        self._prepare()
-        self._channel.send(rpc.notification("ready", {"python": list(sys.version_info[:3])}))
+        self._say_ready()
         while True:
             try:
                 message = self._channel.next_request()
                 self._channel.send(self._answer(message))
                 self._prepare()
+            except BecameClone:
+                self._say_ready()
             except ChannelClosedError:
                 return
+
+    def _say_ready(self) -> None:
+        self._prepare()
+        self._channel.send(rpc.notification("ready", {"python": list(sys.version_info[:3])}))
 
     def _prepare(self) -> None:
         """Make the next cell's streams and limit good, while the host reads the last answer."""
@@ -158,6 +173,41 @@ class Server:
             lambda: {"found": True, "value": values.encode(self._repl.namespace[name])},
             lambda: {"interrupted": True},
         )
+
+    def _fork(self, _params: dict[str, Any]) -> dict[str, Any]:
+        """Clone this process; the clone goes on with the descriptors that the host has sent."""
+        self._reap_clones()
+        fds = [self._rights.receive() for _ in range(CLONE_FDS)]
+        pid = os.fork()
+        if pid == 0:
+            self._become_clone(fds)
+        for fd in fds:
+            os.close(fd)
+        self._clones.append(pid)
+        return {"forked": True}
+
+    def _become_clone(self, fds: list[int]) -> None:
+        """In the child: never returns, as the request was for the parent to answer."""
+        requests, answers, errors, output, rights, status = fds
+        try:
+            clone.enter(status, self._folder)
+        except BaseException as exc:
+            os.write(errors, str(exc).encode("utf-8", "replace"))  # the host adds it to its error
+            os._exit(1)
+        self._channel.reopen(requests, answers)
+        self._rights.reopen(rights)
+        self._streams.redirect(output, errors)
+        self._pid, self._clones = os.getpid(), []
+        raise BecameClone
+
+    def _reap_clones(self) -> None:
+        for pid in list(self._clones):
+            try:
+                ended, _ = os.waitpid(pid, os.WNOHANG)
+            except OSError:
+                ended = pid  # guest code was faster
+            if ended:
+                self._clones.remove(pid)
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"valid": repl.validate(params["code"])}

@@ -18,6 +18,12 @@ class StandardStreams:
 
         self._kept = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, keep_at) for fd in (1, 2)}
 
+    def redirect(self, output: int, errors: int) -> None:
+        """A clone prints to descriptors of its own."""
+        for fd in self._kept.values():
+            os.close(fd)
+        self._kept = {1: output, 2: errors}
+
     def renew(self) -> None:
         """Descriptors and sys.stdin, sys.stdout, sys.stderr as on the first day."""
         for fd, kept in self._kept.items():

@@ -19,6 +19,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from atoll.jail import packets
+from atoll.jail.house import House
 from atoll.jail.jailed import StartedWard
 from atoll.jail.ward import Ward
 
@@ -193,6 +194,8 @@ class HatchedWard(Ward):
     ) -> None:
         super().__init__(spec.limits, lease, group, selector)
         self.spec, self._nursery = spec, nursery
+        self._jail = self.house = House(self.roots, self._signal_all)
+        self._jail.tenants.add(self)
         self.hatching = False
         self.number = 0
         self._init = self._guest = 0
@@ -248,7 +251,7 @@ class HatchedWard(Ward):
         """One of the two processes was reaped; the guest's status is the one that counts."""
         if pid == self._guest:
             self._wait_status = status
-            self._signal_all()
+            self.leave()
 
     def zygote_lost(self) -> None:
         """It died between the request and the answer: nobody knows whether a guest was forked."""
@@ -261,6 +264,10 @@ class HatchedWard(Ward):
         if self._guest_fd is None:
             self.fail(reason)
         self._reaped = True
+
+    def guest_pid(self) -> int:
+        """The guest's own process."""
+        return 0 if self._guest_fd is None else max(0, _pid_of(self._guest_fd))
 
     def roots(self) -> list[int]:
         """Both processes, by their numbers here."""
@@ -280,6 +287,8 @@ class HatchedWard(Ward):
             self._groups = self.cgroup.open() if self.cgroup else []
             self._nursery.hatch(self)
         elif "entered" in message:
+            for fd in fds:
+                self._jail.listen(fd, self._selector)
             self._started()
         elif "error" in message:
             self.fail(message["error"])
@@ -313,6 +322,7 @@ class HatchedWard(Ward):
     def _release(self) -> None:
         self._nursery.forget(self)
         self._close_given()
+        self._jail.close()
         self._unwatch(self._status.fileno())
         self._status.close()
         for fd in (self._init_fd, self._guest_fd):

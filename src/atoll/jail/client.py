@@ -50,6 +50,19 @@ class Lease:
         """SIGKILL for all of them; `ended` follows."""
         self._send(b"kill")
 
+    def branch(self, status: socket.socket) -> Lease:
+        """The hold on a clone that the guest is about to make; it reports on `status`'s peer."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            fds = array.array("i", [theirs.fileno(), status.fileno()])
+            try:
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
+                self._socket.sendmsg([b"branch"], rights)
+            except OSError as exc:
+                ours.close()
+                raise SandboxStartError("clone", str(exc)) from exc
+        return Lease(ours)
+
     async def cpu_seconds(self) -> float:
         """CPU time used by the jail so far."""
         answer: asyncio.Future[float] = self._loop.create_future()

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _FIRST_HIGH_FD = 512
 WAY_IN = len(shell.NAMESPACES) + 1
+CLONING = (1 << 18) | (1 << 21)
+"""CAP_SYS_CHROOT and CAP_SYS_ADMIN, over a user namespace that owns nothing but mount tables of its
+clones. They lie dormant: only `capset` wakes them, and the filter asks the warden about that."""
 _names: dict[str, ModuleType] = {}
 
 
@@ -42,9 +45,11 @@ def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
         cgroup.admit(groups, 0)
         _enter(way_in)
         syscalls.close_all_but({*_lower(given), status.fileno()})
-        _lock(Limits(**request["limits"]))
-        packets.send(status, {"entered": True})
+        listener = _lock(Limits(**request["limits"]))
+        packets.send(status, {"entered": True}, listener)
         status.close()
+        for fd in listener:
+            os.close(fd)
         _run_guest()
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the zygote's loop
         packets.send(status, {"error": f"hatch: {type(exc).__name__}: {exc}"})
@@ -68,12 +73,14 @@ def _enter(way_in: list[int]) -> None:
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
 
 
-def _lock(limits: Limits) -> None:
+def _lock(limits: Limits) -> list[int]:
+    """Give up everything; the descriptor of the filter's questions, if there is one."""
     rlimits.apply(limits, jailed=True, inherited=_address_space())
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     landlock.restrict_scope()
-    syscalls.drop_capabilities()
-    syscalls.install_filter(seccomp.jail_program())
+    syscalls.drop_capabilities(dormant=CLONING)
+    listener = syscalls.install_filter(seccomp.jail_program(clones=True), listen=True)
+    return [] if listener is None else [listener]
 
 
 def _address_space() -> int:

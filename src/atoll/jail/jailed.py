@@ -60,6 +60,10 @@ class StartedWard(Ward):
         for fd in (self.lifeline_read, self._lifeline):
             os.close(fd)
 
+    def guest_pid(self) -> int:
+        """Nobody asks: what was started is never cloned."""
+        return 0
+
     def roots(self) -> list[int]:
         """The one process: pid 1 of the jail, or the confined one."""
         return [self._pid] if self._pid else []

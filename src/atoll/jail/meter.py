@@ -18,12 +18,18 @@ def processes(roots: list[int]) -> list[int]:
     while queue:
         pid = queue.pop()
         found.append(pid)
-        try:
-            tasks = os.listdir(f"/proc/{pid}/task")
-            for task in tasks:
-                queue += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-        except OSError:
-            continue
+        queue += children(pid)
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    except OSError:
+        pass
     return found
 
 

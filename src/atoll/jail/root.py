@@ -171,8 +171,18 @@ def mount_proc(root: str) -> None:
     sys.set_mount_attributes(target, sys.ATTR_RDONLY, recursive=True)
 
 
-def mount_box(root: str, disk: int | None, owner: int, *, private_app: bool) -> None:
-    """The private folders: one tmpfs with the disk limit as its size."""
+def mount_box(
+    root: str,
+    disk: int | None,
+    owner: int,
+    *,
+    private_app: bool,
+    fill: Callable[[str, str], None] | None = None,
+) -> None:
+    """The private folders: one tmpfs with the disk limit as its size.
+
+    `fill` puts into each what belongs there, given what is in its place now.
+    """
     box = root + BOX
     size = disk if disk is not None else DEFAULT_DISK
     options = f"size={size},nr_inodes={MAX_INODES},mode=755"
@@ -183,6 +193,8 @@ def mount_box(root: str, disk: int | None, owner: int, *, private_app: bool) -> 
         folder = Path(box, name)
         folder.mkdir(mode=0o700)
         os.chown(folder, owner, owner)
+        if fill is not None:
+            fill(root + target, str(folder))
         sys.mount(str(folder), root + target, None, sys.MS_BIND)
         sys.set_mount_attributes(root + target, sys.ATTR_NOSUID | sys.ATTR_NODEV, recursive=False)
     sys.detach(box)

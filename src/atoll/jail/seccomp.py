@@ -1,7 +1,8 @@
 """The system-call filter: an allow-list, as a classic BPF program.
 
 SECURITY: the default is refusal. A foreign architecture's calls end the process. What is not
-listed answers ENOSYS, as an old kernel would, so that libraries take their other way.
+listed answers ENOSYS, as an old kernel would, so that libraries take their other way. A few are
+asked of the warden (see listener), and answer ENOSYS too where it does not listen.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import socket
 import struct
 
 from atoll.jail import syscalls
-from atoll.jail.syscall_table import ALLOWED
+from atoll.jail.syscall_table import ALLOWED, ASKED
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _KILL = 0x7FFF0000, 0x80000000
+_ALLOW, _KILL, _ASK = 0x7FFF0000, 0x80000000, 0x7FC00000
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 _NUMBER_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
@@ -44,8 +45,8 @@ def refuse(code: int) -> int:
 
 
 @functools.cache
-def jail_program() -> bytes:
-    """The filter of a jail with namespaces of its own."""
+def jail_program(*, clones: bool = False) -> bytes:
+    """The filter of a jail with namespaces of its own; `clones`: the warden is asked about them."""
     rules = _mode_rules() | {
         "clone": _refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
         "ioctl": _refuse_values(1, _TTY_INJECTION, errno.EPERM),
@@ -54,7 +55,7 @@ def jail_program() -> bytes:
         "setsockopt": _socket_options(),
         "getsockopt": _no_peer(),
     }
-    return _assemble(rules, denied=())
+    return _assemble(rules, denied=(), asked=clones)
 
 
 def confined_program() -> bytes:
@@ -100,7 +101,9 @@ def _mode_rules() -> dict[str, list[Instruction]]:
     }
 
 
-def _assemble(rules: dict[str, list[Instruction]], denied: tuple[str, ...]) -> bytes:
+def _assemble(
+    rules: dict[str, list[Instruction]], denied: tuple[str, ...], *, asked: bool = False
+) -> bytes:
     program = [
         (_LOAD, 0, 0, _ARCH_AT),
         (_EQUAL, 1, 0, _AUDIT_ARCH[syscalls.ARCH]),
@@ -113,6 +116,8 @@ def _assemble(rules: dict[str, list[Instruction]], denied: tuple[str, ...]) -> b
         body = rules.get(name, [(_RETURN, 0, 0, _ALLOW)])
         if name not in denied:
             program += [(_EQUAL, 0, len(body), number), *body]
+    for number in ASKED.values() if asked else ():
+        program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ASK)]
     program.append((_RETURN, 0, 0, refuse(errno.ENOSYS)))
     return b"".join(struct.pack("HBBI", code, yes, no, k) for code, yes, no, k in program)
 

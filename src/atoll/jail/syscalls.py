@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import struct
@@ -36,6 +37,7 @@ _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_NEW_LISTENER = 8
 _CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 63
 
@@ -105,15 +107,19 @@ def prctl(option: int, value: int = 0) -> None:
     _check(_libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero), f"prctl {option}")
 
 
-def drop_capabilities() -> None:
-    """Give up every capability, now and for whatever is executed later."""
+def drop_capabilities(dormant: int = 0) -> None:
+    """Give up every capability, now and for whatever is executed later.
+
+    The set `dormant` stays permitted to this very process, and is not in effect.
+    """
     zero = ctypes.c_ulong(0)
     for capability in range(_LAST_CAPABILITY + 1):
         if _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), zero, zero, zero) < 0:
             break  # past the last one that this kernel has
     _libc.prctl(PR_CAP_AMBIENT, ctypes.c_ulong(PR_CAP_AMBIENT_CLEAR_ALL), zero, zero, zero)
     header = ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITY_VERSION_3, 0))
-    _check(_libc.capset(header, ctypes.create_string_buffer(24)), "capset")
+    sets = struct.pack("6I", 0, dormant, 0, 0, 0, 0)
+    _check(_libc.capset(header, ctypes.create_string_buffer(sets, 24)), "capset")
 
 
 def close_all_but(keep: set[int]) -> None:
@@ -126,16 +132,25 @@ def close_all_but(keep: set[int]) -> None:
     _close_range(start, 0xFFFFFFFF)
 
 
-def install_filter(program: bytes) -> None:
-    """Install a seccomp filter (an array of struct sock_filter)."""
+def install_filter(program: bytes, *, listen: bool = False) -> int | None:
+    """Install a seccomp filter (an array of struct sock_filter).
+
+    With `listen`: the descriptor on which its questions come, or None if an outer filter has one.
+    """
 
     class Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
     buffer = ctypes.create_string_buffer(program, len(program))
     header = Program(len(program) // 8, ctypes.addressof(buffer))
-    mode = _SECCOMP_SET_MODE_FILTER
-    _call(_SECCOMP[ARCH], mode, 0, ctypes.byref(header), what="seccomp")
+    mode, flags = _SECCOMP_SET_MODE_FILTER, _SECCOMP_NEW_LISTENER if listen else 0
+    try:
+        fd = _call(_SECCOMP[ARCH], mode, flags, ctypes.byref(header), what="seccomp")
+    except OSError as exc:
+        if not listen or exc.errno != errno.EBUSY:
+            raise
+        return install_filter(program)
+    return fd if listen else None
 
 
 def landlock_version() -> int:

@@ -10,17 +10,19 @@ import json
 import os
 import selectors
 import signal
+import socket
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from atoll.jail import meter
+from atoll.jail import meter, packets
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
 
+    from atoll.jail.branch import BranchWard
     from atoll.jail.cgroup import Cgroup
+    from atoll.jail.house import House
     from atoll.jail.spec import Limits
 
 GROUP_PATIENCE_SECONDS = 5.0
@@ -38,11 +40,20 @@ class Ward(ABC):
         selector: selectors.BaseSelector,
     ) -> None:
         self.limits, self.lease, self.cgroup, self._selector = limits, lease, group, selector
-        self._killed = self._reaped = self._over_memory = False
+        self._killed = self._gone = self._reaped = self._told = self._over_memory = False
         self._wait_status: int | None = None
         self._failure: str | None = None
         self._deadline: float | None = None
         self._final: dict[str, Any] = {}
+        self.house: House | None = None
+        self.mount_namespace = 0
+        self.branching: BranchWard | None = None
+        """The clone of this one that is being made."""
+        self.admit_branch: Callable[[Ward, socket.socket, socket.socket], None] | None = None
+
+    @abstractmethod
+    def guest_pid(self) -> int:
+        """The guest's own process, as numbered here; 0 if there is none."""
 
     @abstractmethod
     def roots(self) -> list[int]:
@@ -63,12 +74,26 @@ class Ward(ABC):
     def kill(self) -> None:
         """End every process of the sandbox."""
         self._killed = True
-        if not self._reaped:  # else the numbers may be somebody else's by now
+        self.leave()
+
+    def leave(self) -> None:
+        """Be gone: with the whole jail, unless others live in it."""
+        if self._gone or self._reaped:
+            return  # the numbers may be somebody else's by now
+        self._gone = True
+        if self.house is None:
             self._signal_all()
+        else:
+            self.house.leave(self)
 
     def needs_attention(self) -> bool:
         """Whether time alone can change something: memory to measure, a group to remove."""
-        return self._reaped or self._measured()
+        return self._reaped or self.leaving() or self._measured()
+
+    def leaving(self) -> bool:
+        """Whether it is gone from a jail that others live in, and may have left processes."""
+        lives_on = self.house is not None and bool(self.house.tenants)
+        return self._gone and lives_on and not self._told
 
     def check_memory(self) -> None:
         """Without a control group, end a sandbox whose processes together are over the limit."""
@@ -84,6 +109,8 @@ class Ward(ABC):
 
     def is_over(self) -> bool:
         """Whether all is gone: processes, and the control group unless it will not go."""
+        if self.leaving() and self._evicted():
+            self._say_farewell()
         if not self._reaped:
             return False
         if self._deadline is None:
@@ -94,9 +121,21 @@ class Ward(ABC):
 
     def close(self) -> None:
         """Say how it ended, and let go of everything."""
-        self._unwatch(self.lease.fileno())
         self._release()
-        self.tell("failed" if self._failure else "ended", **self._final)
+        self._say_farewell()
+
+    def _evicted(self) -> bool:
+        """Whether none of its processes is left in a jail that lives on."""
+        assert self.house is not None
+        return not self.mount_namespace or self.house.evict(self.mount_namespace)
+
+    def _say_farewell(self) -> None:
+        if self._told:
+            return
+        self._told = True
+        self._unwatch(self.lease.fileno())
+        final = self._final or self._report()
+        self.tell("failed" if self._failure else "ended", **final)
         self.lease.close()
 
     def fail(self, reason: str) -> None:
@@ -114,10 +153,12 @@ class Ward(ABC):
     def _on_command(self) -> None:
         """Do what the host asks on the lease; its end means kill."""
         try:
-            command = self.lease.recv(64)
+            command, fds = packets.receive(self.lease)
         except OSError:
-            command = b""
-        if command == b"interrupt":
+            command, fds = b"", []
+        if command == b"branch" and len(fds) == 2:
+            self._branch(socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1]))
+        elif command == b"interrupt":
             self._signal_guest()
         elif command == b"usage":
             self.tell("usage", cpu_seconds=self._cpu_seconds())
@@ -126,19 +167,33 @@ class Ward(ABC):
         if not command:
             self._unwatch(self.lease.fileno())
 
+    def _branch(self, lease: socket.socket, status: socket.socket) -> None:
+        """The host is about to ask the guest to clone itself; one clone at a time."""
+        able = self.house is not None and self.house.listener is not None
+        if self.admit_branch is not None and able and self.branching is None:
+            self.admit_branch(self, lease, status)
+            return
+        reason = "clone: another one is being made" if able else "clone: this jail allows none"
+        with lease, status, contextlib.suppress(OSError):
+            lease.send(json.dumps({"event": "failed", "reason": reason}).encode())
+
     def _report(self) -> dict[str, Any]:
         if self._failure:
             return {"reason": self._failure}
-        status = self._wait_status or 0
+        if self._wait_status is None:  # a clone's parent is the guest it came from
+            return {"out_of_memory": self._over_memory or self._group_killed()}
+        status = self._wait_status
         # The kernel may have ended a grandchild long ago: it counts if it ended the guest.
         ended = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        group_oom = ended and self.cgroup is not None and self.cgroup.oom_kills() > 0
         return {
             "exit": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
-            "out_of_memory": group_oom or self._over_memory,
+            "out_of_memory": (ended and self._group_killed()) or self._over_memory,
             "peak_memory": self.cgroup.peak_memory() if self.cgroup else None,
         }
+
+    def _group_killed(self) -> bool:
+        return self.cgroup is not None and self.cgroup.oom_kills() > 0
 
     def _measured(self) -> bool:
         return self.cgroup is None and self.limits is not None and self.limits.memory is not None

@@ -22,7 +22,9 @@ import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail import cgroup, init, nursery, packets, seccomp, steps, syscalls, users
+from atoll.jail.branch import BranchWard
 from atoll.jail.brood import HatchedWard, NurseryWard
+from atoll.jail.house import namespace_of
 from atoll.jail.jailed import JailedWard
 from atoll.jail.spec import JailSpec, NurserySpec, from_json
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from atoll.jail.ward import Ward
 
 METER_SECONDS = 0.1
+LEAVING_SECONDS = 0.005
 
 
 def main(control_fd: int) -> NoReturn:
@@ -80,6 +83,8 @@ class Warden:
             self._nurseries.pop(ward.name, None)
 
     def _tick(self) -> float | None:
+        if any(ward.leaving() for ward in self._wards):
+            return LEAVING_SECONDS
         needed = any(ward.needs_attention() for ward in self._wards)
         return METER_SECONDS if needed else None
 
@@ -140,7 +145,7 @@ class Warden:
                 _become_jail(jail, guest_fds, ward.status_write, ward.lifeline_read)
             undo.pop_all()
         ward.forked(pid)
-        self._wards.add(ward)
+        self._add(ward)
 
     def _admit_nursery(self, spec: NurserySpec, lease: socket.socket) -> None:
         with contextlib.ExitStack() as undo:
@@ -171,8 +176,19 @@ class Warden:
                 guest_fds=guest_fds,
             )
             undo.pop_all()
-        self._wards.add(ward)
+        self._add(ward)
         ward.start()
+
+    def _admit_branch(self, origin: Ward, lease: socket.socket, status: socket.socket) -> None:
+        self._count += 1
+        origin.mount_namespace = origin.mount_namespace or namespace_of(origin.guest_pid())
+        group = self._new_group(origin.limits) if origin.limits else None
+        origin.branching = BranchWard(origin, lease, status, group=group, selector=self._selector)
+        self._add(origin.branching)
+
+    def _add(self, ward: Ward) -> None:
+        ward.admit_branch = self._admit_branch
+        self._wards.add(ward)
 
     def _new_group(self, limits: Limits) -> cgroup.Cgroup | None:
         if self._groups is None:

@@ -29,7 +29,7 @@ def main(lines: str) -> NoReturn:
     control = socket.socket(fileno=CONTROL_FD)
     names, missing = preload.load(json.loads(lines))
     hatch.prepare(names)
-    seccomp.jail_program()
+    seccomp.jail_program(clones=True)
     gc.collect()
     gc.freeze()
     collapsed = _collapse()

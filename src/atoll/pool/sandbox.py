@@ -1,12 +1,21 @@
-"""A native sandbox whose guest comes out of a pool; started as usual where no zygote can serve."""
+"""A native sandbox whose guest comes out of a pool; started as usual where no zygote can serve.
+
+A guest that was forked off a zygote can be forked again, alive, with all that is in it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+import copy
+import secrets
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from atoll.backends.native import NativePythonSandbox
 from atoll.backends.native.launch import greet, limits_of
-from atoll.policy import Isolation
+from atoll.errors import ConfigError, SandboxLostError, UnsupportedError
+from atoll.policy import Capability, Isolation
+from atoll.pool.clone import clone
+from atoll.replies import Replies
 
 if TYPE_CHECKING:
     from atoll.backends.native.launch import Launched
@@ -15,20 +24,77 @@ if TYPE_CHECKING:
 
 SMALL_CONTEXT = 64 << 20
 """Up to here a context fits into what every guest may map anyway."""
+MOST_CHECKPOINTS = 64
 
 
 class PooledSandbox(NativePythonSandbox):
-    """Same behaviour, warm start."""
+    """Same behaviour, warm start, live clones."""
+
+    capabilities: ClassVar[frozenset[Capability]] = NativePythonSandbox.capabilities | {
+        Capability.FORK
+    }
 
     def __init__(self, config: REPLConfig, pool: Pool, code: str | None = None) -> None:
         super().__init__(config)
         self._pool = pool
         self._tier = pool.tier(config, code)
+        self._marks: dict[str, Launched] = {}
+
+    async def fork(self) -> Self:
+        """A live clone. Threads stay behind, and open files share their place with the first."""
+        async with self._turn:
+            guest = await self._clone_of(await self._ensure())
+            return self._sibling(guest)
+
+    async def checkpoint(self) -> str:
+        """Keep a clone that nothing runs in."""
+        async with self._turn:
+            if len(self._marks) >= MOST_CHECKPOINTS:
+                raise ConfigError(f"{MOST_CHECKPOINTS} checkpoints are kept already: none is free")
+            mark = secrets.token_hex(8)
+            self._marks[mark] = await self._clone_of(await self._ensure())
+        return mark
+
+    async def rollback(self, mark: str) -> None:
+        """Go on with a clone of the kept one, and end what is now."""
+        async with self._turn:
+            if mark not in self._marks:
+                raise ConfigError(f"no checkpoint {mark!r}: branches() lists those that are kept")
+            if self._marks[mark].session.dead:
+                raise SandboxLostError(f"checkpoint {mark!r} was ended from outside")
+            guest = await self._clone_of(self._marks[mark])
+            await self._release()
+            self._guest = guest
+
+    async def branches(self) -> tuple[str, ...]:
+        """The checkpoints that are kept, oldest first."""
+        return tuple(self._marks)
+
+    async def destroy(self) -> None:
+        """End the guest, the checkpoints, and everything they started."""
+        await super().destroy()
+        marks, self._marks = self._marks, {}
+        await asyncio.gather(*(kept.close() for kept in marks.values()))
 
     async def _launch(self) -> Launched:
-        if self._level < Isolation.JAILED or not self._pool.suits(self._config):
+        if not self._warm():
             return await super()._launch()
         size = self._shared.size if self._shared else 0
         limits = limits_of(self.policy, size if size > SMALL_CONTEXT else 0)
         line = await self._pool.take(self._tier, limits)
         return await greet(line, self._config, self._context, self._shared, self.policy.env)
+
+    async def _clone_of(self, guest: Launched) -> Launched:
+        if not self._warm():
+            which = "a host folder, mounts or another interpreter"
+            raise UnsupportedError(self.backend, f"fork a session that has {which}")
+        return await clone(guest, self._config, self._context, self._shared)
+
+    def _warm(self) -> bool:
+        return self._level >= Isolation.JAILED and self._pool.suits(self._config)
+
+    def _sibling(self, guest: Launched) -> Self:
+        """Another sandbox like this one, around the clone."""
+        twin = copy.copy(self)
+        vars(twin).update(_guest=guest, _marks={}, _turn=asyncio.Lock(), _replies=Replies())
+        return twin

@@ -89,7 +89,7 @@ async def launch(
 
 def open_line(spec: Spec) -> Line:
     """Ask the warden for a guest, with everything that it will be spoken to by."""
-    with _pipes(4) as (requests, answers, output, errors), RightsSocket() as rights:
+    with pipes(4) as (requests, answers, output, errors), RightsSocket() as rights:
         given = [requests[0], answers[1], errors[1], output[1]]
         lease = warden.request(spec, [*given, rights.guest_fd])
         for fd in given:
@@ -206,7 +206,7 @@ async def _hello(line: Line, params: dict[str, Any], shared: Context | None) -> 
 
 
 @contextlib.contextmanager
-def _pipes(count: int) -> Iterator[list[tuple[int, int]]]:
+def pipes(count: int) -> Iterator[list[tuple[int, int]]]:
     """Pipes that are closed again if the block fails."""
     pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(count)]
     try:

@@ -1,0 +1,192 @@
+"""A live clone: a guest forks itself, and gets mounts, files and a control group of its own.
+
+    guest ──fork──▶ clone   wakes two dormant rights (asked)      warden
+                      │──────── "awake" ──────────────────────────▶ │ fork
+                      │                                             ▼
+                      │ ◀── its mount namespace and root ──────── helper: folders, copies
+                      ▼
+                    enters them (asked), lays the rights to sleep (asked), "entered"
+
+SECURITY: clone and guest run the same, possibly hostile, code. Whatever is done to mounts is done
+by the helper, which trusts nothing that it finds in the guest's folders.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING, NoReturn
+
+from atoll.jail import packets, root, syscalls
+from atoll.jail.copytree import copy_tree
+from atoll.jail.house import namespace_of, parent_of
+from atoll.jail.spec import GUEST_UID
+from atoll.jail.syscall_table import ASKED
+from atoll.jail.ward import Ward
+
+if TYPE_CHECKING:
+    import selectors
+    import socket
+
+    from atoll.jail.cgroup import Cgroup
+    from atoll.jail.listener import Question
+
+STEPS = ("capset", "setns", "unshare", "chroot", "capset")
+"""The calls of a clone in the making, in their order. Each is let through once."""
+
+
+class BranchWard(Ward):
+    """A session that was cloned off another."""
+
+    def __init__(
+        self,
+        origin: Ward,
+        lease: socket.socket,
+        status: socket.socket,
+        *,
+        group: Cgroup | None,
+        selector: selectors.BaseSelector,
+    ) -> None:
+        super().__init__(origin.limits, lease, group, selector)
+        assert origin.house is not None
+        self._origin, self._status, self.house = origin, status, origin.house
+        self._pid = self._helper = 0
+        self._pidfd: int | None = None
+        self._kept_namespace: int | None = None
+        self._steps = list(STEPS)
+        self.house.tenants.add(self)
+        self._watch(lease.fileno(), self._on_command)
+        self._watch(status.fileno(), self._on_status)
+
+    def guest_pid(self) -> int:
+        """The clone's own process."""
+        return self._pid
+
+    def roots(self) -> list[int]:
+        """The clone; what it orphans is counted by its control group alone."""
+        return [os.getpid(), self._pid] if self._pid else []
+
+    def allows(self, question: Question) -> bool:
+        """Whether the clone that is being made may go on with a call."""
+        call = next((name for name, number in ASKED.items() if number == question.call), "")
+        if not self._steps or call != self._steps[0]:
+            return False
+        if self._pid != question.pid and (self._pid or not self._adopt(question.pid)):
+            return False
+        if call == "unshare" and not self._keep_namespace(question.argument):
+            return False
+        del self._steps[0]
+        return True
+
+    def is_over(self) -> bool:
+        """Whether nothing of the clone is left."""
+        if self._gone and not self._reaped:
+            self._reaped = not self._alive() and self._evicted()
+        return super().is_over()
+
+    def _adopt(self, pid: int) -> bool:
+        if parent_of(pid) != self._origin.guest_pid():
+            return False
+        self._pid, self._pidfd = pid, os.pidfd_open(pid)
+        self._watch(self._pidfd, self._on_exit)
+        if self.cgroup is not None:
+            for fd in self.cgroup.open():
+                os.write(fd, str(pid).encode())
+                os.close(fd)
+        return True
+
+    def _keep_namespace(self, flags: int) -> bool:
+        """Before the clone leaves the namespace that its root is in: somebody has to hold it."""
+        if flags == syscalls.CLONE_NEWNS:
+            path = f"/proc/{self._pid}/ns/mnt"
+            self._kept_namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return flags == syscalls.CLONE_NEWNS
+
+    def _on_status(self) -> None:
+        try:
+            word = self._status.recv(64)
+        except OSError:
+            word = b""
+        if word == b"awake" and self._pid and not self._helper:
+            self._furnish()
+        elif word == b"entered" and not self._steps:
+            self.mount_namespace = namespace_of(self._pid)
+            self._origin.branching = None
+            self._started()
+        elif not word:
+            self._unwatch(self._status.fileno())
+            if not self.mount_namespace:
+                self.fail("clone: it ended before it was ready")
+                self.kill()
+
+    def _furnish(self) -> None:
+        """Let a helper do what needs rights; the warden itself never enters a guest's files."""
+        self._helper = os.fork()
+        if self._helper == 0:
+            disk = self.limits.disk if self.limits else None
+            furnish(self._origin.guest_pid(), disk, self._status)
+        self._watch(helper := os.pidfd_open(self._helper), lambda: self._on_helper(helper))
+
+    def _on_helper(self, pidfd: int) -> None:
+        self._unwatch(pidfd)
+        os.close(pidfd)
+        _, status = os.waitpid(self._helper, 0)
+        if status:
+            self.fail("clone: its folders could not be copied (is the disk limit reached?)")
+            self.kill()
+
+    def _on_exit(self) -> None:
+        assert self._pidfd is not None
+        self._unwatch(self._pidfd)
+        self.kill()
+
+    def _alive(self) -> bool:
+        return self._pidfd is not None and self._pidfd in self._selector.get_map()
+
+    def _signal_guest(self) -> None:
+        self._send(signal.SIGINT)
+
+    def _signal_all(self) -> None:
+        self._send(signal.SIGKILL)
+
+    def leave(self) -> None:
+        """Be gone: the clone itself at once, what it started when it is looked for."""
+        self._send(signal.SIGKILL)
+        if self._origin.branching is self:
+            self._origin.branching = None
+        super().leave()
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def _release(self) -> None:
+        self._unwatch(self._status.fileno())
+        self._status.close()
+        for fd in (self._pidfd, self._kept_namespace):
+            if fd is not None:
+                self._unwatch(fd)
+                os.close(fd)
+
+
+def furnish(guest: int, disk: int | None, status: socket.socket) -> NoReturn:
+    """Make mounts for a clone: the guest's, with copies of its private folders. Then let it in."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)  # the guest's does not know us
+        spaces = [os.open(f"/proc/{guest}/ns/{name}", os.O_RDONLY) for name in ("user", "mnt")]
+        for space in spaces:
+            syscalls.join(space)
+        os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
+        os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        root.mount_box("", disk, GUEST_UID, private_app=True, fill=copy_tree)
+        syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
+        mounts = os.open("self/ns/mnt", os.O_RDONLY, dir_fd=proc)
+        way_in = [mounts, os.open("/", os.O_PATH | os.O_DIRECTORY)]
+        packets.send(status, {"go": True}, way_in)
+        os._exit(0)
+    finally:
+        os._exit(1)

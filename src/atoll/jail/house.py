@@ -1,0 +1,90 @@
+"""A jail that several sessions live in: one that was started, and live clones of it.
+
+They share pid 1, network and limits of the family; each has a mount namespace, and so files, of
+its own, by which its processes are told apart. The last one to leave ends the jail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from atoll.jail import meter
+from atoll.jail.listener import Listener
+
+if TYPE_CHECKING:
+    import selectors
+    from collections.abc import Callable
+
+    from atoll.jail.listener import Question
+    from atoll.jail.ward import Ward
+
+
+class House:
+    """Who lives in a jail."""
+
+    def __init__(self, roots: Callable[[], list[int]], end: Callable[[], None]) -> None:
+        self._roots, self._end = roots, end
+        self.tenants: set[Ward] = set()
+        self.listener: Listener | None = None
+
+    def leave(self, tenant: Ward) -> None:
+        """It goes; the last one ends all."""
+        self.tenants.discard(tenant)
+        if not self.tenants:
+            self._end()
+
+    def evict(self, mount_namespace: int) -> bool:
+        """Kill every process with that mount namespace; whether none was left to kill."""
+        found = [pid for pid in self._members() if namespace_of(pid) == mount_namespace]
+        for pid in found:
+            _kill(pid, mount_namespace)
+        return not found
+
+    def listen(self, fd: int, selector: selectors.BaseSelector) -> None:
+        """Hear what its filter asks."""
+        self.listener = Listener(fd, self._judge, selector)
+
+    def close(self) -> None:
+        """Nobody is left to ask anything."""
+        if self.listener is not None:
+            self.listener.close()
+
+    def _judge(self, question: Question) -> bool:
+        """Only a clone in the making may do what is asked about."""
+        clones = [tenant.branching for tenant in self.tenants if tenant.branching is not None]
+        return any(clone.allows(question) for clone in clones)
+
+    def _members(self) -> list[int]:
+        roots = self._roots()
+        return [pid for pid in meter.processes(roots) if pid != roots[0]] if roots else []
+
+
+def namespace_of(pid: int) -> int:
+    """The number of a process's mount namespace; 0 if it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/mnt").st_ino
+    except OSError:
+        return 0
+
+
+def parent_of(pid: int) -> int:
+    """The number of a process's parent; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _kill(pid: int, mount_namespace: int) -> None:
+    """By a descriptor that is opened first: the number may be another's a moment later."""
+    with contextlib.suppress(OSError):
+        fd = os.pidfd_open(pid)
+        try:
+            if namespace_of(pid) == mount_namespace:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        finally:
+            os.close(fd)

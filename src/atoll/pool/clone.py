@@ -1,0 +1,74 @@
+"""The host's part in a live clone: new pipes for it, the warden told, the guest asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+from atoll.backends.native.launch import START_SECONDS, Launched, Line, pipes
+from atoll.bridge import HostBridge
+from atoll.channel import ChannelEndedError, HostChannel
+from atoll.errors import SandboxStartError
+from atoll.rights import RightsSocket
+from atoll.session import GuestSession
+
+if TYPE_CHECKING:
+    from atoll.config import REPLConfig
+    from atoll.context import Context
+
+
+async def clone(
+    guest: Launched, config: REPLConfig, context: Any, shared: Context | None
+) -> Launched:
+    """A live clone of a guest; SandboxStartError if it does not come up."""
+    line = await _fork_line(guest, config.timeout_ms)
+    bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
+    line.channel.on_call = bridge.handle
+    session = GuestSession(config, line.lease, line.channel, line.output_fds)
+    twin = Launched(line.lease, session, line.rights, bridge, guest.context_shared)
+    try:
+        await _arrival(line)
+    except BaseException as exc:
+        if words := session.last_words():
+            exc.add_note(f"the clone's last words:\n{words}")
+        await twin.close()
+        raise
+    return twin
+
+
+async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with (
+        ours,
+        theirs,
+        pipes(4) as (requests, answers, output, errors),
+        RightsSocket() as rights,
+    ):
+        given = [requests[0], answers[1], errors[1], output[1]]
+        lease = guest.lease.branch(ours)
+        for fd in (*given, rights.guest_fd, theirs.fileno()):
+            guest.rights.send(fd)
+        for fd in given:
+            os.close(fd)
+        try:
+            await guest.session.fork(timeout_ms)
+        except BaseException:
+            await lease.close()
+            raise
+        channel = HostChannel(answers[0], requests[1])
+    return Line(lease, channel, rights, [output[0], errors[0]])
+
+
+async def _arrival(line: Line) -> None:
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            await line.lease.started
+            await line.channel.ready
+    except TimeoutError:
+        reason = f"the clone did not come up within {START_SECONDS} s"
+        raise SandboxStartError("clone", reason) from None
+    except ChannelEndedError as exc:
+        report = await asyncio.shield(line.lease.ended)
+        raise SandboxStartError("clone", f"{exc}; {report}") from None
