@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 4
-LAYERS := guest > errors > policy,types,log > config,availability,context,output > bridge > channel > \
+LAYERS := guest > errors > policy,types,log > config,availability,context,output,displays > bridge > channel > \
 	sandbox,session,replies > sync,jail > backends > factory > aio > cli
 
 .DEFAULT_GOAL := help
