@@ -67,8 +67,8 @@ class Runner:
         except AtollError as exc:
             return REPLResponse.nothing_ran(messages.FAILED, f"{type(exc).__name__}: {exc}")
         finally:
-            self._refill()
             await asyncio.shield(box.destroy())
+            self._refill()
 
     async def close(self) -> None:
         """Let go of the sandbox that nobody will use."""
