@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from atoll.config import REPLConfig, ReplSettings
@@ -75,7 +76,8 @@ class REPLExecutor:
     ) -> Self:
         """An executor over a running server's stdout and stdin, which it takes copies of."""
         links = [Link(copied(output.fileno(), input.fileno()))]
-        executor = cls(config, settings=settings or ReplSettings())
+        used = replace(settings or ReplSettings.from_environment(), enabled=True)
+        executor = cls(config, settings=used)
 
         def connect() -> Link:
             if not links:
