@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 4
-LAYERS := guest > errors > policy,types,log > config,availability,context,output > bridge > channel > \
-	sandbox,session,replies > sync,jail > backends > pool,factory > aio > cli
+LAYERS := guest > errors > policy,types,log > config,availability,context,output,displays > bridge > channel > \
+	sandbox,session,replies > sync,jail > backends > pool,factory > aio,replserver > cli
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format spec bench docs clean

@@ -20,6 +20,8 @@ Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 LineCallback = Callable[[str], None]
 
 DEFAULT_TIMEOUT_MS = 600_000
+_SWITCHES = dict.fromkeys(("", "true", "1", "yes", "on"), True)
+_SWITCHES |= dict.fromkeys(("false", "0", "no", "off"), False)
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 
 
@@ -74,6 +76,45 @@ def _folder(path: str | Path) -> Path:
     if not folder.is_dir():
         raise ConfigError(f"the working folder {folder} is not a folder")
     return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplSettings:
+    """Whether a REPL server is used, and how long one is waited for."""
+
+    enabled: bool = True
+    warmup_seconds: float = 15
+    health_check_seconds: float = 5
+
+    def __post_init__(self) -> None:
+        check_positive("warmup_seconds", self.warmup_seconds)
+        check_positive("health_check_seconds", self.health_check_seconds)
+
+    @classmethod
+    def from_environment(cls) -> ReplSettings:
+        """What the variables REPL_* say; the defaults without them."""
+        return cls(
+            enabled=_switch("REPL_ENABLED"),
+            warmup_seconds=_seconds("REPL_WARMUP_TIMEOUT_SECONDS", 15),
+            health_check_seconds=_seconds("REPL_HEALTH_CHECK_TIMEOUT_SECONDS", 5),
+        )
+
+
+def _switch(name: str) -> bool:
+    text = os.environ.get(name, "").strip().lower()
+    if text not in _SWITCHES:
+        raise ConfigError(f"{name} must be true or false, not {text!r}")
+    return _SWITCHES[text]
+
+
+def _seconds(name: str, default: float) -> float:
+    text = os.environ.get(name, "").strip()
+    try:
+        value = float(text or default)
+    except ValueError:
+        raise ConfigError(f"{name} must be a number of seconds, not {text!r}") from None
+    check_positive(name, value)
+    return value
 
 
 def backend_from_environment() -> str:

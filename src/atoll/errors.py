@@ -111,7 +111,11 @@ class StateError(SandboxError):
 
 
 class ExecutionTimeoutError(SandboxError):
-    """An execution that was ended at its deadline."""
+    """An execution that was ended at its deadline, with what it had printed until then."""
+
+    def __init__(self, message: str, *, stdout: str = "", stderr: str = "") -> None:
+        self.stdout, self.stderr = stdout, stderr
+        super().__init__(message)
 
 
 class VariableError(SandboxError):

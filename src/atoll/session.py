@@ -18,6 +18,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+from atoll import displays
 from atoll.channel import ChannelEndedError, RemoteError
 from atoll.errors import SandboxError, VariableError
 from atoll.guest import values
@@ -306,6 +307,7 @@ def _read_answer(answer: dict[str, Any]) -> dict[str, Any]:
         "cpu_ms": float(answer["cpu_ms"]),
         "value": values.decode(answer.get("value")),
         "value_repr": _text(answer.get("value_repr")),
+        "displays": displays.read(answer.get("displays", [])),
         "memory_used_bytes": None if memory is None else int(memory),
         "files_created": tuple(one.path for one in created),
         "files_modified": tuple(one.path for one in modified),

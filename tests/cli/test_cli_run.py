@@ -211,3 +211,9 @@ def test_json_of_a_failure_keeps_stderr_quiet(atoll):
 def test_json_of_a_value_without_a_plain_form(atoll):
     _, out, _ = atoll("run", "--json", "-c", "range")
     assert json.loads(out)["value"] == {"$": "object", "type": "type", "v": "<class 'range'>"}
+
+
+def test_displays_are_in_the_json(atoll):
+    code = "class Rich:\n  def _repr_html_(self): return '<b>'\nRich()"
+    _, out, _ = atoll("run", "--json", "-c", code)
+    assert json.loads(out)["displays"] == [{"media_type": "text/html", "data": "PGI+"}]

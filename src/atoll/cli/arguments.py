@@ -30,6 +30,10 @@ _REPL_TEXT = """\
 Type cells that run in one sandbox; variables live on. Ctrl-C cancels a running cell, Ctrl-D
 leaves, and %help tells the commands."""
 
+_REPL_SERVER_TEXT = """\
+Serve requests that come framed on stdin, each in a fresh sandbox that is destroyed after it; the
+responses go to stdout. It is a program for programs: docs/repl-server.md has the protocol."""
+
 _DOCTOR_TEXT = """\
 Tell of each ring whether it can run here, how strongly it keeps code in, and by what its limits
 are enforced. Exits with 0 if one ring is usable. With --attack, a list of attacks is run against
@@ -48,6 +52,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_run(_command(commands, "run", "run a program in a fresh sandbox", _RUN_TEXT))
     _add_sandbox_options(_command(commands, "repl", "type cells into a sandbox", _REPL_TEXT))
+    _add_repl_server(
+        _command(commands, "repl-server", "serve framed requests on stdio", _REPL_SERVER_TEXT)
+    )
     _add_doctor(_command(commands, "doctor", "tell what this host allows", _DOCTOR_TEXT))
     return top
 
@@ -100,6 +107,11 @@ def _add_sandbox_options(command: argparse.ArgumentParser) -> None:
         "--context", metavar="FILE", help="a text file (or - for stdin): the variable `context`"
     )
     group.add_argument("--files", metavar="DIR", help="a folder of yours that is /app inside")
+    _add_limits(group)
+    _add_ring_options(group)
+
+
+def _add_limits(group: argparse._ActionsContainer) -> None:
     group.add_argument("--timeout", metavar="SECONDS", type=seconds, help="for one cell (600)")
     group.add_argument(
         "--memory", metavar="SIZE", type=size, default=..., help="512M, 2G, none (512M)"
@@ -107,7 +119,6 @@ def _add_sandbox_options(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--disk", metavar="SIZE", type=size, default=..., help="all private folders; or none (256M)"
     )
-    _add_ring_options(group)
 
 
 def _add_ring_options(group: argparse._ActionsContainer) -> None:
@@ -121,6 +132,24 @@ def _add_ring_options(group: argparse._ActionsContainer) -> None:
         choices=LEVELS,
         help=f"refuse to run below this level: {', '.join(LEVELS)}",
     )
+
+
+def _add_repl_server(server: argparse.ArgumentParser) -> None:
+    server.add_argument(
+        "--no-prefetch",
+        dest="prefetch",
+        action="store_false",
+        help="open a sandbox when it is asked for, and none ahead",
+    )
+    server.add_argument(
+        "--debug", action="store_true", help="tell of requests and responses on stderr: sizes"
+    )
+    server.add_argument(
+        "--debug-contents", action="store_true", help="the same, with all that is in them"
+    )
+    group = server.add_argument_group("the sandboxes")
+    _add_limits(group)
+    _add_ring_options(group)
 
 
 def _add_doctor(doctor: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ BROKEN_PIPE = 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that `argv` names; the exit code."""
     args = arguments.parser().parse_args(argv)
-    home = import_module(f"atoll.cli.{args.command}")
+    home = import_module(f"atoll.cli.{args.command.replace('-', '_')}")
     command = cast("Callable[[object], int]", home.command)
     try:
         code = command(args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from atoll.config import REPLConfig
-    from atoll.types import SandboxResult
+    from atoll.types import Display, SandboxResult
 
 BROKEN_PIPE = 141
 
@@ -41,6 +42,7 @@ def as_json(result: SandboxResult) -> dict[str, Any]:
         "success": result.success,
         **fields,
         "value": _plain(result.value),
+        "displays": [_display(one) for one in result.displays],
         "artifacts": [dataclasses.asdict(one) for one in result.artifacts],
         "state": _plain(result.state),
         "isolation": None if level is None else level.name.lower(),
@@ -61,6 +63,10 @@ def _tell(result: SandboxResult, output: streams.GuestOutput) -> int:
     if text := cells.explain(result):
         cells.complain(text)
     return cells.exit_code(result)
+
+
+def _display(one: Display) -> dict[str, str]:
+    return {"media_type": one.media_type, "data": base64.b64encode(one.data).decode("ascii")}
 
 
 def _plain(value: Any) -> Any:

@@ -6,8 +6,9 @@ import _ast
 import sys
 import warnings
 
-from . import values
+from . import display, values
 from .interrupt import InterruptGate
+from .streams import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,14 @@ class Repl:
 
     def run(self, code: str) -> dict[str, Any]:
         """Run a cell: its outcome, with a last expression's value; its faults do not raise."""
+        outcome, value = self._run(code)
+        if outcome["kind"] != "interrupted":  # time is up then
+            displays = display.collect(value)
+            if displays:
+                outcome["displays"] = displays
+        return outcome
+
+    def _run(self, code: str) -> tuple[dict[str, Any], Any]:
         sys.modules["__main__"] = self._module
         self._count += 1
         name = "<cell {}>".format(self._count)
@@ -42,14 +51,15 @@ class Repl:
             self._remember(name, code)
             exec(body, self.namespace)
             if last is None:
-                return {"kind": "ok", "exit_code": 0}
-            return self._value(eval(last, self.namespace))
+                return {"kind": "ok", "exit_code": 0}, None
+            value = eval(last, self.namespace)
+            return self._value(value), value
         except SystemExit as exc:
-            return _exited(exc)
+            return _exited(exc), None
         except KeyboardInterrupt as exc:
-            return self._failure(exc, "interrupted")
+            return self._failure(exc, "interrupted"), None
         except BaseException as exc:
-            return self._failure(exc, "error")
+            return self._failure(exc, "error"), None
 
     def _value(self, value: Any) -> dict[str, Any]:
         outcome: dict[str, Any] = {"kind": "ok", "exit_code": 0}
@@ -85,7 +95,7 @@ class Repl:
             self._publish_sources()
             traceback.print_exception(type(exc), exc, _own_frames(exc), file=sys.stderr)
         except Exception:
-            _complain(error)
+            complain(error)
         return {"kind": kind, "exit_code": 1, "error": error, "error_type": error_type}
 
 
@@ -122,7 +132,7 @@ def _exited(exc: SystemExit) -> dict[str, Any]:
         number = 0 if code is None else int(code) & 0xFF
     else:
         number = 1
-        _complain(values.short_repr(code) if not isinstance(code, str) else code[:MAX_ERROR])
+        complain(values.short_repr(code) if not isinstance(code, str) else code[:MAX_ERROR])
     outcome: dict[str, Any] = {"kind": "exited", "exit_code": number}
     if number:
         outcome.update(error=_describe(exc, "SystemExit"), error_type="SystemExit")
@@ -150,10 +160,3 @@ def _own_frames(exc: BaseException) -> types.TracebackType | None:
             break
         frame = frame.tb_next
     return first
-
-
-def _complain(text: str) -> None:
-    try:
-        sys.stderr.write(text + "\n")
-    except Exception:
-        pass

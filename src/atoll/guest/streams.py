@@ -41,6 +41,14 @@ class StandardStreams:
                 pass
 
 
+def complain(text: str) -> None:
+    """One line on stderr, if guest code has left one to write to."""
+    try:
+        sys.stderr.write(text + "\n")
+    except Exception:
+        pass
+
+
 def _writer(fd: int) -> io.TextIOWrapper:
     raw = io.FileIO(fd, "w", closefd=False)
     return io.TextIOWrapper(

@@ -39,7 +39,6 @@ class NativePythonSandbox(BaseSandbox):
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
         Capability.FORK,
         Capability.SAVE,
-        Capability.DISPLAY,
     }
 
     def __init__(self, config: REPLConfig | None = None) -> None:

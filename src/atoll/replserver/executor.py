@@ -1,0 +1,198 @@
+"""REPLExecutor: code in, response out, by a server that is started, watched and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from atoll.config import REPLConfig, ReplSettings
+from atoll.errors import (
+    AtollError,
+    ConfigError,
+    ExecutionTimeoutError,
+    SandboxClosedError,
+    SandboxError,
+    SandboxLostError,
+    SandboxStartError,
+    StateError,
+)
+from atoll.replserver import messages
+from atoll.replserver.command import arguments
+from atoll.replserver.link import Link, copied
+from atoll.replserver.messages import REPLRequest
+from atoll.replserver.runner import Runner
+from atoll.types import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Protocol
+
+    from atoll.replserver.messages import REPLResponse
+
+    class HasFileno(Protocol):
+        """A stream over a descriptor."""
+
+        def fileno(self) -> int:
+            """The descriptor."""
+            ...
+
+
+ANSWER_GRACE_SECONDS = 30
+"""What a server may take on top of the execution itself: a sandbox to open, a state to move."""
+_NOTHING_RAN = {
+    messages.REFUSED: ConfigError,
+    messages.BAD_STATE: StateError,
+    messages.FAILED: SandboxError,
+}
+
+
+class REPLExecutor:
+    """Runs code through a REPL server; with REPL_ENABLED=false in sandboxes of its own.
+
+    Each execution has a fresh sandbox; what is to live on is passed as `state`.
+    """
+
+    def __init__(
+        self, config: REPLConfig | None = None, *, settings: ReplSettings | None = None
+    ) -> None:
+        self._config = config or REPLConfig()
+        self._settings = settings or ReplSettings.from_environment()
+        self._connect: Callable[[], Link] = lambda: Link.start(arguments(self._config))
+        self._direct = None if self._settings.enabled else Runner(self._config)
+        self._turn = asyncio.Lock()
+        self._link: Link | None = None
+        self._closed = False
+
+    @classmethod
+    def attach(
+        cls,
+        output: HasFileno,
+        input: HasFileno,  # noqa: A002 - the two ends are called so
+        *,
+        config: REPLConfig | None = None,
+        settings: ReplSettings | None = None,
+    ) -> Self:
+        """An executor over a running server's stdout and stdin, which it takes copies of."""
+        links = [Link(copied(output.fileno(), input.fileno()))]
+        used = replace(settings or ReplSettings.from_environment(), enabled=True)
+        executor = cls(config, settings=used)
+
+        def connect() -> Link:
+            if not links:
+                raise SandboxClosedError("the streams of the REPL server are closed: attach anew")
+            return links.pop()
+
+        executor._connect = connect
+        return executor
+
+    @property
+    def server_pid(self) -> int | None:
+        """The process of the server, while one of ours runs."""
+        return None if self._link is None else self._link.pid
+
+    async def start(self) -> None:
+        """Start the server and wait until it is ready; execute() does so by itself."""
+        if self._direct is None:
+            async with self._turn:
+                await self._ensure()
+
+    async def execute(
+        self,
+        code: str,
+        state: bytes | None = None,
+        *,
+        capture_state: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - the guest's, not ours
+    ) -> REPLResponse:
+        """Run code in a fresh sandbox. Its faults are in the response; a timeout raises."""
+        limit = self._config.timeout_ms / 1000 if timeout is None else timeout
+        request = REPLRequest(code=code, state=state, capture_state=capture_state, timeout=limit)
+        if self._direct is not None:
+            self._check_open()
+            return _judged(await self._direct.run(request))
+        async with self._turn:
+            return _judged(await self._ask(request, limit + ANSWER_GRACE_SECONDS))
+
+    async def health_check(self) -> bool:
+        """Whether code runs within REPL_HEALTH_CHECK_TIMEOUT_SECONDS; a busy server is healthy."""
+        if self._turn.locked():
+            return True
+        limit = self._settings.health_check_seconds
+        try:
+            async with asyncio.timeout(limit):
+                return (await self.execute("pass", timeout=limit)).exit_code == 0
+        except (AtollError, TimeoutError):
+            return False
+
+    async def close(self) -> None:
+        """End the server and what runs in it. Calling it twice is harmless."""
+        self._closed = True
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def _ensure(self) -> Link:
+        self._check_open()
+        if self._link is None:
+            self._link = self._connect()
+            await self._wait_ready(self._link)
+        return self._link
+
+    async def _wait_ready(self, link: Link) -> None:
+        limit = self._settings.warmup_seconds
+        try:
+            async with asyncio.timeout(limit):
+                await link.wait_ready()
+        except BaseException as exc:
+            self._drop(link)
+            if isinstance(exc, TimeoutError):
+                reason = f"not ready within {limit:g} s: raise REPL_WARMUP_TIMEOUT_SECONDS"
+                raise SandboxStartError("REPL server", reason) from None
+            if isinstance(exc, SandboxLostError):
+                raise SandboxStartError("REPL server", str(exc)) from None
+            raise
+
+    async def _ask(self, request: REPLRequest, patience: float) -> REPLResponse:
+        """One exchange. A link on which an answer is due is dropped; the next call has another."""
+        link = await self._ensure()
+        try:
+            async with asyncio.timeout(patience):
+                return await link.ask(request)
+        except BaseException as exc:
+            self._drop(link)
+            if isinstance(exc, TimeoutError):
+                text = f"the REPL server gave no answer within {patience:g} s and was ended"
+                raise ExecutionTimeoutError(text) from None
+            raise
+
+    def _drop(self, link: Link) -> None:
+        self._link = None
+        link.kill()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxClosedError("the executor has been closed")
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+def _judged(response: REPLResponse) -> REPLResponse:
+    """The response, unless it has to be an error: a timeout, or nothing that ran."""
+    text = response.error or response.kind
+    if response.kind == Outcome.TIMEOUT:
+        raise ExecutionTimeoutError(text, stdout=response.stdout, stderr=response.stderr)
+    if response.kind in _NOTHING_RAN:
+        raise _NOTHING_RAN[response.kind](text)
+    return response

@@ -1,0 +1,24 @@
+"""Errors in the words that clients of REPL servers match: the file is "<string>", not a cell."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from atoll.types import SandboxResult
+
+_FRAME = re.compile(r'^(\s*File )"<cell \d+>"(, line \d+)', re.MULTILINE)
+_PLACE = re.compile(r" \(<cell \d+>, (line \d+)\)\Z")
+
+
+def error_and_stderr(result: SandboxResult) -> tuple[str | None, str]:
+    """The result's error and stderr. Code that does not compile is told in one line."""
+    error = result.error
+    place = _PLACE.search(error) if error else None
+    if error is None or place is None:
+        return error, _FRAME.sub(r'\1"<string>"\2', result.stderr)
+    error = error[: place.start()]
+    if result.stderr.startswith("Traceback"):  # raised by code that ran, as by its own compile()
+        return error, _FRAME.sub(r'\1"<string>"\2', result.stderr)
+    return error, f"{error} ({place[1]})"
