@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.channel import ChannelEndedError, RemoteError
-from atoll.errors import SandboxError, VariableError
+from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import values
 from atoll.output import OutputCapture
 from atoll.types import Artifact, Outcome, SandboxResult
@@ -121,6 +121,23 @@ class GuestSession:
         except RemoteError:
             return False
         return bool(answer and answer.get("valid") is True)
+
+    async def ask(
+        self, method: str, params: Mapping[str, Any], timeout_ms: float
+    ) -> dict[str, Any]:
+        """Have the session's state saved or restored; StateError says why it was not."""
+        try:
+            answer, stopped = await self._request(method, params, timeout_ms)
+        except RemoteError as exc:
+            raise StateError(f"the guest did not {method}: {str(exc)[:1000]}") from None
+        if answer is None:
+            fields = await self._death(stopped, timeout_ms)
+            raise StateError(f"the guest did not survive to {method}: {fields['error']}")
+        if answer.get("interrupted"):
+            raise StateError(f"to {method} took longer than {timeout_ms:g} ms, and was stopped")
+        if "error" in answer:
+            raise StateError(f"the guest could not {method}: {str(answer['error'])[:1000]}")
+        return answer
 
     def last_words(self) -> str:
         """What a guest that did not come up wrote to stderr."""

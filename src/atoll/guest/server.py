@@ -1,4 +1,4 @@
-"""Serves the host's requests, one at a time: initialize, execute, get_variable, validate."""
+"""Serves the host's requests, one at a time: cells, variables, saved states."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from . import delta, helpers, repl, rpc, values
 from .bridge import Bridge, FailedQuery
 from .channel import ChannelClosedError, HostCallError
 from .memory import MemoryFence
+from .state import Keeper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Server:
         self._streams, self._folder = streams, folder
         self._repl = repl.Repl()
         self._bridge = Bridge(channel, self._context)
+        self._keeper = Keeper(self._repl.module, folder)
         self._memory = MemoryFence(None)
         self._files: delta.Snapshot = {}
         self._private = False
@@ -49,6 +51,8 @@ class Server:
             "execute": self._execute,
             "get_variable": self._get_variable,
             "validate": self._validate,
+            "save": self._save,
+            "restore": self._restore,
         }
 
     def serve(self) -> None:
@@ -107,21 +111,22 @@ class Server:
 
     def _offer_names(self, tools: list[str]) -> None:
         """Built-ins, as IPython does it: imported modules see them, the namespace stays clean."""
-        text = helpers.ContextHelpers(self._context)
-        for owner in (self._bridge, text):
-            for name in owner.NAMES:
-                setattr(builtins, name, getattr(owner, name))
-        for helper in (
+        offered: dict[str, Any] = {}
+        for owner in (self._bridge, helpers.ContextHelpers(self._context)):
+            offered.update((name, getattr(owner, name)) for name in owner.NAMES)
+        for one in (
             helpers.chunk_text,
             helpers.chunk_by_size,
             helpers.chunk_by_headers,
             helpers.extract_json,
+            FailedQuery,
+            HostCallError,
         ):
-            setattr(builtins, helper.__name__, helper)
-        for kind in (FailedQuery, HostCallError):
-            setattr(builtins, kind.__name__, kind)
-        for name in tools:
-            setattr(builtins, name, self._bridge.tool(name))
+            offered[one.__name__] = one
+        offered.update((name, self._bridge.tool(name)) for name in tools)
+        for name, value in offered.items():
+            setattr(builtins, name, value)
+        self._keeper.offered = offered
 
     def _context(self) -> Any:
         return self._repl.namespace.get("context")
@@ -154,6 +159,31 @@ class Server:
             lambda: {"found": True, "value": values.encode(self._repl.namespace[name])},
             lambda: {"interrupted": True},
         )
+
+    def _save(self, params: dict[str, Any]) -> dict[str, Any]:
+        return self._with_state_fd(
+            lambda fd: self._keeper.save(
+                fd, params["max_bytes"], params["cloudpickle"], self._private
+            )
+        )
+
+    def _restore(self, params: dict[str, Any]) -> dict[str, Any]:
+        answer = self._with_state_fd(
+            lambda fd: self._keeper.restore(fd, params["max_bytes"], params["cloudpickle"])
+        )
+        self._files = delta.scan(self._folder)
+        return answer
+
+    def _with_state_fd(self, work: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+        """`work` on the descriptor that the host sent; all that guest code may do is an answer."""
+        fd = self._rights.receive()
+        try:
+            return self._gate.run(lambda: work(fd), lambda: {"interrupted": True})  # type: ignore[no-any-return]
+        except BaseException as exc:
+            return {"error": "{}: {}".format(type(exc).__name__, exc)[:1000]}
+        finally:
+            os.close(fd)
+            self._leave_if_child()
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"valid": repl.validate(params["code"])}
