@@ -134,7 +134,8 @@ class GuestSession:
             fields = await self._death(stopped, timeout_ms)
             raise StateError(f"the guest did not survive to {method}: {fields['error']}")
         if answer.get("interrupted"):
-            raise StateError(f"to {method} took longer than {timeout_ms:g} ms, and was stopped")
+            why = self._stop_fields(stopped, timeout_ms)["error"] if stopped else "it was stopped"
+            raise StateError(f"the guest did not {method}: {why}")
         if "error" in answer:
             raise StateError(f"the guest could not {method}: {str(answer['error'])[:1000]}")
         return answer

@@ -22,7 +22,10 @@ def state_key() -> bytes:
 
 def default_path() -> Path:
     """Where the user's own key is."""
-    return Path.home() / ".local" / "share" / "atoll" / "state.key"
+    try:
+        return Path.home() / ".local" / "share" / "atoll" / "state.key"
+    except RuntimeError:
+        raise StateError("this user has no home for a key: set ATOLL_STATE_KEY") from None
 
 
 def _users_key(path: Path) -> bytes:

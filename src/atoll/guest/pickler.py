@@ -7,7 +7,6 @@ itself, so that it sees what later cells define, as it did before it was saved.
 from __future__ import annotations
 
 import builtins
-import copyreg
 import io
 import sys
 
@@ -76,7 +75,7 @@ class SessionRules:
         if isinstance(obj, io.IOBase) and _is_open_file(obj):
             raise TypeError("an open file cannot be saved")
         if isinstance(obj, BaseException) and _has_own_init(type(obj)):
-            return copyreg.__newobj__, (type(obj), *obj.args), obj.__dict__ or None  # type: ignore[attr-defined]
+            return _newobj(), (type(obj), *obj.args), obj.__dict__ or None
         reduced = super().reducer_override(obj)  # type: ignore[misc]
         if type(obj) is _FUNCTION and obj.__globals__ is vars(self.session.module):
             return self._of_session(reduced)
@@ -108,6 +107,12 @@ def make(
     made: SessionRules = kind(sink, protocol=PROTOCOL, buffer_callback=sink.take_buffer)
     made.session, made.may_travel = session, may_travel
     return made
+
+
+def _newobj() -> Any:
+    import copyreg
+
+    return copyreg.__newobj__  # type: ignore[attr-defined]
 
 
 def _is_open_file(obj: Any) -> bool:
