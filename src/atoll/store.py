@@ -134,7 +134,7 @@ class SqliteStateStore:
             db = self._connection()
             with db:
                 yield db
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, OSError) as exc:
             self.close()
             if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
                 raise StateError(self._set_aside()) from exc

@@ -72,7 +72,7 @@ class SessionRules:
             return vars, (self.session.module,)
         if id(obj) in self.session.offered_ids:
             return getattr, (builtins, self.session.offered_ids[id(obj)])
-        if isinstance(obj, io.IOBase) and _is_open_file(obj):
+        if isinstance(obj, io.IOBase) and not isinstance(obj, (io.BytesIO, io.StringIO)):
             raise TypeError("an open file cannot be saved")
         if isinstance(obj, BaseException) and _has_own_init(type(obj)):
             return _newobj(), (type(obj), *obj.args), obj.__dict__ or None
@@ -113,11 +113,6 @@ def _newobj() -> Any:
     import copyreg
 
     return copyreg.__newobj__  # type: ignore[attr-defined]
-
-
-def _is_open_file(obj: Any) -> bool:
-    streams = (sys.stdout, sys.stderr)
-    return not isinstance(obj, (io.BytesIO, io.StringIO)) and not any(obj is s for s in streams)
 
 
 def _has_own_init(kind: Any) -> bool:
