@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 from typing import TYPE_CHECKING, Any, Self
 
@@ -41,6 +42,8 @@ class _Pipe:
         finally:
             os.close(theirs)
         os.set_blocking(self._fd, False)
+        with contextlib.suppress(PermissionError):  # the user's pipes are over their limit
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, CHUNK)
 
     def __enter__(self) -> Self:
         return self
@@ -51,16 +54,19 @@ class _Pipe:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop()
-        os.close(self._fd)
+        self._close()
 
-    def _stop(self) -> None:
-        self._loop.remove_reader(self._fd)
-        self._loop.remove_writer(self._fd)
+    def _close(self) -> None:
+        """The guest meets a broken pipe, or the end."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+            os.close(self._fd)
+            self._fd = -1
 
 
 class Inflow(_Pipe):
-    """What the guest writes, up to a cap; then nobody reads on."""
+    """What the guest writes; over the cap it finds the pipe closed."""
 
     def __init__(self, rights: RightsSocket, cap: int) -> None:
         super().__init__(rights, guest_reads=False)
@@ -71,21 +77,22 @@ class Inflow(_Pipe):
         """The bytes, which the guest says are `size`; it wrote them before it said so."""
         while self._on_readable():
             pass
-        if len(self._data) != size:
-            raise StateError(f"the guest announced {size:,} bytes of state and sent others")
+        if len(self._data) != size or size > self._cap:
+            raise StateError("the guest sent other bytes of state than it said")
         return bytes(self._data)
 
     def _on_readable(self) -> bool:
-        data = b""
-        if len(self._data) <= self._cap:
-            try:
-                data = os.read(self._fd, CHUNK)
-            except BlockingIOError:
-                return False
+        """Take what is there; whether there may be more."""
+        if self._fd < 0:
+            return False
+        try:
+            data = os.read(self._fd, CHUNK)
+        except BlockingIOError:
+            return False
         self._data += data
-        if not data:
-            self._stop()
-        return bool(data)
+        if not data or len(self._data) > self._cap:
+            self._close()
+        return self._fd >= 0
 
 
 class Outflow(_Pipe):
@@ -103,7 +110,7 @@ class Outflow(_Pipe):
             except BrokenPipeError:
                 self._left = self._left[:0]
         if not self._left:
-            self._stop()
+            self._close()
 
 
 async def save(

@@ -18,46 +18,21 @@ if TYPE_CHECKING:
 PROTOCOL = 5
 
 
-def load_cloudpickle(folder: str) -> ModuleType:
+def load_cloudpickle(folder: str) -> Any:
     """The host's copy, by its place: nothing of it shows on the guest's path."""
     import importlib.util
 
+    if "cloudpickle" in sys.modules:
+        return sys.modules["cloudpickle"]
     place = importlib.util.spec_from_file_location(
         "cloudpickle", folder + "/__init__.py", submodule_search_locations=[folder]
     )
-    if place is None or place.loader is None:
-        raise ImportError("no cloudpickle in " + folder)
+    assert place is not None
+    assert place.loader is not None
     module = importlib.util.module_from_spec(place)
     sys.modules["cloudpickle"] = module
     place.loader.exec_module(module)
     return module
-
-
-class Borrowed:
-    """Puts the host's cloudpickle in place of whatever the guest has, for a `with` block."""
-
-    def __init__(self) -> None:
-        self._ours: dict[str, Any] = {}
-        self._theirs: dict[str, Any] = {}
-
-    def ready(self, folder: str) -> Borrowed:
-        """Remember where it is; it is loaded on first use and kept, as it tracks classes."""
-        self._folder = folder
-        return self
-
-    def __enter__(self) -> Any:
-        self._theirs = _take_modules()
-        sys.modules.update(self._ours)
-        return self._ours.get("cloudpickle") or load_cloudpickle(self._folder)
-
-    def __exit__(self, *_exc: object) -> None:
-        self._ours = _take_modules()
-        sys.modules.update(self._theirs)
-
-
-def _take_modules() -> dict[str, Any]:
-    names = [name for name in sys.modules if name.split(".")[0] == "cloudpickle"]
-    return {name: sys.modules.pop(name) for name in names}
 
 
 class SessionRules:

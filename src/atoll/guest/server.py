@@ -12,15 +12,16 @@ from . import delta, helpers, repl, rpc, values
 from .bridge import Bridge, FailedQuery
 from .channel import ChannelClosedError, HostCallError
 from .memory import MemoryFence
-from .state import Keeper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
     from .channel import Channel
+    from .hidden import HiddenPackage
     from .interrupt import InterruptGate
     from .rights import Rights
+    from .state import Keeper
     from .streams import StandardStreams
 
     Handler = Callable[[dict[str, Any]], Any]
@@ -36,12 +37,15 @@ class Server:
         gate: InterruptGate,
         streams: StandardStreams,
         folder: str,
+        *,
+        runtime: HiddenPackage,
     ) -> None:
         self._channel, self._rights, self._gate = channel, rights, gate
-        self._streams, self._folder = streams, folder
+        self._streams, self._folder, self._runtime = streams, folder, runtime
         self._repl = repl.Repl()
         self._bridge = Bridge(channel, self._context)
-        self._keeper = Keeper(self._repl.module, folder)
+        self._offered: dict[str, Any] = {}
+        self._known_keeper: Keeper | None = None
         self._memory = MemoryFence(None)
         self._files: delta.Snapshot = {}
         self._private = False
@@ -126,7 +130,7 @@ class Server:
         offered.update((name, self._bridge.tool(name)) for name in tools)
         for name, value in offered.items():
             setattr(builtins, name, value)
-        self._keeper.offered = offered
+        self._offered = offered
 
     def _context(self) -> Any:
         return self._repl.namespace.get("context")
@@ -162,28 +166,39 @@ class Server:
 
     def _save(self, params: dict[str, Any]) -> dict[str, Any]:
         return self._with_state_fd(
-            lambda fd: self._keeper.save(
+            lambda fd: self._keeper().save(
                 fd, params["max_bytes"], params["cloudpickle"], self._private
             )
         )
 
     def _restore(self, params: dict[str, Any]) -> dict[str, Any]:
         answer = self._with_state_fd(
-            lambda fd: self._keeper.restore(fd, params["max_bytes"], params["cloudpickle"])
+            lambda fd: self._keeper().restore(fd, params["max_bytes"], params["cloudpickle"])
         )
         self._files = delta.scan(self._folder)
         return answer
 
+    def _keeper(self) -> Keeper:
+        if self._known_keeper is None:
+            with self._runtime:
+                from .state import Keeper
+            self._known_keeper = Keeper(self._repl.module, self._folder, self._offered)
+        return self._known_keeper
+
     def _with_state_fd(self, work: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
         """`work` on the descriptor that the host sent; all that guest code may do is an answer."""
-        fd = self._rights.receive()
+        fd = -1
         try:
-            return self._gate.run(lambda: work(fd), lambda: {"interrupted": True})  # type: ignore[no-any-return]
+            fd = self._rights.receive()
+            answer: dict[str, Any] = self._gate.run(lambda: work(fd), lambda: {"interrupted": True})
         except BaseException as exc:
-            return {"error": "{}: {}".format(type(exc).__name__, exc)[:1000]}
-        finally:
+            answer = {"error": "{}: {}".format(type(exc).__name__, values.short_text(exc))}
+        self._leave_if_child()
+        try:
             os.close(fd)
-            self._leave_if_child()
+        except OSError:
+            pass  # guest code has done it
+        return answer
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"valid": repl.validate(params["code"])}
