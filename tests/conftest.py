@@ -21,6 +21,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*capabilities): what a ring must be able to do")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def key_of_the_tests() -> Iterator[None]:
+    """States are signed with a key of the tests' own: nothing is put into anybody's home."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ATOLL_STATE_KEY", "a key for the tests alone")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """After every test, no jail of this process is left: whoever opens a sandbox destroys it."""

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
     from atoll.policy import Isolation as Isolation
     from atoll.sandbox import BaseSandbox as BaseSandbox
     from atoll.sandbox import Sandbox as Sandbox
+    from atoll.state import StateInfo as StateInfo
+    from atoll.state import describe_state as describe_state
+    from atoll.store import SqliteStateStore as SqliteStateStore
+    from atoll.store import StateStore as StateStore
     from atoll.sync import SyncSandbox as SyncSandbox
     from atoll.types import Artifact as Artifact
     from atoll.types import Display as Display
@@ -75,6 +79,10 @@ _HOMES = {
     "Isolation": "policy",
     "BaseSandbox": "sandbox",
     "Sandbox": "sandbox",
+    "StateInfo": "state",
+    "describe_state": "state",
+    "SqliteStateStore": "store",
+    "StateStore": "store",
     "SyncSandbox": "sync",
     "Artifact": "types",
     "Display": "types",

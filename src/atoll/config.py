@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 from atoll.log import SandboxLogger
-from atoll.policy import ExecutionPolicy, Isolation, check_positive
+from atoll.policy import MIB, ExecutionPolicy, Isolation, check_positive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,20 @@ LineCallback = Callable[[str], None]
 DEFAULT_TIMEOUT_MS = 600_000
 _SWITCHES = dict.fromkeys(("", "true", "1", "yes", "on"), True)
 _SWITCHES |= dict.fromkeys(("false", "0", "no", "off"), False)
+DEFAULT_STATE_MB = 50
+SHORTEST_KEY = 16
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
+
+
+def max_state_from_environment() -> int:
+    """The bytes that STATE_MAX_SIZE_MB allows a saved state; 50 MiB without it."""
+    text = os.environ.get("STATE_MAX_SIZE_MB") or str(DEFAULT_STATE_MB)
+    try:
+        size = int(float(text) * MIB)
+    except (ValueError, OverflowError):
+        raise ConfigError(f"STATE_MAX_SIZE_MB must be a number, not {text!r}") from None
+    check_positive("STATE_MAX_SIZE_MB", size)
+    return size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +47,8 @@ class REPLConfig:
     """Text or a JSON-like value, or a Context made of one; the guest's variable `context`."""
     state: bytes | None = None
     """What save() returned: the session starts with its variables and files."""
+    max_state_bytes: int = field(default_factory=max_state_from_environment)
+    """What a saved state may have, not compressed; more is not saved, and not restored."""
     min_isolation: Isolation | None = None
     """The weakest level to accept; unset: JAILED for `auto`, the ring's own level otherwise."""
     timeout_ms: float = DEFAULT_TIMEOUT_MS
@@ -60,6 +75,7 @@ class REPLConfig:
         check_positive("timeout_ms", self.timeout_ms)
         check_positive("max_output_length", self.max_output_length)
         check_positive("max_concurrency", self.max_concurrency)
+        check_positive("max_state_bytes", self.max_state_bytes)
         if self.min_isolation is not None:
             object.__setattr__(self, "min_isolation", Isolation.parse(self.min_isolation))
         if self.workspace is not None:
@@ -120,3 +136,11 @@ def _seconds(name: str, default: float) -> float:
 def backend_from_environment() -> str:
     """The backend that ATOLL_BACKEND names, for the command line; `auto` without it."""
     return os.environ.get("ATOLL_BACKEND") or "auto"
+
+
+def state_key_from_environment() -> bytes | None:
+    """The key that ATOLL_STATE_KEY gives for signing saved states, if it does."""
+    text = os.environ.get("ATOLL_STATE_KEY")
+    if text and len(text) < SHORTEST_KEY:
+        raise ConfigError(f"ATOLL_STATE_KEY must have at least {SHORTEST_KEY} characters")
+    return text.encode(errors="surrogateescape") if text else None

@@ -27,6 +27,7 @@ class Options(TypedDict, total=False):
     backend: str
     context: Any
     state: bytes | None
+    max_state_bytes: int
     min_isolation: Isolation | str | None
     timeout_ms: float
     max_output_length: int

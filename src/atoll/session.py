@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll import displays
 from atoll.channel import ChannelEndedError, RemoteError
-from atoll.errors import SandboxError, VariableError
+from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import values
 from atoll.output import OutputCapture
 from atoll.types import Artifact, Outcome, SandboxResult
@@ -132,6 +132,24 @@ class GuestSession:
         if stopped or not answer or answer.get("forked") is not True:
             await self._death(stopped, timeout_ms)
             raise SandboxError("the guest ended instead of cloning itself")
+
+    async def ask(
+        self, method: str, params: Mapping[str, Any], timeout_ms: float
+    ) -> dict[str, Any]:
+        """Have the session's state saved or restored; StateError says why it was not."""
+        try:
+            answer, stopped = await self._request(method, params, timeout_ms)
+        except RemoteError as exc:
+            raise StateError(f"the guest did not {method}: {str(exc)[:1000]}") from None
+        if answer is None:
+            fields = await self._death(stopped, timeout_ms)
+            raise StateError(f"the guest did not survive to {method}: {fields['error']}")
+        if answer.get("interrupted"):
+            why = self._stop_fields(stopped, timeout_ms)["error"] if stopped else "it was stopped"
+            raise StateError(f"the guest did not {method}: {why}")
+        if "error" in answer:
+            raise StateError(f"the guest could not {method}: {str(answer['error'])[:1000]}")
+        return answer
 
     def last_words(self) -> str:
         """What a guest that did not come up wrote to stderr."""

@@ -1,6 +1,8 @@
 """Runs one attack against a sandbox through the public interface, and gives the verdict.
 
-    open ─▶ attack ─▶ then-steps ─▶ is it alive? ─▶ destroy ─▶ host checks
+    open ─▶ attack ─▶ save ─▶ then-steps ─▶ is it alive? ─▶ destroy ─▶ host checks
+
+An attack on saved states, and one with a step in a restored session, is saved where the ring can.
 
 Used by the tests; also a program, so that a user without test tools can run a corpus:
     python harness.py --backend native --json [--corpus attacks extra] [--part 1/4]
@@ -17,32 +19,38 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import canaries
 import corpus
 from hostchecks import CHECKS
 
 import atoll
+from atoll import Capability
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from corpus import Attack, Step
 
     from atoll import SandboxResult, SyncSandbox
 
+T = TypeVar("T")
 ALIVE = "print('alive', 6 * 7)"
 DEFAULT_TIMEOUT_S = 20.0
 MAX_TIMEOUT_S = 4.0
 """What an attack that runs into its limit gets: the limit's length changes nothing."""
 
 UNSUPPORTED_STEPS: dict[str, tuple[str, ...]] = {
-    "restore": ("save", "restore", "persist", "snapshot", "saved-state"),
     "upload": ("upload", "write-file", "put-file", "file-transfer"),
 }
 """Step kinds that no ring can run yet, with the capability or method that would change it."""
 
 MAY_NEED_RESTART = frozenset({"runtime-tamper"})
 """Categories whose attack ruins the guest's own interpreter: initialize() has to repair it."""
+
+STATE_PATIENCE_S = 10.0
+"""What saving or restoring may take above the limit it was given."""
 
 
 @dataclass(slots=True)
@@ -70,19 +78,25 @@ class Run:
         self.canaries = canaries.planted()
         self.verdict = Verdict(attack.id)
         self.box = self.open()
+        self.state: bytes | None = None
         self.outputs: list[str] = []
 
-    def open(self) -> SyncSandbox:
+    @property
+    def limit_s(self) -> float:
+        """What a cell of this attack, and its state, may take."""
+        if self.attack.timeout_s is None:
+            return DEFAULT_TIMEOUT_S
+        return min(self.attack.timeout_s, MAX_TIMEOUT_S)
+
+    def open(self, **options: Any) -> SyncSandbox:
         """A sandbox that is destroyed with the run."""
-        return self.stack.enter_context(atoll.create_sandbox(backend=self.backend))
+        options["timeout_ms"] = self.limit_s * 1000
+        return self.stack.enter_context(atoll.create_sandbox(backend=self.backend, **options))
 
     def execute(self, box: SyncSandbox, code: str, what: str) -> SandboxResult | None:
         """Run a cell; whatever the caller would see is searched for canaries."""
-        limit = DEFAULT_TIMEOUT_S
-        if self.attack.timeout_s is not None:
-            limit = min(self.attack.timeout_s, MAX_TIMEOUT_S)
         try:
-            result = box.execute(self.canaries.fill(code), timeout_ms=limit * 1000)
+            result = box.execute(self.canaries.fill(code), timeout_ms=self.limit_s * 1000)
         except Exception as exc:  # faults of guest code must be results
             self.fail(f"{what}: the host raised {type(exc).__name__}: {str(exc)[:200]}")
             return None
@@ -112,6 +126,7 @@ def run(attack: Attack, backend: str) -> Verdict:
         _attack(course)
         for check in checks:
             check.attack_ran()
+        _save(course)
         _follow(course)
         _require_alive(course)
     for check in checks:
@@ -129,8 +144,10 @@ def skip_reason(attack: Attack, backend: str) -> str | None:
     return f"the guest's Python has no {', '.join(missing)}" if missing else None
 
 
-def unsupported(step: Step) -> bool:
-    """Whether no ring can run this kind of step yet."""
+def unsupported(step: Step, capabilities: frozenset[Capability]) -> bool:
+    """Whether no ring can run this kind of step yet, or not one of these capabilities."""
+    if step.kind == "restore":
+        return Capability.SAVE not in capabilities
     return step.kind in UNSUPPORTED_STEPS
 
 
@@ -170,15 +187,54 @@ def _require_regular(course: Run, result: SandboxResult) -> None:
         course.fail(f"links are reported as files: {answer.stdout}")
 
 
+def _save(course: Run) -> None:
+    """Save the attacked session. Attacks on states may make that fail: in words, and in time."""
+    wanted = any(step.kind == "restore" for step in course.attack.then)
+    if wanted or course.attack.category == "state":
+        if Capability.SAVE not in course.box.capabilities:
+            return
+        course.state = _in_words(course, "save", course.box.save)
+
+
+def _in_words(course: Run, what: str, work: Callable[[], T]) -> T | None:
+    """What `work` returns, or None if it was refused as it may be."""
+    started = time.perf_counter()
+    try:
+        return work()
+    except atoll.StateError as exc:
+        if course.attack.category != "state" or not str(exc):
+            course.fail(f"{what}: {exc}")
+    except Exception as exc:
+        course.fail(f"{what}: the host raised {type(exc).__name__}: {str(exc)[:200]}")
+    finally:
+        if time.perf_counter() - started > course.limit_s + STATE_PATIENCE_S:
+            course.fail(f"{what}: it took {time.perf_counter() - started:.0f} s")
+    return None
+
+
 def _follow(course: Run) -> None:
     for step in course.attack.then:
-        if unsupported(step):
+        if unsupported(step, course.box.capabilities):
             course.verdict.not_supported.append(step.session)
-            continue
-        box = course.box if step.kind == "same" else course.open()
-        course.execute(box, step.code, f"then {step.session}")
+        elif step.kind == "restore":
+            _restore(course, step)
+        else:
+            box = course.box if step.kind == "same" else course.open()
+            course.execute(box, step.code, f"then {step.session}")
     if course.attack.compare and len(set(course.outputs)) < len(course.outputs):
         course.fail(f"{course.attack.compare}: {course.outputs}")
+
+
+def _restore(course: Run, step: Step) -> None:
+    """Go on in a new session. What was restored works, but for what the state says it lacks."""
+    if (blob := course.state) is None:
+        return
+    box = _in_words(course, "restore", lambda: course.open(state=blob))
+    if box is None:
+        return
+    result = course.execute(box, step.code, f"then {step.session}")
+    if result is not None and not result.success and not atoll.describe_state(blob).left_out:
+        course.fail(f"then {step.session}: {result.error}")
 
 
 def _require_alive(course: Run) -> None:

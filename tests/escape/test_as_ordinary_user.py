@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import corpus
 import pytest
 
@@ -49,7 +54,8 @@ def _interpreter() -> str:
 def _as_user(*command: str) -> subprocess.CompletedProcess[str]:
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "PYTHONPATH": str(SOURCE),
+        "PYTHONPATH": f"{SOURCE}:{_libraries()}",
+        "ATOLL_STATE_KEY": "a key for the attacks alone",
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": "/nonexistent",
     }
@@ -57,6 +63,16 @@ def _as_user(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, **options, env=environment, cwd="/", capture_output=True, text=True, check=False
     )
+
+
+@functools.cache
+def _libraries() -> str:
+    """cloudpickle in a place that the user may read: states are saved and restored too."""
+    folder = Path(tempfile.mkdtemp(prefix="atoll-libraries-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder.chmod(0o755)
+    shutil.copytree(Path(cloudpickle.__file__).parent, folder / "cloudpickle")
+    return str(folder)
 
 
 def _expected(backend: str, part: int) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 from typing import Self
 
+import canaries
 import corpus
 import harness
 import pytest
@@ -27,6 +29,14 @@ BITING = [
 class NoSandbox:
     """Runs code as a child of ours, with all that we may do."""
 
+    capabilities = frozenset({atoll.Capability.SAVE})
+
+    def __init__(self, state: bytes | None = None, **_options: object) -> None:
+        self.state = state
+
+    def save(self) -> bytes:
+        return b"state"
+
     def execute(self, code: str, *, timeout_ms: float = 5000) -> atoll.SandboxResult:
         child = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -40,7 +50,8 @@ class NoSandbox:
         except subprocess.TimeoutExpired:
             os.kill(child.pid, signal.SIGKILL)
             out, _ = child.communicate()
-        return atoll.SandboxResult(kind=Outcome.OK, stdout=out)
+        kind = Outcome.ERROR if child.returncode else Outcome.OK
+        return atoll.SandboxResult(kind=kind, stdout=out, error=f"exit {child.returncode}")
 
     def __enter__(self) -> Self:
         return self
@@ -63,10 +74,42 @@ class RaisingSandbox(NoSandbox):
         raise OverflowError("cannot convert float infinity to integer")
 
 
+class Explosive:
+    """Writes outside when it is loaded."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mknod, (str(canaries.planted().outside / "loaded-on-the-host"),)
+
+
+class HostLoadingSandbox(NoSandbox):
+    """Loads a guest's pickle on the host."""
+
+    def save(self) -> bytes:
+        return pickle.dumps(Explosive())
+
+    def __init__(self, state: bytes | None = None, **_options: object) -> None:
+        if state is not None:
+            pickle.loads(state)
+
+
+class NeverSavingSandbox(NoSandbox):
+    """Cannot save what it should."""
+
+    def save(self) -> bytes:
+        raise atoll.StateError("no state today")
+
+
+class CrashingSandbox(NoSandbox):
+    """Lets what guest code does at saving become a fault of the host's."""
+
+    def save(self) -> bytes:
+        raise RecursionError("too deep")
+
+
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     """A backend that is no sandbox, under a name of its own so that nothing is kept of it."""
-    monkeypatch.setattr(atoll, "create_sandbox", lambda **_: request.param())
+    monkeypatch.setattr(atoll, "create_sandbox", request.param)
     return f"stand-in-{request.param.__name__}"
 
 
@@ -86,6 +129,35 @@ def test_sandbox_that_answers_nothing_is_found_out(stand_in: str) -> None:
 def test_fault_that_the_host_raises_is_found_out(stand_in: str) -> None:
     failures = harness.run(_entry("nat-sys-bpf"), stand_in).failures
     assert failures[0].startswith("attack: the host raised OverflowError")
+
+
+@pytest.mark.parametrize("stand_in", [NoSandbox, NeverSavingSandbox], indirect=True)
+def test_state_that_does_not_come_back_is_found_out(
+    stand_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atoll, "describe_state", lambda _: _Nothing())
+    (failure, *_) = harness.run(_entry("ctl-state-restore"), stand_in).failures
+    assert failure in ("then restore: exit 1", "save: no state today")
+
+
+@pytest.mark.parametrize("stand_in", [HostLoadingSandbox], indirect=True)
+def test_state_that_is_loaded_on_the_host_is_found_out(stand_in: str) -> None:
+    left = canaries.planted().outside / "loaded-on-the-host"
+    try:
+        failures = harness.run(_entry("nat-state-reduce-host-exec"), stand_in).failures
+    finally:
+        left.unlink(missing_ok=True)
+    assert "the outside folder changed" in failures[-1]
+
+
+@pytest.mark.parametrize("stand_in", [CrashingSandbox], indirect=True)
+def test_saving_that_raises_anything_else_is_found_out(stand_in: str) -> None:
+    failures = harness.run(_entry("nat-state-deep-recursion"), stand_in).failures
+    assert failures == ["save: the host raised RecursionError: too deep"]
+
+
+class _Nothing:
+    left_out = ()
 
 
 def _entry(ident: str) -> corpus.Attack:

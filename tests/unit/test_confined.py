@@ -49,6 +49,16 @@ def test_it_says_what_it_is_and_works(confined):
     assert confined.execute("open('a.txt', 'w').write('x')").files_created == ("a.txt",)
 
 
+def test_its_state_is_saved_and_restored(confined):
+    assert confined.execute("def f(): return v\nv = 5\nopen('a.txt', 'w').write('x')").success
+    blob = confined.save()
+    with atoll.create_sandbox(
+        min_isolation="confined", policy=atoll.ExecutionPolicy(disk_bytes=None), state=blob
+    ) as box:
+        assert box.isolation is Isolation.CONFINED
+        assert box.execute("f(), open('a.txt').read()").value == (5, "x")
+
+
 @pytest.mark.parametrize(
     ("code", "error_type"),
     [

@@ -13,6 +13,7 @@ import sys
 
 from . import memory
 from .channel import Channel
+from .hidden import HiddenPackage
 from .interrupt import InterruptGate
 from .rights import Rights
 from .server import Server
@@ -47,9 +48,19 @@ def main(folder: str, preloaded: dict[str, Any] | None = None) -> NoReturn:
     os.register_at_fork(after_in_child=channel.close_in_child)
     os.register_at_fork(after_in_child=rights.close_in_child)
     inherited = 0 if preloaded is None else memory.held()
-    server = Server(channel, rights, gate, StandardStreams(high), folder, inherited=inherited)
+    runtime = HiddenPackage((__package__ or "guest").partition(".")[0])
+    server = Server(
+        channel,
+        rights,
+        gate,
+        StandardStreams(high),
+        folder,
+        runtime=runtime,
+        inherited=inherited,
+    )
     vars(builtins).update(preloaded or {})
-    _forget_ourselves(folder)
+    runtime.hide()
+    sys.path.append(folder)  # last: a file of the guest's never stands in for a library
     server.serve()
     os._exit(0)
 
@@ -59,11 +70,3 @@ def _highest_free() -> int:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(HIGH_FDS, min(soft, 4096) - HIGH_FDS)
-
-
-def _forget_ourselves(folder: str) -> None:
-    """Guest code finds neither the runtime's modules by name nor its folder on the path."""
-    package = __package__ or "guest"
-    for name in [n for n in sys.modules if n == package or n.startswith(package + ".")]:
-        del sys.modules[name]
-    sys.path.append(folder)  # last: a file of the guest's never stands in for a library

@@ -28,10 +28,10 @@ class Repl:
     """One namespace and the cells that ran in it."""
 
     def __init__(self) -> None:
-        self._module = type(sys)("__main__")
+        self.module = type(sys)("__main__")
         self._sources: dict[str, str] = {}
         self._count = 0
-        self.namespace: dict[str, Any] = self._module.__dict__
+        self.namespace: dict[str, Any] = self.module.__dict__
 
     def run(self, code: str) -> dict[str, Any]:
         """Run a cell: its outcome, with a last expression's value; its faults do not raise."""
@@ -43,7 +43,7 @@ class Repl:
         return outcome
 
     def _run(self, code: str) -> tuple[dict[str, Any], Any]:
-        sys.modules["__main__"] = self._module
+        sys.modules["__main__"] = self.module
         self._count += 1
         name = "<cell {}>".format(self._count)
         try:

@@ -1,4 +1,4 @@
-"""Serves the host's requests, one at a time: initialize, execute, get_variable, validate."""
+"""Serves the host's requests, one at a time: cells, variables, saved states."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from .channel import Channel
+    from .hidden import HiddenPackage
     from .interrupt import InterruptGate
     from .rights import Rights
+    from .state import Keeper
     from .streams import StandardStreams
 
     Handler = Callable[[dict[str, Any]], Any]
@@ -44,12 +46,15 @@ class Server:
         streams: StandardStreams,
         folder: str,
         *,
+        runtime: HiddenPackage,
         inherited: int = 0,
     ) -> None:
         self._channel, self._rights, self._gate = channel, rights, gate
-        self._streams, self._folder = streams, folder
+        self._streams, self._folder, self._runtime = streams, folder, runtime
         self._repl = repl.Repl()
         self._bridge = Bridge(channel, self._context)
+        self._offered: dict[str, Any] = {}
+        self._known_keeper: Keeper | None = None
         self._memory = MemoryFence(None)
         self._inherited = inherited
         self._files: delta.Snapshot = {}
@@ -62,6 +67,8 @@ class Server:
             "get_variable": self._get_variable,
             "validate": self._validate,
             "fork": self._fork,
+            "save": self._save,
+            "restore": self._restore,
         }
 
     def serve(self) -> None:
@@ -126,21 +133,22 @@ class Server:
 
     def _offer_names(self, tools: list[str]) -> None:
         """Built-ins, as IPython does it: imported modules see them, the namespace stays clean."""
-        text = helpers.ContextHelpers(self._context)
-        for owner in (self._bridge, text):
-            for name in owner.NAMES:
-                setattr(builtins, name, getattr(owner, name))
-        for helper in (
+        offered: dict[str, Any] = {}
+        for owner in (self._bridge, helpers.ContextHelpers(self._context)):
+            offered.update((name, getattr(owner, name)) for name in owner.NAMES)
+        for one in (
             helpers.chunk_text,
             helpers.chunk_by_size,
             helpers.chunk_by_headers,
             helpers.extract_json,
+            FailedQuery,
+            HostCallError,
         ):
-            setattr(builtins, helper.__name__, helper)
-        for kind in (FailedQuery, HostCallError):
-            setattr(builtins, kind.__name__, kind)
-        for name in tools:
-            setattr(builtins, name, self._bridge.tool(name))
+            offered[one.__name__] = one
+        offered.update((name, self._bridge.tool(name)) for name in tools)
+        for name, value in offered.items():
+            setattr(builtins, name, value)
+        self._offered = offered
 
     def _context(self) -> Any:
         return self._repl.namespace.get("context")
@@ -208,6 +216,42 @@ class Server:
                 ended = pid  # guest code was faster
             if ended:
                 self._clones.remove(pid)
+
+    def _save(self, params: dict[str, Any]) -> dict[str, Any]:
+        return self._with_state_fd(
+            lambda fd: self._keeper().save(
+                fd, params["max_bytes"], params["cloudpickle"], self._private
+            )
+        )
+
+    def _restore(self, params: dict[str, Any]) -> dict[str, Any]:
+        answer = self._with_state_fd(
+            lambda fd: self._keeper().restore(fd, params["max_bytes"], params["cloudpickle"])
+        )
+        self._files = delta.scan(self._folder)
+        return answer
+
+    def _keeper(self) -> Keeper:
+        if self._known_keeper is None:
+            with self._runtime:
+                from .state import Keeper
+            self._known_keeper = Keeper(self._repl.module, self._folder, self._offered)
+        return self._known_keeper
+
+    def _with_state_fd(self, work: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+        """`work` on the descriptor that the host sent; all that guest code may do is an answer."""
+        fd = -1
+        try:
+            fd = self._rights.receive()
+            answer: dict[str, Any] = self._gate.run(lambda: work(fd), lambda: {"interrupted": True})
+        except BaseException as exc:
+            answer = {"error": "{}: {}".format(type(exc).__name__, values.short_text(exc))}
+        self._leave_if_child()
+        try:
+            os.close(fd)
+        except OSError:
+            pass  # guest code has done it
+        return answer
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"valid": repl.validate(params["code"])}

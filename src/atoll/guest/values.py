@@ -16,6 +16,7 @@ MAX_DEPTH = 100
 MAX_ITEMS = 500_000
 MAX_BYTES = 24 << 20
 MAX_REPR = 10_000
+MAX_MESSAGE = 1_000
 MAX_COLLISIONS = 100
 TAG = "$"
 
@@ -170,6 +171,14 @@ def short_repr(value: Any) -> str:
     except Exception as exc:
         text = "<unprintable {}: {}>".format(type(value).__name__, type(exc).__name__)
     return text if len(text) <= MAX_REPR else text[:MAX_REPR] + "..."
+
+
+def short_text(exc: BaseException) -> str:
+    """An exception's message, cut, and never raising."""
+    try:
+        return str(exc)[:MAX_MESSAGE]
+    except Exception:
+        return "<the message could not be shown>"
 
 
 def decode(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib
 import os
 import signal
 import socket
@@ -30,8 +31,8 @@ _names: dict[str, ModuleType] = {}
 
 def prepare(names: dict[str, ModuleType]) -> None:
     """In the zygote: load all that a guest needs, so that it is inherited."""
-    from atoll.guest import __main__ as guest_main  # noqa: F401, PLC0415 - for its side effects
-
+    for part in ("__main__", "clone", "state"):
+        importlib.import_module(f"atoll.guest.{part}")
     _names.update(names)
 
 
@@ -107,7 +108,5 @@ def _freshen() -> None:
 def _run_guest() -> NoReturn:
     from atoll.guest.__main__ import main  # noqa: PLC0415 - loaded in the zygote
 
-    for name in [name for name in sys.modules if name == "atoll" or name.startswith("atoll.")]:
-        del sys.modules[name]
     _freshen()
     main(WORK_FOLDER, _names)

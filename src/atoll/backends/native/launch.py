@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from atoll.backends.native import library
 from atoll.backends.native.interpreter import GUEST_FOLDER
 from atoll.bridge import HostBridge
 from atoll.channel import ChannelEndedError, HostChannel, RemoteError
@@ -131,6 +132,7 @@ def make_spec(
     root = GUEST_CODE if jailed else os.path.dirname(GUEST_FOLDER)
     code = GUEST_FOLDER if jailed else root  # the importer lists the folder it finds it in
     binds = [Bind(source=code, target=f"{GUEST_CODE}/guest")]
+    binds += library.binds()
     binds += [Bind(source=folder, target=folder) for folder in interpreter.folders]
     binds += [Bind(source=os.path.realpath(link), target=link) for link in interpreter.links]
     binds += [

@@ -6,10 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
-from atoll.backends.native import interpreter
+from atoll import state, statepipe
+from atoll.backends.native import interpreter, library
 from atoll.backends.native.launch import launch
 from atoll.config import REPLConfig
-from atoll.errors import ConfigError, SandboxClosedError
+from atoll.errors import ConfigError, SandboxClosedError, StateError
 from atoll.guest.rpc import MAX_MESSAGE_BYTES
 from atoll.jail import probe
 from atoll.policy import Capability, Isolation, check_positive
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from atoll.backends.native.launch import Launched
     from atoll.types import SandboxResult
 
+STATE_TIMEOUT_MS = 30_000
 MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
 _SECURITY_EVENTS = {
     Outcome.MEMORY: "memory_exhaustion",
@@ -36,10 +38,7 @@ class NativePythonSandbox(BaseSandbox):
     """CPython in a jail: namespaces, Landlock, seccomp, limits; no root and no binary needed."""
 
     backend: ClassVar[str] = "native"
-    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
-        Capability.FORK,
-        Capability.SAVE,
-    }
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.FORK}
 
     def __init__(self, config: REPLConfig | None = None) -> None:
         self._config = config or REPLConfig(backend="native")
@@ -118,6 +117,21 @@ class NativePythonSandbox(BaseSandbox):
             finally:
                 await self._bury(guest)
 
+    async def save(self) -> bytes:
+        """Variables and files as signed bytes; StateError if they cannot be had."""
+        async with self._turn:
+            guest = await self._ensure()
+            if self._found_dead:
+                raise StateError("the session's variables were lost: there is nothing to save")
+            try:
+                payload, facts = await statepipe.save(
+                    guest.session, guest.rights, self._state_params(), self._state_timeout()
+                )
+            finally:
+                self._found_dead = not guest.session.alive
+                await self._bury(guest)
+        return await asyncio.to_thread(state.seal, payload, facts, self._python.version)
+
     async def cancel(self) -> None:
         """Interrupt the running cell; one that will not be interrupted is killed."""
         if self._guest is not None:
@@ -149,11 +163,41 @@ class NativePythonSandbox(BaseSandbox):
         return self._guest
 
     async def _start(self) -> None:
-        self._guest = await self._launch()
+        payload = await self._saved_payload()
+        self._guest = guest = await self._launch()
+        if payload is None:
+            return
+        try:
+            await statepipe.restore(
+                guest.session, guest.rights, payload, self._state_params(), self._state_timeout()
+            )
+        except BaseException:
+            await self._release()
+            raise
 
     async def _launch(self) -> Launched:
         """A new guest. A pool overrides this."""
         return await launch(self._config, self._python, self._level, self._context, self._shared)
+
+    async def _saved_payload(self) -> memoryview | None:
+        """The state to start with, checked before a guest is there that could be given it."""
+        if self._config.state is None:
+            return None
+        self._state_params()
+        limit = self._config.max_state_bytes
+        return await asyncio.to_thread(
+            state.open_for, self._config.state, self._python.version, limit
+        )
+
+    def _state_params(self) -> dict[str, Any]:
+        jailed = self._level >= Isolation.JAILED
+        return {
+            "max_bytes": self._config.max_state_bytes,
+            "cloudpickle": library.folder_in_guest(jailed=jailed),
+        }
+
+    def _state_timeout(self) -> float:
+        return min(self._config.timeout_ms, STATE_TIMEOUT_MS)
 
     async def _bury(self, guest: Launched) -> None:
         """Let go of a guest that has died, so that the next call starts another."""

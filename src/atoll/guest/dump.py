@@ -1,0 +1,143 @@
+"""A session's variables, pickled together as they may share values.
+
+One bad variable never costs the others: what fails is found out one by one and named, and the
+rest is pickled together again.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from . import blocks, pickler, values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, Callable
+
+    from .blocks import Budget
+
+TAGS = MANIFEST, PICKLE, BUFFER = b"M", b"P", b"B"
+MAX_REASON = 200
+GIVEN_ANEW = frozenset({"context"})
+
+
+class Dump:
+    """The variables of a session on their way into a state."""
+
+    def __init__(self, module: ModuleType, offered: dict[str, Any], library: Any) -> None:
+        self._offered, self._library = offered, library
+        self._session = pickler.Session(module, offered)
+        self._namespace = {n: v for n, v in dict(vars(module)).items() if type(n) is str}
+        self.left_out: dict[str, str] = {}
+        self.sizes: dict[str, int] = {}
+        found = {name: _module_name(value) for name, value in self._namespace.items()}
+        self._modules = {n: known for n, known in found.items() if known and self._may_travel(n)}
+
+    def make(self, budget: Budget) -> None:
+        """Pickle all that can be."""
+        before = budget.used
+        self._names = self._wanted()
+        while not self._try_all(budget):
+            budget.used = before
+            self._sift()
+            self._names = [name for name in self._names if name not in self.left_out]
+        budget.spend(len(self._manifest()) + blocks.HEADER_BYTES * 3)
+
+    def write(self, writer: blocks.Writer) -> None:
+        """As blocks."""
+        writer.write(MANIFEST, data=self._manifest())
+        writer.write(PICKLE, data=self._sink.data)
+        for view in self._sink.buffers:
+            writer.write(BUFFER, data=view)
+
+    def _manifest(self) -> bytes:
+        import _pickle
+
+        return _pickle.dumps({"modules": self._modules, "names": self._names}, 4)
+
+    def _wanted(self) -> list[str]:
+        """Public names, data first: what a function uses is then counted where it belongs."""
+        known = self._namespace
+        names = [n for n in known if not n.startswith("_") and self._may_travel(n)]
+        names = [n for n in names if n not in self._modules]
+        return sorted(names, key=lambda name: callable(known[name]))
+
+    def _may_travel(self, name: str) -> bool:
+        if name in GIVEN_ANEW or name in self.left_out or name[:2] == name[-2:] == "__":
+            return False
+        return name not in self._offered or self._namespace[name] is not self._offered[name]
+
+    def _try_all(self, budget: Budget) -> bool:
+        """Pickle every name with one memory, so that what they share stays shared."""
+        self._sink = _Sink(budget)
+        stream = self._pickler(self._sink, self._may_travel)
+        for name in self._names:
+            before = budget.used
+            try:
+                stream.dump(self._namespace[name])
+            except KeyboardInterrupt:
+                raise
+            except BaseException as exc:
+                self._blame = {name: exc}
+                return False
+            self.sizes[name] = budget.used - before
+        return True
+
+    def _sift(self) -> None:
+        """Find the names that fail by themselves; if there is none, the one that failed just now.
+
+        A function is tried without its globals: one it uses may be bad without its being so.
+        """
+        queue = list(self._names)
+        found: dict[str, BaseException] = {}
+
+        def ask(name: str) -> bool:
+            if name not in queue and self._may_travel(name):
+                queue.append(name)  # a private name, needed after all
+            return False
+
+        for name in queue:
+            try:
+                self._pickler(_Sink(blocks.Budget(0)), ask).dump(self._namespace[name])
+            except KeyboardInterrupt:
+                raise
+            except BaseException as exc:
+                found[name] = exc
+        for name, fault in (found or self._blame).items():
+            self.left_out[name] = _reason(fault)
+
+    def _pickler(self, sink: _Sink, may_travel: Callable[[str], bool]) -> Any:
+        return pickler.make(self._library, sink, self._session, may_travel)
+
+
+class _Sink:
+    """Takes what a pickler writes; over the budget it only counts."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self.data = bytearray()
+        self.buffers: list[memoryview] = []
+
+    def write(self, chunk: Any) -> int:
+        size = memoryview(chunk).nbytes
+        if self._budget.spend(size):
+            self.data += chunk
+        return size
+
+    def take_buffer(self, buffer: Any) -> None:
+        view = buffer.raw()
+        if self._budget.spend(view.nbytes + blocks.HEADER_BYTES):
+            self.buffers.append(view)
+
+
+def _module_name(value: Any) -> str | None:
+    """Under which name it is imported, if it is a module that can be."""
+    if not issubclass(type(value), type(sys)):
+        return None
+    name = vars(value).get("__name__")
+    return name if type(name) is str and sys.modules.get(name) is value else None
+
+
+def _reason(exc: BaseException) -> str:
+    return "{}: {}".format(values.type_name(type(exc)), values.short_text(exc))[:MAX_REASON]

@@ -1,0 +1,37 @@
+"""Packages that guest code neither sees nor can stand in for: the runtime itself, cloudpickle."""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class HiddenPackage:
+    """Modules of one package, among `sys.modules` only within a `with` block.
+
+    So parts of it can be imported when they are needed: a guest's start counts milliseconds.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._ours: dict[str, Any] = {}
+        self._theirs: dict[str, Any] = {}
+
+    def hide(self) -> None:
+        """Take out what is there now; it is ours."""
+        self._ours = self._take()
+
+    def __enter__(self) -> None:
+        self._theirs = self._take()
+        sys.modules.update(self._ours)
+
+    def __exit__(self, *_exc: object) -> None:
+        self._ours = self._take()
+        sys.modules.update(self._theirs)
+
+    def _take(self) -> dict[str, Any]:
+        names = [name for name in sys.modules if name.split(".")[0] == self._name]
+        return {name: sys.modules.pop(name) for name in names}

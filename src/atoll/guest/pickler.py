@@ -1,0 +1,98 @@
+"""How a session's values are pickled: cloudpickle, with functions that stay part of the session.
+
+cloudpickle gives a restored function globals of its own. Here it gets the session's namespace
+itself, so that it sees what later cells define, as it did before it was saved.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Any, Callable
+
+PROTOCOL = 5
+
+
+def load_cloudpickle(folder: str) -> Any:
+    """The host's copy, by its place: nothing of it shows on the guest's path."""
+    import importlib.util
+
+    if "cloudpickle" in sys.modules:
+        return sys.modules["cloudpickle"]
+    place = importlib.util.spec_from_file_location(
+        "cloudpickle", folder + "/__init__.py", submodule_search_locations=[folder]
+    )
+    assert place is not None
+    assert place.loader is not None
+    module = importlib.util.module_from_spec(place)
+    sys.modules["cloudpickle"] = module
+    place.loader.exec_module(module)
+    return module
+
+
+class SessionRules:
+    """What is done otherwise than cloudpickle would; comes before its Pickler among the bases."""
+
+    session: Session
+    may_travel: Callable[[str], bool]
+
+    def reducer_override(self, obj: Any) -> Any:
+        """How an object is pickled, as the C pickler asks for all but the plainest ones."""
+        if obj is self.session:
+            return vars, (self.session.module,)
+        if id(obj) in self.session.offered_ids:
+            return getattr, (builtins, self.session.offered_ids[id(obj)])
+        if isinstance(obj, io.IOBase) and not isinstance(obj, (io.BytesIO, io.StringIO)):
+            raise TypeError("an open file cannot be saved")
+        if isinstance(obj, BaseException) and _has_own_init(type(obj)):
+            return _newobj(), (type(obj), *obj.args), obj.__dict__ or None
+        reduced = super().reducer_override(obj)  # type: ignore[misc]
+        if type(obj) is _FUNCTION and obj.__globals__ is vars(self.session.module):
+            return self._of_session(reduced)
+        return reduced
+
+    def _of_session(self, reduced: Any) -> Any:
+        """With the session's namespace for globals, and those it uses as far as they travel."""
+        if reduced is NotImplemented:  # it is a module's too, and goes by name
+            return reduced
+        make, (code, _, *rest), (state, slots), *others = reduced
+        used = slots["__globals__"]
+        used = {name: value for name, value in used.items() if self.may_travel(name)}
+        return (make, (code, self.session, *rest), (state, dict(slots, __globals__=used)), *others)
+
+
+class Session:
+    """The namespace that functions belong to, and what the host offers to every session."""
+
+    def __init__(self, module: ModuleType, offered: dict[str, Any]) -> None:
+        self.module = module
+        self.offered_ids = {id(value): name for name, value in offered.items()}
+
+
+def make(
+    cloudpickle: Any, sink: Any, session: Session, may_travel: Callable[[str], bool]
+) -> SessionRules:
+    """A pickler for a session's values, whose large buffers go to the sink apart."""
+    kind: Any = type("SessionPickler", (SessionRules, cloudpickle.Pickler), {})
+    made: SessionRules = kind(sink, protocol=PROTOCOL, buffer_callback=sink.take_buffer)
+    made.session, made.may_travel = session, may_travel
+    return made
+
+
+def _newobj() -> Any:
+    import copyreg
+
+    return copyreg.__newobj__  # type: ignore[attr-defined]
+
+
+def _has_own_init(kind: Any) -> bool:
+    """Whether an exception's class is written in Python: it need not take what is in `args`."""
+    return kind.__reduce__ is BaseException.__reduce__ and type(kind.__init__) is _FUNCTION
+
+
+_FUNCTION = type(make)

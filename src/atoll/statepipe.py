@@ -1,0 +1,151 @@
+"""A saved state between host and guest: through a pipe that the guest gets over its rights socket.
+
+    save     guest ──pipe──▶ host, which keeps no more than the cap
+    restore  host ──pipe──▶ guest, however slowly it reads
+
+SECURITY: the bytes are the guest's. The host keeps and hands them on, and never looks inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from typing import TYPE_CHECKING, Any, Self
+
+from atoll.errors import SandboxError, StateError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from atoll.rights import RightsSocket
+    from atoll.session import GuestSession
+
+CHUNK = 1 << 20
+SLACK = 1 << 20
+"""What a guest may store above the cap: it counts before it compresses."""
+
+
+class _Pipe:
+    """One end here, the other with the guest; both are closed after the `with` block."""
+
+    def __init__(self, rights: RightsSocket, *, guest_reads: bool) -> None:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        self._fd, theirs = (write, read) if guest_reads else (read, write)
+        self._loop = asyncio.get_running_loop()
+        try:
+            rights.send(theirs)
+        except SandboxError as exc:
+            os.close(self._fd)
+            raise StateError(str(exc)) from None
+        finally:
+            os.close(theirs)
+        os.set_blocking(self._fd, False)
+        with contextlib.suppress(PermissionError):  # the user's pipes are over their limit
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, CHUNK)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """The guest meets a broken pipe, or the end."""
+        if self._fd >= 0:
+            self._loop.remove_reader(self._fd)
+            self._loop.remove_writer(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+
+class Inflow(_Pipe):
+    """What the guest writes; over the cap it finds the pipe closed."""
+
+    def __init__(self, rights: RightsSocket, cap: int) -> None:
+        super().__init__(rights, guest_reads=False)
+        self._data, self._cap = bytearray(), cap
+        self._loop.add_reader(self._fd, self._on_readable)
+
+    def finish(self, size: int) -> bytes:
+        """The bytes, which the guest says are `size`; it wrote them before it said so."""
+        while self._on_readable():
+            pass
+        if len(self._data) != size or size > self._cap:
+            raise StateError("the guest sent other bytes of state than it said")
+        return bytes(self._data)
+
+    def _on_readable(self) -> bool:
+        """Take what is there; whether there may be more."""
+        if self._fd < 0:
+            return False
+        try:
+            data = os.read(self._fd, CHUNK)
+        except BlockingIOError:
+            return False
+        self._data += data
+        if not data or len(self._data) > self._cap:
+            self._close()
+        return self._fd >= 0
+
+
+class Outflow(_Pipe):
+    """Bytes for the guest, given as fast as it takes them."""
+
+    def __init__(self, rights: RightsSocket, data: memoryview) -> None:
+        super().__init__(rights, guest_reads=True)
+        self._left = data
+        self._loop.add_writer(self._fd, self._on_writable)
+
+    def _on_writable(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            try:
+                self._left = self._left[os.write(self._fd, self._left[:CHUNK]) :]
+            except BrokenPipeError:
+                self._left = self._left[:0]
+        if not self._left:
+            self._close()
+
+
+async def save(
+    session: GuestSession, rights: RightsSocket, params: dict[str, Any], timeout_ms: float
+) -> tuple[bytes, dict[str, Any]]:
+    """The guest's state, and what it says of it; StateError if there is none to be had."""
+    cap = params["max_bytes"]
+    with Inflow(rights, cap + SLACK) as inflow:
+        facts = await session.ask("save", params, timeout_ms)
+        if facts.get("too_large"):
+            raise StateError(_too_large(facts, cap))
+        size = facts.get("stored")
+        return inflow.finish(size if isinstance(size, int) else -1), facts
+
+
+async def restore(
+    session: GuestSession,
+    rights: RightsSocket,
+    payload: memoryview,
+    params: dict[str, Any],
+    timeout_ms: float,
+) -> None:
+    """Hand a state to a guest that has run nothing yet; StateError if it does not take it."""
+    with Outflow(rights, payload):
+        answer = await session.ask("restore", params, timeout_ms)
+    if "restored" not in answer:
+        raise StateError("the guest did not restore its state")
+
+
+def _too_large(facts: dict[str, Any], cap: int) -> str:
+    """Only numbers and short texts of the guest's are shown."""
+    text = f"the state is larger than {cap:,} bytes and was not saved"
+    try:
+        parts = [f"{str(name)[:80]!r} {int(size):,}" for name, size in facts["largest"][:5]]
+        size = int(facts["size"])
+    except (LookupError, TypeError, ValueError, OverflowError):
+        return text
+    return f"{text}: it has {size:,} bytes, the largest are {', '.join(parts)} (max_state_bytes)"
