@@ -8,6 +8,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from atoll.backends.native import library
 from atoll.backends.native.interpreter import GUEST_FOLDER
 from atoll.backends.native.launch import environment, open_line
 from atoll.errors import SandboxStartError
@@ -90,6 +91,7 @@ class Hatchery:
         binds = [Bind(source=_PACKAGE, target=f"{GUEST_CODE}/atoll")]
         binds += [Bind(source=folder, target=folder) for folder in python.folders]
         binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
+        binds += library.binds()
         boot = (_BOOT, GUEST_CODE, json.dumps(self._lines))
         return NurserySpec(
             name=self._name,
