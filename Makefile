@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 4
-LAYERS := guest > errors > policy,types,log > config,availability,context,output,displays > bridge > channel > \
-	sandbox,session,replies > sync,jail > backends > pool,factory > aio,replserver > cli
+LAYERS := guest > errors > policy,types,log > config,availability,context,output,displays,rights > \
+	bridge,statekey,store > channel,state > sandbox,session,replies > sync,jail,statepipe > backends > \
+	pool,factory > aio,replserver > cli
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format spec bench docs clean
@@ -20,7 +21,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench,data]'
 	@touch $(STAMP)
 
 demo: $(STAMP) ## Run the main job: a model-written snippet over a large context, jailed

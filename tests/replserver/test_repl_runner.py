@@ -102,7 +102,7 @@ async def test_the_configured_timeout_holds_without_one_in_the_request():
 async def test_a_spare_is_used_once_and_only_without_a_state():
     opened = []
 
-    async def opener(config):
+    async def opener(config, _code):
         box = await open_sandbox(config)
         opened.append(box)
         return box
@@ -121,7 +121,7 @@ async def test_a_spare_is_used_once_and_only_without_a_state():
 async def test_a_spare_that_could_not_be_opened_is_no_failure_of_the_request():
     calls = []
 
-    async def opener(config):
+    async def opener(config, _code):
         calls.append(config)
         if len(calls) == 2:
             raise SandboxStartError("spare", "made up")
@@ -170,7 +170,7 @@ async def keep(saved, result=Keeper.result, **options):
     box = Keeper()
     box.saved, box.result = saved, result
 
-    async def opener(config):
+    async def opener(config, _code):
         return box
 
     runner = Runner(opener=opener, **options)

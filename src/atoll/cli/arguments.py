@@ -139,7 +139,14 @@ def _add_repl_server(server: argparse.ArgumentParser) -> None:
         "--no-prefetch",
         dest="prefetch",
         action="store_false",
-        help="open a sandbox when it is asked for, and none ahead",
+        help="start each sandbox when it is asked for: nothing preloaded, none ahead",
+    )
+    server.add_argument(
+        "--preload",
+        metavar="IMPORT",
+        action="append",
+        default=[],
+        help="one more import statement for every warm interpreter, as 'import polars as pl'",
     )
     server.add_argument(
         "--debug", action="store_true", help="tell of requests and responses on stderr: sizes"

@@ -7,6 +7,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from atoll.cli import settings
+from atoll.policy import Isolation
+from atoll.pool import TIERS, Pool, PoolSettings
 from atoll.replserver.runner import Runner
 from atoll.replserver.server import Server, take_stdio
 from atoll.replserver.trace import Trace
@@ -27,7 +29,32 @@ def command(args: Namespace) -> int:
 
 async def _serve(args: Namespace, config: REPLConfig) -> None:
     trace = Trace(_say, debug=args.debug, contents=args.debug_contents)
-    await Server(Runner(config, prefetch=args.prefetch), take_stdio(), trace).serve()
+    pool = _pool(args, config)
+    if pool is None:
+        await Server(Runner(config, prefetch=args.prefetch), take_stdio(), trace).serve()
+        return
+    async with pool:
+        await _warm_up(pool, config)
+        await Server(Runner(config, opener=pool.open), take_stdio(), trace).serve()
+
+
+def _pool(args: Namespace, config: REPLConfig) -> Pool | None:
+    """Zygotes, unless another ring or a stronger one is asked for, or they cannot be had."""
+    stronger = config.min_isolation is not None and config.min_isolation > Isolation.JAILED
+    if config.backend not in ("auto", "native") or stronger or not args.prefetch:
+        return None
+    extra = tuple(args.preload)
+    chosen = {name: lines + extra for name, lines in TIERS.items()}
+    pool = Pool(PoolSettings(python=config.python, tiers=chosen))
+    return pool if pool.usable else None
+
+
+async def _warm_up(pool: Pool, config: REPLConfig) -> None:
+    """The smallest tier for what needs nothing, the one in use for the rest."""
+    await pool.warm(next(iter(pool.settings.tiers)), pool.tier_of(config))
+    for tier, facts in pool.stats().items():
+        for missing in facts["missing"]:
+            _say(f"warning: {tier} has no {missing}")
 
 
 def _say(text: str) -> None:

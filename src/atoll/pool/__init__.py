@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from atoll.pool.pool import Pool, PoolSettings
 from atoll.pool.sandbox import PooledSandbox
+from atoll.pool.tiers import TIERS
 
-__all__ = ["Pool", "PoolSettings", "PooledSandbox"]
+__all__ = ["TIERS", "Pool", "PoolSettings", "PooledSandbox"]

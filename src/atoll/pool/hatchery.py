@@ -42,10 +42,15 @@ class Hatchery:
         """Libraries that could not be imported, with the reason: a warning, not a failure."""
         self.warm_seconds: float | None = None
 
+    @property
+    def warm(self) -> bool:
+        """Whether a guest could be had at once."""
+        return self._lease is not None and not self._lease.ended.done()
+
     async def start(self) -> None:
         """Have a warm zygote; SandboxStartError if it does not become one in time."""
         async with self._starting:
-            if self._lease is None or self._lease.ended.done():
+            if not self.warm:
                 await self._start()
 
     async def hatch(self, limits: Limits) -> Line:

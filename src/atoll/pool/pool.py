@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from atoll.backends.native import interpreter
 from atoll.errors import ConfigError
 from atoll.pool import tiers
 from atoll.pool.hatchery import OLDEST, Hatchery
+from atoll.pool.sandbox import PooledSandbox
 from atoll.pool.shelf import Shelf
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Pool:
         self._hatcheries: dict[str, Hatchery] = {}
         self._shelves: dict[Kind, Shelf] = {}
         self._asked: Counter[Kind] = Counter()
+        self._warming: dict[str, asyncio.Task[None]] = {}
 
     @property
     def usable(self) -> bool:
@@ -70,17 +72,39 @@ class Pool:
         return self.usable and same and config.workspace is None and not config.policy.mounts
 
     def tier(self, config: REPLConfig, code: str | None = None) -> str:
-        """The tier to use: the one asked for, or what the code wants, or the default."""
-        name = config.preload or (None if code is None else tiers.choose(code, self.settings.tiers))
-        name = name or self._default
-        if name not in self.settings.tiers:
-            known = ", ".join(self.settings.tiers)
-            raise ConfigError(f"no tier {name!r} to preload: there are {known}")
-        return name
+        """The tier to use: the one asked for, or what the code wants, or the default.
+
+        Only one that was asked for is waited for: else a larger one that is warm will do, or a
+        smaller one where nothing is known of the code.
+        """
+        if config.preload is not None:
+            return self._known(config.preload)
+        names = list(self.settings.tiers)
+        wanted = self._default if code is None else tiers.choose(code, self.settings.tiers)
+        at = names.index(wanted)
+        others = [*names[at:], *(reversed(names[:at]) if code is None else ())]
+        best = next((name for name in others if self._hatchery(name).warm), None)
+        if best != wanted:
+            self._warm_later(wanted)
+        return best or (names[0] if code is None else wanted)
+
+    def tier_of(self, config: REPLConfig) -> str:
+        """The tier asked for, or the default: for code that is not known."""
+        return self._default if config.preload is None else self._known(config.preload)
+
+    async def open(self, config: REPLConfig, code: str | None = None) -> PooledSandbox:
+        """A sandbox, started; `code` is what will run in it, if that is known."""
+        box = PooledSandbox(config, self, self.tier(config, code))
+        try:
+            await box.initialize(config.context)
+        except BaseException:
+            await box.destroy()
+            raise
+        return box
 
     async def warm(self, *names: str) -> None:
         """Have the zygotes of these tiers (unset: of the default one) before the first request."""
-        wanted = names or (self._default,)
+        wanted = [self._known(name) for name in names] or [self._default]
         await asyncio.gather(*(self._hatchery(name).start() for name in wanted))
 
     async def park(self, tier: str, limits: Limits) -> None:
@@ -99,7 +123,7 @@ class Pool:
             return await self._shelf(kind).take()
         return await Shelf(lambda: self._hatchery(tier).hatch(limits), 0, 1).take()
 
-    def stats(self) -> dict[str, dict[str, object]]:
+    def stats(self) -> dict[str, dict[str, Any]]:
         """Each tier that is warm: how long it took, what is missing, how many guests wait."""
         return {
             name: {
@@ -112,6 +136,8 @@ class Pool:
 
     async def close(self) -> None:
         """End every zygote and every guest."""
+        for task in self._warming.values():
+            task.cancel()
         await asyncio.gather(*(shelf.close() for shelf in self._shelves.values()))
         await asyncio.gather(*(one.close() for one in self._hatcheries.values()))
         self._shelves.clear()
@@ -122,6 +148,23 @@ class Pool:
 
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
+
+    def _known(self, name: str) -> str:
+        if name not in self.settings.tiers:
+            known = ", ".join(self.settings.tiers)
+            raise ConfigError(f"no tier {name!r} to preload: there are {known}")
+        return name
+
+    def _warm_later(self, name: str) -> None:
+        """Start a zygote that nobody waits for; whoever needs it will be told if it fails."""
+        if name not in self._warming:
+            task = self._warming[name] = asyncio.ensure_future(self._hatchery(name).start())
+            task.add_done_callback(lambda done: self._warmed(name, done))
+
+    def _warmed(self, name: str, task: asyncio.Task[None]) -> None:
+        self._warming.pop(name, None)
+        if not task.cancelled():
+            task.exception()
 
     def _hatchery(self, tier: str) -> Hatchery:
         if tier not in self._hatcheries:

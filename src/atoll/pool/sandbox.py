@@ -34,10 +34,10 @@ class PooledSandbox(NativePythonSandbox):
         Capability.FORK
     }
 
-    def __init__(self, config: REPLConfig, pool: Pool, code: str | None = None) -> None:
+    def __init__(self, config: REPLConfig, pool: Pool, tier: str | None = None) -> None:
         super().__init__(config)
         self._pool = pool
-        self._tier = pool.tier(config, code)
+        self._tier = tier or pool.tier(config)
         self._marks: dict[str, Launched] = {}
 
     async def fork(self) -> Self:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from atoll.config import REPLConfig
@@ -14,6 +13,7 @@ from atoll.errors import AtollError, StateError, UnsupportedError
 from atoll.factory import open_sandbox
 from atoll.replserver import messages, shapes
 from atoll.replserver.messages import REPLResponse
+from atoll.state import describe_state
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from atoll.sandbox import BaseSandbox
     from atoll.types import SandboxResult
 
-Opener = Callable[[REPLConfig], Awaitable["BaseSandbox"]]
+Opener = Callable[[REPLConfig, str | None], Awaitable["BaseSandbox"]]
+"""Makes a started sandbox; it is told the code that will run in it, if that is known."""
 
 MAX_STATE_BYTES = 48 << 20
 """A larger state has no room in a frame."""
@@ -35,19 +36,19 @@ class Runner:
         self,
         config: REPLConfig | None = None,
         *,
-        opener: Opener = open_sandbox,
+        opener: Opener | None = None,
         prefetch: bool = False,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         self._config = config or REPLConfig()
-        self._opener, self._prefetch = opener, prefetch
+        self._opener, self._prefetch = opener or _open_any, prefetch
         self._max_state_bytes = max_state_bytes
         self._spare: asyncio.Task[BaseSandbox] | None = None
 
     async def warm_up(self) -> None:
         """Open a first sandbox, so that whoever is told "ready" can rely on it."""
         if not self._prefetch:
-            await (await self._opener(self._config)).destroy()
+            await (await self._opener(self._config, None)).destroy()
             return
         self._refill()
         assert self._spare is not None
@@ -85,7 +86,8 @@ class Runner:
         if spare is not None:
             with contextlib.suppress(AtollError):  # it failed then, but may work now
                 return await spare
-        return await self._opener(dataclasses.replace(self._config, state=request.state))
+        config = dataclasses.replace(self._config, state=request.state)
+        return await self._opener(config, request.code)
 
     def _refill(self) -> None:
         if self._prefetch and self._spare is None:
@@ -93,7 +95,7 @@ class Runner:
             self._spare.add_done_callback(_note_failure)
 
     async def _open_spare(self) -> BaseSandbox:
-        return await self._opener(self._config)
+        return await self._opener(self._config, None)
 
     async def _run_in(self, box: BaseSandbox, request: REPLRequest) -> REPLResponse:
         limit = None if request.timeout is None else request.timeout * 1000
@@ -122,11 +124,15 @@ class Runner:
         return state
 
 
+async def _open_any(config: REPLConfig, _code: str | None) -> BaseSandbox:
+    return await open_sandbox(config)
+
+
 def left_out(state: bytes) -> dict[str, str]:
     """The names that a saved state has no value of, and why; nothing if it does not tell."""
     try:
-        return dict(import_module("atoll.state").describe(state).left_out)
-    except (ImportError, StateError):
+        return dict(describe_state(state).left_out)
+    except StateError:
         return {}
 
 
