@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 4
-LAYERS := guest > errors > policy,types,log > config,availability,context,output,displays,rights > \
+LAYERS := guest > errors > policy,types,log > config,availability,context,output,displays > \
 	bridge,statekey,store > channel,state > sandbox,session,replies > sync,jail,statepipe > backends > \
 	pool,factory > aio,replserver > cli
 

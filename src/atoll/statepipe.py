@@ -1,4 +1,4 @@
-"""A saved state between host and guest: through a pipe that the guest gets over its rights socket.
+"""A saved state between host and guest: through a pipe that the guest is given one end of.
 
     save     guest ──pipe──▶ host, which keeps no more than the cap
     restore  host ──pipe──▶ guest, however slowly it reads
@@ -12,14 +12,13 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from atoll.errors import SandboxError, StateError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from atoll.rights import RightsSocket
     from atoll.session import GuestSession
 
 CHUNK = 1 << 20
@@ -27,15 +26,22 @@ SLACK = 1 << 20
 """What a guest may store above the cap: it counts before it compresses."""
 
 
+class Giver(Protocol):
+    """Whoever can put a descriptor into the guest."""
+
+    def give(self, fd: int) -> None:
+        """Have it ready for when the guest asks."""
+
+
 class _Pipe:
     """One end here, the other with the guest; both are closed after the `with` block."""
 
-    def __init__(self, rights: RightsSocket, *, guest_reads: bool) -> None:
+    def __init__(self, giver: Giver, *, guest_reads: bool) -> None:
         read, write = os.pipe2(os.O_CLOEXEC)
         self._fd, theirs = (write, read) if guest_reads else (read, write)
         self._loop = asyncio.get_running_loop()
         try:
-            rights.send(theirs)
+            giver.give(theirs)
         except SandboxError as exc:
             os.close(self._fd)
             raise StateError(str(exc)) from None
@@ -68,8 +74,8 @@ class _Pipe:
 class Inflow(_Pipe):
     """What the guest writes; over the cap it finds the pipe closed."""
 
-    def __init__(self, rights: RightsSocket, cap: int) -> None:
-        super().__init__(rights, guest_reads=False)
+    def __init__(self, giver: Giver, cap: int) -> None:
+        super().__init__(giver, guest_reads=False)
         self._data, self._cap = bytearray(), cap
         self._loop.add_reader(self._fd, self._on_readable)
 
@@ -98,8 +104,8 @@ class Inflow(_Pipe):
 class Outflow(_Pipe):
     """Bytes for the guest, given as fast as it takes them."""
 
-    def __init__(self, rights: RightsSocket, data: memoryview) -> None:
-        super().__init__(rights, guest_reads=True)
+    def __init__(self, giver: Giver, data: memoryview) -> None:
+        super().__init__(giver, guest_reads=True)
         self._left = data
         self._loop.add_writer(self._fd, self._on_writable)
 
@@ -114,11 +120,11 @@ class Outflow(_Pipe):
 
 
 async def save(
-    session: GuestSession, rights: RightsSocket, params: dict[str, Any], timeout_ms: float
+    session: GuestSession, giver: Giver, params: dict[str, Any], timeout_ms: float
 ) -> tuple[bytes, dict[str, Any]]:
     """The guest's state, and what it says of it; StateError if there is none to be had."""
     cap = params["max_bytes"]
-    with Inflow(rights, cap + SLACK) as inflow:
+    with Inflow(giver, cap + SLACK) as inflow:
         facts = await session.ask("save", params, timeout_ms)
         if facts.get("too_large"):
             raise StateError(_too_large(facts, cap))
@@ -128,13 +134,13 @@ async def save(
 
 async def restore(
     session: GuestSession,
-    rights: RightsSocket,
+    giver: Giver,
     payload: memoryview,
     params: dict[str, Any],
     timeout_ms: float,
 ) -> None:
     """Hand a state to a guest that has run nothing yet; StateError if it does not take it."""
-    with Outflow(rights, payload):
+    with Outflow(giver, payload):
         answer = await session.ask("restore", params, timeout_ms)
     if "restored" not in answer:
         raise StateError("the guest did not restore its state")

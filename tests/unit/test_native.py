@@ -21,7 +21,6 @@ from atoll import guest
 from atoll.backends.native import interpreter, launch
 from atoll.jail.client import warden
 from atoll.policy import Mount
-from atoll.rights import RightsSocket
 
 
 class RawGuest:
@@ -29,16 +28,14 @@ class RawGuest:
 
     def __init__(self, folder: Path) -> None:
         self.output, write = os.pipe()
-        with RightsSocket() as self.rights:
-            there = self.rights.guest_fd
-            boot = f"import os; os.dup2({there}, 4); os.dup2({write}, 3); {launch._BOOT}"
-            self.process = subprocess.Popen(
-                [sys.executable, "-I", "-c", boot, str(Path(guest.__file__).parent.parent)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                pass_fds=(write, there),
-                cwd=folder,
-            )
+        boot = f"import os; os.dup2({write}, 3); {launch._BOOT}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-c", boot, str(Path(guest.__file__).parent.parent)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(write,),
+            cwd=folder,
+        )
         os.close(write)
 
     def say(self, **message: object) -> None:
@@ -54,7 +51,6 @@ class RawGuest:
         self.process.stdout.close()
         printed = os.read(self.output, 1000)
         os.close(self.output)
-        self.rights.close()
         return printed
 
 

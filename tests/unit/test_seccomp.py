@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from atoll.jail import seccomp, syscalls
-from atoll.jail.syscall_table import ALLOWED
+from atoll.jail.syscall_table import ALLOWED, ASKED
 
-ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+ALLOW, KILL, ERRNO, ASK = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 X32 = 0x40000000
 CLONE_THREAD_FLAGS = 0x003D0F00  # what glibc passes for a thread; CLONE_THREAD is in it
@@ -137,12 +137,23 @@ def test_every_call_of_the_table_is_allowed_with_harmless_arguments(arch):
         assert run(program, number, HARMLESS.get(name, ())) == ALLOW, name
 
 
-def test_every_number_outside_of_the_table_does_not_exist(arch):
+def test_every_number_outside_of_the_table_does_not_exist_or_is_asked_about(arch):
     known = set(numbers().values())
-    for program in (seccomp.jail_program(), seccomp.confined_program()):
+    gift, cloning = {seccomp.asked_number("setns")}, set(map(seccomp.asked_number, ASKED))
+    programs = (
+        (seccomp.jail_program(), gift),
+        (seccomp.confined_program(), gift),
+        (seccomp.jail_program(clones=True), cloning),
+    )
+    for program, asked in programs:
         for number in [*range(1024), 0x3FFFFFFF]:
             if number not in known:
-                assert run(program, number) == refused(errno.ENOSYS), number
+                verdict = ASK if number in asked else refused(errno.ENOSYS)
+                assert run(program, number) == verdict, number
+
+
+def test_what_is_asked_about_is_allowed_by_no_filter(arch):
+    assert not set(ASKED) & set(ALLOWED)
 
 
 @pytest.mark.parametrize("kind", ["jail_program", "confined_program"])

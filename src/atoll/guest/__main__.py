@@ -15,7 +15,6 @@ from . import memory
 from .channel import Channel
 from .hidden import HiddenPackage
 from .interrupt import InterruptGate
-from .rights import Rights
 from .server import Server
 from .streams import StandardStreams
 
@@ -24,20 +23,17 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 OUTPUT_FD = 3
-RIGHTS_FD = 4
 HIGH_FDS = 16
 
 
 def main(folder: str, preloaded: dict[str, Any] | None = None) -> NoReturn:
-    """Serve the channel on 0 and 1, with descriptors from 4; output goes to 3 (stdout) and 2.
+    """Serve the channel on descriptors 0 and 1; guest output goes to 3 (stdout) and 2.
 
     `preloaded` are modules that guest code finds by these names without an import.
     """
     high = _highest_free()
     requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, high)
     answers = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, high)
-    rights = Rights(fcntl.fcntl(RIGHTS_FD, fcntl.F_DUPFD_CLOEXEC, high))
-    os.close(RIGHTS_FD)
     os.dup2(OUTPUT_FD, 1)
     os.close(OUTPUT_FD)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -46,12 +42,10 @@ def main(folder: str, preloaded: dict[str, Any] | None = None) -> NoReturn:
     gate = InterruptGate()
     channel = Channel(requests, answers, gate)
     os.register_at_fork(after_in_child=channel.close_in_child)
-    os.register_at_fork(after_in_child=rights.close_in_child)
     inherited = 0 if preloaded is None else memory.held()
     runtime = HiddenPackage((__package__ or "guest").partition(".")[0])
     server = Server(
         channel,
-        rights,
         gate,
         StandardStreams(high),
         folder,

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from . import clone, delta, helpers, repl, rpc, values
+from . import clone, delta, helpers, repl, rights, rpc, values
 from . import context as context_file
 from .bridge import Bridge, FailedQuery
 from .channel import ChannelClosedError, HostCallError
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .hidden import HiddenPackage
     from .interrupt import InterruptGate
-    from .rights import Rights
     from .state import Keeper
     from .streams import StandardStreams
 
     Handler = Callable[[dict[str, Any]], Any]
 
 
-CLONE_FDS = 6
-"""Channel, streams, rights socket and status socket of a clone."""
+CLONE_FDS = 5
+"""Channel, streams and status socket of a clone."""
 
 
 class BecameClone(BaseException):
@@ -41,7 +40,6 @@ class Server:
     def __init__(
         self,
         channel: Channel,
-        rights: Rights,
         gate: InterruptGate,
         streams: StandardStreams,
         folder: str,
@@ -49,7 +47,7 @@ class Server:
         runtime: HiddenPackage,
         inherited: int = 0,
     ) -> None:
-        self._channel, self._rights, self._gate = channel, rights, gate
+        self._channel, self._gate = channel, gate
         self._streams, self._folder, self._runtime = streams, folder, runtime
         self._repl = repl.Repl()
         self._bridge = Bridge(channel, self._context)
@@ -123,7 +121,7 @@ class Server:
         if "value" in source:
             return values.decode(source["value"]), False
         text, shared = context_file.load(
-            self._rights.receive(), source["width"], source["length"], source["ascii"]
+            rights.receive(), source["width"], source["length"], source["ascii"]
         )
         if not source["json"]:
             return text, shared
@@ -185,7 +183,7 @@ class Server:
     def _fork(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Clone this process; the clone goes on with the descriptors that the host has sent."""
         self._reap_clones()
-        fds = [self._rights.receive() for _ in range(CLONE_FDS)]
+        fds = [rights.receive() for _ in range(CLONE_FDS)]
         pid = os.fork()
         if pid == 0:
             self._become_clone(fds)
@@ -196,14 +194,13 @@ class Server:
 
     def _become_clone(self, fds: list[int]) -> None:
         """In the child: never returns, as the request was for the parent to answer."""
-        requests, answers, errors, output, rights, status = fds
+        requests, answers, errors, output, status = fds
         try:
             clone.enter(status, self._folder)
         except BaseException as exc:
             os.write(errors, str(exc).encode("utf-8", "replace"))  # the host adds it to its error
             os._exit(1)
         self._channel.reopen(requests, answers)
-        self._rights.reopen(rights)
         self._streams.redirect(output, errors)
         self._pid, self._clones = os.getpid(), []
         raise BecameClone
@@ -242,7 +239,7 @@ class Server:
         """`work` on the descriptor that the host sent; all that guest code may do is an answer."""
         fd = -1
         try:
-            fd = self._rights.receive()
+            fd = rights.receive()
             answer: dict[str, Any] = self._gate.run(lambda: work(fd), lambda: {"interrupted": True})
         except BaseException as exc:
             answer = {"error": "{}: {}".format(type(exc).__name__, values.short_text(exc))}

@@ -18,11 +18,10 @@ import os
 import signal
 from typing import TYPE_CHECKING, NoReturn
 
-from atoll.jail import packets, root, syscalls
+from atoll.jail import packets, root, seccomp, syscalls
 from atoll.jail.copytree import copy_tree
 from atoll.jail.house import namespace_of, parent_of
 from atoll.jail.spec import GUEST_UID
-from atoll.jail.syscall_table import ASKED
 from atoll.jail.ward import Ward
 
 if TYPE_CHECKING:
@@ -69,8 +68,8 @@ class BranchWard(Ward):
 
     def allows(self, question: Question) -> bool:
         """Whether the clone that is being made may go on with a call."""
-        call = next((name for name, number in ASKED.items() if number == question.call), "")
-        if not self._steps or call != self._steps[0]:
+        call = self._steps[0] if self._steps else ""
+        if not call or question.call != seccomp.asked_number(call):
             return False
         if self._pid != question.pid and (self._pid or not self._adopt(question.pid)):
             return False

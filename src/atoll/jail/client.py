@@ -50,6 +50,17 @@ class Lease:
         """SIGKILL for all of them; `ended` follows."""
         self._send(b"kill")
 
+    def give(self, fd: int) -> None:
+        """Have a descriptor put into the guest when it asks; SandboxError if that cannot be.
+
+        Say so to the guest only afterwards. The descriptor stays the caller's to close.
+        """
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        try:
+            self._socket.sendmsg([b"give"], rights)
+        except OSError as exc:
+            raise SandboxError(f"the guest cannot be given a descriptor: {exc}") from None
+
     def branch(self, status: socket.socket) -> Lease:
         """The hold on a clone that the guest is about to make; it reports on `status`'s peer."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

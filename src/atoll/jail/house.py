@@ -12,7 +12,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from atoll.jail import meter
-from atoll.jail.listener import Listener
+from atoll.jail.listener import Listener, Verdict
 
 if TYPE_CHECKING:
     import selectors
@@ -52,10 +52,13 @@ class House:
         if self.listener is not None:
             self.listener.close()
 
-    def _judge(self, question: Question) -> bool:
-        """Only a clone in the making may do what is asked about."""
+    def _judge(self, question: Question) -> Verdict:
+        """A guest may have what is meant for it, a clone in the making may go on."""
+        if question.wants_gift:
+            guests = (one for one in self.tenants if one.guest_pid() == question.pid)
+            return next((guest.next_gift() for guest in guests), Verdict())
         clones = [tenant.branching for tenant in self.tenants if tenant.branching is not None]
-        return any(clone.allows(question) for clone in clones)
+        return Verdict(allowed=any(clone.allows(question) for clone in clones))
 
     def _members(self) -> list[int]:
         roots = self._roots()

@@ -6,11 +6,13 @@ to it (not dumpable). It ends, and with it the whole jail, when the warden is go
 
 from __future__ import annotations
 
+import array
 import contextlib
 import fcntl
 import os
 import select
 import signal
+import socket
 from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail import syscalls
@@ -65,10 +67,15 @@ def execute(
     os._exit(127)
 
 
-def report(status_fd: int, line: str) -> None:
-    """Tell the warden, on the pipe that only it reads."""
-    with contextlib.suppress(OSError):
-        os.write(status_fd, line.replace("\n", " ").encode(errors="replace")[:4000] + b"\n")
+def report(status_fd: int, line: str, listener: int | None = None) -> None:
+    """Tell the warden, on the socket that only it reads; it gets the filter's listener once."""
+    data = line.replace("\n", " ").encode(errors="replace")[:4000]
+    fds = [] if listener is None else [listener]
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(status_fd)) as end:
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        end.sendmsg([data], rights)
+    for fd in fds:
+        os.close(fd)
 
 
 def _reap(guest: int) -> int | None:

@@ -8,6 +8,7 @@ import signal
 import tempfile
 from typing import TYPE_CHECKING
 
+from atoll.jail.listener import Listener, Verdict
 from atoll.jail.remove import remove_tree
 from atoll.jail.ward import StatusLines, Ward
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import socket
 
     from atoll.jail.cgroup import Cgroup
+    from atoll.jail.listener import Question
     from atoll.jail.spec import JailSpec, NurserySpec
 
 
@@ -32,11 +34,12 @@ class StartedWard(Ward):
         super().__init__(getattr(spec, "limits", None), lease, group, selector)
         self._starter = self._pid = 0
         self._pidfd: int | None = None
+        self._listener: Listener | None = None
         self._status = StatusLines()
         try:
             self.lifeline_read, self._lifeline = os.pipe2(os.O_CLOEXEC)
         except OSError:
-            os.close(self._status.write_fd)
+            self._status.handed_over()
             self._status.close()
             raise
 
@@ -85,15 +88,23 @@ class StartedWard(Ward):
         """Read what the jail reports. Without a root of its own that ends when it executes."""
         if self._status.read_fd not in self._selector.get_map():
             return  # read to its end by _on_exit, in the same round
-        lines = self._status.read()
-        for word, rest in lines or ():
-            self._note(word, rest)
-        if lines is not None:
+        report = self._status.read()
+        if report is not None:
+            self._hear(*report)
             return
         self._unwatch(self._status.read_fd)
         if not self._pid:  # it never came to the process that is waited for
             self._reap_starter()
             self._reaped = True
+
+    def _hear(self, lines: list[tuple[str, str]], fds: list[int]) -> None:
+        for word, rest in lines:
+            self._note(word, rest)
+        for fd in fds:
+            self._listener = Listener(fd, self._judge, self._selector)
+
+    def _judge(self, question: Question) -> Verdict:
+        return self.next_gift() if question.wants_gift else Verdict()
 
     def _note(self, word: str, rest: str) -> None:
         if word == "pid":
@@ -133,6 +144,8 @@ class StartedWard(Ward):
 
     def _release(self) -> None:
         self._status.close()
+        if self._listener is not None:
+            self._listener.close()
         for fd in (self._lifeline, self._pidfd):
             if fd is not None:
                 os.close(fd)

@@ -1,8 +1,9 @@
-"""The calls that a filter asks the warden about: what a live clone needs, for a moment.
+"""The calls that a filter asks the warden about: for a descriptor, or what a clone needs.
 
-SECURITY: nothing is ever let through but for a clone that the host asked for, and nothing but
-its four calls; the namespaces it makes hold no right over anything it did not make itself. A
-guest that asks unasked is refused, and after some times no longer heard: the kernel refuses then.
+A guest asks for the next descriptor that the host has for it by a call that names none; so no
+socket has to stay open in it. SECURITY: nothing is let through but the calls of a clone that
+the host asked for. A guest that asks unasked is refused, and after some times no longer heard:
+the kernel refuses then.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from atoll.jail import seccomp
+
 if TYPE_CHECKING:
     import selectors
     from collections.abc import Callable
 
-_RECEIVE, _SEND = 0xC0502100, 0xC0182101
+_RECEIVE, _SEND, _ADD = 0xC0502100, 0xC0182101, 0x40182103
 _CONTINUE = 1
-_NOTICE, _VERDICT = "=QIIiIQ6Q", "=QqiI"
+_NOTICE, _VERDICT, _ADDITION = "=QIIiIQ6Q", "=QqiI", "=QIIII"
+_ANY = 0xFFFFFFFF
 MOST_REFUSALS = 64
 
 
@@ -34,12 +38,25 @@ class Question:
     call: int
     argument: int
 
+    @property
+    def wants_gift(self) -> bool:
+        """Whether it asks for a descriptor: it names none to enter."""
+        return self.call == seccomp.asked_number("setns") and self.argument & _ANY == _ANY
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of it: it goes on, it gets a descriptor (closed here then), or it is refused."""
+
+    allowed: bool = False
+    gift: int | None = None
+
 
 class Listener:
-    """One filter's questions. `judge` says whether a call may go on."""
+    """One filter's questions. `judge` says what becomes of each."""
 
     def __init__(
-        self, fd: int, judge: Callable[[Question], bool], selector: selectors.BaseSelector
+        self, fd: int, judge: Callable[[Question], Verdict], selector: selectors.BaseSelector
     ) -> None:
         self._fd, self._judge, self._selector = fd, judge, selector
         self._refusals = 0
@@ -57,13 +74,29 @@ class Listener:
         if question is None:
             self.close()  # whoever was under the filter is gone
             return
-        allowed = self._judge(question)
-        self._refusals += not allowed
-        verdict = (0, 0, _CONTINUE) if allowed else (0, -errno.EPERM, 0)
+        verdict = self._judge(question)
         with contextlib.suppress(OSError):  # it may have been killed meanwhile
-            fcntl.ioctl(self._fd, _SEND, struct.pack(_VERDICT, question.ident, *verdict))
+            self._answer(question, verdict)
         if self._refusals > MOST_REFUSALS:
             self.close()
+
+    def _answer(self, question: Question, verdict: Verdict) -> None:
+        if verdict.gift is not None:
+            answer = self._give(question, verdict.gift), 0, 0
+        elif verdict.allowed:
+            answer = 0, 0, _CONTINUE
+        else:
+            self._refusals += 1
+            answer = 0, -errno.EPERM, 0
+        fcntl.ioctl(self._fd, _SEND, struct.pack(_VERDICT, question.ident, *answer))
+
+    def _give(self, question: Question, fd: int) -> int:
+        """Put a copy of a descriptor into the process; its number there."""
+        try:
+            request = bytearray(struct.pack(_ADDITION, question.ident, 0, fd, 0, os.O_CLOEXEC))
+            return int(fcntl.ioctl(self._fd, _ADD, request))
+        finally:
+            os.close(fd)
 
     def _receive(self) -> Question | None:
         buffer = bytearray(struct.calcsize(_NOTICE))

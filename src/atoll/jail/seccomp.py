@@ -20,6 +20,8 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ASK = 0x7FFF0000, 0x80000000, 0x7FC00000
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
+GIFTS = ("setns",)
+"""The call by which every guest can ask for a descriptor."""
 _NUMBER_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
 
 _NEW_NAMESPACES = 0x7E020080
@@ -55,7 +57,7 @@ def jail_program(*, clones: bool = False) -> bytes:
         "setsockopt": _socket_options(),
         "getsockopt": _no_peer(),
     }
-    return _assemble(rules, denied=(), asked=clones)
+    return _assemble(rules, denied=(), asked=tuple(ASKED) if clones else GIFTS)
 
 
 def confined_program() -> bytes:
@@ -78,7 +80,7 @@ def confined_program() -> bytes:
         "fork", "vfork", "socket", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open",
         "setpgid", "setpriority", "sched_setaffinity", "sched_setparam", "sched_setscheduler",
     )  # fmt: skip
-    return _assemble(rules, denied)
+    return _assemble(rules, denied, GIFTS)
 
 
 def _socket_options() -> list[Instruction]:
@@ -102,7 +104,7 @@ def _mode_rules() -> dict[str, list[Instruction]]:
 
 
 def _assemble(
-    rules: dict[str, list[Instruction]], denied: tuple[str, ...], *, asked: bool = False
+    rules: dict[str, list[Instruction]], denied: tuple[str, ...], asked: tuple[str, ...]
 ) -> bytes:
     program = [
         (_LOAD, 0, 0, _ARCH_AT),
@@ -116,10 +118,15 @@ def _assemble(
         body = rules.get(name, [(_RETURN, 0, 0, _ALLOW)])
         if name not in denied:
             program += [(_EQUAL, 0, len(body), number), *body]
-    for number in ASKED.values() if asked else ():
-        program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ASK)]
+    for name in asked:
+        program += [(_EQUAL, 0, 1, asked_number(name)), (_RETURN, 0, 0, _ASK)]
     program.append((_RETURN, 0, 0, refuse(errno.ENOSYS)))
     return b"".join(struct.pack("HBBI", code, yes, no, k) for code, yes, no, k in program)
+
+
+def asked_number(name: str) -> int:
+    """The number of a call that the warden is asked about."""
+    return ASKED[name][0 if syscalls.ARCH == "x86_64" else 1]
 
 
 def _numbers() -> dict[str, int]:

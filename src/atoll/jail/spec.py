@@ -89,5 +89,5 @@ def from_json(data: bytes) -> Spec:
     return kind(**fields)
 
 
-FD_NAMES = ("lease", "requests", "answers", "stderr", "stdout", "rights")
-"""The lease socket; then what the guest gets as descriptors 0, 1, 2, 3 and 4."""
+FD_NAMES = ("lease", "requests", "answers", "stderr", "stdout")
+"""The lease socket; then what the guest gets as descriptors 0, 1, 2 and 3."""

@@ -45,6 +45,8 @@ class Jail:
     cgroup_fds: list[int] = field(default_factory=list)
     proc_fd: int = -1
     mount_namespace_fd: int = -1
+    listener: int | None = None
+    """Where the filter's questions come, for the warden."""
 
 
 class StepError(Exception):
@@ -174,14 +176,14 @@ def drop_capabilities(_jail: Jail) -> None:
     syscalls.drop_capabilities()
 
 
-def filter_calls(_jail: Jail) -> None:
+def filter_calls(jail: Jail) -> None:
     """The allow-list of system calls; from here on nothing but it."""
-    syscalls.install_filter(seccomp.jail_program())
+    jail.listener = syscalls.install_filter(seccomp.jail_program(), listen=True)
 
 
-def filter_calls_confined(_jail: Jail) -> None:
+def filter_calls_confined(jail: Jail) -> None:
     """The stricter allow-list of a process without namespaces."""
-    syscalls.install_filter(seccomp.confined_program())
+    jail.listener = syscalls.install_filter(seccomp.confined_program(), listen=True)
 
 
 Step = Callable[[Jail], None]

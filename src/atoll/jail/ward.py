@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import signal
 import socket
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from atoll.jail import meter, packets
+from atoll.jail.listener import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +48,8 @@ class Ward(ABC):
         self._failure: str | None = None
         self._deadline: float | None = None
         self._final: dict[str, Any] = {}
+        self._gifts: deque[int] = deque()
+        lease.setblocking(False)
         self.house: House | None = None
         self.mount_namespace = 0
         self.branching: BranchWard | None = None
@@ -122,6 +127,8 @@ class Ward(ABC):
     def close(self) -> None:
         """Say how it ended, and let go of everything."""
         self._release()
+        for fd in self._gifts:
+            os.close(fd)
         self._say_farewell()
 
     def _evicted(self) -> bool:
@@ -154,9 +161,13 @@ class Ward(ABC):
         """Do what the host asks on the lease; its end means kill."""
         try:
             command, fds = packets.receive(self.lease)
+        except BlockingIOError:
+            return
         except OSError:
             command, fds = b"", []
-        if command == b"branch" and len(fds) == 2:
+        if command == b"give":
+            self._gifts.extend(fds)
+        elif command == b"branch" and len(fds) == 2:
             self._branch(socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1]))
         elif command == b"interrupt":
             self._signal_guest()
@@ -166,6 +177,12 @@ class Ward(ABC):
             self.kill()
         if not command:
             self._unwatch(self.lease.fileno())
+
+    def next_gift(self) -> Verdict:
+        """A descriptor that the host has for the guest: it told us before it told the guest."""
+        while not self._gifts and _readable(self.lease):
+            self._on_command()
+        return Verdict(gift=self._gifts.popleft()) if self._gifts else Verdict()
 
     def _branch(self, lease: socket.socket, status: socket.socket) -> None:
         """The host is about to ask the guest to clone itself; one clone at a time."""
@@ -210,25 +227,32 @@ class Ward(ABC):
             self._selector.unregister(fd)
 
 
+def _readable(sock: socket.socket) -> bool:
+    return sock.fileno() >= 0 and bool(select.select([sock], [], [], 0)[0])
+
+
 class StatusLines:
-    """The lines that a jail in the making writes to its status pipe."""
+    """The lines that a jail in the making sends on its status socket, and a descriptor at most."""
 
     def __init__(self) -> None:
-        self.read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
-        self._buffer = b""
+        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.read_fd, self.write_fd = self._ours.fileno(), self._theirs.fileno()
 
-    def read(self) -> list[tuple[str, str]] | None:
-        """The next lines, each as a word and the rest; None at the end."""
-        data = os.read(self.read_fd, 65536)
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        parts = (line.decode(errors="replace").partition(" ") for line in lines)
-        found = [(word, rest) for word, _, rest in parts]
-        return found if data or found else None
+    def read(self) -> tuple[list[tuple[str, str]], list[int]] | None:
+        """The next lines, each as a word and the rest, and descriptors; None at the end."""
+        try:
+            data, fds = packets.receive(self._ours)
+        except OSError:
+            return None
+        if not data:
+            return None
+        parts = (line.partition(" ") for line in data.decode(errors="replace").splitlines())
+        return [(word, rest) for word, _, rest in parts], fds
 
     def handed_over(self) -> None:
-        """The write end is another process's now."""
-        os.close(self.write_fd)
+        """The other end is another process's now."""
+        self._theirs.close()
 
     def close(self) -> None:
-        """Let go of the read end."""
-        os.close(self.read_fd)
+        """Let go of our end."""
+        self._ours.close()

@@ -209,7 +209,7 @@ def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         init.report(status, f"pid {os.getpid()}")
         steps.take(steps.CONFINED, jail)
-        init.report(status, "built")
+        init.report(status, "built", jail.listener)
         init.execute(jail.spec, guest_fds, status, folder=jail.folder)
     except steps.StepError as exc:
         init.report(status, f"error {exc}")
@@ -247,7 +247,7 @@ def _become_init(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
     if not os.read(go_read, 1):
         os._exit(1)  # the other process says why
     os.close(go_read)
-    init.report(status, "built")
+    init.report(status, "built", jail.listener)
     init.run(jail.spec, guest_fds, status, lifeline)
 
 

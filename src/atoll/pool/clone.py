@@ -11,7 +11,6 @@ from atoll.backends.native.launch import START_SECONDS, Launched, Line, pipes
 from atoll.bridge import HostBridge
 from atoll.channel import ChannelEndedError, HostChannel
 from atoll.errors import SandboxStartError
-from atoll.rights import RightsSocket
 from atoll.session import GuestSession
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ async def clone(
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
     line.channel.on_call = bridge.handle
     session = GuestSession(config, line.lease, line.channel, line.output_fds)
-    twin = Launched(line.lease, session, line.rights, bridge, guest.context_shared)
+    twin = Launched(line.lease, session, bridge, guest.context_shared)
     try:
         await _arrival(line)
     except BaseException as exc:
@@ -44,12 +43,11 @@ async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
         ours,
         theirs,
         pipes(4) as (requests, answers, output, errors),
-        RightsSocket() as rights,
     ):
         given = [requests[0], answers[1], errors[1], output[1]]
         lease = guest.lease.branch(ours)
-        for fd in (*given, rights.guest_fd, theirs.fileno()):
-            guest.rights.send(fd)
+        for fd in (*given, theirs.fileno()):
+            guest.lease.give(fd)
         for fd in given:
             os.close(fd)
         try:
@@ -58,7 +56,7 @@ async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
             await lease.close()
             raise
         channel = HostChannel(answers[0], requests[1])
-    return Line(lease, channel, rights, [output[0], errors[0]])
+    return Line(lease, channel, [output[0], errors[0]])
 
 
 async def _arrival(line: Line) -> None:

@@ -18,7 +18,6 @@ from atoll.guest import values
 from atoll.jail.client import warden
 from atoll.jail.spec import GUEST_CODE, GUEST_HOME, Bind, JailSpec, Limits
 from atoll.policy import Isolation
-from atoll.rights import RightsSocket
 from atoll.session import GuestSession
 
 if TYPE_CHECKING:
@@ -46,13 +45,11 @@ class Line:
 
     lease: Lease
     channel: HostChannel
-    rights: RightsSocket
     output_fds: list[int]
 
     async def close(self) -> None:
         """End the guest unheard."""
         self.channel.close()
-        self.rights.close()
         for fd in self.output_fds:
             os.close(fd)
         await self.lease.close()
@@ -64,14 +61,12 @@ class Launched:
 
     lease: Lease
     session: GuestSession
-    rights: RightsSocket
     bridge: HostBridge
     context_shared: bool = False
 
     async def close(self) -> None:
         """End the guest, and let go of all that leads to it."""
         self.session.close()
-        self.rights.close()
         self.bridge.close()
         await self.lease.close()
 
@@ -90,13 +85,13 @@ async def launch(
 
 def open_line(spec: Spec) -> Line:
     """Ask the warden for a guest, with everything that it will be spoken to by."""
-    with pipes(4) as (requests, answers, output, errors), RightsSocket() as rights:
+    with pipes(4) as (requests, answers, output, errors):
         given = [requests[0], answers[1], errors[1], output[1]]
-        lease = warden.request(spec, [*given, rights.guest_fd])
+        lease = warden.request(spec, given)
         for fd in given:
             os.close(fd)
         channel = HostChannel(answers[0], requests[1])
-    return Line(lease, channel, rights, [output[0], errors[0]])
+    return Line(lease, channel, [output[0], errors[0]])
 
 
 async def greet(
@@ -113,7 +108,7 @@ async def greet(
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
     line.channel.on_call = bridge.handle
     session = GuestSession(config, line.lease, line.channel, line.output_fds)
-    guest = Launched(line.lease, session, line.rights, bridge)
+    guest = Launched(line.lease, session, bridge)
     try:
         first = await _hello(line, _first_words(config, context, shared, env), shared)
     except BaseException as exc:
@@ -196,7 +191,7 @@ async def _hello(line: Line, params: dict[str, Any], shared: Context | None) -> 
             await line.lease.started
             await line.channel.ready
             if shared is not None:
-                line.rights.send(shared.fd)
+                line.lease.give(shared.fd)
             answer = await line.channel.request("initialize", params)
     except TimeoutError:
         reason = f"the guest did not answer within {START_SECONDS} s"

@@ -125,7 +125,7 @@ class NativePythonSandbox(BaseSandbox):
                 raise StateError("the session's variables were lost: there is nothing to save")
             try:
                 payload, facts = await statepipe.save(
-                    guest.session, guest.rights, self._state_params(), self._state_timeout()
+                    guest.session, guest.lease, self._state_params(), self._state_timeout()
                 )
             finally:
                 self._found_dead = not guest.session.alive
@@ -169,7 +169,7 @@ class NativePythonSandbox(BaseSandbox):
             return
         try:
             await statepipe.restore(
-                guest.session, guest.rights, payload, self._state_params(), self._state_timeout()
+                guest.session, guest.lease, payload, self._state_params(), self._state_timeout()
             )
         except BaseException:
             await self._release()
