@@ -33,6 +33,33 @@ class RemoteError(Exception):
     """The guest refused a request."""
 
 
+class _Answer(asyncio.Future[Any]):
+    """An answer on its way."""
+
+    def __init__(
+        self, on_answer: Callable[[], None] | None, *, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(loop=loop)
+        self._on_answer = on_answer
+
+    def come(self, value: Any) -> None:
+        """It is there."""
+        if not self.done():
+            self.set_result(value)
+            self._tell()
+
+    def fail(self, why: Exception) -> None:
+        """It will not come."""
+        if not self.done():
+            self.set_exception(why)
+            self.exception()  # nobody may be waiting: that is no fault
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._on_answer is not None:
+            self._on_answer()
+
+
 class HostChannel:
     """Requests to the guest, and the guest's calls to the host, over two pipes.
 
@@ -45,7 +72,7 @@ class HostChannel:
         self._read_fd, self._write_fd = read_fd, write_fd
         self.on_call: OnCall = on_call or _refuse
         self._buffer, self._outbox = rpc.LineBuffer(), bytearray()
-        self._waiting: dict[str, asyncio.Future[Any]] = {}
+        self._waiting: dict[str, _Answer] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._ended: ChannelEndedError | None = None
         self._deaf = self._writing = False
@@ -59,11 +86,16 @@ class HostChannel:
         """Whether no more messages will come."""
         return self._ended is not None
 
-    def request(self, method: str, params: Mapping[str, Any]) -> asyncio.Future[Any]:
-        """Ask the guest; the answer, or ChannelEndedError if none will come."""
-        answer: asyncio.Future[Any] = self._loop.create_future()
+    def request(
+        self, method: str, params: Mapping[str, Any], on_answer: Callable[[], None] | None = None
+    ) -> asyncio.Future[Any]:
+        """Ask the guest; the answer, or ChannelEndedError if none will come.
+
+        `on_answer` is called as soon as it is there, a turn of the loop before a callback would.
+        """
+        answer = _Answer(on_answer, loop=self._loop)
         if self._ended:
-            answer.set_exception(self._ended)
+            answer.fail(self._ended)
             return answer
         ident = secrets.token_hex(8)
         line = rpc.request(ident, method, dict(params))
@@ -95,10 +127,11 @@ class HostChannel:
         self._loop.remove_reader(self._read_fd)
         self._loop.remove_writer(self._write_fd)
         self.cancel_calls()
-        for future in (self.ready, *list(self._waiting.values())):
-            if not future.done():
-                future.set_exception(why)
-                future.exception()  # nobody may be waiting: that is no fault
+        if not self.ready.done():
+            self.ready.set_exception(why)
+            self.ready.exception()  # nobody may be waiting: that is no fault
+        for answer in list(self._waiting.values()):
+            answer.fail(why)
 
     def _on_readable(self) -> None:
         try:
@@ -130,12 +163,10 @@ class HostChannel:
         answer = self._waiting.get(message["id"])
         if answer is None:
             raise rpc.ProtocolError("an answer that nobody waits for")
-        if answer.done():
-            return
         if "error" in message:
-            answer.set_exception(RemoteError(message["error"]["message"]))
+            answer.fail(RemoteError(message["error"]["message"]))
         else:
-            answer.set_result(message["result"])
+            answer.come(message["result"])
 
     def _start_call(self, message: rpc.Message) -> None:
         if len(self._calls) >= MAX_OPEN_CALLS:

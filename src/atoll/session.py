@@ -175,8 +175,9 @@ class GuestSession:
         """The guest's answer (None: it died) and why it was stopped (None: it was not)."""
         self._stop = self._loop.create_future()
         stop = self._stop
-        request = self._channel.request(method, params)
-        request.add_done_callback(lambda _: None if stop.done() else stop.set_result(None))
+        request = self._channel.request(
+            method, params, lambda: None if stop.done() else stop.set_result(None)
+        )
         timer = self._loop.call_later(timeout_ms / 1000, self._stop_with, Outcome.TIMEOUT)
         watch = (
             asyncio.ensure_future(self._watch_cpu()) if self._config.policy.cpu_seconds else None
