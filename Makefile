@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 4
 LAYERS := guest > errors > policy,types,log > config,availability,context,output > bridge > channel > \
-	sandbox,session,replies > sync,jail > backends > factory > aio > cli
+	sandbox,session,replies > sync,jail,wire > backends > factory > aio,daemon > cli
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format spec bench docs clean

@@ -77,3 +77,9 @@ def _folder(path: str | Path) -> Path:
 def backend_from_environment() -> str:
     """The backend that ATOLL_BACKEND names, for the command line; `auto` without it."""
     return os.environ.get("ATOLL_BACKEND") or "auto"
+
+
+def daemon_socket() -> Path:
+    """Where the daemon listens: ATOLL_DAEMON_SOCKET, or below the home folder without it."""
+    given = os.environ.get("ATOLL_DAEMON_SOCKET")
+    return Path(given).absolute() if given else Path("~/.rlm/daemon.sock").expanduser()

@@ -1,0 +1,120 @@
+"""The daemon as a process: takes its place, serves until it is told to stop, leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll import factory
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.paths import Place
+from atoll.daemon.server import DaemonServer
+from atoll.daemon.store import MemoryStateStore
+from atoll.errors import AtollError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from io import TextIOWrapper
+
+    from atoll.config import REPLConfig
+    from atoll.sandbox import BaseSandbox
+
+LOG_BYTES = 1 << 20
+READY = "ready"
+_LOG = logging.getLogger("atoll.daemon")
+
+
+async def open_native(config: REPLConfig) -> BaseSandbox:
+    """The opener that a daemon has unless it is given another."""
+    return await factory.open_sandbox(dataclasses.replace(config, backend="native"))
+
+
+async def serve(place: Place, limits: DaemonLimits, on_ready: Callable[[], None]) -> None:
+    """Be the daemon of this place until SIGTERM or SIGINT."""
+    place.prepare()
+    lock = place.claim()
+    try:
+        with _logging_to(place.log):
+            await _serve(place, limits, on_ready)
+    finally:
+        place.socket.unlink(missing_ok=True)
+        os.close(lock)
+
+
+async def _serve(place: Place, limits: DaemonLimits, on_ready: Callable[[], None]) -> None:
+    _allow_descriptors()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    store = MemoryStateStore(limits.keep_seconds, limits.store_bytes)
+    server = DaemonServer(open_native, store, limits)
+    await server.start(place.listen())
+    _LOG.info("started with pid %d", os.getpid())
+    on_ready()
+    await stop.wait()
+    place.socket.unlink(missing_ok=True)
+    _LOG.info("stopped; %d sessions ended with it", await server.stop())
+
+
+def _allow_descriptors() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class _PrivateFile(RotatingFileHandler):
+    """A log that only its user may read, and that does not grow for ever."""
+
+    def _open(self) -> TextIOWrapper:
+        def private(path: str, flags: int) -> int:
+            return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+        return open(self.baseFilename, "a", encoding="utf-8", opener=private)
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """SECURITY: what goes there holds no code, no output, no variable and no token."""
+    handler = _PrivateFile(path, maxBytes=LOG_BYTES, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    _LOG.addHandler(handler)
+    _LOG.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _LOG.removeHandler(handler)
+        handler.close()
+
+
+def main() -> int:
+    """`python -m atoll.daemon.process SOCKET LIMITS`: what `atoll daemon start` starts."""
+    os.chdir("/")
+    try:
+        place, limits = Place(Path(sys.argv[1])), DaemonLimits(**json.loads(sys.argv[2]))
+        asyncio.run(serve(place, limits, _say_ready))
+    except (AtollError, OSError) as exc:
+        print(exc, file=sys.stderr)  # noqa: T201 - whoever starts us reads it
+        return 1
+    return 0
+
+
+def _say_ready() -> None:
+    """Tell whoever started us, and let go of its pipes."""
+    os.write(1, READY.encode())
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
