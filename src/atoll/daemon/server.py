@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
 from atoll.config import REPLConfig
+from atoll.daemon import visitors
 from atoll.daemon.connection import Connection
 from atoll.daemon.dispatch import Dispatch
 from atoll.daemon.gate import Gate
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.table import SessionTable
 from atoll.errors import AtollError, SandboxError
-from atoll.wire.peer import Answer, Peer, credentials
+from atoll.wire.peer import Answer, Peer
 
 if TYPE_CHECKING:
     import socket
@@ -119,9 +120,11 @@ class DaemonServer:
                 self._pause()
                 return
             raise
-        _, uid = credentials(sock)
-        if uid != os.geteuid() or len(self._connections) >= self._limits.max_connections:
-            _LOG.warning("refused a connection of user %d", uid)
+        why_not = visitors.refusal(sock)
+        if not why_not and len(self._connections) >= self._limits.max_connections:
+            why_not = "there are too many"
+        if why_not:
+            _LOG.warning("refused a connection: %s", why_not)
             sock.close()
             return
         self._welcome(sock)
