@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from atoll.wire.blobs import Gifts
 
 STOP_SECONDS = 5
+ACCEPT_AT_ONCE = 32
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG = logging.getLogger("atoll.daemon")
 
@@ -110,16 +111,21 @@ class DaemonServer:
         await box.destroy()
 
     def _accept(self) -> None:
+        """Let in whoever waits, a few at a time."""
         assert self._listener is not None
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return
-        except OSError as exc:
-            if exc.errno in _NO_ROOM:
-                self._pause()
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
                 return
-            raise
+            except OSError as exc:
+                if exc.errno in _NO_ROOM:
+                    self._pause()
+                    return
+                raise
+            self._examine(sock)
+
+    def _examine(self, sock: socket.socket) -> None:
         why_not = visitors.refusal(sock)
         if not why_not and len(self._connections) >= self._limits.max_connections:
             why_not = "there are too many"
