@@ -86,7 +86,9 @@ async def test_what_cannot_be_saved_ends_when_it_was_idle_for_too_long(serve):
     box = await opened()
     await box.execute("x = 1")
     await asyncio.sleep(1)
-    with pytest.raises(atoll.SandboxLostError, match=r"it was idle for 0\.3 s and ended\. Open a new"):
+    with pytest.raises(
+        atoll.SandboxLostError, match=r"it was idle for 0\.3 s and ended\. Open a new"
+    ):
         await box.execute("x")
     await box.destroy()
 

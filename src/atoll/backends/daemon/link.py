@@ -31,7 +31,6 @@ class Link:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sandboxes: dict[str, tuple[OnLines, OnCall]] = {}
-        self._closing = False
         self.peer = Peer(sock, self._serve, self._hear, lambda _: None)
 
     def register(self, session: str, on_lines: OnLines, on_call: OnCall) -> None:
@@ -55,7 +54,9 @@ class Link:
 
     def _hear(self, method: str, params: dict[str, Any]) -> None:
         session = str(params.get("session"))
-        if method == "lines" and session in self._sandboxes:
+        if method == "closing":
+            self.peer.end("the daemon was stopped, and the sandbox with it")
+        elif method == "lines" and session in self._sandboxes:
             self._sandboxes[session][0](str(params.get("stream")), params.get("lines") or [])
 
 
