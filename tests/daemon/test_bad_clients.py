@@ -107,18 +107,29 @@ async def test_bad_requests_are_answered_and_the_connection_lives(serve):
     for method, params, kind in [
         ("nothing", {}, atoll.SandboxError),
         ("initialize", {}, atoll.ConfigError),
-        ("initialize", {"config": []}, atoll.ConfigError),
-        ("initialize", {"config": {}}, atoll.ConfigError),
-        ("initialize", {"config": {**OPEN["config"], "tools": [1]}}, atoll.ConfigError),
-        ("initialize", {**OPEN, "context": {"value": {"$": "no"}}}, atoll.ConfigError),
-        ("initialize", {**OPEN, "context": {"width": 1}}, atoll.ConfigError),
-        ("initialize", {**OPEN, "state": True}, atoll.ConfigError),
+        ("initialize", {**OPEN, "session": ""}, atoll.ConfigError),
+        ("initialize", {**OPEN, "session": "x" * 65}, atoll.ConfigError),
+        ("initialize", {"session": "a", "config": []}, atoll.ConfigError),
+        ("initialize", {"session": "a", "config": {}}, atoll.ConfigError),
+        (
+            "initialize",
+            {"session": "a", "config": {**OPEN["config"], "tools": [1]}},
+            atoll.ConfigError,
+        ),
+        (
+            "initialize",
+            {**OPEN, "session": "a", "context": {"value": {"$": "no"}}},
+            atoll.ConfigError,
+        ),
+        ("initialize", {**OPEN, "session": "a", "context": {"width": 1}}, atoll.ConfigError),
+        ("initialize", {**OPEN, "session": "a", "state": True}, atoll.ConfigError),
         ("attach", {}, atoll.ConfigError),
         ("execute", {"code": "x"}, atoll.SandboxClosedError),
     ]:
         with pytest.raises(kind):
             await call(method, params)
-    session = (await call("initialize", OPEN)).value["session"]
+    session = "mine"
+    await call("initialize", {**OPEN, "session": session})
     for params in (
         {},
         {"code": 1},
@@ -148,14 +159,14 @@ async def test_descriptors_that_nobody_asked_for_are_closed(serve):
     sock.sendmsg([b'{"jsonrpc"'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, many)])
     assert await read_to_end(sock) == b""
     sock.close()
-    await until(lambda: descriptors() == before - 2)
+    await until(lambda: descriptors() == before - 3)  # both ends, and the hold on its process
 
 
 async def test_who_does_not_read_is_dropped_and_costs_little(serve):
     daemon = await serve(open_notebook)
     sock, before = daemon.raw(), pages()
     loop = asyncio.get_running_loop()
-    await loop.sock_sendall(sock, line(0, "initialize", **OPEN))
+    await loop.sock_sendall(sock, line(0, "initialize", session="1", **OPEN))
     await loop.sock_recv(sock, 1 << 16)
     big = line("x", "execute", session="1", code=f"x = {json.dumps('y' * 4_000_000)}")
     await loop.sock_sendall(sock, big)
@@ -174,7 +185,9 @@ async def test_a_guest_that_prints_for_ever_to_a_deaf_client_is_bounded(serve):
     sock = daemon.raw()
     loop = asyncio.get_running_loop()
     config = atoll.REPLConfig(on_stdout=print, max_output_length=1 << 30)
-    await loop.sock_sendall(sock, line(0, "initialize", config=settings.to_wire(config)))
+    await loop.sock_sendall(
+        sock, line(0, "initialize", session="1", config=settings.to_wire(config))
+    )
     await loop.sock_recv(sock, 1 << 16)
     await loop.sock_sendall(
         sock, line(1, "execute", session="1", code="while True: print('y' * 999)")
@@ -187,7 +200,8 @@ async def test_a_guest_that_prints_for_ever_to_a_deaf_client_is_bounded(serve):
 async def test_too_many_calls_at_once_are_refused(serve):
     daemon = await serve(open_notebook)
     link = await daemon.link()
-    session = (await link.peer.call("initialize", OPEN)).value["session"]
+    session = "mine"
+    await link.peer.call("initialize", {**OPEN, "session": session})
     params = {"session": session, "code": "wait"}
     calls = [
         asyncio.create_task(link.peer.call("execute", params))
@@ -211,7 +225,9 @@ async def test_thousands_of_connections_leave_nothing(serve):
             before, size = descriptors(), pages()
         sock = daemon.raw()
         if number % 3 == 0:
-            await asyncio.get_running_loop().sock_sendall(sock, line(0, "initialize", **OPEN))
+            await asyncio.get_running_loop().sock_sendall(
+                sock, line(0, "initialize", session="1", **OPEN)
+            )
         if number % 3 == 1:
             await asyncio.get_running_loop().sock_sendall(sock, b'{"half')
         if number % 5 == 0:

@@ -21,7 +21,6 @@ async def test_two_clients_do_not_see_each_other(serve):
     async with atoll.aio.create_sandbox(backend="daemon") as one:
         await one.execute("x = 1")
         async with atoll.aio.create_sandbox(backend="daemon") as two:
-            assert one._session == two._session  # the same name, on another connection
             assert await two.get_variable("x", "none") == "none"
             await two.execute("x = 2")
         assert await one.get_variable("x") == 1
@@ -39,6 +38,62 @@ async def test_a_name_of_another_connection_means_nothing(serve):
                     await stranger.peer.call(method, params)
         assert (await one.execute("x = 1")).success
         stranger.peer.end("done")
+
+
+async def test_one_name_on_two_connections_is_two_sessions(serve):
+    daemon = await serve(open_notebook)
+    links = [await daemon.link() for _ in range(2)]
+    config = {"config": settings.to_wire(atoll.REPLConfig()), "session": "same"}
+    for number, link in enumerate(links):
+        await link.peer.call("initialize", config)
+        await link.peer.call("execute", {"session": "same", "code": f"x = {number}"})
+    for number, link in enumerate(links):
+        answer = await link.peer.call("get_variable", {"session": "same", "name": "x"})
+        assert answer.value == {"found": True, "value": number}
+        link.peer.end("done")
+
+
+async def test_sandboxes_of_one_loop_share_a_connection(serve, monkeypatch):
+    monkeypatch.setattr("atoll.backends.daemon.link.MAX_SANDBOXES", 2)
+    daemon = await serve(open_notebook)
+    boxes = [await atoll.aio.create_sandbox(backend="daemon") for _ in range(5)]
+    assert daemon.server.stats()["connections"] == 3
+    for number, box in enumerate(boxes):
+        await box.execute(f"x = {number}")
+    assert [await box.get_variable("x") for box in boxes] == list(range(5))
+    for box in boxes:
+        await box.destroy()
+
+
+async def test_a_connection_that_nobody_uses_is_closed(serve, monkeypatch):
+    monkeypatch.setattr("atoll.backends.daemon.link.IDLE_SECONDS", 0.1)
+    daemon = await serve(open_notebook)
+    async with atoll.aio.create_sandbox(backend="daemon"):
+        await asyncio.sleep(0.3)
+        assert daemon.server.stats()["connections"] == 1
+    await until(lambda: daemon.server.stats()["connections"] == 0)
+
+
+async def test_an_opening_that_is_given_up_leaves_no_session(serve):
+    async def slow(config):
+        await asyncio.sleep(0.05)
+        return await open_notebook(config)
+
+    daemon = await serve(slow)
+    for pause in (0, 0.02, 0.045, 0.05, 0.051, 0.055, 0.1):
+        opening = asyncio.ensure_future(_open())
+        await asyncio.sleep(pause)
+        opening.cancel()
+        await asyncio.wait({opening})
+        if not opening.cancelled():
+            await opening.result().destroy()
+    await until(lambda: daemon.server.stats()["sessions"] == 0)
+    await asyncio.sleep(0.1)
+    assert daemon.server.stats()["sessions"] == 0
+
+
+async def _open():
+    return await atoll.aio.create_sandbox(backend="daemon")
 
 
 async def test_stats_tell_totals_only(serve):
@@ -198,12 +253,12 @@ async def test_sessions_are_limited(serve, limits):
     daemon = await serve(open_notebook, **limits)
     link = await daemon.link()
     config = {"config": settings.to_wire(atoll.REPLConfig())}
-    for _ in range(2):
-        await link.peer.call("initialize", config)
+    for name in "12":
+        await link.peer.call("initialize", {**config, "session": name})
     with pytest.raises(atoll.BusyError):
-        await link.peer.call("initialize", config)
+        await link.peer.call("initialize", {**config, "session": "3"})
     await link.peer.call("destroy", {"session": "1"})
-    await link.peer.call("initialize", config)
+    await link.peer.call("initialize", {**config, "session": "3"})
     link.peer.end("done")
     await until(lambda: daemon.server.stats()["sessions"] == 0)
 

@@ -169,6 +169,24 @@ async def test_a_killed_daemon_leaves_no_jail_and_its_clients_are_told(place, pi
         assert (await box.execute("context")).value == "again"
 
 
+def test_sessions_end_with_their_process_though_a_fork_of_it_lives_on(place, pid):
+    code = (
+        "import atoll, os, time\nbox = atoll.create_sandbox(backend='daemon')\n"
+        "child = os.fork()\nif not child: time.sleep(300)\n"
+        "print(child, flush=True)\ntime.sleep(300)"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = int(client.stdout.readline())
+    try:
+        assert lifecycle.status(place)["sessions"] == 1
+        client.kill()
+        wait_until(lambda: lifecycle.status(place)["sessions"] == 0)
+        assert not is_gone(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        client.communicate()
+
+
 async def test_a_daemon_that_is_told_to_stop_ends_all_and_tells_its_clients(place, pid):
     box = await atoll.aio.create_sandbox(backend="daemon")
     cell = asyncio.create_task(box.execute("while True: pass"))

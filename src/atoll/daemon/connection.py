@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import BusyError, SandboxClosedError
+from atoll.errors import BusyError, ConfigError, SandboxClosedError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from atoll.daemon.sessions import Session
     from atoll.wire.peer import Peer
+
+MAX_NAME = 64
 
 
 class Connection:
@@ -17,32 +22,38 @@ class Connection:
     def __init__(self, most_sessions: int) -> None:
         self._most_sessions = most_sessions
         self._sessions: dict[str, Session] = {}
-        self._count = self._opening = 0
+        self._reserved: set[str] = set()
         self.peer: Peer
+
+    def knows(self, name: Any) -> bool:
+        """Whether a session of that name is open."""
+        return isinstance(name, str) and name in self._sessions
 
     def session(self, params: dict[str, Any]) -> tuple[str, Session]:
         """The session that a request names."""
-        name = str(params.get("session"))
-        if name not in self._sessions:
+        name = params.get("session")
+        if not isinstance(name, str) or name not in self._sessions:
             raise SandboxClosedError("this connection has no such session")
         return name, self._sessions[name]
 
-    def reserve(self) -> None:
-        """Room for one more session; BusyError if there is none. `add` or `unreserve` follows."""
-        if len(self._sessions) + self._opening >= self._most_sessions:
+    @contextlib.contextmanager
+    def room_for(self, name: Any) -> Iterator[str]:
+        """Around the opening of a session; BusyError if there are too many already."""
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME:
+            raise ConfigError(f"a session's name is a text of at most {MAX_NAME} characters")
+        if name in self._sessions or name in self._reserved:
+            raise ConfigError("a session of that name is open already")
+        if len(self._sessions) + len(self._reserved) >= self._most_sessions:
             raise BusyError(f"one connection may have {self._most_sessions} sessions")
-        self._opening += 1
+        self._reserved.add(name)
+        try:
+            yield name
+        finally:
+            self._reserved.discard(name)
 
-    def unreserve(self) -> None:
-        """The session that there was to be room for has been added, or never came."""
-        self._opening -= 1
-
-    def add(self, session: Session) -> str:
-        """The name of a session on this connection."""
-        self._count += 1
-        name = str(self._count)
+    def add(self, name: str, session: Session) -> None:
+        """Give a session its name on this connection."""
         self._sessions[name] = session
-        return name
 
     def remove(self, name: str) -> None:
         """Forget a session."""

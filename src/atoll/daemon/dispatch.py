@@ -57,30 +57,33 @@ class Dispatch:
     async def _initialize(
         self, client: Connection, params: dict[str, Any], gifts: blobs.Gifts
     ) -> Answer:
-        if "session" in params:
+        if client.knows(params.get("session")):
             return await self._restart(client, params, gifts)
-        voice = Voice()
-        data = _mapping(params, "config")
-        config = settings.from_wire(data, logger=_QUIET, **voice.functions(data))
-        config = _with_context(config, voice, params, gifts)
-        if params.get("state") is True:
-            config = dataclasses.replace(config, state=_state(gifts))
-        session = await self._open(client, config, voice)
-        answer = self._describe(client, session)
+        with client.room_for(params.get("session")) as name:
+            voice = Voice()
+            data = _mapping(params, "config")
+            config = settings.from_wire(data, logger=_QUIET, **voice.functions(data))
+            config = _with_context(config, voice, params, gifts)
+            if params.get("state") is True:
+                config = dataclasses.replace(config, state=_state(gifts))
+            session = await self._open(client, name, config, voice)
+        answer = _describe(session)
         if params.get("keep") is True:
             answer.value["token"] = self._table.keep(session)
         return answer
 
     async def _open(
-        self, client: Connection, config: REPLConfig, voice: Voice, box: BaseSandbox | None = None
+        self,
+        client: Connection,
+        name: str,
+        config: REPLConfig,
+        voice: Voice,
+        box: BaseSandbox | None = None,
     ) -> Session:
-        client.reserve()
-        try:
-            session = await self._table.open(config, voice, box)
-        finally:
-            client.unreserve()
+        session = await self._table.open(config, voice, box)
         if client.peer.ended:
             await self._table.end(session)
+        client.add(name, session)
         return session
 
     async def _restart(
@@ -91,28 +94,16 @@ class Dispatch:
         config = _with_context(blank, session.voice, params, gifts)
         session.voice.speak_to(client.peer, name, None)
         await session.restart(config)
-        return self._describe(client, session, name)
+        return _describe(session)
 
     async def _attach(
         self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
     ) -> Answer:
         session = self._table.attach(_text(params, "token"))
-        client.reserve()
-        try:
+        with client.room_for(params.get("session")) as name:
             async with session.in_turn():
-                return self._describe(client, session)
-        finally:
-            client.unreserve()
-
-    def _describe(self, client: Connection, session: Session, name: str | None = None) -> Answer:
-        box = session.box
-        assert box is not None
-        facts = {
-            "session": name or client.add(session),
-            "isolation": box.isolation.name,
-            "context_shared": bool(getattr(box, "context_is_shared", False)),
-        }
-        return Answer(facts)
+                client.add(name, session)
+                return _describe(session)
 
     async def _execute(
         self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
@@ -175,14 +166,15 @@ class Dispatch:
         self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
     ) -> Answer:
         _, session = client.session(params)
-        async with session.in_turn() as box:
-            twin = await box.fork()
-        try:
-            clone = await self._open(client, session.config, session.voice, twin)
-        except BaseException:
-            await twin.destroy()
-            raise
-        return self._describe(client, clone)
+        with client.room_for(params.get("twin")) as name:
+            async with session.in_turn() as box:
+                twin = await box.fork()
+            try:
+                clone = await self._open(client, name, session.config, session.voice, twin)
+            except BaseException:
+                await twin.destroy()
+                raise
+        return _describe(clone)
 
     async def _checkpoint(
         self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
@@ -224,6 +216,18 @@ class Dispatch:
         client.remove(name)
         await self._table.end(session)
         return Answer(None)
+
+    async def forget(self, client: Connection, name: Any) -> None:
+        """End a session that its client no longer wants to hear of."""
+        if client.knows(name):
+            await self._destroy(client, {"session": name}, blobs.Gifts())
+
+
+def _describe(session: Session) -> Answer:
+    box = session.box
+    assert box is not None
+    shared = bool(getattr(box, "context_is_shared", False))
+    return Answer({"isolation": box.isolation.name, "context_shared": shared})
 
 
 def _with_context(

@@ -65,7 +65,7 @@ def status(place: Place) -> dict[str, Any] | None:
     if not place.claimed():
         return None
     try:
-        return asyncio.run(link.ask(place.socket, "stats"))
+        return asyncio.run(link.stats(place.socket))
     except BackendUnavailableError:
         if not place.claimed():
             return None

@@ -53,6 +53,7 @@ class DaemonServer:
         self._connections: set[Connection] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._started = time.monotonic()
         self._level: Isolation | None = None
         self._why_not = ""
@@ -63,7 +64,7 @@ class DaemonServer:
         listener.setblocking(False)
         self._listener = listener
         asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
-        self._spawn(self._watch())
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> int:
         """Take no more, tell the clients, end every session; how many there were."""
@@ -71,16 +72,15 @@ class DaemonServer:
         if self._listener is not None:
             loop.remove_reader(self._listener.fileno())
             self._listener.close()
-        for client in self._connections:
+        for client in list(self._connections):
             client.peer.notify("closing", {})
-        ended = 0
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                ended = await self._table.end_all()
+        if self._watching is not None:
+            self._watching.cancel()
+        ended = self._table.count
         for client in list(self._connections):
             client.peer.end("the daemon is stopped")
-        for task in list(self._background):
-            task.cancel()
+        self._spawn(self._table.end_all())
+        await asyncio.wait(self._background, timeout=STOP_SECONDS)
         return ended
 
     def stats(self) -> dict[str, Any]:
@@ -126,14 +126,15 @@ class DaemonServer:
             self._examine(sock)
 
     def _examine(self, sock: socket.socket) -> None:
-        why_not = visitors.refusal(sock)
-        if not why_not and len(self._connections) >= self._limits.max_connections:
-            why_not = "there are too many"
-        if why_not:
-            _LOG.warning("refused a connection: %s", why_not)
+        try:
+            if len(self._connections) >= self._limits.max_connections:
+                raise visitors.RefusedError("there are too many")  # noqa: TRY301
+            process = visitors.examine(sock)
+        except visitors.RefusedError as exc:
+            _LOG.warning("refused a connection: %s", exc)
             sock.close()
-            return
-        self._welcome(sock)
+        else:
+            self._welcome(sock, process)
 
     def _pause(self) -> None:
         """No descriptor is left: leave newcomers waiting for a while instead of spinning."""
@@ -147,14 +148,27 @@ class DaemonServer:
 
         loop.call_later(0.1, listen_again)
 
-    def _welcome(self, sock: socket.socket) -> None:
+    def _welcome(self, sock: socket.socket, process: int) -> None:
         client = Connection(self._limits.max_sessions_per_connection)
 
         async def serve(method: str, params: dict[str, Any], gifts: Gifts) -> Answer:
             return await self._answer(client, method, params, gifts)
 
         self._connections.add(client)
-        client.peer = Peer(sock, serve, _hear_nothing, lambda why: self._farewell(client, why))
+
+        def hear(method: str, params: dict[str, Any]) -> None:
+            if method == "forget":
+                self._spawn(self._dispatch.forget(client, params.get("session")))
+
+        def farewell(why: str) -> None:
+            loop.remove_reader(process)
+            os.close(process)
+            self._farewell(client, why)
+
+        loop = asyncio.get_running_loop()
+        client.peer = Peer(sock, serve, hear, farewell)
+        # A fork of the client holds a copy of its socket, so its end is not the client's end.
+        loop.add_reader(process, client.peer.end, "it has gone")
 
     def _farewell(self, client: Connection, why: str) -> None:
         self._connections.discard(client)
@@ -196,7 +210,3 @@ class DaemonServer:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _hear_nothing(_method: str, _params: dict[str, Any]) -> None:
-    """Clients have nothing to tell that wants no answer."""

@@ -80,12 +80,10 @@ class SessionTable:
         self._forget(session)
         await session.end()
 
-    async def end_all(self) -> int:
-        """End every session; how many there were."""
-        sessions = [one for one in self._sessions if not one.over]
-        ends = (self.end(one) for one in sessions)
+    async def end_all(self) -> None:
+        """End every session."""
+        ends = [self.end(one) for one in self._sessions]
         await asyncio.gather(*ends, return_exceptions=True)
-        return len(sessions)
 
     async def make_room(self) -> None:
         """Put aside what is idle for longest while there is too much in memory."""

@@ -21,25 +21,35 @@ _SO_PEERPIDFD = 77
 _NAMESPACES = ("user", "mnt")
 
 
-def refusal(sock: socket.socket) -> str:
-    """Why whoever connected is not let in; nothing if all is well."""
+class RefusedError(Exception):
+    """Whoever connected is not let in: why."""
+
+
+def examine(sock: socket.socket) -> int:
+    """A hold on the process that connected, which ends when it does; RefusedError."""
     pid, uid = credentials(sock)
     if uid != os.geteuid():
-        return f"it is of user {uid}"
+        raise RefusedError(f"it is of user {uid}")
     try:
         pidfd = _pidfd(sock, pid)
     except OSError:
-        return "it has gone"
+        raise RefusedError("it has gone") from None
+    if why := _strangeness(pid, pidfd):
+        os.close(pidfd)
+        raise RefusedError(why)
+    return pidfd
+
+
+def _strangeness(pid: int, pidfd: int) -> str:
     try:
         alike = all(_namespace(pid, kind) == _namespace("self", kind) for kind in _NAMESPACES)
-        poller = select.poll()  # select() ends at descriptor 1024
-        poller.register(pidfd, select.POLLIN)
-        gone = bool(poller.poll(0))  # and its number may be another's by now
     except OSError:
         return "nothing can be told of it"
-    finally:
-        os.close(pidfd)
-    return "it has gone" if gone else "" if alike else "it lives in other namespaces"
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    if poller.poll(0):
+        return "it has gone"  # and its number may be another's by now
+    return "" if alike else "it lives in other namespaces"
 
 
 def _pidfd(sock: socket.socket, pid: int) -> int:

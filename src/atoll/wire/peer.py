@@ -34,6 +34,8 @@ MAX_OUTBOX = 8 << 20
 
 
 _CREDENTIALS = struct.Struct("3i")
+_FD_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
+_CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
 
 def credentials(sock: socket.socket) -> tuple[int, int]:
@@ -65,6 +67,8 @@ class Peer:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._partial_since: float | None = None
         self.ended = self._writing = False
+        self.heard = float("-inf")
+        """When the other side last said anything, by the loop's clock."""
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
@@ -140,14 +144,14 @@ class Peer:
             self.end(f"it broke the protocol: {exc}")
 
     def _receive(self) -> bytes:
-        room = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
-        data, ancillary, flags, _ = self._socket.recvmsg(CHUNK, room, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _ = self._socket.recvmsg(CHUNK, _FD_ROOM, _CLOSE_ON_EXEC)
+        self.heard = self._loop.time()
         for level, kind, received in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 fds = array.array("i")
                 fds.frombytes(received[: len(received) - len(received) % fds.itemsize])
                 self._received += fds
-        if flags & socket.MSG_CTRUNC:
+        if flags & _CUT:
             raise OSError("more descriptors than there is room for")
         return data
 

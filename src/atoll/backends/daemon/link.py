@@ -1,11 +1,12 @@
-"""A client's connection to the daemon: found, checked, shared by the sandboxes forked off it."""
+"""Connections to the daemon: found, checked, and shared by all sandboxes of one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import os
 import socket
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from atoll.bridge import CallFailedError
@@ -13,7 +14,7 @@ from atoll.errors import BackendUnavailableError, BusyError, SandboxError
 from atoll.wire.peer import Answer, Peer, credentials
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from atoll.wire.blobs import Gifts
@@ -24,24 +25,58 @@ if TYPE_CHECKING:
 HINT = "Type: atoll daemon start"
 CONNECT_SECONDS = 2.0
 PING_SECONDS = 1.0
+IDLE_SECONDS = 5.0
+"""How long a connection without a sandbox is kept for the next one."""
+MAX_SANDBOXES = 128
+"""On one connection; the daemon allows twice as many."""
 
 
 class Link:
-    """One connection. Sandboxes register under the daemon's names for them."""
+    """One connection. Sandboxes have names on it that its client chooses."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, path: Path) -> None:
+        self._loop = asyncio.get_running_loop()
         self._sandboxes: dict[str, tuple[OnLines, OnCall]] = {}
+        self._numbers = itertools.count(1)
+        self._users = 0
+        self._last_use: asyncio.TimerHandle | None = None
+        self.path = path
+        self.facts: dict[str, Any] = {}
         self.peer = Peer(sock, self._serve, self._hear, lambda _: None)
+        weakref.finalize(self, sock.close)  # its loop may end without a word to us
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more sandbox may use it."""
+        return not self.peer.ended and self._users < MAX_SANDBOXES
+
+    def hold(self) -> str:
+        """A name for one more sandbox, until it is let go."""
+        self._users += 1
+        if self._last_use is not None:
+            self._last_use.cancel()
+            self._last_use = None
+        return str(next(self._numbers))
 
     def register(self, session: str, on_lines: OnLines, on_call: OnCall) -> None:
-        """Hand what concerns a session to these."""
+        """Hand what concerns a sandbox to these."""
         self._sandboxes[session] = (on_lines, on_call)
 
-    def release(self, session: str) -> None:
-        """A session is over; with the last one the connection is."""
+    def let_go(self, session: str) -> None:
+        """A sandbox is over; some time after the last one the connection is."""
         self._sandboxes.pop(session, None)
-        if not self._sandboxes:
-            self.peer.end("the sandbox has been destroyed")
+        self._users -= 1
+        if self._users == 0 and not self.peer.ended:
+            self._last_use = self._loop.call_later(IDLE_SECONDS, self.peer.end, "nobody uses it")
+
+    async def ping(self) -> dict[str, Any]:
+        """What the daemon says of itself; asked anew unless it was heard a moment ago."""
+        if not self.facts or self._loop.time() - self.peer.heard > PING_SECONDS:
+            answer = (await self.peer.call("ping", {})).value
+            if not isinstance(answer, dict):
+                raise SandboxError("the daemon's answer has no known shape")
+            self.facts = answer
+        return self.facts
 
     async def _serve(self, method: str, params: dict[str, Any], _gifts: Gifts) -> Answer:
         session = str(params.get("session"))
@@ -60,6 +95,23 @@ class Link:
             self._sandboxes[session][0](str(params.get("stream")), params.get("lines") or [])
 
 
+_links: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Link]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def shared(path: Path) -> Link:
+    """A connection of this event loop with room for one more sandbox."""
+    links = _links.setdefault(asyncio.get_running_loop(), [])
+    links[:] = [one for one in links if not one.peer.ended]
+    for link in links:
+        if link.path == path and link.has_room:
+            return link
+    link = await connect(path)
+    links.append(link)
+    return link
+
+
 async def connect(path: Path) -> Link:
     """A connection to the daemon at `path`; BackendUnavailableError if none is there."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -67,28 +119,33 @@ async def connect(path: Path) -> Link:
         sock.setblocking(False)
         await _connect(sock, str(path))
         _check_user(sock, path)
-        return Link(sock)
+        return Link(sock, path)
     except BaseException:
         sock.close()
         raise
 
 
-async def ask(path: Path, method: str) -> dict[str, Any]:
-    """The daemon's answer to a question about itself, on a connection of its own."""
-    async with _visit(path) as link:
-        answer = (await link.peer.call(method, {})).value
-    if not isinstance(answer, dict):
-        raise SandboxError("the daemon's answer has no known shape")
-    return answer
+async def ping(path: Path) -> dict[str, Any]:
+    """What the daemon at `path` says of itself, on the connection that a sandbox will use."""
+    try:
+        async with asyncio.timeout(PING_SECONDS):
+            link = await shared(path)
+            session = link.hold()
+            try:
+                return await link.ping()
+            finally:
+                link.let_go(session)
+    except TimeoutError:
+        raise _unavailable(f"the daemon at {path} does not answer") from None
 
 
-@contextlib.asynccontextmanager
-async def _visit(path: Path) -> AsyncIterator[Link]:
+async def stats(path: Path) -> dict[str, Any]:
+    """What the daemon at `path` says of itself, on a connection of its own."""
     try:
         async with asyncio.timeout(PING_SECONDS):
             link = await connect(path)
             try:
-                yield link
+                return await link.ping()
             finally:
                 link.peer.end("asked")
     except TimeoutError:

@@ -56,7 +56,7 @@ class DaemonClientSandbox(BaseSandbox):
         path = daemon_socket()
         try:
             os.stat(path)
-            facts = await links.ask(path, "ping")
+            facts = await links.ping(path)
         except OSError:
             reason = f"no daemon runs at {path}"
             return Availability(usable=False, reason=reason, hint=links.HINT)
@@ -78,19 +78,22 @@ class DaemonClientSandbox(BaseSandbox):
 
     async def initialize(self, context: Any = None) -> None:
         """Open a session with `context`, or attach to that of the token. Again: start afresh."""
-        link = self._link
-        if link is not None and not link.peer.ended:
-            await self._begin(link, context, {"session": self._session})
+        if self._link is not None and self._session and not self._link.peer.ended:
+            await self._begin(context, {})
             return
-        link = await links.connect(daemon_socket())
+        attach = self.token is not None and not self._keep
+        self._leave()
+        link = self._link = await links.shared(daemon_socket())
+        session = self._session = link.hold()
         try:
-            if self.token is not None and self._link is None:
-                self._adopt(link, await link.peer.call("attach", {"token": self.token}))
+            if attach:
+                self._adopt(await self._call("attach", {"token": self.token}))
             else:
                 extra = {"config": settings.to_wire(self._config), "keep": self._keep}
-                await self._begin(link, context, extra)
+                await self._begin(context, extra)
         except BaseException:
-            link.peer.end("it could not be opened")
+            link.peer.notify("forget", {"session": session})
+            self._leave()
             raise
 
     async def execute(
@@ -126,16 +129,22 @@ class DaemonClientSandbox(BaseSandbox):
 
     async def cancel(self) -> None:
         """Interrupt the running cell; one that will not be interrupted is killed."""
-        if self._link is not None and not self._link.peer.ended:
+        if self._link is not None and self._session and not self._link.peer.ended:
             await self._call("cancel", {})
 
     async def fork(self) -> DaemonClientSandbox:
         """A live clone, on the same connection."""
-        answer = await self._call("fork", {})
-        assert self._link is not None
+        if self._link is None or not self._session:
+            raise _closed()
         twin = DaemonClientSandbox(self._config)
+        twin._link, twin._session = self._link, self._link.hold()
         twin._context = self._context
-        twin._adopt(self._link, answer)
+        try:
+            twin._adopt(await self._call("fork", {"twin": twin._session}))
+        except BaseException:
+            self._link.peer.notify("forget", {"session": twin._session})
+            twin._leave()
+            raise
         return twin
 
     async def checkpoint(self) -> str:
@@ -157,25 +166,23 @@ class DaemonClientSandbox(BaseSandbox):
 
     async def destroy(self) -> None:
         """End the session and everything that it started."""
-        link = self._link
-        if link is None or not self._session:
+        link, session = self._link, self._session
+        if link is None or not session:
             return
-        session, self._session = self._session, ""
+        self._session = ""  # whoever calls from now on finds it closed
         try:
-            if not link.peer.ended:
-                await link.peer.call("destroy", {"session": session})
+            await link.peer.call("destroy", {"session": session})
         except SandboxError:
             pass  # it has ended already, or the daemon has
         finally:
-            self._let_go(link, session)
+            self._session = session
+            self._leave()
 
     async def detach(self) -> None:
         """Leave a kept session to whoever has its token."""
-        if self._link is not None:
-            session, self._session = self._session, ""
-            self._let_go(self._link, session)
+        self._leave()
 
-    async def _begin(self, link: Link, context: Any, extra: dict[str, Any]) -> None:
+    async def _begin(self, context: Any, extra: dict[str, Any]) -> None:
         """Ask for a session with `context`, which is passed as a memory file if it is large."""
         shared = await asyncio.to_thread(contexts.share, context) if context is not None else None
         params, fds = dict(extra), list[int]()
@@ -184,21 +191,20 @@ class DaemonClientSandbox(BaseSandbox):
             fds.append(os.dup(shared.fd))
         elif context is not None:
             params["context"] = {"value": values.encode(context)}
-        if "session" not in extra and self._config.state is not None:
+        if extra and self._config.state is not None:
             params["state"] = True
             fds.append(blobs.write(self._config.state))
         self._context = context if shared is None else shared
-        self._adopt(link, await link.peer.call("initialize", params, fds))
+        self._adopt(await self._call("initialize", params, fds))
 
-    def _adopt(self, link: Link, answer: Answer) -> None:
-        facts = answer.value
-        self._level = Isolation[facts["isolation"]]
+    def _adopt(self, answer: Answer) -> None:
+        assert self._link is not None
+        self._level = Isolation[answer.value["isolation"]]
         self._check_level(self._level)
-        self.context_is_shared = facts["context_shared"] is True
-        self.token = facts.get("token", self.token)
-        self._link, self._session = link, facts["session"]
+        self.context_is_shared = answer.value["context_shared"] is True
+        self.token = answer.value.get("token", self.token)
         self._bridge = self._bridge or HostBridge(self._config, self._context_value)
-        link.register(self._session, self._on_lines, self._bridge.handle)
+        self._link.register(self._session, self._on_lines, self._bridge.handle)
 
     def _context_value(self) -> Any:
         """What a handler is given as the context: the caller's own, which was never sent back."""
@@ -213,11 +219,13 @@ class DaemonClientSandbox(BaseSandbox):
             have = "nothing" if level is None else level.name.lower()
             raise IsolationError("daemon", f"{least.name.lower()} was asked for; it offers {have}")
 
-    async def _call(self, method: str, params: dict[str, Any]) -> Answer:
+    async def _call(
+        self, method: str, params: dict[str, Any], fds: list[int] | None = None
+    ) -> Answer:
         if self._link is None or not self._session:
-            raise SandboxClosedError("the sandbox is not open: initialize() it first")
+            raise _closed()
         try:
-            return await self._link.peer.call(method, {**params, "session": self._session})
+            return await self._link.peer.call(method, {**params, "session": self._session}, fds)
         except rpc.MessageTooLargeError as exc:
             raise SandboxError(str(exc)) from None
 
@@ -231,9 +239,16 @@ class DaemonClientSandbox(BaseSandbox):
             except Exception as exc:  # noqa: BLE001 - a caller's callback; raised at the end
                 self._failure = exc
 
-    def _let_go(self, link: Link, session: str) -> None:
-        link.release(session)
+    def _leave(self) -> None:
+        """Use the connection no more."""
+        if self._link is not None and self._session:
+            self._link.let_go(self._session)
+        self._link, self._session = None, ""
         if self._bridge is not None:
             self._bridge.close()
             self._bridge = None
         self._context = None
+
+
+def _closed() -> SandboxClosedError:
+    return SandboxClosedError("the sandbox is not open: initialize() it first")
