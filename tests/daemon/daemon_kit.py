@@ -44,7 +44,7 @@ class Notebook(atoll.BaseSandbox):
             value=self.names.get(name),
             memory_used_bytes=self.names.get("memory", 1),
             isolation=self.isolation,
-            state=b"s" * 300_000 if name == "state" else None,
+            state=b"s" * 1_000_000 if name == "state" else None,
         )
 
     async def validate_code(self, code):

@@ -16,8 +16,8 @@ from daemon_kit import open_notebook, read_to_end, until
 
 import atoll
 from atoll.guest import rpc
+from atoll.wire import outbox, settings
 from atoll.wire import peer as peers
-from atoll.wire import settings
 
 OPEN = {"config": settings.to_wire(atoll.REPLConfig())}
 
@@ -175,7 +175,7 @@ async def test_who_does_not_read_is_dropped_and_costs_little(serve):
             await asyncio.wait_for(
                 loop.sock_sendall(sock, line(ident, "execute", session="1", code="x")), 5
             )
-    assert (pages() - before) * 4096 < 8 * peers.MAX_OUTBOX
+    assert (pages() - before) * 4096 < 3 * outbox.MAX_UNREAD
     sock.close()
     await until(lambda: daemon.server.stats()["sessions"] == 0)
 
@@ -280,3 +280,43 @@ async def test_a_daemon_of_another_user_is_not_spoken_to(serve, monkeypatch):
     monkeypatch.setattr("atoll.backends.daemon.link.os.geteuid", lambda: own + 1)
     with pytest.raises(atoll.BackendUnavailableError, match=f"is of user {own}, not of you"):
         await atoll.aio.create_sandbox(backend="daemon")
+
+
+async def test_memory_files_that_nobody_reads_do_not_pile_up(serve):
+    """Each answer takes a moment of the socket's buffer and a megabyte of the host's memory."""
+    daemon = await serve(open_notebook)
+    sock = daemon.raw()
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(sock, line(0, "initialize", session="1", **OPEN))
+    await loop.sock_recv(sock, 1 << 16)
+    before = _shared_memory()
+    for ident in range(1, 600):
+        try:
+            await loop.sock_sendall(sock, line(ident, "execute", session="1", code="state"))
+        except (BrokenPipeError, ConnectionResetError):
+            break
+    await asyncio.sleep(0.5)
+    assert _shared_memory() - before < 100 << 20
+    sock.close()
+
+
+def _shared_memory():
+    return int(Path("/proc/meminfo").read_text().split("Shmem:")[1].split()[0]) * 1024
+
+
+async def test_a_guests_flood_of_large_calls_does_not_cost_its_client_the_connection(serve):
+    await serve()
+
+    async def slow(prompt):
+        await asyncio.sleep(0.01)
+        return str(len(prompt))
+
+    options = {"backend": "daemon", "on_llm_query": slow}
+    async with (
+        atoll.aio.create_sandbox(**options) as box,
+        atoll.aio.create_sandbox(backend="daemon") as other,
+    ):
+        code = "r = batch_llm_query(['x' * 1_000_000] * 30)\nset(map(str, r))"
+        result = await box.execute(code, timeout_ms=60_000)
+        assert result.value == {"1000000"}, result
+        assert (await other.execute("1")).value == 1

@@ -157,7 +157,7 @@ async def test_a_repeated_call_gets_the_first_ones_result(serve):
     first = DaemonClientSandbox(keep=True)
     await first.initialize()
     cell = asyncio.create_task(first.execute("wait", key="once"))
-    await until(lambda: first._link.peer._outbox_size == 0)
+    await until(lambda: first._link.peer._outbox.size == 0)
     await asyncio.sleep(0.05)
     first._link.peer.end("lost")
     with pytest.raises(atoll.SandboxLostError):
@@ -193,7 +193,7 @@ async def test_powers_and_their_errors_cross(serve):
         saved = await twin.save()
         await twin.destroy()
         assert await box.get_variable("x") == 1, "the twin's end is not the end of the connection"
-        assert len((await box.execute("state")).state) == 300_000
+        assert len((await box.execute("state")).state) == 1_000_000
     async with atoll.aio.create_sandbox(backend="daemon", state=saved) as other:
         assert await other.get_variable("x") == 2
 

@@ -7,7 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from atoll.daemon.voice import Voice
-from atoll.errors import ConfigError, StateError
+from atoll.errors import ConfigError
 from atoll.guest import values
 from atoll.log import SandboxLogger
 from atoll.policy import check_positive
@@ -65,7 +65,9 @@ class Dispatch:
             config = settings.from_wire(data, logger=_QUIET, **voice.functions(data))
             config = _with_context(config, voice, params, gifts)
             if params.get("state") is True:
-                config = dataclasses.replace(config, state=_state(gifts))
+                config = dataclasses.replace(
+                    config, state=blobs.read(gifts.take(), MAX_STATE_BYTES)
+                )
             session = await self._open(client, name, config, voice)
         answer = _describe(session)
         if params.get("keep") is True:
@@ -251,13 +253,6 @@ def _decode(value: Any) -> Any:
         return values.decode(value)
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"not a value: {exc}") from None
-
-
-def _state(gifts: blobs.Gifts) -> bytes:
-    blob = blobs.read(gifts.take())
-    if len(blob) > MAX_STATE_BYTES:
-        raise StateError(f"a state of {len(blob):,} bytes; the limit is {MAX_STATE_BYTES:,}")
-    return blob
 
 
 def _text(params: dict[str, Any], name: str) -> str:

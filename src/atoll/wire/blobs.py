@@ -18,7 +18,7 @@ from atoll.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-MAX_BLOB_BYTES = 128 << 20
+MAX_BLOB_BYTES = 1 << 30
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _WIDTHS = (1, 2, 4)
 
@@ -65,12 +65,17 @@ def write(data: bytes | bytearray) -> int:
     return fd
 
 
-def read(fd: int) -> bytes:
-    """What is in a memory file; it is closed."""
+def size_of(fds: Iterable[int]) -> int:
+    """Bytes in the memory files."""
+    return sum(os.fstat(fd).st_size for fd in fds)
+
+
+def read(fd: int, most: int = MAX_BLOB_BYTES) -> bytes:
+    """What is in a memory file, of `most` bytes at most; it is closed."""
     try:
         size = os.fstat(fd).st_size if _is_sealed(fd) else -1
-        if not 0 <= size <= MAX_BLOB_BYTES:
-            raise ConfigError(f"no sealed memory file of at most {MAX_BLOB_BYTES:,} bytes")
+        if not 0 <= size <= most:
+            raise ConfigError(f"no sealed memory file of at most {most:,} bytes")
         if size == 0:
             return b""
         with mmap.mmap(fd, size, prot=mmap.PROT_READ) as view:

@@ -13,12 +13,12 @@ import asyncio
 import socket
 import struct
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import BusyError, SandboxLostError
 from atoll.guest import rpc
 from atoll.wire import blobs, faults
+from atoll.wire.outbox import Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 MAX_FDS = 4
 MAX_OPEN_CALLS = 1024
-MAX_OUTBOX = 8 << 20
-"""Bytes that may wait for the other side to read when one more message is added."""
-
-
 _CREDENTIALS = struct.Struct("3i")
 _FD_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
@@ -61,12 +57,11 @@ class Peer:
         self._loop = asyncio.get_running_loop()
         self._socket, self._serve, self._hear, self._on_end = sock, serve, hear, on_end
         self._buffer, self._received = rpc.LineBuffer(), list[int]()
-        self._outbox: deque[tuple[memoryview, list[int]]] = deque()
-        self._outbox_size = self._count = 0
+        self._outbox, self._count = Outbox(sock), 0
         self._waiting: dict[str, asyncio.Future[Answer]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._partial_since: float | None = None
-        self.ended = self._writing = False
+        self.ended = False
         self.heard = float("-inf")
         """When the other side last said anything, by the loop's clock."""
         sock.setblocking(False)
@@ -90,13 +85,16 @@ class Peer:
             raise
         self._waiting[ident] = answer
         try:
-            self._send(line, fds)
+            await self._outbox.wait_for_room(len(line))
+            passed, fds = fds, []
+            self._send(line, passed)
             return await answer
         except asyncio.CancelledError:
             self.notify("cancel", {"id": ident})
             raise
         finally:
             self._waiting.pop(ident, None)
+            blobs.close_all(fds)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Tell the other side something that wants no answer."""
@@ -113,10 +111,9 @@ class Peer:
             return
         self.ended = True
         self._loop.remove_reader(self._socket.fileno())
-        self._loop.remove_writer(self._socket.fileno())
+        self._outbox.close()
         self._socket.close()
-        blobs.close_all([*self._received, *(fd for _, fds in self._outbox for fd in fds)])
-        self._outbox.clear()
+        blobs.close_all(self._received)
         for task in list(self._running.values()):
             task.cancel()
         for answer in list(self._waiting.values()):
@@ -139,7 +136,7 @@ class Peer:
             for message in self._buffer.feed(data):
                 if not self.ended:
                     self._deliver(message)
-            self._settle_descriptors(complete=data.endswith(b"\n"))
+            self._settle_rest(complete=data.endswith(b"\n"), begun=b"\n" in data)
         except rpc.ProtocolError as exc:
             self.end(f"it broke the protocol: {exc}")
 
@@ -155,13 +152,13 @@ class Peer:
             raise OSError("more descriptors than there is room for")
         return data
 
-    def _settle_descriptors(self, *, complete: bool) -> None:
+    def _settle_rest(self, *, complete: bool, begun: bool) -> None:
         """Descriptors belong to the message that they came with; the rest came unasked."""
         if complete:
             self._partial_since = None
             blobs.close_all(self._received)
             self._received.clear()
-        elif self._partial_since is None:
+        elif begun or self._partial_since is None:
             self._partial_since = time.monotonic()
         if len(self._received) > MAX_FDS:
             raise rpc.ProtocolError("too many descriptors")
@@ -233,42 +230,7 @@ class Peer:
             self._send(line, fds)
 
     def _send(self, line: bytes, fds: list[int]) -> None:
-        if self._outbox_size > MAX_OUTBOX:
+        if self.ended:
             blobs.close_all(fds)
+        elif not self._outbox.put(line, fds):
             self.end("it does not read what it is sent")
-            return
-        self._outbox.append((memoryview(line), fds))
-        self._outbox_size += len(line)
-        if len(self._outbox) == 1:
-            self._flush()
-
-    def _flush(self) -> None:
-        try:
-            while self._outbox:
-                self._send_some()
-        except BlockingIOError:
-            self._loop.add_writer(self._socket.fileno(), self._flush)
-            self._writing = True
-            return
-        except OSError:
-            self._drop_outbox()  # the reader will see the end
-        if self._writing:
-            self._writing = False
-            self._loop.remove_writer(self._socket.fileno())
-
-    def _send_some(self) -> None:
-        """As much of the first message as there is room for; descriptors go with its first byte."""
-        view, fds = self._outbox[0]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        sent = self._socket.sendmsg([view], rights)
-        blobs.close_all(fds)
-        self._outbox_size -= sent
-        if sent == len(view):
-            self._outbox.popleft()
-        else:
-            self._outbox[0] = (view[sent:], [])
-
-    def _drop_outbox(self) -> None:
-        blobs.close_all([fd for _, fds in self._outbox for fd in fds])
-        self._outbox.clear()
-        self._outbox_size = 0

@@ -13,7 +13,7 @@ from atoll.types import Artifact, Display, Outcome, SandboxResult
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LONG_TEXT = 1 << 18
+LONG_TEXT = 1 << 20
 _FIELDS = {field.name: field.default for field in dataclasses.fields(SandboxResult)}
 
 
