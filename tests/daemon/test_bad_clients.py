@@ -90,6 +90,19 @@ async def test_a_message_that_never_ends_is_dropped(serve):
     idle.close()
 
 
+async def test_messages_that_always_overlap_are_no_slow_one(serve):
+    daemon = await serve(open_notebook, message_seconds=0.2, idle_seconds=0.2)
+    sock = daemon.raw()
+    loop = asyncio.get_running_loop()
+    whole = line(1, "ping")
+    await loop.sock_sendall(sock, whole[:20])
+    for _ in range(30):
+        await asyncio.sleep(0.02)
+        await loop.sock_sendall(sock, whole[20:] + whole[:20])
+        assert await loop.sock_recv(sock, 1 << 16)
+    sock.close()
+
+
 async def test_a_slow_but_whole_message_is_served(serve):
     daemon = await serve(open_notebook)
     sock = daemon.raw()

@@ -236,6 +236,23 @@ async def test_executions_wait_their_turn_and_past_the_queue_are_refused(serve):
         await box.destroy()
 
 
+async def test_a_cell_that_waits_for_its_turn_can_be_cancelled(serve):
+    await serve(open_notebook, max_running=1)
+    one, two = [await atoll.aio.create_sandbox(backend="daemon") for _ in range(2)]
+    running = asyncio.create_task(one.execute("wait"))
+    await asyncio.sleep(0.05)
+    waiting = asyncio.create_task(two.execute("x = 1"))
+    await asyncio.sleep(0.05)
+    await two.cancel()
+    result = await waiting
+    assert (result.kind, result.exit_code, result.success) == ("cancelled", 130, False)
+    await one.cancel()
+    assert (await running).success
+    assert await two.get_variable("x", "not run") == "not run"
+    for box in (one, two):
+        await box.destroy()
+
+
 async def test_executions_within_executions_do_not_wait_for_each_other_for_ever(serve):
     await serve(max_running=1, max_queue=10)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import atoll
-from atoll.daemon.gate import Gate
+from atoll.daemon.gate import CancelledInQueueError, Gate, Waiter
 
 
 async def test_the_queue_is_served_in_order():
@@ -70,4 +70,18 @@ async def test_calls_that_outlive_their_execution_do_not_count():
         call = slot.aside()
         call.__enter__()
     call.__exit__(None, None, None)
+    assert gate.running == 0
+
+
+async def test_one_that_is_told_to_wait_no_longer_never_runs():
+    gate, waiter = Gate(1, 5), Waiter()
+    waiter.cancel()
+    async with gate.slot():
+        waiting = asyncio.create_task(gate.slot(waiter).__aenter__())
+        await asyncio.sleep(0)
+        waiter.cancel()
+        waiter.cancel()
+        with pytest.raises(CancelledInQueueError):
+            await waiting
+        assert gate.waiting == 0
     assert gate.running == 0

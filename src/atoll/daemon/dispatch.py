@@ -6,11 +6,13 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from atoll.daemon.gate import CancelledInQueueError
 from atoll.daemon.voice import Voice
 from atoll.errors import ConfigError
 from atoll.guest import values
 from atoll.log import SandboxLogger
 from atoll.policy import check_positive
+from atoll.types import Outcome, SandboxResult
 from atoll.wire import blobs, results, settings
 from atoll.wire.peer import Answer
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from atoll.daemon.sessions import Session
     from atoll.daemon.table import SessionTable
     from atoll.sandbox import BaseSandbox
-    from atoll.types import SandboxResult
 
     Method = Callable[["Connection", dict[str, Any], blobs.Gifts], Awaitable[Answer]]
 
@@ -117,8 +118,12 @@ class Dispatch:
             raise ConfigError(f"a key is a text of at most {MAX_KEY} characters")
 
         async def run() -> SandboxResult:
-            async with session.in_turn() as box, self._gate.slot() as slot:
-                return await self._run(session, box, (client, name, slot), code, limit)
+            async with session.in_turn() as box:
+                try:
+                    async with self._gate.slot(session.waiter) as slot:
+                        return await self._run(session, box, (client, name, slot), code, limit)
+                except CancelledInQueueError:
+                    return _never_run(session, box)
 
         plain, beside = results.to_wire(await session.replies.once(key, run))
         return Answer({"result": plain}, blobs.Gifts([blobs.write(beside)] if beside else []))
@@ -143,8 +148,7 @@ class Dispatch:
         self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
     ) -> Answer:
         _, session = client.session(params)
-        if session.box is not None:
-            await session.box.cancel()
+        await session.cancel()
         return Answer(None)
 
     async def _get_variable(
@@ -223,6 +227,18 @@ class Dispatch:
         """End a session that its client no longer wants to hear of."""
         if client.knows(name):
             await self._destroy(client, {"session": name}, blobs.Gifts())
+
+
+def _never_run(session: Session, box: BaseSandbox) -> SandboxResult:
+    folder = session.config.workspace
+    return SandboxResult(
+        kind=Outcome.CANCELLED,
+        error="KeyboardInterrupt: the execution was cancelled",
+        error_type="KeyboardInterrupt",
+        exit_code=130,
+        workspace_path=None if folder is None else str(folder),
+        isolation=box.isolation,
+    )
 
 
 def _describe(session: Session) -> Answer:

@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 
+class CancelledInQueueError(Exception):
+    """An execution that was cancelled before its turn came: nothing of it ran."""
+
+
 class Gate:
     """First come, first served; past the queue's bound nobody waits, but is told at once."""
 
     def __init__(self, most_running: int, most_waiting: int) -> None:
         self._most_running, self._most_waiting = most_running, most_waiting
-        self._queue: deque[asyncio.Future[None]] = deque()
+        self._queue: deque[asyncio.Future[bool]] = deque()
         self.running = 0
 
     @property
@@ -27,10 +31,10 @@ class Gate:
         return len(self._queue)
 
     @contextlib.asynccontextmanager
-    async def slot(self) -> AsyncIterator[Slot]:
+    async def slot(self, holder: Waiter | None = None) -> AsyncIterator[Slot]:
         """A place among the running; BusyError if too many wait for one already."""
         if self.running >= self._most_running or self._queue:
-            await self._wait()
+            await self._wait(holder or Waiter())
         else:
             self.running += 1
         slot = Slot(self)
@@ -39,21 +43,24 @@ class Gate:
         finally:
             slot.release()
 
-    async def _wait(self) -> None:
+    async def _wait(self, holder: Waiter) -> None:
         if len(self._queue) >= self._most_waiting:
             raise BusyError(
                 f"{self.running} executions run and {self.waiting} wait: try again later"
             )
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        turn = holder.turn = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         try:
-            await turn
+            if not await turn:
+                raise CancelledInQueueError
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.result():
                 self.leave()  # its turn came as its caller went
-            else:
-                self._queue.remove(turn)
             raise
+        finally:
+            holder.turn = None
+            with contextlib.suppress(ValueError):
+                self._queue.remove(turn)
 
     def enter_again(self) -> None:
         """Run on without waiting."""
@@ -63,8 +70,22 @@ class Gate:
         """Make room for the next."""
         self.running -= 1
         while self._queue and self.running < self._most_running:
-            self.running += 1
-            self._queue.popleft().set_result(None)
+            turn = self._queue.popleft()
+            if not turn.done():
+                self.running += 1
+                turn.set_result(True)
+
+
+class Waiter:
+    """Whoever waits for a turn, and may be told that there will be none."""
+
+    def __init__(self) -> None:
+        self.turn: asyncio.Future[bool] | None = None
+
+    def cancel(self) -> None:
+        """Wait no longer; nothing happens if nobody does."""
+        if self.turn is not None and not self.turn.done():
+            self.turn.set_result(False)
 
 
 class Slot:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from atoll.context import Context
+from atoll.daemon.gate import Waiter
 from atoll.errors import SandboxClosedError, SandboxError, SandboxLostError
 from atoll.policy import Capability
 from atoll.replies import Replies
@@ -57,6 +58,7 @@ class Session:
         self._over = ""
         self.box: BaseSandbox | None = None
         self.replies = Replies()
+        self.waiter = Waiter()
         self.used = time.monotonic()
         self.memory = 0
 
@@ -122,6 +124,12 @@ class Session:
         """A checkpoint was made: a saved state would not hold it."""
         self._marks = True
 
+    async def cancel(self) -> None:
+        """Interrupt what runs; what waits for its turn will not run."""
+        self.waiter.cancel()
+        if self.box is not None:
+            await self.box.cancel()
+
     async def put_aside(self) -> bool:
         """Save it and let its memory go; False if something of it would be lost."""
         if not self.can_be_put_aside or self._turn.locked():
@@ -149,6 +157,7 @@ class Session:
         if self.over:
             return
         self._over = why
+        self.waiter.cancel()
         box, self.box = self.box, None
         if box is not None:
             await box.destroy()
