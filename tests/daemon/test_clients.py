@@ -198,6 +198,24 @@ async def test_powers_and_their_errors_cross(serve):
         assert await other.get_variable("x") == 2
 
 
+async def test_a_context_lives_as_long_as_a_session_that_uses_it(serve):
+    await serve(open_notebook)
+    text = "c" * 100_000
+    async with atoll.aio.create_sandbox(backend="daemon"):
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            box = await atoll.aio.create_sandbox(backend="daemon", context=text)
+            twin = await box.fork()
+            held = Notebook.opened[-1].config.context
+            await box.destroy()
+            assert held.length == len(text)
+            assert os.fstat(held.fd).st_size > len(text)
+            await twin.destroy()
+            Notebook.opened.clear()
+            del box, twin, held
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
 async def test_a_ring_without_a_power_says_so(serve):
     await serve()
     async with atoll.aio.create_sandbox(backend="daemon") as box:

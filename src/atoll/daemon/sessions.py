@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from atoll.context import Context
 from atoll.daemon.gate import Waiter
 from atoll.errors import SandboxClosedError, SandboxError, SandboxLostError
 from atoll.policy import Capability
@@ -98,6 +97,7 @@ class Session:
     async def start(self, box: BaseSandbox | None = None) -> BaseSandbox:
         """Open the sandbox, or take one over that is open."""
         self.box = box or await self._opener(self.config)
+        self.config = dataclasses.replace(self.config, state=None)  # it need not be held twice
         return self.box
 
     async def restart(self, config: REPLConfig) -> BaseSandbox:
@@ -106,13 +106,12 @@ class Session:
         try:
             async with self._turn:
                 self._require_open()
-                old, self.config = self.config, config
+                self.config = config
                 if self.box is None:
-                    self._store.delete(self.ident)
+                    await asyncio.to_thread(self._store.delete, self.ident)
                     await self.start()
                 else:
                     await self.box.initialize(config.context)
-                _close_context(old)
                 self._marks = self._cannot_be_saved = False
                 assert self.box is not None
                 return self.box
@@ -163,7 +162,6 @@ class Session:
             await box.destroy()
         else:
             await asyncio.to_thread(self._store.delete, self.ident)
-        _close_context(self.config)
 
     async def expire(self, why: str) -> None:
         """End it, as nobody used it: a later call finds it lost."""
@@ -189,8 +187,3 @@ class Session:
             raise SandboxLostError(f"the session is {self._over}. Open a new one.")
         if self.over:
             raise SandboxClosedError(self._over)
-
-
-def _close_context(config: REPLConfig) -> None:
-    if isinstance(config.context, Context):
-        config.context.close()

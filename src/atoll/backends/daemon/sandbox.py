@@ -184,7 +184,7 @@ class DaemonClientSandbox(BaseSandbox):
 
     async def _begin(self, context: Any, extra: dict[str, Any]) -> None:
         """Ask for a session with `context`, which is passed as a memory file if it is large."""
-        shared = await asyncio.to_thread(contexts.share, context) if context is not None else None
+        shared = await _share(context)
         params, fds = dict(extra), list[int]()
         if shared is not None:
             params["context"] = shared.describe(0)
@@ -252,3 +252,12 @@ class DaemonClientSandbox(BaseSandbox):
 
 def _closed() -> SandboxClosedError:
     return SandboxClosedError("the sandbox is not open: initialize() it first")
+
+
+async def _share(context: Any) -> contexts.Context | None:
+    """A memory file for what is large; in a thread only if that takes time."""
+    if context is None or isinstance(context, contexts.Context):
+        return context
+    if isinstance(context, str) and len(context) <= contexts.INLINE_LIMIT:
+        return None
+    return await asyncio.to_thread(contexts.share, context)
