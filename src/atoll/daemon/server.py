@@ -175,7 +175,7 @@ class DaemonServer:
         if "gone" not in why:
             _LOG.warning("dropped a client: %s", why)
         for session in client.remove_all():
-            if not self._table.is_kept(session):
+            if session.digest is None:
                 self._spawn(self._table.end(session))
 
     async def _answer(

@@ -60,6 +60,8 @@ class Session:
         self.waiter = Waiter()
         self.used = time.monotonic()
         self.memory = 0
+        self.digest: bytes | None = None
+        """Of the token that leads to it, if it is to outlive its connection."""
 
     @property
     def idle(self) -> bool:
@@ -97,7 +99,8 @@ class Session:
     async def start(self, box: BaseSandbox | None = None) -> BaseSandbox:
         """Open the sandbox, or take one over that is open."""
         self.box = box or await self._opener(self.config)
-        self.config = dataclasses.replace(self.config, state=None)  # it need not be held twice
+        if self.config.state is not None:  # it need not be held twice
+            self.config = dataclasses.replace(self.config, state=None)
         return self.box
 
     async def restart(self, config: REPLConfig) -> BaseSandbox:

@@ -46,12 +46,14 @@ class SessionTable:
         self, config: REPLConfig, voice: Voice, box: BaseSandbox | None = None
     ) -> Session:
         """A started session; BusyError if there are too many."""
-        if self.count + self._opening >= self._limits.max_sessions:
+        known, most = len(self._sessions) + self._opening, self._limits.max_sessions
+        if known >= most and self.count + self._opening >= most:
             raise BusyError(f"the daemon holds {self.count} sessions: try again later")
         session = Session(secrets.token_hex(16), config, voice, self._opener, self._store)
         self._opening += 1
         try:
-            await self.make_room()
+            if known >= self._limits.max_live:
+                await self.make_room()
             await session.start(box)
         finally:
             self._opening -= 1
@@ -61,7 +63,8 @@ class SessionTable:
     def keep(self, session: Session) -> str:
         """A token, without which nobody else finds the session; it outlives its connection."""
         token = secrets.token_urlsafe(32)
-        self._kept[_digest(token)] = session
+        session.digest = _digest(token)
+        self._kept[session.digest] = session
         return token
 
     def attach(self, token: str) -> Session:
@@ -70,10 +73,6 @@ class SessionTable:
         if session is None:
             raise SandboxClosedError("no session has this token: it has ended, or never was")
         return session
-
-    def is_kept(self, session: Session) -> bool:
-        """Whether a token leads to it."""
-        return session in self._kept.values()
 
     async def end(self, session: Session) -> None:
         """End a session and forget it."""
@@ -125,7 +124,8 @@ class SessionTable:
 
     def _forget(self, session: Session) -> None:
         self._sessions.discard(session)
-        self._kept = {key: one for key, one in self._kept.items() if one is not session}
+        if session.digest is not None:
+            self._kept.pop(session.digest, None)
 
 
 def _digest(token: str) -> bytes:
