@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from daemon_kit import Notebook, Running, Serve
+from daemon_kit import Notebook, Running, Serve, left_out
 
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
 from atoll.daemon.process import open_native
 from atoll.daemon.server import DaemonServer
+from atoll.daemon.sessions import Shelf
 from atoll.daemon.store import MemoryStateStore
 
 
@@ -24,7 +25,7 @@ async def serve(tmp_path, monkeypatch) -> AsyncIterator[Serve]:
         bounds = DaemonLimits(**limits)
         place = Place(tmp_path / f"{len(started)}.sock")
         store = store or MemoryStateStore(bounds.keep_seconds, bounds.store_bytes)
-        server = DaemonServer(opener, store, bounds)
+        server = DaemonServer(opener, Shelf(store=store, left_out=left_out), bounds)
         await server.start(place.listen())
         Notebook.opened.clear()
         started.append(server)

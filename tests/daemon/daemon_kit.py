@@ -25,7 +25,7 @@ class Notebook(atoll.BaseSandbox):
 
     def __init__(self, config: atoll.REPLConfig) -> None:
         super().__init__(config.policy)
-        self.config, self.destroyed, self.left_out = config, False, ()
+        self.config, self.destroyed = config, False
         self.names: dict[str, Any] = json.loads(config.state) if config.state else {}
         self.marks: dict[str, str] = {}
         self.release = asyncio.Event()
@@ -35,8 +35,6 @@ class Notebook(atoll.BaseSandbox):
         name, _, value = code.partition(" = ")
         if name == "wait":
             await self.release.wait()
-        elif name == "leak":
-            self.left_out = ("leak",)
         elif value:
             self.names[name] = json.loads(value)
         return SandboxResult(
@@ -80,6 +78,11 @@ class Notebook(atoll.BaseSandbox):
     async def destroy(self):
         self.destroyed = True
         self.release.set()
+
+
+def left_out(blob: bytes) -> list[str]:
+    """What a saved notebook lacks: a variable of that name says so."""
+    return json.loads(blob).get("left_out", [])
 
 
 async def open_notebook(config: atoll.REPLConfig) -> Notebook:

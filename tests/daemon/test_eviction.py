@@ -66,7 +66,7 @@ async def test_what_would_lose_something_is_not_put_aside(serve, monkeypatch, wh
     if why == "marks":
         await box.checkpoint()
     elif why == "left out":
-        await box.execute("leak")
+        await box.execute('left_out = ["a name"]')
     elif why == "unsavable":
         held.capabilities = frozenset()
     else:

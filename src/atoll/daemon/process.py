@@ -19,6 +19,7 @@ from atoll import factory
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
 from atoll.daemon.server import DaemonServer
+from atoll.daemon.sessions import Shelf
 from atoll.daemon.store import MemoryStateStore
 from atoll.errors import AtollError
 
@@ -56,8 +57,8 @@ async def _serve(place: Place, limits: DaemonLimits, on_ready: Callable[[], None
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    store = MemoryStateStore(limits.keep_seconds, limits.store_bytes)
-    server = DaemonServer(open_native, store, limits)
+    shelf = Shelf(store=MemoryStateStore(limits.keep_seconds, limits.store_bytes))
+    server = DaemonServer(open_native, shelf, limits)
     await server.start(place.listen())
     _LOG.info("started with pid %d", os.getpid())
     on_ready()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Coroutine
 
-    from atoll.daemon.sessions import Opener, StateStore
+    from atoll.daemon.sessions import Opener, Shelf
     from atoll.policy import Isolation
     from atoll.wire.blobs import Gifts
 
@@ -42,12 +42,10 @@ _LOG = logging.getLogger("atoll.daemon")
 class DaemonServer:
     """Holds sandboxes for clients. How a sandbox comes to be is the opener's business."""
 
-    def __init__(
-        self, opener: Opener, store: StateStore, limits: DaemonLimits | None = None
-    ) -> None:
+    def __init__(self, opener: Opener, shelf: Shelf, limits: DaemonLimits | None = None) -> None:
         self._limits = limits or DaemonLimits()
         self._opener = opener
-        self._table = SessionTable(opener, store, self._limits)
+        self._table = SessionTable(opener, shelf, self._limits)
         self._gate = Gate(self._limits.max_running, self._limits.max_queue)
         self._dispatch = Dispatch(self._table, self._gate)
         self._connections: set[Connection] = set()

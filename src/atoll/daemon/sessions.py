@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from atoll.daemon.gate import Waiter
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from atoll.sandbox import BaseSandbox
 
 Opener = Callable[["REPLConfig"], Awaitable["BaseSandbox"]]
+LeftOut = Callable[[bytes], Collection[str]]
 T = TypeVar("T")
 
 
@@ -42,14 +43,22 @@ class StateStore(Protocol):
         """Forget what has been kept for too long."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """Where sessions are put aside, and how a saved one is asked which names it lacks."""
+
+    store: StateStore
+    left_out: LeftOut = lambda _blob: ()
+
+
 class Session:
     """A sandbox and what the daemon knows of it. Calls run one after the other."""
 
     def __init__(
-        self, ident: str, config: REPLConfig, voice: Voice, opener: Opener, store: StateStore
+        self, ident: str, config: REPLConfig, voice: Voice, opener: Opener, shelf: Shelf
     ) -> None:
         self.ident, self.config, self.voice = ident, config, voice
-        self._opener, self._store = opener, store
+        self._opener, self._shelf = opener, shelf
         self._turn = asyncio.Lock()
         self._users = 0
         self._marks = False
@@ -111,7 +120,7 @@ class Session:
                 self._require_open()
                 self.config = config
                 if self.box is None:
-                    await asyncio.to_thread(self._store.delete, self.ident)
+                    await asyncio.to_thread(self._shelf.store.delete, self.ident)
                     await self.start()
                 else:
                     await self.box.initialize(config.context)
@@ -144,14 +153,14 @@ class Session:
             except SandboxError:
                 self._cannot_be_saved = True
                 return False
-            if getattr(box, "left_out", ()):
+            if self._shelf.left_out(blob):
                 self._cannot_be_saved = True
                 return False
-            await asyncio.to_thread(self._store.put, self.ident, blob)
+            await asyncio.to_thread(self._shelf.store.put, self.ident, blob)
             self.box, self.memory = None, 0
             await box.destroy()
             if self.over:  # it was ended meanwhile
-                await asyncio.to_thread(self._store.delete, self.ident)
+                await asyncio.to_thread(self._shelf.store.delete, self.ident)
             return True
 
     async def end(self, why: str = "the sandbox has been destroyed") -> None:
@@ -164,7 +173,7 @@ class Session:
         if box is not None:
             await box.destroy()
         else:
-            await asyncio.to_thread(self._store.delete, self.ident)
+            await asyncio.to_thread(self._shelf.store.delete, self.ident)
 
     async def expire(self, why: str) -> None:
         """End it, as nobody used it: a later call finds it lost."""
@@ -173,7 +182,7 @@ class Session:
     async def _revive(self) -> BaseSandbox:
         if self.box is not None:
             return self.box
-        blob = await asyncio.to_thread(self._store.get, self.ident)
+        blob = await asyncio.to_thread(self._shelf.store.get, self.ident)
         if blob is None:
             await self.expire("its saved state was kept for too long")
             self._require_open()
@@ -182,7 +191,7 @@ class Session:
             await box.destroy()
             self._require_open()
         self.box = box
-        await asyncio.to_thread(self._store.delete, self.ident)
+        await asyncio.to_thread(self._shelf.store.delete, self.ident)
         return box
 
     def _require_open(self) -> None:

@@ -16,7 +16,7 @@ from atoll.errors import AtollError, BusyError, SandboxClosedError
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
     from atoll.daemon.limits import DaemonLimits
-    from atoll.daemon.sessions import Opener, StateStore
+    from atoll.daemon.sessions import Opener, Shelf
     from atoll.daemon.voice import Voice
     from atoll.sandbox import BaseSandbox
 
@@ -26,8 +26,8 @@ _LOG = logging.getLogger("atoll.daemon")
 class SessionTable:
     """Sessions by no name at all: only who opened one, or shows its token, has it."""
 
-    def __init__(self, opener: Opener, store: StateStore, limits: DaemonLimits) -> None:
-        self._opener, self._store, self._limits = opener, store, limits
+    def __init__(self, opener: Opener, shelf: Shelf, limits: DaemonLimits) -> None:
+        self._opener, self._shelf, self._limits = opener, shelf, limits
         self._sessions: set[Session] = set()
         self._kept: dict[bytes, Session] = {}
         self._opening = 0
@@ -49,7 +49,7 @@ class SessionTable:
         known, most = len(self._sessions) + self._opening, self._limits.max_sessions
         if known >= most and self.count + self._opening >= most:
             raise BusyError(f"the daemon holds {self.count} sessions: try again later")
-        session = Session(secrets.token_hex(16), config, voice, self._opener, self._store)
+        session = Session(secrets.token_hex(16), config, voice, self._opener, self._shelf)
         self._opening += 1
         try:
             if known >= self._limits.max_live:
@@ -106,7 +106,7 @@ class SessionTable:
                 self._forget(session)
                 await session.expire(f"nobody used it for {unused:.0f} s")
         await self.make_room()
-        await asyncio.to_thread(self._store.sweep)
+        await asyncio.to_thread(self._shelf.store.sweep)
 
     async def _retire(self, session: Session) -> None:
         if await session.put_aside():
