@@ -80,6 +80,20 @@ class Notebook(atoll.BaseSandbox):
         self.release.set()
 
 
+class Plain(Notebook):
+    """The same ring without any power."""
+
+    capabilities = frozenset()
+    fork = atoll.BaseSandbox.fork
+    checkpoint = atoll.BaseSandbox.checkpoint
+    branches = atoll.BaseSandbox.branches
+    save = atoll.BaseSandbox.save
+
+
+async def open_plain(config: atoll.REPLConfig) -> Plain:
+    return Plain(config)
+
+
 def left_out(blob: bytes) -> list[str]:
     """What a saved notebook lacks: a variable of that name says so."""
     return json.loads(blob).get("left_out", [])

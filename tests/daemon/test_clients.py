@@ -7,7 +7,7 @@ import os
 import re
 
 import pytest
-from daemon_kit import Notebook, open_notebook, until
+from daemon_kit import Notebook, open_notebook, open_plain, until
 
 import atoll
 from atoll.backends.daemon import DaemonClientSandbox
@@ -217,7 +217,7 @@ async def test_a_context_lives_as_long_as_a_session_that_uses_it(serve):
 
 
 async def test_a_ring_without_a_power_says_so(serve):
-    await serve()
+    await serve(open_plain)
     async with atoll.aio.create_sandbox(backend="daemon") as box:
         for call in (box.fork, box.checkpoint, box.branches, box.save):
             with pytest.raises(atoll.UnsupportedError, match="cannot"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from daemon_kit import Notebook, open_notebook, until
+from daemon_kit import Notebook, open_notebook, open_plain, until
 
 import atoll
 from atoll.backends.daemon import DaemonClientSandbox
@@ -82,7 +82,7 @@ async def test_what_would_lose_something_is_not_put_aside(serve, monkeypatch, wh
 
 
 async def test_what_cannot_be_saved_ends_when_it_was_idle_for_too_long(serve):
-    await serve(idle_seconds=0.3)
+    await serve(open_plain, idle_seconds=0.3)
     box = await opened()
     await box.execute("x = 1")
     await asyncio.sleep(1)
