@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 
 import atoll
 from atoll.backends import registry
+from atoll.daemon import lifecycle
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.paths import Place
 from atoll.jail.client import warden
 
 Open = Callable[..., atoll.SyncSandbox]
@@ -29,28 +33,70 @@ def key_of_the_tests() -> Iterator[None]:
         yield
 
 
+class OwnDaemon:
+    """A daemon of this test process alone, started when the first test needs it."""
+
+    def __init__(self, folder: str) -> None:
+        self.place = Place(Path(folder) / "own.sock")
+        self.pid: int | None = None
+
+    def start(self) -> Path:
+        if self.pid is None:
+            self.pid = lifecycle.start(self.place, DaemonLimits())
+        return self.place.socket
+
+    def stop(self) -> None:
+        lifecycle.stop(self.place)
+
+
+@pytest.fixture(scope="session")
+def own_daemon() -> Iterator[OwnDaemon]:
+    """The daemon that the ring `daemon` is tested with; nothing of it is left at the end."""
+    with tempfile.TemporaryDirectory(prefix="atoll-test-") as folder:
+        daemon = OwnDaemon(folder)
+        yield daemon
+        daemon.stop()
+
+
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    """After every test, no jail of this process is left: whoever opens a sandbox destroys it."""
-    before = _jails()
+def no_foreign_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test meets the daemon of whoever runs it."""
+    monkeypatch.setenv("ATOLL_DAEMON_SOCKET", "/nonexistent/daemon.sock")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(own_daemon: OwnDaemon) -> Iterator[None]:
+    """After every test, no jail of ours is left: whoever opens a sandbox destroys it."""
+    before = _jails(own_daemon)
     yield
     end = time.monotonic() + 3
-    while (left := _jails() - before) and time.monotonic() < end:
+    while (left := _jails(own_daemon) - before) and time.monotonic() < end:
         time.sleep(0.02)
     assert not left, f"jails left behind: {left}"
 
 
-def _jails() -> set[str]:
+def _jails(daemon: OwnDaemon) -> set[str]:
+    """The children of our warden, and of the daemon's."""
+    return _children(warden.pid) | {
+        jail for one in _children(daemon.pid) for jail in _children(one)
+    }
+
+
+def _children(pid: str | int | None) -> set[str]:
     try:
-        return set(Path(f"/proc/{warden.pid}/task/{warden.pid}/children").read_text().split())
+        return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
     except OSError:
         return set()
 
 
 @pytest.fixture(params=registry.names())
-def ring(request: pytest.FixtureRequest) -> str:
+def ring(
+    request: pytest.FixtureRequest, own_daemon: OwnDaemon, monkeypatch: pytest.MonkeyPatch
+) -> str:
     """Every registered ring in turn; one that lacks what a test needs says so."""
     name: str = request.param
+    if name == "daemon":
+        monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(own_daemon.start()))
     found = asyncio.run(registry.load(name).availability(atoll.REPLConfig(backend=name)))
     if not found.usable:
         pytest.fail(f"ring {name} is registered but not usable here: {found.reason}")

@@ -30,12 +30,17 @@ In `atoll repl`, `%help` lists the commands that begin with `%`.
 def render() -> str:
     """The page as it has to be."""
     os.environ.update(COLUMNS="88", NO_COLOR="1")
-    parser = arguments.parser()
-    parts = [HEAD, section("atoll", parser)]
+    return "\n".join([HEAD, *sections("atoll", arguments.parser())])
+
+
+def sections(title: str, parser: argparse.ArgumentParser) -> list[str]:
+    """One command's help, and that of the commands below it."""
+    parts = [section(title, parser)]
     for action in parser._actions:  # noqa: SLF001 - argparse has no public way to its commands
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            parts += [section(f"atoll {name}", sub) for name, sub in action.choices.items()]
-    return "\n".join(parts)
+            for name, sub in action.choices.items():
+                parts += sections(f"{title} {name}", sub)
+    return parts
 
 
 def section(title: str, parser: argparse.ArgumentParser) -> str:

@@ -71,6 +71,8 @@ class HostBridge:
         handler, args, kwargs = self._resolve(name, call)
         try:
             return values.encode(await self._invoke(handler, *args, **kwargs))
+        except CallFailedError:  # from further away, and said there what it is
+            raise
         except Exception as exc:
             raise CallFailedError(f"{name}: {type(exc).__name__}: {exc}"[:2000]) from exc
 

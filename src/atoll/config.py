@@ -144,3 +144,9 @@ def state_key_from_environment() -> bytes | None:
     if text and len(text) < SHORTEST_KEY:
         raise ConfigError(f"ATOLL_STATE_KEY must have at least {SHORTEST_KEY} characters")
     return text.encode(errors="surrogateescape") if text else None
+
+
+def daemon_socket() -> Path:
+    """Where the daemon listens: ATOLL_DAEMON_SOCKET, or below the home folder without it."""
+    given = os.environ.get("ATOLL_DAEMON_SOCKET")
+    return Path(given).absolute() if given else Path("~/.rlm/daemon.sock").expanduser()

@@ -100,6 +100,17 @@ class Context:
             "json": self._json,
         }
 
+    def dup(self) -> Context:
+        """The same, held on its own: closing one leaves the other."""
+        twin = Context(
+            fd=os.dup(self.fd),
+            width=self.width,
+            length=self.length,
+            ascii_only=self._ascii,
+            json_text=self._json,
+        )
+        return twin.keep(self._value) if self._has_value else twin
+
     def close(self) -> None:
         """Let go of the memory file; sandboxes that have mapped it keep it."""
         self._finalizer()

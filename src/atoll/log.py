@@ -26,6 +26,15 @@ class LogEvent:
     time: float = field(default_factory=time.time)
 
 
+SECURITY_EVENTS = {
+    "memory": "memory_exhaustion",
+    "cpu": "cpu_exhaustion",
+    "timeout": "timeout",
+    "broken": "protocol_violation",
+    "crashed": "crash",
+}
+"""What an execution's outcome is called as a security event."""
+
 Sink = Callable[[LogEvent], None]
 
 _LOGGER = logging.getLogger("atoll")

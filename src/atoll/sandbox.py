@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
-from atoll.errors import UnsupportedError
-from atoll.log import SandboxLogger
+from atoll.errors import ConfigError, UnsupportedError
+from atoll.guest.rpc import MAX_MESSAGE_BYTES
+from atoll.log import SECURITY_EVENTS, SandboxLogger
 from atoll.policy import Capability, ExecutionPolicy, Isolation
 
 if TYPE_CHECKING:
@@ -14,6 +15,16 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from atoll.types import SandboxResult
+
+MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
+
+
+def check_code(code: str) -> None:
+    """Refuse what is no text, and more of it than a message can carry."""
+    if not isinstance(code, str):
+        raise ConfigError(f"code must be a str, not {type(code).__name__}")
+    if len(code) > MAX_CODE_LENGTH:
+        raise ConfigError(f"the code has {len(code):,} characters; pass data as context instead")
 
 
 @runtime_checkable
@@ -151,5 +162,7 @@ class BaseSandbox(ABC):
         await self.destroy()
 
     def _log_execution_metrics(self, result: SandboxResult) -> None:
-        """Hand a result to the logger."""
+        """Hand a result to the logger; an outcome that hints at an attack is an event as well."""
+        if event := SECURITY_EVENTS.get(result.kind):
+            self.logger.log_security_event(event, error=result.error)
         self.logger.log_execution_complete(result)

@@ -14,7 +14,10 @@ HERE = Path(__file__).resolve().parent
 ATTACKS = HERE / "attacks.jsonl"
 EXTRA = HERE / "extra.jsonl"
 
-LAYERS: dict[str, tuple[str, ...]] = {"native": ("native", "all")}
+LAYERS: dict[str, tuple[str, ...]] = {
+    "native": ("native", "all"),
+    "daemon": ("native", "all"),
+}
 """Which layers of a corpus concern a ring. A new ring needs a row here, and nothing else."""
 
 

@@ -14,11 +14,14 @@ import argparse
 import dataclasses
 import functools
 import json
+import os
 import platform
 import sys
+import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import canaries
@@ -27,9 +30,12 @@ from hostchecks import CHECKS
 
 import atoll
 from atoll import Capability
+from atoll.daemon import lifecycle
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.paths import Place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from corpus import Attack, Step
 
@@ -263,11 +269,25 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", help="ids to run")
     options = parser.parse_args()
     held = True
-    for attack in _selected(options):
-        verdict = run(attack, options.backend)
-        held = held and verdict.held
-        print(json.dumps(dataclasses.asdict(verdict)) if options.json else verdict, flush=True)
+    with _own_daemon() if options.backend == "daemon" else nullcontext():
+        for attack in _selected(options):
+            verdict = run(attack, options.backend)
+            held = held and verdict.held
+            print(json.dumps(dataclasses.asdict(verdict)) if options.json else verdict, flush=True)
     return 0 if held else 1
+
+
+@contextmanager
+def _own_daemon() -> Iterator[None]:
+    """A daemon for this run alone, which ends with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder) / "own.sock")
+        os.environ["ATOLL_DAEMON_SOCKET"] = str(place.socket)
+        lifecycle.start(place, DaemonLimits())
+        try:
+            yield
+        finally:
+            lifecycle.stop(place)
 
 
 def _selected(options: argparse.Namespace) -> list[Attack]:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll.config import daemon_socket
 from atoll.jail.client import warden
 
 if TYPE_CHECKING:
@@ -68,10 +69,11 @@ class NoLeftoverProcs(Check):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        self._before = set(descendants(warden.pid))
+        self._top = trusted_pid(self.neighbour)
+        self._before = set(descendants(self._top))
 
     def failure(self) -> str | None:
-        left = _wait_until_empty(lambda: set(descendants(warden.pid)) - self._before, END_SECONDS)
+        left = _wait_until_empty(lambda: set(descendants(self._top)) - self._before, END_SECONDS)
         return f"processes live on: {sorted(left)}" if left else None
 
 
@@ -80,11 +82,12 @@ class DaemonAlive(Check):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        self._pid = warden.pid
+        self._pid = trusted_pid(self.neighbour)
 
     def failure(self) -> str | None:
-        if warden.pid != self._pid or (self._pid and not Path(f"/proc/{self._pid}").exists()):
-            return f"the warden was {self._pid} and is {warden.pid}"
+        now = trusted_pid(self.neighbour)
+        if now != self._pid or (self._pid and not Path(f"/proc/{self._pid}").exists()):
+            return f"the trusted process was {self._pid} and is {now}"
         answer = self.neighbour.execute("print('neighbour', 6 * 7)")
         return None if "neighbour 42" in answer.stdout else f"the neighbour says {answer}"
 
@@ -148,14 +151,22 @@ class Sampler(Check):
 
 
 class DaemonRssBounded(Sampler):
-    """This process, which reads all that the guest sends, does not grow with it."""
+    """Whatever reads all that the guest sends, this process or the daemon, does not grow with it."""
 
     def __init__(self, *args: object) -> None:
-        self._before = self._peak = _own_rss()
+        neighbour: SyncSandbox = args[2]  # type: ignore[assignment]
+        self._readers: list[str | int | None] = [
+            "self",
+            *([trusted_pid(neighbour)] if _in_daemon(neighbour) else []),
+        ]
+        self._before = self._peak = self._rss()
         super().__init__(*args)
 
     def look(self) -> None:
-        self._peak = max(self._peak, _own_rss())
+        self._peak = max(self._peak, self._rss())
+
+    def _rss(self) -> int:
+        return sum(_rss(reader) for reader in self._readers)
 
     def failure(self) -> str | None:
         grown = self._peak - self._before
@@ -239,8 +250,19 @@ def _private_folders() -> set[str]:
     return set(glob.glob(os.path.join(tempfile.gettempdir(), "*-atoll")))
 
 
-def _own_rss() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+def trusted_pid(neighbour: SyncSandbox) -> int | None:
+    """The process that forks jails: the daemon (its warden is a child), or our own warden."""
+    if not _in_daemon(neighbour):
+        return warden.pid
+    return int(daemon_socket().with_suffix(".sock.lock").read_text())
+
+
+def _in_daemon(neighbour: SyncSandbox) -> bool:
+    return getattr(neighbour, "backend", "") == "daemon"
+
+
+def _rss(process: str | int | None) -> int:
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -30,9 +30,13 @@ RINGS: dict[str, Ring] = {
         home="atoll.backends.native:NativePythonSandbox",
         summary="CPython in a jailed process of its own",
     ),
+    "daemon": Ring(
+        home="atoll.backends.daemon:DaemonClientSandbox",
+        summary="a sandbox of the running daemon's",
+    ),
 }
 
-AUTO_ORDER = ("native",)
+AUTO_ORDER = ("daemon", "native")
 
 
 class RingClass(Protocol):

@@ -19,6 +19,7 @@ examples:
   atoll repl --context book.txt           type cells, state lives on
   atoll doctor                            what this host allows
   atoll doctor --attack                   try to break out, and see
+  atoll daemon start                      a process that holds sandboxes for others
 """
 
 _RUN_TEXT = """\
@@ -39,6 +40,10 @@ Tell of each ring whether it can run here, how strongly it keeps code in, and by
 are enforced. Exits with 0 if one ring is usable. With --attack, a list of attacks is run against
 the chosen ring, and the exit code is 0 only if every one of them was held."""
 
+_DAEMON_TEXT = """\
+A process of yours that holds sandboxes for many clients over a Unix socket. While it runs, the
+ring `auto` uses it. The socket is --socket, else $ATOLL_DAEMON_SOCKET, else ~/.rlm/daemon.sock."""
+
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
@@ -56,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
         _command(commands, "repl-server", "serve framed requests on stdio", _REPL_SERVER_TEXT)
     )
     _add_doctor(_command(commands, "doctor", "tell what this host allows", _DOCTOR_TEXT))
+    _add_daemon(_command(commands, "daemon", "hold sandboxes for many clients", _DAEMON_TEXT))
     return top
 
 
@@ -78,6 +84,13 @@ def seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
     return value
+
+
+def count(text: str) -> int:
+    """A positive whole number."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
+    return int(text)
 
 
 def _command(
@@ -141,13 +154,7 @@ def _add_repl_server(server: argparse.ArgumentParser) -> None:
         action="store_false",
         help="start each sandbox when it is asked for: nothing preloaded, none ahead",
     )
-    server.add_argument(
-        "--preload",
-        metavar="IMPORT",
-        action="append",
-        default=[],
-        help="one more import statement for every warm interpreter, as 'import polars as pl'",
-    )
+    _add_preload(server)
     server.add_argument(
         "--debug", action="store_true", help="tell of requests and responses on stderr: sizes"
     )
@@ -163,3 +170,45 @@ def _add_doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument("--attack", action="store_true", help="run the attacks of the self-check")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     _add_ring_options(doctor)
+
+
+def _add_daemon(daemon: argparse.ArgumentParser) -> None:
+    actions = daemon.add_subparsers(dest="action", required=True, metavar="ACTION")
+    start = _action(actions, "start", "start it; 0 if it runs already")
+    status = _action(actions, "status", "tell how it is; 1 if none runs")
+    _action(actions, "stop", "end it and every sandbox in it")
+    logs = _action(actions, "logs", "print the end of its log")
+    start.add_argument("--foreground", action="store_true", help="stay; do not go to background")
+    _add_preload(start)
+    start.add_argument(
+        "--idle-timeout",
+        metavar="SECONDS",
+        type=seconds,
+        help="until an unused session ends (3600)",
+    )
+    start.add_argument("--max-sessions", metavar="N", type=count, help="in all (1024)")
+    start.add_argument("--max-live", metavar="N", type=count, help="sessions in memory (128)")
+    start.add_argument("--max-memory", metavar="SIZE", type=size, help="of all sessions (half)")
+    start.add_argument("--max-running", metavar="N", type=count, help="cells at once (2 a core)")
+    start.add_argument("--max-queue", metavar="N", type=count, help="cells that wait (256)")
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    logs.add_argument("-f", dest="follow", action="store_true", help="go on as lines come")
+    logs.add_argument("-n", dest="lines", metavar="N", type=count, default=20, help="lines (20)")
+
+
+def _add_preload(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--preload",
+        metavar="IMPORT",
+        action="append",
+        default=[],
+        help="one more import statement for every warm interpreter, as 'import polars as pl'",
+    )
+
+
+def _action(
+    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, brief: str
+) -> argparse.ArgumentParser:
+    action = actions.add_parser(name, help=brief, description=brief)
+    action.add_argument("--socket", metavar="PATH", help="where it listens")
+    return action

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from atoll.cli import settings
 from atoll.policy import Isolation
-from atoll.pool import TIERS, Pool, PoolSettings
+from atoll.pool import Pool, PoolSettings
 from atoll.replserver.runner import Runner
 from atoll.replserver.server import Server, take_stdio
 from atoll.replserver.trace import Trace
@@ -43,9 +43,7 @@ def _pool(args: Namespace, config: REPLConfig) -> Pool | None:
     stronger = config.min_isolation is not None and config.min_isolation > Isolation.JAILED
     if config.backend not in ("auto", "native") or stronger or not args.prefetch:
         return None
-    extra = tuple(args.preload)
-    chosen = {name: lines + extra for name, lines in TIERS.items()}
-    pool = Pool(PoolSettings(python=config.python, tiers=chosen))
+    pool = Pool(PoolSettings.with_more(args.preload, config.python))
     return pool if pool.usable else None
 
 

@@ -38,6 +38,12 @@ class PoolSettings:
     most_parked: int = 16
     warm_seconds: float = WARM_SECONDS
 
+    @classmethod
+    def with_more(cls, lines: list[str], python: str | None = None) -> PoolSettings:
+        """The usual tiers, each with these import statements on top."""
+        more = {name: (*known, *lines) for name, known in tiers.TIERS.items()}
+        return cls(python=python, tiers=more)
+
     def __post_init__(self) -> None:
         if not self.tiers:
             raise ConfigError("a pool needs at least one tier")

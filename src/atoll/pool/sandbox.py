@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from atoll.backends.native import NativePythonSandbox
 from atoll.backends.native.launch import greet, limits_of
+from atoll.context import Context
 from atoll.errors import ConfigError, SandboxLostError, UnsupportedError
 from atoll.policy import Capability, Isolation
 from atoll.pool.clone import clone
@@ -42,9 +43,13 @@ class PooledSandbox(NativePythonSandbox):
 
     async def fork(self) -> Self:
         """A live clone. Threads stay behind, and open files share their place with the first."""
+        return await self.fork_with(self._config)
+
+    async def fork_with(self, config: REPLConfig) -> Self:
+        """A live clone that calls other functions of the host's: those in `config`."""
         async with self._turn:
-            guest = await self._clone_of(await self._ensure())
-            return self._sibling(guest)
+            guest = await self._clone_of(await self._ensure(), config)
+            return self._sibling(guest, config)
 
     async def checkpoint(self) -> str:
         """Keep a clone that nothing runs in."""
@@ -84,17 +89,19 @@ class PooledSandbox(NativePythonSandbox):
         line = await self._pool.take(self._tier, limits)
         return await greet(line, self._config, self._context, self._shared, self.policy.env)
 
-    async def _clone_of(self, guest: Launched) -> Launched:
+    async def _clone_of(self, guest: Launched, config: REPLConfig | None = None) -> Launched:
         if not self._warm():
             which = "a host folder, mounts or another interpreter"
             raise UnsupportedError(self.backend, f"fork a session that has {which}")
-        return await clone(guest, self._config, self._context, self._shared)
+        return await clone(guest, config or self._config, self._context, self._shared)
 
     def _warm(self) -> bool:
         return self._level >= Isolation.JAILED and self._pool.suits(self._config)
 
-    def _sibling(self, guest: Launched) -> Self:
+    def _sibling(self, guest: Launched, config: REPLConfig) -> Self:
         """Another sandbox like this one, around the clone."""
         twin = copy.copy(self)
+        shared = config.context if isinstance(config.context, Context) else self._shared
         vars(twin).update(_guest=guest, _marks={}, _turn=asyncio.Lock(), _replies=Replies())
+        vars(twin).update(_config=config, _shared=shared)
         return twin

@@ -10,13 +10,11 @@ from atoll import state, statepipe
 from atoll.backends.native import interpreter, library
 from atoll.backends.native.launch import launch
 from atoll.config import REPLConfig
-from atoll.errors import ConfigError, SandboxClosedError, StateError
-from atoll.guest.rpc import MAX_MESSAGE_BYTES
+from atoll.errors import SandboxClosedError, StateError
 from atoll.jail import probe
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.replies import Replies
-from atoll.sandbox import BaseSandbox
-from atoll.types import Outcome
+from atoll.sandbox import BaseSandbox, check_code
 
 if TYPE_CHECKING:
     from atoll.availability import Availability
@@ -24,14 +22,6 @@ if TYPE_CHECKING:
     from atoll.types import SandboxResult
 
 STATE_TIMEOUT_MS = 30_000
-MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
-_SECURITY_EVENTS = {
-    Outcome.MEMORY: "memory_exhaustion",
-    Outcome.CPU: "cpu_exhaustion",
-    Outcome.TIMEOUT: "timeout",
-    Outcome.BROKEN: "protocol_violation",
-    Outcome.CRASHED: "crash",
-}
 
 
 class NativePythonSandbox(BaseSandbox):
@@ -82,7 +72,7 @@ class NativePythonSandbox(BaseSandbox):
     ) -> SandboxResult:
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
         limit = self._timeout(timeout_ms)
-        _check_code(code)
+        check_code(code)
         return await self._replies.once(key, lambda: self._execute(code, limit))
 
     async def _execute(self, code: str, limit: float) -> SandboxResult:
@@ -93,14 +83,12 @@ class NativePythonSandbox(BaseSandbox):
                 result = await guest.session.execute(code, limit, **self._facts())
             finally:
                 await self._bury(guest)
-        if result.kind in _SECURITY_EVENTS:
-            self.logger.log_security_event(_SECURITY_EVENTS[result.kind], error=result.error)
         self._log_execution_metrics(result)
         return result
 
     async def validate_code(self, code: str) -> bool:
         """Whether the code compiles in the guest's Python. Nothing of it runs."""
-        _check_code(code)
+        check_code(code)
         async with self._turn:
             guest = await self._ensure()
             try:
@@ -212,10 +200,3 @@ class NativePythonSandbox(BaseSandbox):
     def _timeout(self, timeout_ms: float | None) -> float:
         check_positive("timeout_ms", timeout_ms)
         return self._config.timeout_ms if timeout_ms is None else timeout_ms
-
-
-def _check_code(code: str) -> None:
-    if not isinstance(code, str):
-        raise ConfigError(f"code must be a str, not {type(code).__name__}")
-    if len(code) > MAX_CODE_LENGTH:
-        raise ConfigError(f"the code has {len(code):,} characters; pass data as context instead")

@@ -1,0 +1,178 @@
+"""Connections to the daemon: found, checked, and shared by all sandboxes of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from atoll.bridge import CallFailedError
+from atoll.errors import BackendUnavailableError, BusyError, SandboxError
+from atoll.wire.peer import Answer, Peer, credentials
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from atoll.wire.blobs import Gifts
+
+    OnLines = Callable[[str, list[str]], None]
+    OnCall = Callable[[str, dict[str, Any]], Awaitable[Any]]
+
+HINT = "Type: atoll daemon start"
+CONNECT_SECONDS = 2.0
+PING_SECONDS = 1.0
+IDLE_SECONDS = 5.0
+"""How long a connection without a sandbox is kept for the next one."""
+MAX_SANDBOXES = 128
+"""On one connection; the daemon allows twice as many."""
+
+
+class Link:
+    """One connection. Sandboxes have names on it that its client chooses."""
+
+    def __init__(self, sock: socket.socket, path: Path) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sandboxes: dict[str, tuple[OnLines, OnCall]] = {}
+        self._numbers = itertools.count(1)
+        self._users = 0
+        self._last_use: asyncio.TimerHandle | None = None
+        self.path = path
+        self.facts: dict[str, Any] = {}
+        self.peer = Peer(sock, self._serve, self._hear, lambda _: None)
+        weakref.finalize(self, sock.close)  # its loop may end without a word to us
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more sandbox may use it."""
+        return not self.peer.ended and self._users < MAX_SANDBOXES
+
+    def hold(self) -> str:
+        """A name for one more sandbox, until it is let go."""
+        self._users += 1
+        if self._last_use is not None:
+            self._last_use.cancel()
+            self._last_use = None
+        return str(next(self._numbers))
+
+    def register(self, session: str, on_lines: OnLines, on_call: OnCall) -> None:
+        """Hand what concerns a sandbox to these."""
+        self._sandboxes[session] = (on_lines, on_call)
+
+    def let_go(self, session: str) -> None:
+        """A sandbox is over; some time after the last one the connection is."""
+        self._sandboxes.pop(session, None)
+        self._users -= 1
+        if self._users == 0 and not self.peer.ended:
+            self._last_use = self._loop.call_later(IDLE_SECONDS, self.peer.end, "nobody uses it")
+
+    async def ping(self) -> dict[str, Any]:
+        """What the daemon says of itself; asked anew unless it was heard a moment ago."""
+        if not self.facts or self._loop.time() - self.peer.heard > PING_SECONDS:
+            answer = (await self.peer.call("ping", {})).value
+            if not isinstance(answer, dict):
+                raise SandboxError("the daemon's answer has no known shape")
+            self.facts = answer
+        return self.facts
+
+    async def _serve(self, method: str, params: dict[str, Any], _gifts: Gifts) -> Answer:
+        session = str(params.get("session"))
+        if session not in self._sandboxes:
+            raise SandboxError("no such sandbox here")
+        try:
+            return Answer(await self._sandboxes[session][1](method, params))
+        except CallFailedError as exc:
+            raise SandboxError(str(exc)) from None
+
+    def _hear(self, method: str, params: dict[str, Any]) -> None:
+        session = str(params.get("session"))
+        if method == "closing":
+            self.peer.end("the daemon was stopped, and the sandbox with it")
+        elif method == "lines" and session in self._sandboxes:
+            self._sandboxes[session][0](str(params.get("stream")), params.get("lines") or [])
+
+
+_links: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Link]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def shared(path: Path) -> Link:
+    """A connection of this event loop with room for one more sandbox."""
+    links = _links.setdefault(asyncio.get_running_loop(), [])
+    links[:] = [one for one in links if not one.peer.ended]
+    for link in links:
+        if link.path == path and link.has_room:
+            return link
+    link = await connect(path)
+    links.append(link)
+    return link
+
+
+async def connect(path: Path) -> Link:
+    """A connection to the daemon at `path`; BackendUnavailableError if none is there."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await _connect(sock, str(path))
+        _check_user(sock, path)
+        return Link(sock, path)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def ping(path: Path) -> dict[str, Any]:
+    """What the daemon at `path` says of itself, on the connection that a sandbox will use."""
+    try:
+        async with asyncio.timeout(PING_SECONDS):
+            link = await shared(path)
+            session = link.hold()
+            try:
+                return await link.ping()
+            finally:
+                link.let_go(session)
+    except TimeoutError:
+        raise _unavailable(f"the daemon at {path} does not answer") from None
+
+
+async def stats(path: Path) -> dict[str, Any]:
+    """What the daemon at `path` says of itself, on a connection of its own."""
+    try:
+        async with asyncio.timeout(PING_SECONDS):
+            link = await connect(path)
+            try:
+                return await link.ping()
+            finally:
+                link.peer.end("asked")
+    except TimeoutError:
+        raise _unavailable(f"the daemon at {path} does not answer") from None
+
+
+async def _connect(sock: socket.socket, path: str) -> None:
+    end = asyncio.get_running_loop().time() + CONNECT_SECONDS
+    while True:
+        try:
+            sock.connect(path)
+        except BlockingIOError:  # too many are waiting to be let in
+            if asyncio.get_running_loop().time() > end:
+                raise BusyError("the daemon takes no more connections now") from None
+            await asyncio.sleep(0.01)
+        except OSError as exc:
+            raise _unavailable(f"no daemon answers at {path}: {exc.strerror or exc}") from None
+        else:
+            return
+
+
+def _check_user(sock: socket.socket, path: Path) -> None:
+    """SECURITY: code and data go to a process of ours, whoever put a socket there."""
+    _, uid = credentials(sock)
+    if uid != os.geteuid():
+        raise _unavailable(f"{path} is of user {uid}, not of you")
+
+
+def _unavailable(reason: str) -> BackendUnavailableError:
+    return BackendUnavailableError("daemon", reason, HINT)

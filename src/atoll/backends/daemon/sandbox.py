@@ -1,0 +1,259 @@
+"""DaemonClientSandbox: a session that the daemon holds, used as if it were here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll import context as contexts
+from atoll.availability import Availability
+from atoll.backends.daemon import link as links
+from atoll.bridge import HostBridge
+from atoll.config import REPLConfig, daemon_socket
+from atoll.errors import AtollError, IsolationError, SandboxClosedError, SandboxError, VariableError
+from atoll.guest import rpc, values
+from atoll.policy import Capability, Isolation, check_positive
+from atoll.sandbox import BaseSandbox, check_code
+from atoll.wire import blobs, results, settings
+
+if TYPE_CHECKING:
+    from atoll.backends.daemon.link import Link
+    from atoll.types import SandboxResult
+    from atoll.wire.peer import Answer
+
+
+class DaemonClientSandbox(BaseSandbox):
+    """A sandbox in the daemon. With `keep`, it outlives this process: whoever has `token` finds it.
+
+    A sandbox made with a `token` is that session; initialize() attaches to it as it is.
+    """
+
+    backend: ClassVar[str] = "daemon"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
+
+    def __init__(
+        self, config: REPLConfig | None = None, *, keep: bool = False, token: str | None = None
+    ) -> None:
+        self._config = config or REPLConfig(backend="daemon")
+        super().__init__(self._config.policy, self._config.workspace, self._config.logger)
+        self._keep, self.token = keep, token
+        self._link: Link | None = None
+        self._session = ""
+        self._level = Isolation.NONE
+        self._bridge: HostBridge | None = None
+        self._failure: Exception | None = None
+        self._context: Any = None
+        self.context_is_shared = False
+
+    @classmethod
+    async def availability(cls, config: REPLConfig) -> Availability:  # noqa: ARG003 - as asked
+        """Whether a daemon answers, and how strong its sandboxes are. One stat if there is none."""
+        path = daemon_socket()
+        try:
+            os.stat(path)
+            facts = await links.ping(path)
+        except OSError:
+            reason = f"no daemon runs at {path}"
+            return Availability(usable=False, reason=reason, hint=links.HINT)
+        except AtollError as exc:
+            return Availability(usable=False, reason=str(exc), hint=links.HINT)
+        if facts.get("isolation") not in Isolation.__members__:
+            return Availability(usable=False, reason=str(facts.get("reason")), hint="atoll doctor")
+        return Availability(
+            usable=True,
+            isolation=Isolation[facts["isolation"]],
+            limits={"all": "as in the ring that the daemon uses"},
+            details={"socket": str(path), "pid": str(facts.get("pid"))},
+        )
+
+    @property
+    def isolation(self) -> Isolation:
+        """The level that this sandbox really has, by the daemon's word."""
+        return self._level
+
+    async def initialize(self, context: Any = None) -> None:
+        """Open a session with `context`, or attach to that of the token. Again: start afresh."""
+        if self._link is not None and self._session and not self._link.peer.ended:
+            await self._begin(context, {})
+            return
+        attach = self.token is not None and not self._keep
+        self._leave()
+        link = self._link = await links.shared(daemon_socket())
+        session = self._session = link.hold()
+        try:
+            if attach:
+                self._adopt(await self._call("attach", {"token": self.token}))
+            else:
+                extra = {"config": settings.to_wire(self._config), "keep": self._keep}
+                await self._begin(context, extra)
+        except BaseException:
+            link.peer.notify("forget", {"session": session})
+            self._leave()
+            raise
+
+    async def execute(
+        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
+    ) -> SandboxResult:
+        """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
+        check_positive("timeout_ms", timeout_ms)
+        check_code(code)
+        self._failure = None
+        self.logger.log_execution_start("python", self.policy, code)
+        params = {"code": code, "timeout_ms": timeout_ms, "key": key}
+        answer = await self._call("execute", params)
+        beside = blobs.read(answer.gifts.take()) if answer.gifts else b""
+        result = results.from_wire(answer.value["result"], beside)
+        self._check_level(result.isolation)
+        self._log_execution_metrics(result)
+        if self._failure is not None:
+            raise self._failure
+        return result
+
+    async def validate_code(self, code: str) -> bool:
+        """Whether the code compiles in the guest's Python. Nothing of it runs."""
+        check_code(code)
+        return (await self._call("validate", {"code": code})).value["valid"] is True
+
+    async def get_variable(self, name: str, default: Any = None) -> Any:
+        """A guest variable as a plain value; VariableError if it has none."""
+        try:
+            answer = (await self._call("get_variable", {"name": name})).value
+            return values.decode(answer["value"]) if answer["found"] else default
+        except (ValueError, RecursionError) as exc:
+            raise VariableError(name, str(exc)) from None
+
+    async def cancel(self) -> None:
+        """Interrupt the running cell; one that will not be interrupted is killed."""
+        if self._link is not None and self._session and not self._link.peer.ended:
+            await self._call("cancel", {})
+
+    async def fork(self) -> DaemonClientSandbox:
+        """A live clone, on the same connection."""
+        if self._link is None or not self._session:
+            raise _closed()
+        twin = DaemonClientSandbox(self._config)
+        twin._link, twin._session = self._link, self._link.hold()
+        twin._context = self._context
+        try:
+            twin._adopt(await self._call("fork", {"twin": twin._session}))
+        except BaseException:
+            self._link.peer.notify("forget", {"session": twin._session})
+            twin._leave()
+            raise
+        return twin
+
+    async def checkpoint(self) -> str:
+        """Keep the session as it is now; the mark to roll back to."""
+        return str((await self._call("checkpoint", {})).value["mark"])
+
+    async def rollback(self, mark: str) -> None:
+        """Be again as at the mark."""
+        await self._call("rollback", {"mark": mark})
+
+    async def branches(self) -> tuple[str, ...]:
+        """The marks that are kept, oldest first."""
+        return tuple((await self._call("branches", {})).value["marks"])
+
+    async def save(self) -> bytes:
+        """Variables and files as bytes."""
+        answer = await self._call("save", {})
+        return await asyncio.to_thread(blobs.read, answer.gifts.take())
+
+    async def destroy(self) -> None:
+        """End the session and everything that it started."""
+        link, session = self._link, self._session
+        if link is None or not session:
+            return
+        self._session = ""  # whoever calls from now on finds it closed
+        try:
+            await link.peer.call("destroy", {"session": session})
+        except SandboxError:
+            pass  # it has ended already, or the daemon has
+        finally:
+            self._session = session
+            self._leave()
+
+    async def detach(self) -> None:
+        """Leave a kept session to whoever has its token."""
+        self._leave()
+
+    async def _begin(self, context: Any, extra: dict[str, Any]) -> None:
+        """Ask for a session with `context`, which is passed as a memory file if it is large."""
+        shared = await _share(context)
+        params, fds = dict(extra), list[int]()
+        if shared is not None:
+            params["context"] = shared.describe()
+            fds.append(os.dup(shared.fd))
+        elif context is not None:
+            params["context"] = {"value": values.encode(context)}
+        if extra and self._config.state is not None:
+            params["state"] = True
+            fds.append(blobs.write(self._config.state))
+        self._context = context if shared is None else shared
+        self._adopt(await self._call("initialize", params, fds))
+
+    def _adopt(self, answer: Answer) -> None:
+        assert self._link is not None
+        self._level = Isolation[answer.value["isolation"]]
+        self._check_level(self._level)
+        self.context_is_shared = answer.value["context_shared"] is True
+        self.token = answer.value.get("token", self.token)
+        self._bridge = self._bridge or HostBridge(self._config, self._context_value)
+        self._link.register(self._session, self._on_lines, self._bridge.handle)
+
+    def _context_value(self) -> Any:
+        """What a handler is given as the context: the caller's own, which was never sent back."""
+        shared = isinstance(self._context, contexts.Context)
+        return self._context.value if shared else self._context
+
+    def _check_level(self, level: Isolation | None) -> None:
+        """Fail closed where the daemon's sandboxes are weaker than asked."""
+        least = self._config.min_isolation
+        least = Isolation.JAILED if least is None else least
+        if level is None or level < least:
+            have = "nothing" if level is None else level.name.lower()
+            raise IsolationError("daemon", f"{least.name.lower()} was asked for; it offers {have}")
+
+    async def _call(
+        self, method: str, params: dict[str, Any], fds: list[int] | None = None
+    ) -> Answer:
+        if self._link is None or not self._session:
+            raise _closed()
+        try:
+            return await self._link.peer.call(method, {**params, "session": self._session}, fds)
+        except rpc.MessageTooLargeError as exc:
+            raise SandboxError(str(exc)) from None
+
+    def _on_lines(self, stream: str, lines: list[str]) -> None:
+        callback = self._config.on_stdout if stream == "stdout" else self._config.on_stderr
+        for line in lines:
+            if callback is None or self._failure is not None:
+                return
+            try:
+                callback(line)
+            except Exception as exc:  # noqa: BLE001 - a caller's callback; raised at the end
+                self._failure = exc
+
+    def _leave(self) -> None:
+        """Use the connection no more."""
+        if self._link is not None and self._session:
+            self._link.let_go(self._session)
+        self._link, self._session = None, ""
+        if self._bridge is not None:
+            self._bridge.close()
+            self._bridge = None
+        self._context = None
+
+
+def _closed() -> SandboxClosedError:
+    return SandboxClosedError("the sandbox is not open: initialize() it first")
+
+
+async def _share(context: Any) -> contexts.Context | None:
+    """A memory file for what is large; in a thread only if that takes time."""
+    if context is None or isinstance(context, contexts.Context):
+        return context
+    if isinstance(context, str) and len(context) <= contexts.INLINE_LIMIT:
+        return None
+    return await asyncio.to_thread(contexts.share, context)

@@ -1,0 +1,304 @@
+"""The daemon's methods: what a client can ask for, one function each."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from atoll.context import Context
+from atoll.daemon.gate import CancelledInQueueError
+from atoll.daemon.voice import Voice
+from atoll.errors import ConfigError
+from atoll.guest import values
+from atoll.log import SandboxLogger
+from atoll.policy import Capability, check_positive
+from atoll.types import Outcome, SandboxResult
+from atoll.wire import blobs, results, settings
+from atoll.wire.peer import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from atoll.config import REPLConfig
+    from atoll.daemon.connection import Connection
+    from atoll.daemon.gate import Gate, Slot
+    from atoll.daemon.sessions import Session
+    from atoll.daemon.table import SessionTable
+    from atoll.sandbox import BaseSandbox
+
+    Method = Callable[["Connection", dict[str, Any], blobs.Gifts], Awaitable[Answer]]
+
+MAX_STATE_BYTES = 64 << 20
+MAX_KEY = 200
+_MISSING = object()
+_QUIET = SandboxLogger(lambda _event: None)  # the client keeps the log of its executions
+
+
+class Dispatch:
+    """Carries out requests on sessions."""
+
+    def __init__(self, table: SessionTable, gate: Gate) -> None:
+        self._table, self._gate = table, gate
+        self.executions = 0
+        self.methods: dict[str, Method] = {
+            "initialize": self._initialize,
+            "attach": self._attach,
+            "execute": self._execute,
+            "cancel": self._cancel,
+            "get_variable": self._get_variable,
+            "validate": self._validate,
+            "fork": self._fork,
+            "checkpoint": self._checkpoint,
+            "rollback": self._rollback,
+            "branches": self._branches,
+            "save": self._save,
+            "destroy": self._destroy,
+        }
+
+    async def _initialize(
+        self, client: Connection, params: dict[str, Any], gifts: blobs.Gifts
+    ) -> Answer:
+        if client.knows(params.get("session")):
+            return await self._restart(client, params, gifts)
+        with client.room_for(params.get("session")) as name:
+            voice = Voice()
+            data = _mapping(params, "config")
+            config = settings.from_wire(data, logger=_QUIET, **voice.functions(data))
+            config = _with_context(config, voice, params, gifts)
+            if params.get("state") is True:
+                config = dataclasses.replace(
+                    config, state=blobs.read(gifts.take(), MAX_STATE_BYTES)
+                )
+            session = await self._open(client, name, config, voice)
+        answer = _describe(session)
+        if params.get("keep") is True:
+            answer.value["token"] = self._table.keep(session)
+        return answer
+
+    async def _open(
+        self,
+        client: Connection,
+        name: str,
+        config: REPLConfig,
+        voice: Voice,
+        box: BaseSandbox | None = None,
+    ) -> Session:
+        session = await self._table.open(config, voice, box)
+        if client.peer.ended:
+            await self._table.end(session)
+        client.add(name, session)
+        return session
+
+    async def _restart(
+        self, client: Connection, params: dict[str, Any], gifts: blobs.Gifts
+    ) -> Answer:
+        name, session = client.session(params)
+        blank = dataclasses.replace(session.config, context=None, state=None)
+        config = _with_context(blank, session.voice, params, gifts)
+        session.voice.speak_to(client.peer, name, None)
+        await session.restart(config)
+        return _describe(session)
+
+    async def _attach(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        session = self._table.attach(_text(params, "token"))
+        with client.room_for(params.get("session")) as name:
+            async with session.in_turn():
+                client.add(name, session)
+                return _describe(session)
+
+    async def _execute(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        name, session = client.session(params)
+        code, key, limit = _text(params, "code"), params.get("key"), params.get("timeout_ms")
+        check_positive("timeout_ms", limit)
+        if key is not None and (not isinstance(key, str) or len(key) > MAX_KEY):
+            raise ConfigError(f"a key is a text of at most {MAX_KEY} characters")
+
+        async def run() -> SandboxResult:
+            async with session.in_turn() as box:
+                try:
+                    async with self._gate.slot(session.waiter) as slot:
+                        return await self._run(session, box, (client, name, slot), code, limit)
+                except CancelledInQueueError:
+                    return _never_run(session, box)
+
+        plain, beside = results.to_wire(await session.replies.once(key, run))
+        return Answer({"result": plain}, blobs.Gifts([blobs.write(beside)] if beside else []))
+
+    async def _run(
+        self,
+        session: Session,
+        box: BaseSandbox,
+        listener: tuple[Connection, str, Slot],
+        code: str,
+        limit: float | None,
+    ) -> SandboxResult:
+        client, name, slot = listener
+        session.voice.speak_to(client.peer, name, slot)
+        self.executions += 1
+        result = await box.execute(code, timeout_ms=limit)
+        session.voice.flush()
+        session.memory = result.memory_used_bytes or 0
+        return result
+
+    async def _cancel(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        _, session = client.session(params)
+        await session.cancel()
+        return Answer(None)
+
+    async def _get_variable(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        name, (_, session) = _text(params, "name"), client.session(params)
+        async with session.in_turn() as box:
+            value = await box.get_variable(name, _MISSING)
+        if value is _MISSING:
+            return Answer({"found": False})
+        return Answer({"found": True, "value": values.encode(value)})
+
+    async def _validate(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        code, (_, session) = _text(params, "code"), client.session(params)
+        async with session.in_turn() as box:
+            return Answer({"valid": await box.validate_code(code)})
+
+    async def _fork(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        _, session = client.session(params)
+        with client.room_for(params.get("twin")) as name:
+            voice, functions = session.voice.twin()
+            config = dataclasses.replace(session.config, **functions)
+            if isinstance(config.context, Context):
+                config = dataclasses.replace(config, context=config.context.dup())
+            async with session.in_turn() as box:
+                twin = await _fork(box, config)
+            try:
+                clone = await self._open(client, name, config, voice, twin)
+            except BaseException:
+                await twin.destroy()
+                raise
+        return _describe(clone)
+
+    async def _checkpoint(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        _, session = client.session(params)
+        async with session.in_turn() as box:
+            mark = await box.checkpoint()
+            session.has_marks()
+            return Answer({"mark": mark})
+
+    async def _rollback(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        mark, (_, session) = _text(params, "mark"), client.session(params)
+        async with session.in_turn() as box:
+            await box.rollback(mark)
+        return Answer(None)
+
+    async def _branches(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        _, session = client.session(params)
+        async with session.in_turn() as box:
+            return Answer({"marks": list(await box.branches())})
+
+    async def _save(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        _, session = client.session(params)
+        async with session.in_turn() as box:
+            blob = await box.save()
+        fd = await asyncio.to_thread(blobs.write, blob)
+        return Answer({}, blobs.Gifts([fd]))
+
+    async def _destroy(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        name, session = client.session(params)
+        client.remove(name)
+        await self._table.end(session)
+        return Answer(None)
+
+    async def forget(self, client: Connection, name: Any) -> None:
+        """End a session that its client no longer wants to hear of."""
+        if client.knows(name):
+            await self._destroy(client, {"session": name}, blobs.Gifts())
+
+
+class _ForkWith(Protocol):
+    """A sandbox whose clone can be given functions of its own."""
+
+    async def fork_with(self, config: REPLConfig) -> BaseSandbox:
+        """A live clone that calls the functions in `config`."""
+        ...
+
+
+async def _fork(box: BaseSandbox, config: REPLConfig) -> BaseSandbox:
+    if Capability.FORK not in box.capabilities:
+        return await box.fork()  # which says that it cannot
+    return await cast("_ForkWith", box).fork_with(config)
+
+
+def _never_run(session: Session, box: BaseSandbox) -> SandboxResult:
+    folder = session.config.workspace
+    return SandboxResult(
+        kind=Outcome.CANCELLED,
+        error="KeyboardInterrupt: the execution was cancelled",
+        error_type="KeyboardInterrupt",
+        exit_code=130,
+        workspace_path=None if folder is None else str(folder),
+        isolation=box.isolation,
+    )
+
+
+def _describe(session: Session) -> Answer:
+    box = session.box
+    assert box is not None
+    shared = bool(getattr(box, "context_is_shared", False))
+    return Answer({"isolation": box.isolation.name, "context_shared": shared})
+
+
+def _with_context(
+    config: REPLConfig, voice: Voice, params: dict[str, Any], gifts: blobs.Gifts
+) -> REPLConfig:
+    """With the context that a request brings: in it, or in a memory file beside it."""
+    if params.get("context") is None:
+        return config
+    source = _mapping(params, "context")
+    if "value" in source:
+        voice.context = context = _decode(source["value"])
+    else:
+        context = blobs.adopt_context(source, gifts.take())
+        voice.context = object()
+        context.keep(voice.context)  # the client has it: it need not be read here
+    return dataclasses.replace(config, context=context)
+
+
+def _decode(value: Any) -> Any:
+    try:
+        return values.decode(value)
+    except (ValueError, RecursionError) as exc:
+        raise ConfigError(f"not a value: {exc}") from None
+
+
+def _text(params: dict[str, Any], name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a text")
+    return value
+
+
+def _mapping(params: dict[str, Any], name: str) -> dict[str, Any]:
+    value = params.get(name)
+    if not isinstance(value, dict):
+        raise ConfigError(f"{name} must be an object")
+    return value

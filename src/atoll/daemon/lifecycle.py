@@ -1,0 +1,114 @@
+"""A daemon seen from outside: started so that it outlives us, asked, stopped, its log read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from atoll.backends.daemon import link
+from atoll.daemon.paths import AlreadyRunningError
+from atoll.daemon.process import READY
+from atoll.errors import AtollError, BackendUnavailableError, SandboxStartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from atoll.daemon.limits import DaemonLimits
+    from atoll.daemon.paths import Place
+
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+_PAUSE_SECONDS = 0.02
+
+
+def start(
+    place: Place,
+    limits: DaemonLimits,
+    on_wait: Callable[[], None] = lambda: None,
+    preload: Sequence[str] = (),
+) -> int:
+    """Start a daemon that lives on; its pid. `on_wait` is called if it takes more than a second."""
+    if place.claimed():
+        raise AlreadyRunningError(f"a daemon runs already at {place.socket}")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "atoll.daemon.process", *_arguments(place, limits, preload)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        if not _readable(process.stdout.fileno(), 1.0):
+            on_wait()
+        if not _readable(process.stdout.fileno(), START_SECONDS):
+            process.kill()
+            process.wait()
+            raise SandboxStartError("daemon", f"no answer within {START_SECONDS:g} s")
+        if process.stdout.read(len(READY)) != READY.encode():
+            reason = process.stderr.read().decode("utf-8", "replace").strip()
+            process.wait()
+            if place.claimed():  # another one was a moment faster
+                raise AlreadyRunningError(f"a daemon runs already at {place.socket}")
+            raise SandboxStartError("daemon", reason or f"it ended; see {place.log}")
+    process.returncode = 0  # it is not ours to wait for
+    return process.pid
+
+
+def status(place: Place) -> dict[str, Any] | None:
+    """What the daemon says of itself; None if none runs."""
+    if not place.claimed():
+        return None
+    try:
+        return asyncio.run(link.stats(place.socket))
+    except BackendUnavailableError:
+        if not place.claimed():
+            return None
+        raise
+
+
+def stop(place: Place) -> dict[str, Any] | None:
+    """End the daemon and wait until it is gone; what it said of itself before, None if none ran."""
+    facts = status(place)
+    if facts is None:
+        return None
+    os.kill(facts["pid"], signal.SIGTERM)
+    end = time.monotonic() + STOP_SECONDS
+    while place.claimed():
+        if time.monotonic() > end:
+            raise AtollError(f"the daemon (pid {facts['pid']}) does not end: see {place.log}")
+        time.sleep(_PAUSE_SECONDS)
+    return facts
+
+
+def log_lines(place: Place, count: int, *, follow: bool) -> Iterator[str]:
+    """The last lines of the log, and with `follow` the next ones for ever."""
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(place.log.open(encoding="utf-8", errors="replace"))
+        yield from file.readlines()[-count:]
+        while follow:
+            if line := file.readline():
+                yield line
+            elif place.log.exists() and os.fstat(file.fileno()).st_ino != place.log.stat().st_ino:
+                file = stack.enter_context(place.log.open(encoding="utf-8", errors="replace"))
+            else:
+                time.sleep(0.2)
+
+
+def _arguments(place: Place, limits: DaemonLimits, preload: Sequence[str]) -> list[str]:
+    bounds = json.dumps(dataclasses.asdict(limits))
+    return [str(place.socket), bounds, json.dumps(list(preload))]
+
+
+def _readable(fd: int, seconds: float) -> bool:
+    return bool(select.select([fd], [], [], seconds)[0])

@@ -1,0 +1,124 @@
+"""The daemon as a process: takes its place, serves until it is told to stop, leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.paths import Place
+from atoll.daemon.server import DaemonServer
+from atoll.daemon.sessions import Shelf
+from atoll.errors import AtollError
+from atoll.pool import Pool, PoolSettings
+from atoll.state import describe_state
+from atoll.store import SqliteStateStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from io import TextIOWrapper
+
+LOG_BYTES = 1 << 20
+READY = "ready"
+_LOG = logging.getLogger("atoll.daemon")
+
+
+async def serve(
+    place: Place,
+    limits: DaemonLimits,
+    on_ready: Callable[[], None],
+    settings: PoolSettings | None = None,
+) -> None:
+    """Be the daemon of this place until SIGTERM or SIGINT."""
+    place.prepare()
+    lock = place.claim()
+    try:
+        with _logging_to(place.log):
+            async with Pool(settings) as pool:
+                await _serve(place, limits, on_ready, pool)
+    finally:
+        place.socket.unlink(missing_ok=True)
+        os.close(lock)
+
+
+async def _serve(
+    place: Place, limits: DaemonLimits, on_ready: Callable[[], None], pool: Pool
+) -> None:
+    _allow_descriptors()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    store = SqliteStateStore(place.states, limits.keep_seconds, limits.store_bytes)
+    shelf = Shelf(store=store, left_out=lambda blob: describe_state(blob).left_out)
+    server = DaemonServer(pool.open, shelf, limits, pool.stats)
+    await server.start(place.listen())
+    _LOG.info("started with pid %d", os.getpid())
+    on_ready()
+    await stop.wait()
+    place.socket.unlink(missing_ok=True)
+    _LOG.info("stopped; %d sessions ended with it", await server.stop())
+    store.close()
+
+
+def _allow_descriptors() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class _PrivateFile(RotatingFileHandler):
+    """A log that only its user may read, and that does not grow for ever."""
+
+    def _open(self) -> TextIOWrapper:
+        def private(path: str, flags: int) -> int:
+            return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+        return open(self.baseFilename, "a", encoding="utf-8", opener=private)
+
+
+@contextlib.contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    """SECURITY: what goes there holds no code, no output, no variable and no token."""
+    handler = _PrivateFile(path, maxBytes=LOG_BYTES, backupCount=1)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    _LOG.addHandler(handler)
+    _LOG.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _LOG.removeHandler(handler)
+        handler.close()
+
+
+def main() -> int:
+    """`python -m atoll.daemon.process SOCKET LIMITS PRELOAD`: what `atoll daemon start` starts."""
+    os.chdir("/")
+    try:
+        place, limits = Place(Path(sys.argv[1])), DaemonLimits(**json.loads(sys.argv[2]))
+        settings = PoolSettings.with_more(json.loads(sys.argv[3]))
+        asyncio.run(serve(place, limits, _say_ready, settings))
+    except (AtollError, OSError) as exc:
+        print(exc, file=sys.stderr)  # noqa: T201 - whoever starts us reads it
+        return 1
+    return 0
+
+
+def _say_ready() -> None:
+    """Tell whoever started us, and let go of its pipes."""
+    os.write(1, READY.encode())
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    os.close(null)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

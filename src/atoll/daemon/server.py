@@ -1,0 +1,218 @@
+"""The daemon's server: takes connections of its own user, and hands their requests on.
+
+listener ─▶ peer (uid checked) ─▶ dispatch ─▶ session ─▶ sandbox, from whatever opens them
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from atoll import __version__
+from atoll.config import REPLConfig
+from atoll.daemon import visitors
+from atoll.daemon.connection import Connection
+from atoll.daemon.dispatch import Dispatch
+from atoll.daemon.gate import Gate
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.table import SessionTable
+from atoll.errors import AtollError, SandboxError
+from atoll.wire.peer import Answer, Peer
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Coroutine
+
+    from atoll.daemon.sessions import Opener, Shelf
+    from atoll.policy import Isolation
+    from atoll.wire.blobs import Gifts
+
+STOP_SECONDS = 5
+ACCEPT_AT_ONCE = 32
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_LOG = logging.getLogger("atoll.daemon")
+
+
+class DaemonServer:
+    """Holds sandboxes for clients. How a sandbox comes to be is the opener's business."""
+
+    def __init__(
+        self,
+        opener: Opener,
+        shelf: Shelf,
+        limits: DaemonLimits | None = None,
+        pool_stats: Callable[[], dict[str, dict[str, Any]]] = dict,
+    ) -> None:
+        self._limits = limits or DaemonLimits()
+        self._pool_stats = pool_stats
+        self._opener = opener
+        self._table = SessionTable(opener, shelf, self._limits)
+        self._gate = Gate(self._limits.max_running, self._limits.max_queue)
+        self._dispatch = Dispatch(self._table, self._gate)
+        self._connections: set[Connection] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        self._listener: socket.socket | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._started = time.monotonic()
+        self._level: Isolation | None = None
+        self._why_not = ""
+
+    async def start(self, listener: socket.socket) -> None:
+        """Try out that sandboxes can be opened, then take connections."""
+        await self._try_out()
+        listener.setblocking(False)
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def stop(self) -> int:
+        """Take no more, tell the clients, end every session; how many there were."""
+        loop = asyncio.get_running_loop()
+        if self._listener is not None:
+            loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+        for client in list(self._connections):
+            client.peer.notify("closing", {})
+        if self._watching is not None:
+            self._watching.cancel()
+        ended = self._table.count
+        for client in list(self._connections):
+            client.peer.end("the daemon is stopped")
+        self._spawn(self._table.end_all())
+        await asyncio.wait(self._background, timeout=STOP_SECONDS)
+        return ended
+
+    def stats(self) -> dict[str, Any]:
+        """Totals: nothing that tells of one client to another."""
+        return {
+            "pid": os.getpid(),
+            "version": __version__,
+            "isolation": None if self._level is None else self._level.name,
+            "reason": self._why_not,
+            "uptime_seconds": round(time.monotonic() - self._started, 3),
+            "connections": len(self._connections),
+            "sessions": self._table.count,
+            "live": self._table.live,
+            "executions": self._dispatch.executions,
+            "executing": self._gate.running,
+            "queued": self._gate.waiting,
+            "pool": self._pool_stats(),
+        }
+
+    async def _try_out(self) -> None:
+        """Open one sandbox: it says how strong they are, and the next ones come faster."""
+        try:
+            box = await self._opener(REPLConfig())
+        except AtollError as exc:
+            self._why_not = str(exc)
+            _LOG.warning("no sandbox can be opened: %s", exc)
+            return
+        self._level = box.isolation
+        await box.destroy()
+
+    def _accept(self) -> None:
+        """Let in whoever waits, a few at a time."""
+        assert self._listener is not None
+        for _ in range(ACCEPT_AT_ONCE):
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as exc:
+                if exc.errno in _NO_ROOM:
+                    self._pause()
+                    return
+                raise
+            self._examine(sock)
+
+    def _examine(self, sock: socket.socket) -> None:
+        try:
+            if len(self._connections) >= self._limits.max_connections:
+                raise visitors.RefusedError("there are too many")  # noqa: TRY301
+            process = visitors.examine(sock)
+        except visitors.RefusedError as exc:
+            _LOG.warning("refused a connection: %s", exc)
+            sock.close()
+        else:
+            self._welcome(sock, process)
+
+    def _pause(self) -> None:
+        """No descriptor is left: leave newcomers waiting for a while instead of spinning."""
+        assert self._listener is not None
+        loop, listener = asyncio.get_running_loop(), self._listener
+        loop.remove_reader(listener.fileno())
+
+        def listen_again() -> None:
+            if listener.fileno() >= 0:
+                loop.add_reader(listener.fileno(), self._accept)
+
+        loop.call_later(0.1, listen_again)
+
+    def _welcome(self, sock: socket.socket, process: int) -> None:
+        client = Connection(self._limits.max_sessions_per_connection)
+
+        async def serve(method: str, params: dict[str, Any], gifts: Gifts) -> Answer:
+            return await self._answer(client, method, params, gifts)
+
+        self._connections.add(client)
+
+        def hear(method: str, params: dict[str, Any]) -> None:
+            if method == "forget":
+                self._spawn(self._dispatch.forget(client, params.get("session")))
+
+        def farewell(why: str) -> None:
+            loop.remove_reader(process)
+            os.close(process)
+            self._farewell(client, why)
+
+        loop = asyncio.get_running_loop()
+        client.peer = Peer(sock, serve, hear, farewell)
+        # A fork of the client holds a copy of its socket, so its end is not the client's end.
+        loop.add_reader(process, client.peer.end, "it has gone")
+
+    def _farewell(self, client: Connection, why: str) -> None:
+        self._connections.discard(client)
+        if "gone" not in why:
+            _LOG.warning("dropped a client: %s", why)
+        for session in client.remove_all():
+            if session.digest is None:
+                self._spawn(self._table.end(session))
+
+    async def _answer(
+        self, client: Connection, method: str, params: dict[str, Any], gifts: Gifts
+    ) -> Answer:
+        if method in ("ping", "stats"):
+            return Answer(self.stats())
+        carry_out = self._dispatch.methods.get(method)
+        if carry_out is None:
+            raise SandboxError(f"the daemon has no method {method[:100]!r}")
+        try:
+            return await carry_out(client, params, gifts)
+        except AtollError:
+            raise
+        except Exception as exc:
+            where = "".join(traceback.format_tb(exc.__traceback__))  # its text may be a guest's
+            _LOG.error("%s failed: %s\n%s", method, type(exc).__name__, where)
+            raise SandboxError(f"the daemon failed: {type(exc).__name__}") from exc
+
+    async def _watch(self) -> None:
+        """Drop clients whose messages never end; look after idle sessions."""
+        pause = min(5.0, max(0.05, self._limits.idle_seconds / 4))
+        while True:
+            await asyncio.sleep(pause)
+            for client in list(self._connections):
+                if client.peer.stuck(self._limits.message_seconds):
+                    client.peer.end("its message took too long")
+            with contextlib.suppress(AtollError):
+                await self._table.sweep()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)

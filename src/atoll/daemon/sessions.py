@@ -1,0 +1,201 @@
+"""One session: a sandbox that clients use, put aside when it is idle and brought back when not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Awaitable, Callable, Collection
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from atoll.daemon.gate import Waiter
+from atoll.errors import SandboxClosedError, SandboxError, SandboxLostError
+from atoll.policy import Capability
+from atoll.replies import Replies
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from atoll.config import REPLConfig
+    from atoll.daemon.voice import Voice
+    from atoll.sandbox import BaseSandbox
+
+Opener = Callable[["REPLConfig"], Awaitable["BaseSandbox"]]
+LeftOut = Callable[[bytes], Collection[str]]
+T = TypeVar("T")
+
+
+class StateStore(Protocol):
+    """Where sessions that are put aside lie."""
+
+    def put(self, session_id: str, blob: bytes) -> None:
+        """Keep a session's state."""
+
+    def get(self, session_id: str) -> bytes | None:
+        """A session's state; None if there is none, or none any more."""
+        ...
+
+    def delete(self, session_id: str) -> None:
+        """Forget a session's state."""
+
+    def sweep(self) -> object:
+        """Forget what has been kept for too long."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """Where sessions are put aside, and how a saved one is asked which names it lacks."""
+
+    store: StateStore
+    left_out: LeftOut = lambda _blob: ()
+
+
+class Session:
+    """A sandbox and what the daemon knows of it. Calls run one after the other."""
+
+    def __init__(
+        self, ident: str, config: REPLConfig, voice: Voice, opener: Opener, shelf: Shelf
+    ) -> None:
+        self.ident, self.config, self.voice = ident, config, voice
+        self._opener, self._shelf = opener, shelf
+        self._turn = asyncio.Lock()
+        self._users = 0
+        self._marks = False
+        self._cannot_be_saved = False
+        self._over = ""
+        self.box: BaseSandbox | None = None
+        self.replies = Replies()
+        self.waiter = Waiter()
+        self.used = time.monotonic()
+        self.memory = 0
+        self.digest: bytes | None = None
+        """Of the token that leads to it, if it is to outlive its connection."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs in it, or waits to."""
+        return self._users == 0
+
+    @property
+    def live(self) -> bool:
+        """Whether it takes memory."""
+        return self.box is not None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return bool(self._over)
+
+    @property
+    def can_be_put_aside(self) -> bool:
+        """Whether nothing of it would be lost by that."""
+        able = self.box is not None and Capability.SAVE in self.box.capabilities
+        return able and self.idle and not self._marks and not self._cannot_be_saved
+
+    @contextlib.asynccontextmanager
+    async def in_turn(self) -> AsyncIterator[BaseSandbox]:
+        """The sandbox, brought back if need be, for one call at a time."""
+        self._users += 1
+        try:
+            async with self._turn:
+                self._require_open()
+                yield await self._revive()
+        finally:
+            self._users -= 1
+            self.used = time.monotonic()
+
+    async def start(self, box: BaseSandbox | None = None) -> BaseSandbox:
+        """Open the sandbox, or take one over that is open."""
+        self.box = box or await self._opener(self.config)
+        if self.config.state is not None:  # it need not be held twice
+            self.config = dataclasses.replace(self.config, state=None)
+        return self.box
+
+    async def restart(self, config: REPLConfig) -> BaseSandbox:
+        """Throw the state away and start afresh, with the context in `config`."""
+        self._users += 1
+        try:
+            async with self._turn:
+                self._require_open()
+                self.config = config
+                if self.box is None:
+                    await asyncio.to_thread(self._shelf.store.delete, self.ident)
+                    await self.start()
+                else:
+                    await self.box.initialize(config.context)
+                self._marks = self._cannot_be_saved = False
+                assert self.box is not None
+                return self.box
+        finally:
+            self._users -= 1
+            self.used = time.monotonic()
+
+    def has_marks(self) -> None:
+        """A checkpoint was made: a saved state would not hold it."""
+        self._marks = True
+
+    async def cancel(self) -> None:
+        """Interrupt what runs; what waits for its turn will not run."""
+        self.waiter.cancel()
+        if self.box is not None:
+            await self.box.cancel()
+
+    async def put_aside(self) -> bool:
+        """Save it and let its memory go; False if something of it would be lost."""
+        if not self.can_be_put_aside or self._turn.locked():
+            return False
+        async with self._turn:
+            box = self.box
+            assert box is not None
+            try:
+                blob = await box.save()
+            except SandboxError:
+                self._cannot_be_saved = True
+                return False
+            if self._shelf.left_out(blob):
+                self._cannot_be_saved = True
+                return False
+            await asyncio.to_thread(self._shelf.store.put, self.ident, blob)
+            self.box, self.memory = None, 0
+            await box.destroy()
+            if self.over:  # it was ended meanwhile
+                await asyncio.to_thread(self._shelf.store.delete, self.ident)
+            return True
+
+    async def end(self, why: str = "the sandbox has been destroyed") -> None:
+        """Let go of everything; later calls are told why."""
+        if self.over:
+            return
+        self._over = why
+        self.waiter.cancel()
+        box, self.box = self.box, None
+        if box is not None:
+            await box.destroy()
+        else:
+            await asyncio.to_thread(self._shelf.store.delete, self.ident)
+
+    async def expire(self, why: str) -> None:
+        """End it, as nobody used it: a later call finds it lost."""
+        await self.end(f"lost: {why}")
+
+    async def _revive(self) -> BaseSandbox:
+        if self.box is not None:
+            return self.box
+        blob = await asyncio.to_thread(self._shelf.store.get, self.ident)
+        if blob is None:
+            await self.expire("its saved state was kept for too long")
+            self._require_open()
+        box = await self._opener(dataclasses.replace(self.config, state=blob))
+        if self.over:
+            await box.destroy()
+            self._require_open()
+        self.box = box
+        await asyncio.to_thread(self._shelf.store.delete, self.ident)
+        return box
+
+    def _require_open(self) -> None:
+        if self._over.startswith("lost: "):
+            raise SandboxLostError(f"the session is {self._over}. Open a new one.")
+        if self.over:
+            raise SandboxClosedError(self._over)

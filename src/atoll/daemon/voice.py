@@ -1,0 +1,105 @@
+"""Speaks for a session to the client that runs it: lines that are printed, calls of the guest's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from atoll.bridge import CallFailedError
+from atoll.errors import SandboxError
+from atoll.guest import rpc, values
+from atoll.wire import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from atoll.daemon.gate import Slot
+    from atoll.wire.peer import Peer
+
+MAX_LINES = 10_000
+
+
+class Voice:
+    """Stands in for the client's functions. Who listens may change from cell to cell."""
+
+    def __init__(self) -> None:
+        self._peer: Peer | None = None
+        self._session = ""
+        self._slot: Slot | None = None
+        self._lines: dict[str, list[str]] = {}
+        self._data: dict[str, Any] = {}
+        self.context: Any = None
+        """What a handler is given for the context that the client has itself."""
+
+    def speak_to(self, peer: Peer, session: str, slot: Slot | None) -> None:
+        """From now on to this client, under the name that it has for the session."""
+        self._peer, self._session, self._slot = peer, session, slot
+
+    def functions(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The fields of REPLConfig that are functions: each asks the client for its own."""
+        self._data = data
+        fields: dict[str, Any] = {
+            "tools": {name: self._tool(name) for name in settings.tools(data)}
+        }
+        if "on_llm_query" in (asked := settings.asks(data, settings.HANDLERS)):
+            fields["on_llm_query"] = self._tool("llm_query")
+        if "on_rlm_query" in asked:
+            fields["on_rlm_query"] = self._rlm_query
+        for name in settings.asks(data, settings.STREAMS):
+            fields[name] = self._stream(name.removeprefix("on_"))
+        return fields
+
+    def twin(self) -> tuple[Voice, dict[str, Any]]:
+        """Another one for a clone of the session, and the same functions as asked through it."""
+        twin = Voice()
+        twin.context = self.context
+        return twin, twin.functions(self._data)
+
+    def flush(self) -> None:
+        """Send the lines that are held back."""
+        for stream, lines in self._lines.items():
+            if lines and self._peer is not None:
+                params = {"session": self._session, "stream": stream, "lines": lines}
+                self._peer.notify("lines", params)
+        self._lines = {}
+
+    def _stream(self, stream: str) -> Callable[[str], None]:
+        """A callback for lines: those of one turn of the loop travel together."""
+
+        def on_line(line: str) -> None:
+            if not self._lines:
+                asyncio.get_running_loop().call_soon(self.flush)
+            held = self._lines.setdefault(stream, [])
+            held.append(line)
+            if len(held) >= MAX_LINES:
+                self.flush()
+
+        return on_line
+
+    def _tool(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            encoded = {"args": values.encode(list(args)), "kwargs": values.encode(kwargs)}
+            return await self._ask({"name": name, **encoded})
+
+        return call
+
+    async def _rlm_query(self, task: str, context: Any) -> Any:
+        params: dict[str, Any] = {"name": "rlm_query", "args": [task]}
+        if context is self.context:
+            params["shared_context"] = True
+        else:
+            params["context"] = values.encode(context)
+        return await self._ask(params)
+
+    async def _ask(self, params: dict[str, Any]) -> Any:
+        if self._peer is None:
+            raise CallFailedError("no client is there to answer")
+        self.flush()
+        aside = self._slot.aside() if self._slot else contextlib.nullcontext()
+        try:
+            with aside:
+                answer = await self._peer.call("host.call", {**params, "session": self._session})
+            return values.decode(answer.value)
+        except (SandboxError, rpc.MessageTooLargeError) as exc:
+            raise CallFailedError(str(exc)) from None

@@ -1,0 +1,130 @@
+"""Bytes beside a message: sealed memory files that are passed along, never copied into JSON.
+
+SECURITY: what arrives is read only if it is a memory file that nobody can change, shorten or
+lengthen any more; everything else could block the reader, or change under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+from typing import TYPE_CHECKING, Any
+
+from atoll.context import Context
+from atoll.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MAX_BLOB_BYTES = 1 << 30
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_WIDTHS = (1, 2, 4)
+
+
+class Gifts:
+    """Descriptors that came with a message. What nobody takes is closed."""
+
+    def __init__(self, fds: Iterable[int] = ()) -> None:
+        self._fds = list(fds)
+
+    def __len__(self) -> int:
+        return len(self._fds)
+
+    def take(self) -> int:
+        """The next one, the caller's from now on; ConfigError if there is none."""
+        if not self._fds:
+            raise ConfigError("a descriptor was announced and did not come")
+        return self._fds.pop(0)
+
+    def hand_over(self) -> list[int]:
+        """All that are left, the caller's from now on."""
+        left, self._fds = self._fds, []
+        return left
+
+    def close(self) -> None:
+        """Close what is left."""
+        close_all(self.hand_over())
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors; one that is closed already is no fault."""
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
+def write(data: bytes | bytearray) -> int:
+    """A sealed memory file of `data`."""
+    fd = os.memfd_create("atoll-blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
+    return fd
+
+
+def size_of(fds: Iterable[int]) -> int:
+    """Bytes in the memory files."""
+    return sum(os.fstat(fd).st_size for fd in fds)
+
+
+def read(fd: int, most: int = MAX_BLOB_BYTES) -> bytes:
+    """What is in a memory file, of `most` bytes at most; it is closed."""
+    try:
+        size = os.fstat(fd).st_size if _is_sealed(fd) else -1
+        if not 0 <= size <= most:
+            raise ConfigError(f"no sealed memory file of at most {most:,} bytes")
+        if size == 0:
+            return b""
+        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as view:
+            return view[:]
+    finally:
+        os.close(fd)
+
+
+def _is_sealed(fd: int) -> bool:
+    """Whether it is a memory file that can change no more."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
+    except OSError:
+        return False
+
+
+def adopt_context(facts: dict[str, Any], fd: int) -> Context:
+    """The context that a client passed, as one of ours; ConfigError if it is not what it says."""
+    try:
+        context = Context(
+            fd=fd,
+            width=_one_of(facts["width"], _WIDTHS),
+            length=_number(facts["length"]),
+            ascii_only=_flag(facts["ascii"]),
+            json_text=_flag(facts["json"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        os.close(fd)
+        raise ConfigError("the facts of a context are not what they have to be") from None
+    fitting = _is_sealed(fd) and os.fstat(fd).st_size >= context.size
+    if not fitting or (facts["ascii"] and context.width != 1):
+        context.close()
+        raise ConfigError("a context is no sealed memory file of the size announced")
+    return context
+
+
+def _one_of(value: Any, allowed: tuple[int, ...]) -> int:
+    if _number(value) not in allowed:
+        raise ValueError(value)
+    return int(value)
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 48:
+        raise ValueError(value)
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is not bool:
+        raise ValueError(value)
+    return value

@@ -1,0 +1,44 @@
+"""Errors across the socket: each as its own class, with its text and its attributes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atoll import errors
+from atoll.guest import rpc, values
+
+MAX_TEXT = 10_000
+
+
+def to_wire(ident: str, fault: BaseException) -> bytes:
+    """The refusal of the request `ident`, as a line."""
+    known = isinstance(fault, errors.AtollError)
+    data = {
+        "class": type(fault).__name__ if known else "SandboxError",
+        "retryable": isinstance(fault, errors.AtollError) and fault.retryable,
+        "fields": values.encode(vars(fault)) if known else {},
+    }
+    text = str(fault) if known else f"{type(fault).__name__}: {fault}"
+    error = {"code": rpc.HOST_CALL_FAILED, "message": text[:MAX_TEXT], "data": data}
+    return rpc.encode({"jsonrpc": "2.0", "id": ident, "error": error})
+
+
+def from_wire(error: dict[str, Any]) -> errors.AtollError:
+    """The error that the other side raised; SandboxError if there is none of its name here."""
+    data = error.get("data")
+    data = data if isinstance(data, dict) else {}
+    kind = getattr(errors, str(data.get("class")), None)
+    if not isinstance(kind, type) or not issubclass(kind, errors.AtollError):
+        kind = errors.SandboxError
+    fault: errors.AtollError = kind.__new__(kind)
+    fault.args = (error["message"],)
+    vars(fault).update(_fields(data))
+    return fault
+
+
+def _fields(data: dict[str, Any]) -> dict[str, Any]:
+    try:
+        fields = values.decode(data.get("fields", {}))
+    except (ValueError, RecursionError):
+        return {}
+    return fields if isinstance(fields, dict) else {}

@@ -1,0 +1,110 @@
+"""`atoll daemon`: start, status, stop, logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from atoll.daemon import lifecycle
+from atoll.daemon.paths import Place
+
+
+@pytest.fixture
+def at(tmp_path):
+    """The option that names this test's own place; its daemon ends with the test."""
+    place = Place(tmp_path / "new" / "d.sock")
+    yield ["--socket", str(place.socket)]
+    lifecycle.stop(place)
+
+
+def test_a_daemon_from_start_to_stop(atoll, at):
+    code, out, err = atoll("daemon", "start", *at)
+    assert (code, out) == (0, "")
+    assert at[1] in err
+    code, out, _ = atoll("daemon", "status", *at)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [
+        "pid", "socket", "uptime", "isolation", "connections", "sessions", "executions",
+    ]  # fmt: skip
+    _, out, _ = atoll("daemon", "status", "--json", *at)
+    facts = json.loads(out)
+    assert (facts["running"], facts["isolation"], facts["sessions"]) == (True, "JAILED", 0)
+    code, out, _ = atoll("daemon", "logs", "-n", "1", *at)
+    assert (code, "started with pid" in out) == (0, True)
+    code, out, _ = atoll("daemon", "stop", *at)
+    assert (code, out) == (
+        0,
+        f"the daemon (pid {facts['pid']}) has ended, and 0 sessions with it\n",
+    )
+    assert not os.path.exists(at[1])
+
+
+def test_a_second_start_is_no_fault_unless_it_wants_something_else(atoll, at):
+    atoll("daemon", "start", *at)
+    code, _, err = atoll("daemon", "start", *at)
+    assert (code, "runs already" in err) == (0, True)
+    code, _, err = atoll("daemon", "start", "--max-live", "3", *at)
+    assert (code, "stop it to start it with other options" in err) == (1, True)
+
+
+def test_without_a_daemon_each_command_says_so(atoll, at):
+    code, out, _ = atoll("daemon", "status", *at)
+    assert (code, "Type: atoll daemon start" in out) == (1, True)
+    _, out, _ = atoll("daemon", "status", "--json", *at)
+    assert json.loads(out)["running"] is False
+    assert atoll("daemon", "stop", *at)[0] == 0
+    code, _, err = atoll("daemon", "logs", *at)
+    assert (code, "there is no log" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--idle-timeout", "0"],
+        ["--max-sessions", "x"],
+        ["--max-live", "0"],
+        ["--max-memory", "much"],
+    ],
+)
+def test_options_that_cannot_be_are_refused(atoll, at, options):
+    code, _, err = atoll("daemon", "start", *options, *at)
+    assert (code, options[0] in err) == (2, True)
+
+
+def test_a_path_that_is_too_long_is_one_clear_line(atoll, tmp_path):
+    code, _, err = atoll("daemon", "start", "--socket", str(tmp_path / ("x" * 120)))
+    assert code == 2
+    assert "choose a shorter one with --socket" in err
+
+
+def test_in_the_foreground_it_stays_until_ctrl_c(spawn, at):
+    process = spawn("daemon", "start", "--foreground", *at)
+    assert "listening at" in process.stderr.readline()
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 0
+    assert not os.path.exists(at[1])
+
+
+def test_logs_can_be_followed(spawn, atoll, at):
+    atoll("daemon", "start", *at)
+    follower = spawn("daemon", "logs", "-f", *at)
+    assert "started" in follower.stdout.readline()
+    atoll("daemon", "stop", *at)
+    assert "stopped" in follower.stdout.readline()
+    follower.send_signal(signal.SIGINT)
+    assert follower.wait(20) == 130
+
+
+def test_run_uses_a_daemon_that_runs(atoll, at, monkeypatch):
+    atoll("daemon", "start", *at)
+    monkeypatch.setenv("ATOLL_DAEMON_SOCKET", at[1])
+    code, out, _ = atoll("run", "-c", "print(6 * 7)")
+    assert (code, out) == (0, "42\n")
+    end = time.monotonic() + 5
+    while lifecycle.status(Place(__import__("pathlib").Path(at[1])))["executions"] != 1:
+        assert time.monotonic() < end

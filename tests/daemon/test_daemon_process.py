@@ -1,0 +1,315 @@
+"""The daemon as a process: where it lives, how it starts, how it ends, what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import atoll
+from atoll.daemon import lifecycle, process
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.paths import AlreadyRunningError, Place
+
+USER = 12345
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Where a daemon of this test may live; it is ended with the test."""
+    found = Place(tmp_path / "folder" / "d.sock")
+    found.prepare()
+    monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(found.socket))
+    yield found
+    lifecycle.stop(found)
+
+
+@pytest.fixture
+def pid(place):
+    return lifecycle.start(place, DaemonLimits())
+
+
+def mode(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+def below(pid):
+    """Every process below one, by what /proc says."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *below(child)]
+    return found
+
+
+def wait_until(true, seconds=10):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.02)
+
+
+def is_gone(pid):
+    """Ended; a zombie that nobody has waited for is no process any more."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.spec("R0.19")
+def test_a_started_daemon_serves_and_is_its_users_alone(place, pid):
+    assert lifecycle.status(place)["pid"] == pid
+    assert [mode(one) for one in (place.socket, place.lock, place.log)] == [0o600] * 3
+    assert mode(place.socket.parent) == 0o700
+    with atoll.create_sandbox() as box:
+        assert (box.backend, box.execute("6 * 7").value) == ("daemon", 42)
+        assert os.getsid(pid) != os.getsid(0)
+
+
+def test_the_socket_is_private_whatever_the_umask(place):
+    before = os.umask(0)
+    try:
+        place.listen().close()
+        assert mode(place.socket) == 0o600
+    finally:
+        os.umask(before)
+        place.socket.unlink()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("relative.sock", "must be absolute"), ("/tmp/" + "x" * 200, "at most 107 are possible")],
+)
+def test_a_path_that_cannot_be_is_said_clearly(path, message):
+    with pytest.raises(atoll.ConfigError, match=message):
+        Place(Path(path))
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(atoll.ConfigError, match="others may write to"):
+        Place(folder / "d.sock").prepare()
+
+
+def test_there_is_one_daemon_in_a_place(place, pid):
+    before = os.stat(place.socket).st_ino
+    with pytest.raises(AlreadyRunningError):
+        lifecycle.start(place, DaemonLimits())
+    with pytest.raises(AlreadyRunningError):
+        asyncio.run(process.serve(place, DaemonLimits(), lambda: None))
+    assert os.stat(place.socket).st_ino == before
+    assert lifecycle.status(place)["pid"] == pid
+
+
+def test_many_starts_at_once_are_one_daemon(place):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom atoll.daemon import lifecycle\n"
+        "from atoll.daemon.limits import DaemonLimits\nfrom atoll.daemon.paths import *\n"
+        "try: lifecycle.start(Place(Path(sys.argv[1])), DaemonLimits()); print('started')\n"
+        "except AlreadyRunningError: print('runs')"
+    )
+    command = [sys.executable, "-c", code, str(place.socket)]
+    tries = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    said = sorted(one.communicate(timeout=60)[0].strip() for one in tries)
+    assert said == ["runs", "runs", "runs", "started"]
+    assert lifecycle.status(place) is not None
+
+
+def test_the_socket_of_a_dead_daemon_is_replaced(place, pid):
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not place.claimed())
+    assert place.socket.exists()
+    assert lifecycle.status(place) is None
+    again = lifecycle.start(place, DaemonLimits())
+    assert lifecycle.status(place)["pid"] == again != pid
+
+
+def test_a_daemon_that_cannot_start_says_why(place):
+    place.log.mkdir()
+    with pytest.raises(atoll.SandboxStartError, match="Is a directory"):
+        lifecycle.start(place, DaemonLimits())
+    assert not place.claimed()
+    place.log.rmdir()
+
+
+@pytest.mark.spec("R0.19")
+async def test_a_killed_daemon_leaves_no_jail_and_its_clients_are_told(place, pid):
+    async with atoll.aio.create_sandbox(backend="daemon") as box:
+        await box.execute("import subprocess; subprocess.Popen(['sleep', '300'])")
+        cell = asyncio.create_task(box.execute("while True: pass"))
+        await asyncio.sleep(0.3)
+        family = below(pid)
+        assert len(family) >= 3
+        os.kill(pid, signal.SIGKILL)
+        started = time.monotonic()
+        with pytest.raises(atoll.SandboxLostError) as caught:
+            await cell
+        assert caught.value.retryable
+        assert time.monotonic() - started < 5
+        wait_until(lambda: all(is_gone(one) for one in family))
+        with pytest.raises(atoll.SandboxLostError):
+            await box.execute("1")
+        with pytest.raises(atoll.BackendUnavailableError, match="atoll daemon start"):
+            await box.initialize()
+        lifecycle_start = asyncio.to_thread(lifecycle.start, place, DaemonLimits())
+        await lifecycle_start
+        await box.initialize("again")
+        assert (await box.execute("context")).value == "again"
+
+
+def test_sessions_end_with_their_process_though_a_fork_of_it_lives_on(place, pid):
+    code = (
+        "import atoll, os, time\nbox = atoll.create_sandbox(backend='daemon')\n"
+        "child = os.fork()\nif not child: time.sleep(300)\n"
+        "print(child, flush=True)\ntime.sleep(300)"
+    )
+    client = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    child = int(client.stdout.readline())
+    try:
+        assert lifecycle.status(place)["sessions"] == 1
+        client.kill()
+        wait_until(lambda: lifecycle.status(place)["sessions"] == 0)
+        assert not is_gone(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        client.communicate()
+
+
+async def test_a_daemon_that_is_told_to_stop_ends_all_and_tells_its_clients(place, pid):
+    box = await atoll.aio.create_sandbox(backend="daemon")
+    cell = asyncio.create_task(box.execute("while True: pass"))
+    await asyncio.sleep(0.3)
+    family = below(pid)
+    os.kill(pid, signal.SIGTERM)
+    with pytest.raises(atoll.SandboxLostError, match="the daemon was stopped"):
+        await cell
+    wait_until(lambda: is_gone(pid))
+    wait_until(lambda: all(is_gone(one) for one in family))
+    assert not place.socket.exists()
+    await box.destroy()
+
+
+def test_another_user_is_refused_even_where_files_let_it_in(place, pid):
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    os.chmod(place.socket, 0o777)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(10)
+    here = os.open(place.socket.parent, os.O_PATH)
+    child = os.fork()
+    if child == 0:
+        os.fchdir(here)  # inside already, where no folder above can keep it out
+        os.chmod(".", 0o755)
+        os.setresgid(USER, USER, USER)
+        os.setresuid(USER, USER, USER)
+        try:
+            sock.connect(place.socket.name)
+            sock.sendall(b'{"jsonrpc":"2.0","id":"1","method":"ping"}\n')
+            os._exit(0 if sock.recv(100) == b"" else 1)
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(0)
+        except BaseException:
+            os._exit(2)
+    os.close(here)
+    sock.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert f"refused a connection: it is of user {USER}" in place.log.read_text()
+
+
+ESCAPE = """
+import socket
+s = socket.socket(socket.AF_UNIX)
+s.settimeout(5)
+try:
+    s.connect('/app/d.sock')
+    s.sendall(b'{"jsonrpc":"2.0","id":"1","method":"ping"}\\n')
+    print('SAID', s.recv(1000))
+except OSError as exc:
+    print('SAID', exc)
+"""
+AS_USER = f"""
+import os, sys, tempfile
+from pathlib import Path
+import atoll
+from atoll.daemon import lifecycle
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.paths import Place
+with tempfile.TemporaryDirectory() as folder:
+    place = Place(Path(folder) / 'd.sock')
+    os.environ['ATOLL_DAEMON_SOCKET'] = str(place.socket)
+    lifecycle.start(place, DaemonLimits())
+    try:
+        for backend in ('daemon', 'native'):
+            with atoll.create_sandbox(backend=backend, workspace=folder) as box:
+                print(box.execute({ESCAPE!r}).stdout)
+        print(place.log.read_text())
+    finally:
+        lifecycle.stop(place)
+"""
+
+
+def test_a_guest_that_finds_the_socket_in_its_folder_is_refused(tmp_path):
+    """As an ordinary user, whose guests run under its own id: only the namespaces tell."""
+    command = [sys.executable, "-c", AS_USER]
+    options = {}
+    if os.geteuid() == 0:
+        command[0] = "/usr/bin/python3"
+        options = {"user": USER, "group": USER, "extra_groups": []}
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SOURCE), "HOME": "/nonexistent"}
+    done = subprocess.run(
+        command, env=environment, cwd="/", capture_output=True, text=True, timeout=60, **options
+    )
+    if "unsupported" in done.stderr or not done.stdout:
+        pytest.skip(f"no Python that user {USER} may use: {done.stderr[-300:]}")
+    said = [line for line in done.stdout.splitlines() if line.startswith("SAID")]
+    assert len(said) == 2, done.stdout + done.stderr
+    assert all(
+        line
+        in ("SAID b''", "SAID [Errno 104] Connection reset by peer", "SAID [Errno 32] Broken pipe")
+        for line in said
+    ), said
+    assert done.stdout.count("it lives in other namespaces") == 2
+
+
+def test_the_log_tells_nothing_of_what_is_run(place, pid):
+    from atoll.backends.daemon import DaemonClientSandbox
+
+    async def use():
+        box = DaemonClientSandbox(keep=True)
+        await box.initialize("secret-context")
+        await box.execute("secret_variable = 'secret-value'; print('secret-output'); 1 / 0")
+        await box.get_variable("secret_variable")
+        with pytest.raises(atoll.VariableError):
+            await box.execute("v = []\nv.append(v)")
+            await box.get_variable("v")
+        await box.destroy()
+        return box.token
+
+    token = asyncio.run(use())
+    text = place.log.read_text()
+    assert "started" in text
+    assert "secret" not in text
+    assert token not in text
+
+
+def test_the_log_does_not_grow_for_ever(place, monkeypatch):
+    monkeypatch.setattr(process, "LOG_BYTES", 10_000)
+    with process._logging_to(place.log):
+        for number in range(2000):
+            process._LOG.info("line %d", number)
+    files = list(place.log.parent.glob("d.sock.log*"))
+    assert sum(one.stat().st_size for one in files) <= 20_000
+    assert {mode(one) for one in files} == {0o600}
+    assert place.log.read_text().endswith("line 1999\n")

@@ -1,0 +1,154 @@
+"""Idle sessions are put aside and come back as if nothing had happened; or end, and say so."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from daemon_kit import Notebook, open_notebook, open_plain, until
+from memory_store import MemoryStateStore
+
+import atoll
+from atoll.backends.daemon import DaemonClientSandbox
+
+
+async def opened(**options):
+    return await atoll.aio.create_sandbox(backend="daemon", **options)
+
+
+async def test_an_idle_session_is_put_aside_and_comes_back(serve):
+    daemon = await serve(open_notebook, idle_seconds=0.2)
+    box = await opened(context="kept")
+    await box.execute("x = [1, 2]")
+    (first,) = Notebook.opened
+    await until(lambda: first.destroyed)
+    assert daemon.server.stats()["sessions"] == 1
+    assert daemon.server.stats()["live"] == 0
+    assert (await box.execute("x")).value == [1, 2]
+    second = Notebook.opened[-1]
+    assert second is not first
+    assert second.config.context == "kept"
+    await box.destroy()
+    assert second.destroyed
+
+
+async def test_too_many_in_memory_put_the_oldest_idle_aside(serve):
+    daemon = await serve(open_notebook, max_live=2)
+    boxes = []
+    for number in range(4):
+        boxes.append(await opened())
+        await boxes[-1].execute(f"x = {number}")
+    assert [one.destroyed for one in Notebook.opened] == [True, True, False, False]
+    assert daemon.server.stats()["live"] == 2
+    for number, box in enumerate(boxes):
+        assert (await box.execute("x")).value == number
+        await box.destroy()
+
+
+async def test_too_much_memory_puts_the_oldest_idle_aside(serve):
+    await serve(open_notebook, max_memory_bytes=1000, idle_seconds=1)
+    one, two = await opened(), await opened()
+    await one.execute("memory = 400")
+    await two.execute("memory = 700")
+    await until(lambda: Notebook.opened[0].destroyed)
+    assert not Notebook.opened[1].destroyed
+    assert (await one.execute("memory")).value == 400
+    for box in (one, two):
+        await box.destroy()
+
+
+@pytest.mark.parametrize("why", ["marks", "left out", "unsavable", "busy"])
+async def test_what_would_lose_something_is_not_put_aside(serve, monkeypatch, why):
+    await serve(open_notebook, max_live=1)
+    box = await opened()
+    (held,) = Notebook.opened
+    cell = None
+    if why == "marks":
+        await box.checkpoint()
+    elif why == "left out":
+        await box.execute('left_out = ["a name"]')
+    elif why == "unsavable":
+        held.capabilities = frozenset()
+    else:
+        cell = asyncio.create_task(box.execute("wait"))
+        await asyncio.sleep(0.05)
+    other = await opened()
+    assert not held.destroyed
+    if cell:
+        await box.cancel()
+        await cell
+    await box.destroy()
+    await other.destroy()
+
+
+async def test_what_cannot_be_saved_ends_when_it_was_idle_for_too_long(serve):
+    await serve(open_plain, idle_seconds=0.3)
+    box = await opened()
+    await box.execute("x = 1")
+    await asyncio.sleep(1)
+    with pytest.raises(
+        atoll.SandboxLostError, match=r"it was idle for 0\.3 s and ended\. Open a new"
+    ):
+        await box.execute("x")
+    await box.destroy()
+
+
+async def test_use_keeps_a_session(serve):
+    await serve(open_notebook, idle_seconds=0.4)
+    box = await opened()
+    for _ in range(10):
+        await asyncio.sleep(0.1)
+        await box.get_variable("x")
+    assert len(Notebook.opened) == 1
+    await box.destroy()
+
+
+async def test_a_state_that_was_kept_for_too_long_is_lost(serve):
+    store = MemoryStateStore(ttl_seconds=0.1, max_bytes=1 << 20)
+    await serve(open_notebook, store, idle_seconds=0.1)
+    box = await opened()
+    await until(lambda: Notebook.opened[0].destroyed)
+    await asyncio.sleep(0.3)
+    with pytest.raises(atoll.SandboxLostError, match="kept for too long"):
+        await box.execute("x")
+    await box.destroy()
+
+
+async def test_a_session_that_ends_takes_its_saved_state_with_it(serve):
+    store = MemoryStateStore(ttl_seconds=60, max_bytes=1 << 20)
+    await serve(open_notebook, store, idle_seconds=0.1)
+    box = await opened()
+    await until(lambda: Notebook.opened[0].destroyed)
+    assert store._blobs
+    await box.destroy()
+    assert not store._blobs
+
+
+async def test_a_full_store_puts_nothing_aside(serve):
+    store = MemoryStateStore(ttl_seconds=60, max_bytes=1)
+    await serve(open_notebook, store, max_live=1)
+    one = await opened()
+    two = await opened()
+    assert not Notebook.opened[0].destroyed
+    for box in (one, two):
+        await box.destroy()
+
+
+async def test_a_kept_session_that_nobody_came_back_for_is_forgotten(serve):
+    daemon = await serve(open_notebook, idle_seconds=0.1, keep_seconds=0.3)
+    kept = DaemonClientSandbox(keep=True)
+    await kept.initialize()
+    await kept.detach()
+    await until(lambda: daemon.server.stats()["sessions"] == 0)
+    with pytest.raises(atoll.SandboxClosedError, match="no session has this token"):
+        await DaemonClientSandbox(token=kept.token).initialize()
+
+
+async def test_results_by_key_survive_being_put_aside(serve):
+    await serve(open_notebook, idle_seconds=0.1)
+    box = await opened()
+    await box.execute("x = 1", key="k")
+    await until(lambda: Notebook.opened[0].destroyed)
+    await box.execute("x = 2", key="k")
+    assert await box.get_variable("x") == 1
+    await box.destroy()

@@ -1,0 +1,99 @@
+"""What waits to be sent: in order, with its descriptors, and never without a bound."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import os
+import socket
+
+import pytest
+
+import atoll
+from atoll.wire import blobs
+from atoll.wire.outbox import CROWDED, MAX_UNREAD, MAX_WAITING, Outbox
+
+
+@pytest.fixture
+def pair():
+    ours, theirs = socket.socketpair()
+    for sock in (ours, theirs):
+        sock.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
+
+
+async def read_all(sock):
+    data = b""
+    while True:
+        try:
+            data += await asyncio.wait_for(asyncio.get_running_loop().sock_recv(sock, 1 << 20), 0.2)
+        except TimeoutError:
+            return data
+
+
+async def test_messages_arrive_in_order_however_slow_the_reader(pair):
+    outbox = Outbox(pair[0])
+    lines = [bytes([65 + number % 26]) * 100_000 for number in range(50)]
+    assert all(outbox.put(line, []) for line in lines)
+    assert outbox.size > 0
+    assert await read_all(pair[1]) == b"".join(lines)
+    assert outbox.size == 0
+    outbox.close()
+
+
+async def test_a_call_waits_while_it_is_crowded_and_too_many_are_refused(pair):
+    outbox = Outbox(pair[0])
+    await outbox.wait_for_room(1)
+    outbox.put(b"x" * (CROWDED + (1 << 20)), [])
+    waiting = asyncio.create_task(outbox.wait_for_room(MAX_WAITING))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    with pytest.raises(atoll.BusyError, match="too much waits"):
+        await outbox.wait_for_room(1)
+    await read_all(pair[1])
+    await waiting
+    await outbox.wait_for_room(1)
+    outbox.close()
+
+
+async def test_the_end_lets_go_whoever_waits(pair):
+    outbox = Outbox(pair[0])
+    outbox.put(b"x" * 2 * CROWDED, [])
+    waiting = asyncio.create_task(outbox.wait_for_room(1))
+    await asyncio.sleep(0)
+    outbox.close()
+    await asyncio.wait_for(waiting, 5)
+
+
+async def test_past_the_bound_the_other_side_is_given_up(pair):
+    outbox = Outbox(pair[0])
+    assert outbox.put(b"x" * (MAX_UNREAD + (2 << 20)), [])
+    fd = blobs.write(b"y")
+    assert not outbox.put(b"one more", [fd])
+    with pytest.raises(OSError):
+        os.fstat(fd)
+    outbox.close()
+
+
+async def test_memory_files_count_and_wait_until_all_before_them_is_read(pair):
+    outbox = Outbox(pair[0])
+    outbox.put(b"first", [])
+    fd = blobs.write(b"z" * 1000)
+    outbox.put(b"second", [fd])
+    outbox.put(b"third", [])
+    assert outbox.size == len("secondthird") + 1000
+    await asyncio.sleep(0.05)
+    assert pair[1].recv(100) == b"first"
+    await asyncio.sleep(0.05)
+    room = socket.CMSG_SPACE(4)
+    data, ancillary, _, _ = pair[1].recvmsg(6, room)
+    assert data == b"second"
+    (received,) = array.array("i", ancillary[0][2])
+    assert blobs.read(received) == b"z" * 1000
+    await asyncio.sleep(0.05)
+    assert pair[1].recv(100) == b"third"
+    assert outbox.size == 0
+    with pytest.raises(OSError):
+        os.fstat(fd)
+    outbox.close()
