@@ -67,19 +67,45 @@ def no_foreign_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left(own_daemon: OwnDaemon) -> Iterator[None]:
     """After every test, no jail of ours is left: whoever opens a sandbox destroys it."""
-    before = _jails(own_daemon)
+    before, in_use = _jails(own_daemon), _in_use(own_daemon)
     yield
-    end = time.monotonic() + 3
+    end = time.monotonic() + 5
     while (left := _jails(own_daemon) - before) and time.monotonic() < end:
         time.sleep(0.02)
     assert not left, f"jails left behind: {left}"
+    while (now := _in_use(own_daemon)) > in_use and time.monotonic() < end:
+        time.sleep(0.05)
+    assert now <= in_use, f"{now - in_use} guests of the daemon's pool left behind"
 
 
 def _jails(daemon: OwnDaemon) -> set[str]:
-    """The children of our warden, and of the daemon's."""
-    return _children(warden.pid) | {
+    """The children of our warden, and of the daemon's, but for nurseries."""
+    found = _children(warden.pid) | {
         jail for one in _children(daemon.pid) for jail in _children(one)
     }
+    return found - _nurseries(found)
+
+
+def _in_use(daemon: OwnDaemon) -> int:
+    """The jails in the daemon's nurseries that hold more than a guest that waits."""
+    if daemon.pid is None:
+        return 0
+    wardens = _children(daemon.pid)
+    nurseries = _nurseries({jail for one in wardens for jail in _children(one)})
+    shells = sum(len(_children(nursery)) - 1 for nursery in nurseries)
+    facts = lifecycle.status(daemon.place)
+    return shells - sum(tier["parked"] for tier in facts["pool"].values()) if facts else 0
+
+
+def _nurseries(pids: set[str]) -> set[str]:
+    return {pid for pid in pids if any(_is_zygote(child) for child in _children(pid))}
+
+
+def _is_zygote(pid: str) -> bool:
+    try:
+        return b"atoll.jail.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _children(pid: str | int | None) -> set[str]:
