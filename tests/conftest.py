@@ -93,7 +93,10 @@ def _in_use(daemon: OwnDaemon) -> int:
     wardens = _children(daemon.pid)
     nurseries = _nurseries({jail for one in wardens for jail in _children(one)})
     shells = sum(len(_children(nursery)) - 1 for nursery in nurseries)
-    facts = lifecycle.status(daemon.place)
+    try:
+        facts = lifecycle.status(daemon.place)
+    except atoll.AtollError:  # a test pretends to be somebody else
+        return 0
     return shells - sum(tier["parked"] for tier in facts["pool"].values()) if facts else 0
 
 
