@@ -60,8 +60,8 @@ def own_daemon() -> Iterator[OwnDaemon]:
 
 @pytest.fixture(autouse=True)
 def no_foreign_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test meets the daemon of whoever runs it."""
-    monkeypatch.setenv("ATOLL_DAEMON_SOCKET", "/nonexistent/daemon.sock")
+    """No test meets the daemon of whoever runs it, nor can start one where none should be."""
+    monkeypatch.setenv("ATOLL_DAEMON_SOCKET", "/proc/none/daemon.sock")
 
 
 @pytest.fixture(autouse=True)

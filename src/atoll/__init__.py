@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atoll import aio as aio
+    from atoll.backends.daemon import DaemonClientSandbox as DaemonClientSandbox
     from atoll.backends.native import NativePythonSandbox as NativePythonSandbox
     from atoll.config import REPLConfig as REPLConfig
     from atoll.context import Context as Context
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
     from atoll.policy import Capability as Capability
     from atoll.policy import ExecutionPolicy as ExecutionPolicy
     from atoll.policy import Isolation as Isolation
+    from atoll.pool import Pool as Pool
+    from atoll.pool import PoolSettings as PoolSettings
+    from atoll.replserver.blocking import SyncREPLExecutor as SyncREPLExecutor
+    from atoll.replserver.executor import REPLExecutor as REPLExecutor
+    from atoll.replserver.messages import REPLResponse as REPLResponse
     from atoll.sandbox import BaseSandbox as BaseSandbox
     from atoll.sandbox import Sandbox as Sandbox
     from atoll.state import StateInfo as StateInfo
@@ -54,6 +60,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "create_sandbox": "factory",
+    "DaemonClientSandbox": "backends.daemon",
     "NativePythonSandbox": "backends.native",
     "REPLConfig": "config",
     "Context": "context",
@@ -74,9 +81,14 @@ _HOMES = {
     "VariableError": "errors",
     "Opaque": "guest.values",
     "SandboxLogger": "log",
+    "Pool": "pool",
+    "PoolSettings": "pool",
     "Capability": "policy",
     "ExecutionPolicy": "policy",
     "Isolation": "policy",
+    "REPLExecutor": "replserver.executor",
+    "SyncREPLExecutor": "replserver.blocking",
+    "REPLResponse": "replserver.messages",
     "BaseSandbox": "sandbox",
     "Sandbox": "sandbox",
     "StateInfo": "state",

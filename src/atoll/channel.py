@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 CHUNK = 1 << 18
 MAX_OPEN_CALLS = 1024
 MAX_OUTBOX = 1 << 20
+MAX_CALL_BYTES = 64 << 20
+"""What the guest's open calls may take here together."""
 
 
 class ChannelEndedError(Exception):
@@ -76,6 +78,7 @@ class HostChannel:
         self._calls: set[asyncio.Task[None]] = set()
         self._ended: ChannelEndedError | None = None
         self._deaf = self._writing = False
+        self._call_bytes = 0
         self.ready: asyncio.Future[None] = self._loop.create_future()
         for fd in (read_fd, write_fd):
             os.set_blocking(fd, False)
@@ -148,6 +151,13 @@ class HostChannel:
                 self._deliver(message)
         except rpc.ProtocolError as exc:
             self.end(ChannelEndedError(str(exc)))
+            return
+        self._call_bytes += len(data)
+        if not self._calls:
+            self._call_bytes = 0
+        elif self._call_bytes > MAX_CALL_BYTES and not self._deaf:
+            self._deaf = True  # it asks for more than we want to hold: the next when these are done
+            self._loop.remove_reader(self._read_fd)
 
     def _deliver(self, message: rpc.Message) -> None:
         if "method" not in message:
@@ -173,7 +183,13 @@ class HostChannel:
             raise rpc.ProtocolError(f"more than {MAX_OPEN_CALLS} calls at one time")
         task = self._loop.create_task(self._answer_call(message))
         self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        task.add_done_callback(self._call_done)
+
+    def _call_done(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        if not self._calls:
+            self._call_bytes = 0
+            self._listen_again()
 
     async def _answer_call(self, message: rpc.Message) -> None:
         ident = message["id"]
@@ -209,7 +225,12 @@ class HostChannel:
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._write_fd)
-        if self._deaf and not self._ended:
+        self._listen_again()
+
+    def _listen_again(self) -> None:
+        """Unless too much waits to be written or worked on."""
+        patient = not self._outbox and self._call_bytes <= MAX_CALL_BYTES
+        if self._deaf and patient and not self._ended:
             self._deaf = False
             self._loop.add_reader(self._read_fd, self._on_readable)
 

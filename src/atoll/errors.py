@@ -103,7 +103,8 @@ class UnsupportedError(SandboxError):
 
     def __init__(self, backend: str, capability: str) -> None:
         self.backend, self.capability = backend, capability
-        super().__init__(f"backend {backend!r} cannot {capability}: see its capabilities")
+        hint = "Use backend='daemon' (atoll daemon start)." if capability == "fork" else ""
+        super().__init__(f"backend {backend!r} cannot {capability}{_with_hint(hint)}")
 
 
 class StateError(SandboxError):

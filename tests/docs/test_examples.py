@@ -21,7 +21,8 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("code", EXAMPLES)
-def test_an_example_runs_as_it_stands(code):
+def test_an_example_runs_as_it_stands(code, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(tmp_path / "daemon.sock"))
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         cwd=ROOT,
