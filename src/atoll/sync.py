@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -45,16 +45,47 @@ class Portal:
             raise RuntimeError(
                 "a blocking call from a callback would wait for itself: use atoll.aio"
             )
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        call = _Call(work)
+        self._loop.call_soon_threadsafe(call.start)
         try:
-            return future.result()
+            call.wait()
         except BaseException:
-            future.cancel()
+            self._loop.call_soon_threadsafe(call.cancel)
             raise
+        return call.result()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+
+
+class _Call(Generic[T]):
+    """A coroutine on its way to the loop and back: one lock, which wakes whoever waits."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self._waiting = threading.Lock()
+        self._waiting.acquire()
+
+    def start(self) -> None:
+        """In the loop's thread."""
+        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task.add_done_callback(lambda _: self._waiting.release())
+
+    def cancel(self) -> None:
+        """In the loop's thread, after `start`."""
+        assert self._task is not None
+        self._task.cancel()
+
+    def wait(self) -> None:
+        """In the caller's thread, until it is done."""
+        self._waiting.acquire()
+
+    def result(self) -> T:
+        """What it returned or raised."""
+        assert self._task is not None
+        return self._task.result()
 
 
 class SyncSandbox:

@@ -29,6 +29,7 @@ def test_a_daemon_from_start_to_stop(atoll, at):
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == [
         "pid", "socket", "uptime", "isolation", "connections", "sessions", "executions",
+        "tier", "tier", "tier",
     ]  # fmt: skip
     _, out, _ = atoll("daemon", "status", "--json", *at)
     facts = json.loads(out)
