@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 import atoll
 from atoll import guest
 from atoll.backends.native import interpreter, launch
+from atoll.channel import MAX_CALL_BYTES
 from atoll.jail.client import warden
 from atoll.policy import Mount
 
@@ -240,3 +242,27 @@ def _comes_true(condition: Callable[[], bool]) -> bool:
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
     return condition()
+
+
+def test_what_open_calls_hold_on_the_host_is_bounded():
+    """Twenty calls of 8 MB at once: the host takes no more than its bound, and answers them all."""
+    running, most = 0, 0
+
+    async def hold(text: str) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.05)
+        running -= 1
+        return len(text)
+
+    code = """
+import concurrent.futures
+with concurrent.futures.ThreadPoolExecutor(20) as pool:
+    answers = list(pool.map(hold, ["x" * 8_000_000] * 20))
+answers == [8_000_000] * 20
+"""
+    policy = atoll.ExecutionPolicy(memory_bytes=2 << 30)
+    with atoll.create_sandbox(backend="native", tools={"hold": hold}, policy=policy) as box:
+        assert box.execute(code).value is True
+    assert most <= MAX_CALL_BYTES // 8_000_000 + 2
