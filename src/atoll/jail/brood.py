@@ -131,6 +131,8 @@ class NurseryWard(StartedWard):
         message = json.loads(data)
         if "ready" in message:
             self._warm = True
+            with contextlib.suppress(OSError):  # its end, if it is that, is seen elsewhere
+                packets.send(self._control, {"warm": True})
             self.tell("started", zygote=message["ready"])
             waiting, self._waiting = self._waiting, []
             for ward in waiting:
