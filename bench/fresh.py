@@ -97,7 +97,7 @@ for _tier, _workers in itertools.product(("bare", "numeric", "full"), (1, 4, 16)
         name=f"rate-{_tier}-{_workers}",
         what=f"fresh executions, {_tier}, {_workers} at a time",
         against=f"{PASS}, {_workers} at a time",
-        rounds=10,
+        rounds=5,
         unit="/s",
         goal=FLOORS.get((_tier, _workers)),
     )(functools.partial(_rate_arms, _tier, _workers))
