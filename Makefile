@@ -9,7 +9,7 @@ LAYERS := guest > errors > policy,types,log > config,availability,context,output
 	backends > pool,factory > aio,daemon,replserver > cli
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format spec bench docs clean
+.PHONY: help setup demo test check format spec bench soak docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
@@ -46,6 +46,9 @@ spec: $(STAMP) ## Print every requirement with the tests that show it
 
 bench: $(STAMP) ## Print the table of speeds, ratios first
 	$(BIN)/python -m bench $(ARGS)
+
+soak: $(STAMP) ## Run 10,000 fresh executions while zygotes are killed: none lost, nothing left
+	$(BIN)/python -m bench.soak --kill-every 100 $(ARGS)
 
 docs: $(STAMP) ## Write docs/cli.md anew and run the examples in README and docs
 	$(BIN)/python tools/cli_doc.py

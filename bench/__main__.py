@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import sys
@@ -10,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench import table
+from bench import table, warm
 from bench.harness import measure
 from bench.rows import ROWS, Scale
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from bench.harness import Result
     from bench.rows import Row
 
-FILES_OF_ROWS = ("start", "execute", "bridge", "context", "memory")
+FILES_OF_ROWS = (
+    "start", "execute", "bridge", "context", "memory", "fresh", "clones", "states", "peers",
+)  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,7 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
         import_module(f"bench.{name}")
     options = _parser().parse_args(arguments)
     scale = Scale(quick=options.quick)
-    results = _measure_all(_choose(options.only), scale)
+    with contextlib.closing(warm):
+        results = _measure_all(_choose(options.only), scale)
     print(table.as_text(results, scale))
     if options.json:
         options.json.write_text(json.dumps(table.as_json(results, scale), indent=1) + "\n")

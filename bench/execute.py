@@ -32,8 +32,8 @@ def execute_sync(_scale: Scale) -> Iterator[Arms]:
 def execute_async(_scale: Scale) -> Iterator[Arms]:
     with asyncio.Runner() as runner, kernel.asynchronous(runner) as run_theirs:
         box = runner.run(_open())
-        ours = _timed_in(runner, lambda: box.execute(CELL))
-        theirs = _timed_in(runner, lambda: run_theirs(CELL))
+        ours = timed_in(runner, lambda: box.execute(CELL))
+        theirs = timed_in(runner, lambda: run_theirs(CELL))
         try:
             yield Arms(ours=ours, theirs=theirs)
         finally:
@@ -44,7 +44,7 @@ async def _open() -> atoll.BaseSandbox:
     return await atoll.aio.create_sandbox(backend="native")
 
 
-def _timed_in(runner: asyncio.Runner, work: Callable[[], Awaitable[object]]) -> Probe:
+def timed_in(runner: asyncio.Runner, work: Callable[[], Awaitable[object]]) -> Probe:
     """Timed inside the loop: entering and leaving the loop is no part of either."""
 
     async def once() -> float:

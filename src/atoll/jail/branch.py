@@ -14,11 +14,12 @@ by the helper, which trusts nothing that it finds in the guest's folders.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 from typing import TYPE_CHECKING, NoReturn
 
-from atoll.jail import packets, root, seccomp, syscalls
+from atoll.jail import cgroup, packets, root, seccomp, syscalls
 from atoll.jail.copytree import copy_tree
 from atoll.jail.house import namespace_of, parent_of
 from atoll.jail.spec import GUEST_UID
@@ -27,6 +28,7 @@ from atoll.jail.ward import Ward
 if TYPE_CHECKING:
     import selectors
     import socket
+    from collections.abc import Callable
 
     from atoll.jail.cgroup import Cgroup
     from atoll.jail.listener import Question
@@ -89,10 +91,6 @@ class BranchWard(Ward):
             return False
         self._pid, self._pidfd = pid, os.pidfd_open(pid)
         self._watch(self._pidfd, self._on_exit)
-        if self.cgroup is not None:
-            for fd in self.cgroup.open():
-                os.write(fd, str(pid).encode())
-                os.close(fd)
         return True
 
     def _keep_namespace(self, flags: int) -> bool:
@@ -121,10 +119,14 @@ class BranchWard(Ward):
 
     def _furnish(self) -> None:
         """Let a helper do what needs rights; the warden itself never enters a guest's files."""
+        groups = self.cgroup.open() if self.cgroup else []
         self._helper = os.fork()
         if self._helper == 0:
             disk = self.limits.disk if self.limits else None
-            furnish(self._origin.guest_pid(), disk, self._status)
+            admit = functools.partial(cgroup.admit, groups, self._pid)
+            furnish(self._origin.guest_pid(), disk, self._status, admit)
+        for fd in groups:
+            os.close(fd)
         self._watch(helper := os.pidfd_open(self._helper), lambda: self._on_helper(helper))
 
     def _on_helper(self, pidfd: int) -> None:
@@ -170,9 +172,15 @@ class BranchWard(Ward):
                 os.close(fd)
 
 
-def furnish(guest: int, disk: int | None, status: socket.socket) -> NoReturn:
-    """Make mounts for a clone: the guest's, with copies of its private folders. Then let it in."""
+def furnish(
+    guest: int, disk: int | None, status: socket.socket, admit: Callable[[], None]
+) -> NoReturn:
+    """Make mounts for a clone: the guest's, with copies of its private folders. Then let it in.
+
+    `admit` puts it into its control group, here as that takes the kernel its time.
+    """
     try:
+        admit()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)  # the guest's does not know us
         spaces = [os.open(f"/proc/{guest}/ns/{name}", os.O_RDONLY) for name in ("user", "mnt")]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import importlib
 import os
 import signal
@@ -19,21 +20,22 @@ from atoll.jail import cgroup, landlock, packets, rlimits, seccomp, shell, sysca
 from atoll.jail.spec import GUEST_UID, WORK_FOLDER, Limits
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 _FIRST_HIGH_FD = 512
+PARTS = ("__main__", "clone", "state")
 WAY_IN = len(shell.NAMESPACES) + 1
 CLONING = (1 << 18) | (1 << 21)
 """CAP_SYS_CHROOT and CAP_SYS_ADMIN, over a user namespace that owns nothing but mount tables of its
 clones. They lie dormant: only `capset` wakes them, and the filter asks the warden about that."""
-_names: dict[str, ModuleType] = {}
+_run_guest: list[Callable[[], NoReturn]] = []
 
 
 def prepare(names: dict[str, ModuleType]) -> None:
-    """In the zygote: load all that a guest needs, so that it is inherited."""
-    for part in ("__main__", "clone", "state"):
-        importlib.import_module(f"atoll.guest.{part}")
-    _names.update(names)
+    """In the zygote: load all that a guest needs, so that it is inherited; then hide it."""
+    start, *_ = (importlib.import_module(f"atoll.guest.{part}") for part in PARTS)
+    _run_guest.append(functools.partial(start.main, WORK_FOLDER, names, start.hide_runtime()))
 
 
 def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
@@ -51,7 +53,8 @@ def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
         status.close()
         for fd in listener:
             os.close(fd)
-        _run_guest()
+        _freshen()
+        _run_guest[0]()
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the zygote's loop
         packets.send(status, {"error": f"hatch: {type(exc).__name__}: {exc}"})
     os._exit(1)
@@ -103,10 +106,3 @@ def _freshen() -> None:
         sys.modules["numpy"].random.seed()
     if "tempfile" in sys.modules:
         vars(sys.modules["tempfile"])["_name_sequence"] = None
-
-
-def _run_guest() -> NoReturn:
-    from atoll.guest.__main__ import main  # noqa: PLC0415 - loaded in the zygote
-
-    _freshen()
-    main(WORK_FOLDER, _names)

@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail import init, packets, root, shell, syscalls, users
 
@@ -69,14 +69,20 @@ class Nursery:
                 os.read(self._wake, 4096)
                 self._reap()
             if self._control.fileno() in readable:
-                self._build_shell()
+                self._on_request()
 
-    def _build_shell(self) -> None:
+    def _on_request(self) -> None:
         data, fds = packets.receive(self._control)
         if not data:
             os._exit(0)
         request = json.loads(data)
-        with socket.socket(fileno=fds[0]) as status:
+        if "warm" in request:
+            self._starts.clear()  # one that has come so far ends for another reason
+        else:
+            self._build_shell(request, fds[0])
+
+    def _build_shell(self, request: dict[str, Any], status_fd: int) -> None:
+        with socket.socket(fileno=status_fd) as status:
             pid = shell.fork_into(
                 lambda: shell.become(request, status, switches=self._switches), self._home
             )

@@ -53,6 +53,8 @@ def _warm_up(found: dict[str, Any]) -> None:
             axes.set_title("warm")
             figure.savefig(io.BytesIO())
             found["plt"].close(figure)
+            fonts = vars(found["matplotlib"].font_manager)["_get_font"]
+            fonts.cache_clear()  # as every fork does, and would copy the pages they are on
     with contextlib.suppress(Exception):
         if "pd" in found:
             frame = found["pd"].DataFrame({"a": [1, 2, 3], "b": list("xyx")})

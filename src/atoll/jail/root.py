@@ -7,6 +7,7 @@ and without devices; what is writable is one tmpfs with the disk limit as its si
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -162,13 +163,20 @@ def mount_proc(root: str) -> None:
     target = root + "/proc"
     flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
     sys.mount("proc", target, "proc", flags, "hidepid=2")
-    empty = root + BOX
-    for name in HIDDEN_PROC:
-        path = Path(target, name)
-        if path.exists():
-            source = empty if path.is_dir() else root + "/dev/null"
-            sys.mount(source, str(path), None, sys.MS_BIND)
+    for name, cover in _covers().items():
+        sys.mount(root + cover, f"{target}/{name}", None, sys.MS_BIND)
     sys.set_mount_attributes(target, sys.ATTR_RDONLY, recursive=True)
+
+
+@functools.cache
+def _covers() -> dict[str, str]:
+    """What is hidden of this kernel's proc, and below what: an empty folder, or no file."""
+    paths = {name: f"/proc/{name}" for name in HIDDEN_PROC}
+    return {
+        name: BOX if os.path.isdir(path) else "/dev/null"
+        for name, path in paths.items()
+        if os.path.exists(path)
+    }
 
 
 def mount_box(
@@ -190,12 +198,12 @@ def mount_box(
     for name, target in PRIVATE_FOLDERS.items():
         if name == "app" and not private_app:
             continue
-        folder = Path(box, name)
-        folder.mkdir(mode=0o700)
+        folder = f"{box}/{name}"
+        os.mkdir(folder, 0o700)
         os.chown(folder, owner, owner)
         if fill is not None:
-            fill(root + target, str(folder))
-        sys.mount(str(folder), root + target, None, sys.MS_BIND)
+            fill(root + target, folder)
+        sys.mount(folder, root + target, None, sys.MS_BIND)
         sys.set_mount_attributes(root + target, sys.ATTR_NOSUID | sys.ATTR_NODEV, recursive=False)
     sys.detach(box)
 

@@ -44,6 +44,13 @@ _LAST_CAPABILITY = 63
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
+_libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
+
+
+class _Program(ctypes.Structure):
+    """struct sock_fprog."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
 def supported() -> bool:
@@ -103,8 +110,7 @@ def attach_tree(tree_fd: int, target: str) -> None:
 
 def prctl(option: int, value: int = 0) -> None:
     """Set an option of this process."""
-    zero = ctypes.c_ulong(0)
-    _check(_libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero), f"prctl {option}")
+    _check(_libc.prctl(option, value, 0, 0, 0), f"prctl {option}")
 
 
 def drop_capabilities(dormant: int = 0) -> None:
@@ -112,11 +118,10 @@ def drop_capabilities(dormant: int = 0) -> None:
 
     The set `dormant` stays permitted to this very process, and is not in effect.
     """
-    zero = ctypes.c_ulong(0)
     for capability in range(_LAST_CAPABILITY + 1):
-        if _libc.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), zero, zero, zero) < 0:
+        if _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break  # past the last one that this kernel has
-    _libc.prctl(PR_CAP_AMBIENT, ctypes.c_ulong(PR_CAP_AMBIENT_CLEAR_ALL), zero, zero, zero)
+    _libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITY_VERSION_3, 0))
     sets = struct.pack("6I", 0, dormant, 0, 0, 0, 0)
     _check(_libc.capset(header, ctypes.create_string_buffer(sets, 24)), "capset")
@@ -137,12 +142,8 @@ def install_filter(program: bytes, *, listen: bool = False) -> int | None:
 
     With `listen`: the descriptor on which its questions come, or None if an outer filter has one.
     """
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
-
     buffer = ctypes.create_string_buffer(program, len(program))
-    header = Program(len(program) // 8, ctypes.addressof(buffer))
+    header = _Program(len(program) // 8, ctypes.addressof(buffer))
     mode, flags = _SECCOMP_SET_MODE_FILTER, _SECCOMP_NEW_LISTENER if listen else 0
     try:
         fd = _call(_SECCOMP[ARCH], mode, flags, ctypes.byref(header), what="seccomp")

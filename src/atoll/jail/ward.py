@@ -102,8 +102,7 @@ class Ward(ABC):
 
     def check_memory(self) -> None:
         """Without a control group, end a sandbox whose processes together are over the limit."""
-        roots = self.roots()
-        if not self._measured() or self._reaped or not roots:
+        if not self._measured() or self._reaped or not (roots := self.roots()):
             return
         assert self.limits is not None
         assert self.limits.memory is not None

@@ -21,14 +21,20 @@ from atoll.jail.nursery import CONTROL_FD, reap
 
 _MADV_COLLAPSE = 25
 _HUGE = 2 << 20
+ROOM_A_LINE = 12 << 20
+"""What one line of imports may take of the interpreter's heap; what is too much goes back."""
+_ARENA, _BLOCK = 1 << 20, 512
 
 
 def main(lines: str) -> NoReturn:
     """Import what `lines` (a JSON list of import statements) say, then serve."""
     started = time.monotonic()
     control = socket.socket(fileno=CONTROL_FD)
-    names, missing = preload.load(json.loads(lines))
+    wanted = json.loads(lines)
+    stakes = _stake_out(len(wanted) * ROOM_A_LINE)
+    names, missing = preload.load(wanted)
     hatch.prepare(names)
+    stakes.clear()
     seccomp.jail_program(clones=True)
     gc.collect()
     gc.freeze()
@@ -95,6 +101,16 @@ class Zygote:
         return pid
 
 
+def _stake_out(size: int) -> list[bytes]:
+    """Make the heap's arenas before any library is mapped, so that they lie side by side.
+
+    Scattered among libraries they are too small for huge pages. The blocks that are returned keep
+    each from going back; freed later, they leave only what is in use.
+    """
+    blocks = [bytes(_BLOCK - sys.getsizeof(b"")) for _ in range(size // _BLOCK)]
+    return blocks[:: _ARENA // _BLOCK // 2]
+
+
 def _collapse() -> int:
     """Make huge pages of the private heaps, so that a fork copies fewer page tables; how many."""
     import ctypes  # noqa: PLC0415 - loaded by syscalls anyway
@@ -104,19 +120,16 @@ def _collapse() -> int:
     with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
         heaps = [span for line in maps if (span := _private_heap(line))]
     starts = (
-        at for first, last in heaps for at in range(-(-first // _HUGE) * _HUGE, last - _HUGE, _HUGE)
+        at
+        for first, last in heaps
+        for at in range(-(-first // _HUGE) * _HUGE, last - _HUGE + 1, _HUGE)
     )
     return sum(advise(at, _HUGE, _MADV_COLLAPSE) == 0 for at in starts)
 
 
 def _private_heap(line: str) -> tuple[int, int] | None:
-    (
-        span,
-        mode,
-        *_,
-    ) = line.split(None, 5)
-    name = line.split(None, 5)[5].strip() if len(line.split(None, 5)) > 5 else ""
-    if mode != "rw-p" or name not in ("", "[heap]"):
+    span, mode, _offset, _device, _inode, *name = line.split(None, 5)
+    if mode != "rw-p" or name not in ([], ["[heap]\n"]):
         return None
     first, _, last = span.partition("-")
     return int(first, 16), int(last, 16)

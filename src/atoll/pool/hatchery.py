@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.backends.native import library
 from atoll.backends.native.interpreter import GUEST_FOLDER
 from atoll.backends.native.launch import environment, open_line
-from atoll.errors import SandboxStartError
+from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.jail.client import warden
 from atoll.jail.spec import GUEST_CODE, Bind, HatchSpec, NurserySpec
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from atoll.jail.client import Lease
     from atoll.jail.spec import Limits
 
+LOST = ("zygote", "nursery")
+"""Steps of a start that fail because somebody killed what was to take them."""
 OLDEST = (3, 11)
 """The zygote runs the jail's own code, which needs what the host needs."""
 _BOOT = (
@@ -64,8 +66,10 @@ class Hatchery:
         except TimeoutError:
             await line.close()
             raise SandboxStartError("zygote", f"no guest within {self._patience:g} s") from None
-        except BaseException:
+        except BaseException as exc:
             await line.close()
+            if isinstance(exc, SandboxStartError) and exc.step in LOST:
+                raise SandboxLostError(f"{exc.reason}: nothing has run, try again") from exc
             raise
         return line
 

@@ -18,6 +18,7 @@ from atoll.sandbox import BaseSandbox, check_code
 
 if TYPE_CHECKING:
     from atoll.availability import Availability
+    from atoll.backends.native.interpreter import Interpreter
     from atoll.backends.native.launch import Launched
     from atoll.types import SandboxResult
 
@@ -58,11 +59,11 @@ class NativePythonSandbox(BaseSandbox):
 
     async def initialize(self, context: Any = None) -> None:
         """Start a guest with `context`. On a running one: throw its state away and start afresh."""
-        self._python = await asyncio.to_thread(interpreter.resolve, self._config.python)
+        self._python = await self._interpreter()
         self._level = await probe.level_for(self.backend, self._config)
         async with self._turn:
             await self._release()
-            self._shared = await asyncio.to_thread(contexts.share, context)
+            self._shared = await _share(context)
             self._context = None if self._shared else context
             self._open = True
             await self._start()
@@ -139,6 +140,12 @@ class NativePythonSandbox(BaseSandbox):
         folder = str(self.workspace) if self.workspace else None
         return {"isolation": self._level, "workspace_path": folder, "state_lost": lost}
 
+    async def _interpreter(self) -> Interpreter:
+        """In a thread only if one has to be asked: a hop there and back is felt in a warm start."""
+        if self._config.python is None:
+            return interpreter.resolve(None)
+        return await asyncio.to_thread(interpreter.resolve, self._config.python)
+
     async def _ensure(self) -> Launched:
         if not self._open:
             raise SandboxClosedError("the sandbox is not open: initialize() it first")
@@ -200,3 +207,7 @@ class NativePythonSandbox(BaseSandbox):
     def _timeout(self, timeout_ms: float | None) -> float:
         check_positive("timeout_ms", timeout_ms)
         return self._config.timeout_ms if timeout_ms is None else timeout_ms
+
+
+async def _share(context: Any) -> contexts.Context | None:
+    return None if context is None else await asyncio.to_thread(contexts.share, context)

@@ -1,0 +1,66 @@
+"""What /proc says of processes: who descends from whom, who is the zygote, what they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def descendants(root: int | None) -> set[int]:
+    """Every process below `root`."""
+    parents = dict(_parent(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return {pid for pid in found - {root} if pid is not None}
+
+
+def nursery_and_zygote(warden: int | None) -> tuple[int, int] | None:
+    """The first nursery of a warden and its zygote; None while there is no such pair.
+
+    Guests have the zygote's command line, but a pid namespace of their own.
+    """
+    for nursery in _children(warden):
+        home = _namespace(nursery)
+        for child in _children(nursery):
+            if "atoll.jail.zygote" in _command(child) and _namespace(child) == home:
+                return nursery, child
+    return None
+
+
+def own_memory(pid: int) -> int:
+    """Bytes of a process that no file backs; 0 if it is gone."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+    return 0
+
+
+def descriptors(pid: int) -> int:
+    """How many files a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _parent(entry: Path) -> tuple[int, int]:
+    with contextlib.suppress(OSError):  # it may end as we look
+        return int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    return int(entry.name), 0
+
+
+def _children(pid: int | None) -> list[int]:
+    with contextlib.suppress(OSError):
+        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    return []
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
+
+
+def _namespace(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    return ""

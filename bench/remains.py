@@ -1,0 +1,72 @@
+"""What a soak could leave behind, counted before and after; and what it could make grow."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from atoll.jail import cgroup
+from atoll.jail.client import warden
+from bench import processes
+
+MOST_GROWTH = 0.05
+SLACK = 2 << 20
+"""What is forgiven beside it: a small process grows by more than a share when a list does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """Counts of all that executions make and have to clear away."""
+
+    processes: int
+    descriptors: int
+    warden_descriptors: int
+    mounts: int
+    cgroups: int
+    temporary_files: int
+
+    @classmethod
+    def now(cls) -> Remains:
+        """As it is at this moment; the warden must be there."""
+        assert warden.pid is not None
+        return cls(
+            processes=len(processes.descendants(os.getpid())),
+            descriptors=processes.descriptors(os.getpid()),
+            warden_descriptors=processes.descriptors(warden.pid),
+            mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
+            cgroups=_groups(f"{cgroup.PREFIX}{warden.pid}-*"),
+            temporary_files=len(list(Path(tempfile.gettempdir()).glob("*-atoll"))),
+        )
+
+    def more_than(self, before: Remains) -> list[str]:
+        """What there is more of than before, in words."""
+        then = asdict(before)
+        return [
+            f"{name.replace('_', ' ')}: {then[name]} before, {count} after"
+            for name, count in asdict(self).items()
+            if count > then[name]
+        ]
+
+
+def memory() -> dict[str, int]:
+    """Bytes that the lasting processes hold of their own."""
+    pair = processes.nursery_and_zygote(warden.pid) or (0, 0)
+    pids = {"host": os.getpid(), "warden": warden.pid or 0, "nursery": pair[0], "zygote": pair[1]}
+    return {name: processes.own_memory(pid) for name, pid in pids.items()}
+
+
+def grown(before: dict[str, int], after: dict[str, int]) -> list[str]:
+    """Which processes hold more than they may, in words."""
+    return [
+        f"memory of the {name}: {before[name] / 1e6:.1f} MB before, {held / 1e6:.1f} MB after"
+        for name, held in after.items()
+        if before[name] and held > before[name] * (1 + MOST_GROWTH) + SLACK
+    ]
+
+
+def _groups(pattern: str) -> int:
+    found = cgroup.find()
+    parents = set(found.parents.values()) if found else set()
+    return sum(len(list(parent.glob(pattern))) for parent in parents)

@@ -1,0 +1,27 @@
+"""A short soak: zygotes are killed under load, and nothing is lost, crossed or left behind."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = 5
+
+
+@pytest.mark.spec("R2.10")
+def test_executions_survive_killed_zygotes_and_leave_nothing():
+    options = ["--executions", "300", "--concurrency", "16", "--kill-every", "60"]
+    command = [sys.executable, "-m", "bench.soak", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, *_, last = done.stdout.splitlines()
+    assert re.match(
+        rf"300 executions in [\d.]+ s, {KILLS} zygotes killed: (29\d|300) answered", first
+    )
+    assert last == "every bound was kept"
+    assert "300/300" in done.stderr
