@@ -69,6 +69,8 @@ def main(
     )
     vars(builtins).update(preloaded or {})
     sys.path.append(folder)  # last: a file of the guest's never stands in for a library
+    if preloaded is not None:
+        server.rehearse()
     server.serve()
     os._exit(0)
 
