@@ -325,7 +325,8 @@ class HatchedWard(Ward):
         self._jail.close()
         self._unwatch(self._status.fileno())
         self._status.close()
-        for fd in (self._init_fd, self._guest_fd):
+        fds, self._init_fd, self._guest_fd = (self._init_fd, self._guest_fd), None, None
+        for fd in fds:
             if fd is not None:
                 self._unwatch(fd)
                 os.close(fd)
