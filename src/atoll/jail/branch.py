@@ -18,7 +18,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, NoReturn
 
-from atoll.jail import packets, root, syscalls
+from atoll.jail import cgroup, packets, root, syscalls
 from atoll.jail.copytree import copy_tree
 from atoll.jail.house import namespace_of, parent_of
 from atoll.jail.spec import GUEST_UID
@@ -88,12 +88,15 @@ class BranchWard(Ward):
     def _adopt(self, pid: int) -> bool:
         if parent_of(pid) != self._origin.guest_pid():
             return False
-        self._pid, self._pidfd = pid, os.pidfd_open(pid)
-        self._watch(self._pidfd, self._on_exit)
-        if self.cgroup is not None:
-            for fd in self.cgroup.open():
-                os.write(fd, str(pid).encode())
-                os.close(fd)
+        pidfd = os.pidfd_open(pid)
+        try:
+            if self.cgroup is not None:
+                cgroup.admit(self.cgroup.open(), pid)
+        except OSError:
+            os.close(pidfd)
+            raise
+        self._pid, self._pidfd = pid, pidfd
+        self._watch(pidfd, self._on_exit)
         return True
 
     def _keep_namespace(self, flags: int) -> bool:
@@ -113,12 +116,12 @@ class BranchWard(Ward):
         elif word == b"entered" and not self._steps:
             self.mount_namespace = namespace_of(self._pid)
             self._origin.branching = None
-            self._started()
-        elif not word:
             self._unwatch(self._status.fileno())
-            if not self.mount_namespace:
-                self.fail("clone: it ended before it was ready")
-                self.kill()
+            self._started()
+        else:
+            self._unwatch(self._status.fileno())
+            self.fail("clone: it ended before it was ready")
+            self.kill()
 
     def _furnish(self) -> None:
         """Let a helper do what needs rights; the warden itself never enters a guest's files."""
@@ -139,6 +142,8 @@ class BranchWard(Ward):
     def _on_exit(self) -> None:
         assert self._pidfd is not None
         self._unwatch(self._pidfd)
+        if not self.mount_namespace:
+            self.fail("clone: it ended before it was ready")
         self.kill()
 
     def _alive(self) -> bool:

@@ -125,9 +125,12 @@ class Cgroup:
 
 def admit(fds: list[int], pid: int) -> None:
     """Move a process in."""
-    for fd in fds:
-        os.write(fd, str(pid).encode())
-        os.close(fd)
+    try:
+        for fd in fds:
+            os.write(fd, str(pid).encode())
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def find(proc: Path = Path("/proc/self")) -> Hierarchies | None:

@@ -169,7 +169,8 @@ class Ward(ABC):
 
     def _branch(self, lease: socket.socket, status: socket.socket) -> None:
         """The host is about to ask the guest to clone itself; one clone at a time."""
-        able = self.house is not None and self.house.listener is not None
+        listener = self.house.listener if self.house else None
+        able = listener is not None and listener.open
         if self.admit_branch is not None and able and self.branching is None:
             self.admit_branch(self, lease, status)
             return
