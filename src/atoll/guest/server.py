@@ -186,11 +186,14 @@ class Server:
         """Clone this process; the clone goes on with the descriptors that the host has sent."""
         self._reap_clones()
         fds = [self._rights.receive() for _ in range(CLONE_FDS)]
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as exc:
+            _close_all(fds)
+            raise ValueError("no process can be had for a clone: {}".format(exc)) from None
         if pid == 0:
             self._become_clone(fds)
-        for fd in fds:
-            os.close(fd)
+        _close_all(fds)
         self._clones.append(pid)
         return {"forked": True}
 
@@ -255,6 +258,11 @@ class Server:
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"valid": repl.validate(params["code"])}
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _peak_memory(inherited: int) -> int | None:
