@@ -50,13 +50,13 @@ async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
         lease = guest.lease.branch(ours)
         for fd in (*given, rights.guest_fd, theirs.fileno()):
             guest.rights.send(fd)
-        for fd in given:
-            os.close(fd)
         try:
             await guest.session.fork(timeout_ms)
         except BaseException:
             await lease.close()
             raise
+        for fd in given:
+            os.close(fd)  # not before: while we waited, the numbers could have become another's
         channel = HostChannel(answers[0], requests[1])
     return Line(lease, channel, rights, [output[0], errors[0]])
 
