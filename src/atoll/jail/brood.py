@@ -132,13 +132,18 @@ class NurseryWard(StartedWard):
         if "ready" in message:
             self._warm = True
             self.tell("started", zygote=message["ready"])
-            waiting, self._waiting = self._waiting, []
-            for ward in waiting:
-                self.hatch(ward)
+            self._hatch_waiting()
         elif "hatched" in message:
             self._adopt(message["hatched"], message["pid"], fds, HatchedWard.guest_born)
+            self._hatch_waiting()
         elif "reaped" in message:
             self._reaped_pids(message["reaped"])
+
+    def _hatch_waiting(self) -> None:
+        """There is a zygote, or room again in its socket."""
+        waiting, self._waiting = self._waiting, []
+        for ward in waiting:
+            self.hatch(ward)
 
     def _lose_zygote(self) -> None:
         if self._zygote is None:
