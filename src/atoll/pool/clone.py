@@ -48,9 +48,9 @@ async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
     ):
         given = [requests[0], answers[1], errors[1], output[1]]
         lease = guest.lease.branch(ours)
-        for fd in (*given, rights.guest_fd, theirs.fileno()):
-            guest.rights.send(fd)
         try:
+            for fd in (*given, rights.guest_fd, theirs.fileno()):
+                guest.rights.send(fd)
             await guest.session.fork(timeout_ms)
         except BaseException:
             await lease.close()
