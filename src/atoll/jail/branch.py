@@ -128,7 +128,8 @@ class BranchWard(Ward):
         self._helper = os.fork()
         if self._helper == 0:
             disk = self.limits.disk if self.limits else None
-            furnish(self._origin.guest_pid(), disk, self._status)
+            groups = self.cgroup.open() if self.cgroup else []
+            furnish(self._origin.guest_pid(), disk, self._status, groups)
         self._watch(helper := os.pidfd_open(self._helper), lambda: self._on_helper(helper))
 
     def _on_helper(self, pidfd: int) -> None:
@@ -176,10 +177,14 @@ class BranchWard(Ward):
                 os.close(fd)
 
 
-def furnish(guest: int, disk: int | None, status: socket.socket) -> NoReturn:
-    """Make mounts for a clone: the guest's, with copies of its private folders. Then let it in."""
+def furnish(guest: int, disk: int | None, status: socket.socket, groups: list[int]) -> NoReturn:
+    """Make mounts for a clone: the guest's, with copies of its private folders. Then let it in.
+
+    Whoever fills a page of a file is charged for it: the copies are the clone's.
+    """
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        cgroup.admit(groups, 0)
         proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)  # the guest's does not know us
         spaces = [os.open(f"/proc/{guest}/ns/{name}", os.O_RDONLY) for name in ("user", "mnt")]
         for space in spaces:
