@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,6 +95,21 @@ class Cgroup:
         except (OSError, KeyError):
             return None
 
+    def emptied(self) -> bool:
+        """Kill whoever is in the group, and let nobody be born in it; whether it was empty."""
+        with contextlib.suppress(OSError):
+            self._write("pids", "pids.max", 0)
+        found = self._processes()
+        for pid in found:
+            with contextlib.suppress(OSError):
+                fd = os.pidfd_open(pid)
+                try:
+                    if pid in self._processes():  # else the number is another's by now
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                finally:
+                    os.close(fd)
+        return not found
+
     def remove(self) -> bool:
         """Remove the group; False while processes are still leaving it."""
         done = True
@@ -105,6 +121,12 @@ class Cgroup:
             except OSError:
                 done = False
         return done
+
+    def _processes(self) -> set[int]:
+        try:
+            return set(map(int, self._read("pids", "cgroup.procs").split()))
+        except OSError:
+            return set()  # the group is gone
 
     def _limit_memory(self, limit: int) -> None:
         if self.version == 2:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from atoll.jail.listener import Question
     from atoll.jail.ward import Ward
 
+LOOKS = 3
+
 
 class House:
     """Who lives in a jail."""
@@ -37,10 +39,17 @@ class House:
             self._end()
 
     def evict(self, mount_namespace: int) -> bool:
-        """Kill every process with that mount namespace; whether none was left to kill."""
-        found = [pid for pid in self._members() if namespace_of(pid) == mount_namespace]
-        for pid in found:
-            _kill(pid, mount_namespace)
+        """Kill every process with that mount namespace, or nobody's; whether none was left.
+
+        More than one look: a process that forks and ends all the time can be missed by one.
+        """
+        found = False
+        for _ in range(LOOKS):
+            for pid in self._members():
+                space = namespace_of(pid)
+                if space == mount_namespace or self._is_nobodys(space):
+                    _kill(pid, space)
+                    found = True
         return not found
 
     def listen(self, fd: int, selector: selectors.BaseSelector) -> None:
@@ -56,6 +65,12 @@ class House:
         """Only a clone in the making may do what is asked about."""
         clones = [tenant.branching for tenant in self.tenants if tenant.branching is not None]
         return any(clone.allows(question) for clone in clones)
+
+    def _is_nobodys(self, space: int) -> bool:
+        """Whether a clone came through there on its way, and left a process behind."""
+        if not space or any(tenant.branching is not None for tenant in self.tenants):
+            return False  # gone; or it may be the one that is on its way
+        return all(space != tenant.mount_namespace for tenant in self.tenants)
 
     def _members(self) -> list[int]:
         roots = self._roots()
