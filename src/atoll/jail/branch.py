@@ -64,8 +64,9 @@ class BranchWard(Ward):
         return self._pid
 
     def roots(self) -> list[int]:
-        """The clone; what it orphans is counted by its control group alone."""
-        return [os.getpid(), self._pid] if self._pid else []
+        """Those of the jail: what the clone has orphaned is init's child."""
+        assert self.house is not None
+        return self.house.roots()
 
     def allows(self, question: Question) -> bool:
         """Whether the clone that is being made may go on with a call."""

@@ -28,7 +28,7 @@ class House:
     """Who lives in a jail."""
 
     def __init__(self, roots: Callable[[], list[int]], end: Callable[[], None]) -> None:
-        self._roots, self._end = roots, end
+        self.roots, self._end = roots, end
         self.tenants: set[Ward] = set()
         self.listener: Listener | None = None
 
@@ -73,7 +73,7 @@ class House:
         return all(space != tenant.mount_namespace for tenant in self.tenants)
 
     def _members(self) -> list[int]:
-        roots = self._roots()
+        roots = self.roots()
         return [pid for pid in meter.processes(roots) if pid != roots[0]] if roots else []
 
 

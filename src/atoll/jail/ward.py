@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from atoll.jail import meter, packets
+from atoll.jail.house import namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,13 +98,12 @@ class Ward(ABC):
 
     def check_memory(self) -> None:
         """Without a control group, end a sandbox whose processes together are over the limit."""
-        roots = self.roots()
-        if not self._measured() or self._reaped or not roots:
+        if not self._measured() or self._reaped or not (found := self._processes()):
             return
         assert self.limits is not None
         assert self.limits.memory is not None
         limit = self.limits.memory + self.limits.context + MEMORY_SLACK
-        if meter.memory_bytes(roots, limit) > limit:
+        if meter.memory_bytes(found[0], found[1:], limit) > limit:
             self._over_memory = True
             self.kill()
 
@@ -203,7 +203,15 @@ class Ward(ABC):
 
     def _cpu_seconds(self) -> float:
         counted = self.cgroup.cpu_seconds() if self.cgroup else None
-        return meter.cpu_seconds(self.roots()) if counted is None else counted
+        return meter.cpu_seconds(self._processes()) if counted is None else counted
+
+    def _processes(self) -> list[int]:
+        """The jail's first process, and all that are this sandbox's own."""
+        found = meter.processes(self.roots())
+        if self.house is None or self.house.tenants == {self}:
+            return found
+        own = [pid for pid in found[1:] if namespace_of(pid) == self.mount_namespace]
+        return found[:1] + own
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, callback)
