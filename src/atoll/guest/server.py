@@ -199,11 +199,12 @@ class Server:
 
     def _become_clone(self, fds: list[int]) -> None:
         """In the child: never returns, as the request was for the parent to answer."""
-        requests, answers, errors, output, rights, status = fds
+        *fds, status = fds
         try:
             clone.enter(status, self._folder)
+            requests, answers, errors, output, rights = self._streams.move_up(fds)
         except BaseException as exc:
-            os.write(errors, str(exc).encode("utf-8", "replace"))  # the host adds it to its error
+            os.write(fds[2], str(exc).encode("utf-8", "replace"))  # the host adds it to its error
             os._exit(1)
         self._channel.reopen(requests, answers)
         self._rights.reopen(rights)
