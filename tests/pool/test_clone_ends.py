@@ -155,7 +155,9 @@ except OSError:
     await said(box, full)
     with pytest.raises(Exception, match="no process can be had for a clone"):
         await box.fork()
-    await said(box, "import signal\nfor pid in held: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)")
+    await said(
+        box, "import signal\nfor pid in held: os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)"
+    )
     clone = await family.fork(box)
     assert await said(clone, "print(x)") == "1"
 

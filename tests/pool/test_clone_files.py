@@ -15,8 +15,12 @@ async def test_files_are_apart_in_both_directions(family, folder):
     box = await family.open()
     await said(box, f"open('{folder}/both', 'w').write('one')")
     clone = await family.fork(box)
-    await said(box, f"open('{folder}/both', 'a').write(' first'); open('{folder}/first', 'w').close()")
-    await said(clone, f"open('{folder}/both', 'a').write(' second'); open('{folder}/second', 'w').close()")
+    await said(
+        box, f"open('{folder}/both', 'a').write(' first'); open('{folder}/first', 'w').close()"
+    )
+    await said(
+        clone, f"open('{folder}/both', 'a').write(' second'); open('{folder}/second', 'w').close()"
+    )
     look = f"import os; print(open('{folder}/both').read(), sorted(os.listdir('{folder}')))"
     assert await said(box, look) == "one first ['both', 'first']"
     assert await said(clone, look) == "one second ['both', 'second']"
@@ -106,7 +110,10 @@ async def test_a_link_that_leads_out_of_the_folder_copies_nothing(family):
     box = await family.open()
     await said(box, "import os; os.symlink('/usr', 'usr'); os.symlink('/proc/self', 'me')")
     clone = await family.fork(box)
-    assert await said(clone, "import os; print(os.path.islink('usr'), os.path.islink('me'))") == "True True"
+    assert (
+        await said(clone, "import os; print(os.path.islink('usr'), os.path.islink('me'))")
+        == "True True"
+    )
 
 
 async def test_a_folder_that_outgrows_the_disk_harms_nobody(family):

@@ -36,7 +36,9 @@ async def test_what_cannot_be_saved_lives_on_in_a_clone(family):
     box = await family.open()
     await said(box, ALIVE)
     clone = await family.fork(box)
-    look = "print(next(squares), double(21), database.execute('select a from t').fetchall(), point.x)"
+    look = (
+        "print(next(squares), double(21), database.execute('select a from t').fetchall(), point.x)"
+    )
     assert await said(clone, look) == "4 42 [(7,)] 1"
     await said(clone, "factor = 3; database.execute('delete from t'); point.x = 2")
     assert await said(clone, look) == "9 63 [] 2"
@@ -60,7 +62,10 @@ async def test_threads_stay_with_the_first(family):
     grew = "n = len(counts); time.sleep(0.3); print(len(counts) > n, thread.is_alive())"
     assert await said(box, grew) == "True True"
     assert await said(clone, grew) == "False False"
-    assert await said(clone, "t = threading.Thread(target=lambda: print('runs')); t.start(); t.join()") == "runs"
+    assert (
+        await said(clone, "t = threading.Thread(target=lambda: print('runs')); t.start(); t.join()")
+        == "runs"
+    )
 
 
 async def test_the_current_folder_is_kept(family):
@@ -79,7 +84,14 @@ async def test_a_clone_of_a_clone(family):
     for number in range(1, 6):
         boxes.append(await family.fork(boxes[-1]))
         await said(boxes[-1], f"x = x * 10 + {number}")
-    assert [await said(box, "print(x)") for box in boxes] == ["0", "1", "12", "123", "1234", "12345"]
+    assert [await said(box, "print(x)") for box in boxes] == [
+        "0",
+        "1",
+        "12",
+        "123",
+        "1234",
+        "12345",
+    ]
 
 
 async def test_rolling_back_brings_everything_back(family):
@@ -89,7 +101,10 @@ async def test_rolling_back_brings_everything_back(family):
     for _ in range(2):
         await said(box, "x += 1; open('kept', 'a').write('!'); open('new', 'w').close()")
         await box.rollback(mark)
-        assert await said(box, "import os; print(x, open('kept').read(), os.listdir())") == "1 one ['kept']"
+        assert (
+            await said(box, "import os; print(x, open('kept').read(), os.listdir())")
+            == "1 one ['kept']"
+        )
     assert await box.branches() == (mark,)
 
 
@@ -159,7 +174,9 @@ async def test_a_session_with_something_of_the_hosts_is_not_cloned(family, tmp_p
     for options in ({"workspace": tmp_path}, {"mounts": (mount,)}):
         box = await family.open(**options)
         for call in (box.fork, box.checkpoint):
-            with pytest.raises(UnsupportedError, match="a host folder, mounts or another interpreter"):
+            with pytest.raises(
+                UnsupportedError, match="a host folder, mounts or another interpreter"
+            ):
                 await call()
         assert await said(box, "print('goes on')") == "goes on"
 
@@ -229,7 +246,9 @@ async def test_a_key_is_run_once_and_a_clone_has_keys_of_its_own(family):
     await said(box, "n = 0")
     for _ in range(2):
         assert await said(box, "n += 1; print(n)", key="once") == "1"
-    first, second = await asyncio.gather(*(box.execute("n += 1; print(n)", key="two") for _ in range(2)))
+    first, second = await asyncio.gather(
+        *(box.execute("n += 1; print(n)", key="two") for _ in range(2))
+    )
     assert first.stdout == second.stdout == "2\n"
     clone = await family.fork(box)
     assert await said(clone, "n += 1; print(n)", key="once") == "3"

@@ -198,7 +198,10 @@ async def test_nothing_grows_with_clones(family):
 async def _use(family, rounds: int) -> None:
     for number in range(rounds):
         box = await family.open()
-        await said(box, "open('x', 'w').write('x' * 1000); import subprocess; subprocess.Popen(['sleep', '99'])")
+        await said(
+            box,
+            "open('x', 'w').write('x' * 1000); import subprocess; subprocess.Popen(['sleep', '99'])",
+        )
         if number % 5 == 0:
             await box.execute("import os; os._exit(1)")
         await box.destroy()

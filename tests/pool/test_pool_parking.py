@@ -170,4 +170,3 @@ async def test_a_pool_lives_through_a_signal_meant_for_the_terminal(family):
         os.kill(pid, signal.SIGINT)
     assert await said(box, "print(1)") == "1"
     assert await said(await family.open(), "print(2)") == "2"
-

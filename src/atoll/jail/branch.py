@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail import cgroup, packets, root, syscalls
 from atoll.jail.copytree import copy_tree
-from atoll.jail.house import namespace_of, parent_of
+from atoll.jail.house import House, is_awake, namespace_of, parent_of
 from atoll.jail.spec import GUEST_UID
 from atoll.jail.syscall_table import ASKED
 from atoll.jail.ward import Ward
@@ -50,7 +50,8 @@ class BranchWard(Ward):
     ) -> None:
         super().__init__(origin.limits, lease, group, selector)
         assert origin.house is not None
-        self._origin, self._status, self.house = origin, status, origin.house
+        self._origin, self._status = origin, status
+        self.house: House = origin.house
         self._pid = self._helper = 0
         self._pidfd: int | None = None
         self._kept_namespace: int | None = None
@@ -114,10 +115,11 @@ class BranchWard(Ward):
             word = b""
         if word == b"awake" and self._pid and not self._helper:
             self._furnish()
-        elif word == b"entered" and not self._steps:
+        elif word == b"entered" and not self._steps and not is_awake(self._pid):
             self.mount_namespace = namespace_of(self._pid)
             self._origin.branching = None
             self._unwatch(self._status.fileno())
+            self.house.lay_to_sleep()
             self._started()
         else:
             self._unwatch(self._status.fileno())

@@ -52,6 +52,13 @@ class House:
                     found = True
         return not found
 
+    def lay_to_sleep(self) -> None:
+        """End whoever holds awake the rights that are a clone's in the making."""
+        making = {one.branching.guest_pid() for one in self.tenants if one.branching is not None}
+        for pid in self._members():
+            if pid not in making and is_awake(pid):
+                _kill(pid, namespace_of(pid))
+
     def listen(self, fd: int, selector: selectors.BaseSelector) -> None:
         """Hear what its filter asks."""
         self.listener = Listener(fd, self._judge, selector)
@@ -75,6 +82,19 @@ class House:
     def _members(self) -> list[int]:
         roots = self.roots()
         return [pid for pid in meter.processes(roots) if pid != roots[0]] if roots else []
+
+
+def is_awake(pid: int) -> bool:
+    """Whether a thread of a process has rights in effect."""
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(
+                f"/proc/{pid}/task/{task}/status", encoding="utf-8", errors="replace"
+            ) as file:
+                rights = next(line for line in file if line.startswith("CapEff:"))
+            if int(rights.split()[1], 16):
+                return True
+    return False
 
 
 def namespace_of(pid: int) -> int:

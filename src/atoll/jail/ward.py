@@ -127,6 +127,7 @@ class Ward(ABC):
     def _evicted(self) -> bool:
         """Whether none of its processes is left in a jail that lives on."""
         assert self.house is not None
+        self.house.lay_to_sleep()
         if self.cgroup is not None and not self.cgroup.emptied():
             return False
         return not self.mount_namespace or self.house.evict(self.mount_namespace)
