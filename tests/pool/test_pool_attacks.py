@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 
 import pytest
 from poolkit import jail_of, know, said
 
-from atoll.errors import AtollError
+from atoll.errors import AtollError, SandboxStartError
 from atoll.jail import house
 from atoll.jail.client import warden
 from atoll.jail.listener import MOST_REFUSALS
@@ -257,12 +258,8 @@ async def test_a_runtime_that_was_taken_over_gains_nothing_by_a_fork(family, hij
         box = await family.open(timeout_ms=3000)
         await said(box, HOLD_THE_RUNTIME + hijack)
         for _ in range(2):
-            try:
-                clone = await family.fork(box)
-            except AtollError as exc:
-                assert str(exc)
-            else:
-                assert await said(clone, HARMLESS) == "[]"
+            with contextlib.suppress(AtollError):  # it may be refused, but not let go further
+                assert await said(await family.fork(box), HARMLESS) == "[]"
         assert await said(box, HARMLESS) == "[]"
         await box.destroy()
     assert warden.pid == pid
@@ -344,10 +341,8 @@ threading.Thread(target=ask, daemon=True).start()
     for _ in range(5):
         box = await family.open(timeout_ms=5000)
         await said(box, CALLS + race)
-        try:
+        with contextlib.suppress(AtollError):
             assert await said(await family.fork(box), HARMLESS) == "[]"
-        except AtollError as exc:
-            assert str(exc)
         await box.destroy()
     assert warden.pid == pid
 
@@ -375,11 +370,8 @@ threading.Thread(target=stir, daemon=True).start()
 """,
     )
     for _ in range(8):
-        try:
+        with contextlib.suppress(SandboxStartError):
             clone = await box.fork()
-        except AtollError as exc:
-            assert "could not be copied" in str(exc)
-        else:
             seen = "import os; print(os.path.isdir('usr') or any('bin' in d for _, d, _ in os.walk('/app')))"
             assert await said(clone, seen) == "False"
             await clone.destroy()

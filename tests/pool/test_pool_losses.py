@@ -121,7 +121,7 @@ async def test_the_warden_takes_its_sessions_along_and_is_started_again(family):
     clone = await family.fork(box)
     processes = meter.processes([warden.pid])
     os.kill(warden.pid, signal.SIGKILL)
-    await until(lambda: box._guest.lease.ended.done())
+    await until(box._guest.lease.ended.done)
     with pytest.raises(atoll.SandboxError, match="the warden has gone"):
         box._guest.lease.ended.result()
     await until(lambda: not any(Path(f"/proc/{pid}/ns").exists() for pid in processes[1:]))
@@ -156,15 +156,12 @@ HOST = """
 
 
 async def test_nothing_is_left_of_a_host_that_was_killed():
-    host = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOST)], stdout=subprocess.PIPE, text=True
-    )
-    line = await asyncio.to_thread(host.stdout.readline)
-    overseer, *pids = json.loads(line)
+    command = (sys.executable, "-c", textwrap.dedent(HOST))
+    host = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    overseer, *pids = json.loads(await host.stdout.readline())
     assert len(pids) > 8
     host.kill()
-    host.wait()
-    host.stdout.close()
+    await host.wait()
     await until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()])
     assert _groups(overseer) == []
 
@@ -246,5 +243,9 @@ async def _settled(family) -> dict[str, float]:
     for name, pid in (("warden", warden.pid), ("nursery", nursery), ("zygote", zygote)):
         counts[f"{name} descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
         counts[f"{name} memory"] = meter._statm(pid, 1)
-        counts[f"{name} mounts"] = len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
+        counts[f"{name} mounts"] = _mounts(pid)
     return counts
+
+
+def _mounts(pid: int) -> int:
+    return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
