@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import random
 
 import pytest
 from poolkit import jail_of, know, said, until
@@ -135,6 +137,24 @@ async def test_a_signal_to_all_stays_in_the_family(family):
     result = await box.execute("print('x' in globals())")
     assert (result.stdout, result.state_lost) == ("False\n", True)
     assert await said(stranger, "print(x)") == "1"
+
+
+@pytest.mark.parametrize("what", ["fork", "checkpoint", "open"])
+async def test_whoever_asked_may_go_away_at_any_moment(family, what):
+    box = await family.open()
+    await said(box, "x = 1; open('f', 'wb').write(bytes(1 << 20))")
+    pid, moments = warden.pid, random.Random(3)
+    call = {"fork": box.fork, "checkpoint": box.checkpoint, "open": family.open}[what]
+    for _ in range(25):
+        asked = asyncio.ensure_future(call())
+        await asyncio.sleep(moments.uniform(0, 0.04))
+        asked.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            if what != "checkpoint":
+                family.keep(await asked)
+    assert warden.pid == pid
+    assert await said(box, "print(x)") == "1"
+    assert await said(await family.fork(box), "print(x)") == "1"
 
 
 async def test_a_fork_that_gets_no_process_leaves_the_session_alone(family):

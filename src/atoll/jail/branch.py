@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail import cgroup, packets, root, syscalls
 from atoll.jail.copytree import copy_tree
-from atoll.jail.house import House, is_awake, namespace_of, parent_of
+from atoll.jail.house import is_awake, namespace_of, parent_of
 from atoll.jail.spec import GUEST_UID
 from atoll.jail.syscall_table import ASKED
 from atoll.jail.ward import Ward
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import socket
 
     from atoll.jail.cgroup import Cgroup
+    from atoll.jail.house import House
     from atoll.jail.listener import Question
 
 STEPS = ("capset", "setns", "unshare", "chroot", "capset")
@@ -54,6 +55,8 @@ class BranchWard(Ward):
         self.house: House = origin.house
         self._pid = self._helper = 0
         self._pidfd: int | None = None
+        self._helper_fd: int | None = None
+        """While it is at work."""
         self._kept_namespace: int | None = None
         self._steps = list(STEPS)
         self.house.tenants.add(self)
@@ -66,7 +69,6 @@ class BranchWard(Ward):
 
     def roots(self) -> list[int]:
         """Those of the jail: what the clone has orphaned is init's child."""
-        assert self.house is not None
         return self.house.roots()
 
     def allows(self, question: Question) -> bool:
@@ -84,7 +86,7 @@ class BranchWard(Ward):
     def is_over(self) -> bool:
         """Whether nothing of the clone is left."""
         if self._gone and not self._reaped:
-            self._reaped = not self._alive() and self._evicted()
+            self._reaped = not self._alive() and self._evicted() and self._helper_fd is None
         return super().is_over()
 
     def _adopt(self, pid: int) -> bool:
@@ -133,11 +135,14 @@ class BranchWard(Ward):
             disk = self.limits.disk if self.limits else None
             groups = self.cgroup.open() if self.cgroup else []
             furnish(self._origin.guest_pid(), disk, self._status, groups)
-        self._watch(helper := os.pidfd_open(self._helper), lambda: self._on_helper(helper))
+        self._helper_fd = os.pidfd_open(self._helper)
+        self._watch(self._helper_fd, self._on_helper)
 
-    def _on_helper(self, pidfd: int) -> None:
-        self._unwatch(pidfd)
-        os.close(pidfd)
+    def _on_helper(self) -> None:
+        assert self._helper_fd is not None
+        self._unwatch(self._helper_fd)
+        os.close(self._helper_fd)
+        self._helper_fd = None
         _, status = os.waitpid(self._helper, 0)
         if status:
             self.fail("clone: its folders could not be copied (is the disk limit reached?)")
@@ -162,14 +167,13 @@ class BranchWard(Ward):
     def leave(self) -> None:
         """Be gone: the clone itself at once, what it started when it is looked for."""
         self._send(signal.SIGKILL)
+        _send_signal(self._helper_fd, signal.SIGKILL)
         if self._origin.branching is self:
             self._origin.branching = None
         super().leave()
 
     def _send(self, number: signal.Signals) -> None:
-        if self._pidfd is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(self._pidfd, number)
+        _send_signal(self._pidfd, number)
 
     def _release(self) -> None:
         self._unwatch(self._status.fileno())
@@ -178,6 +182,12 @@ class BranchWard(Ward):
             if fd is not None:
                 self._unwatch(fd)
                 os.close(fd)
+
+
+def _send_signal(pidfd: int | None, number: signal.Signals) -> None:
+    if pidfd is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(pidfd, number)
 
 
 def furnish(guest: int, disk: int | None, status: socket.socket, groups: list[int]) -> NoReturn:
