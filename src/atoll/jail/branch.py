@@ -1,6 +1,6 @@
 """A live clone: a guest forks itself, and gets mounts, files and a control group of its own.
 
-    guest ──fork──▶ clone   wakes two dormant rights (asked)      warden
+    guest ──fork──▶ clone   calls "here", wakes two dormant rights (asked)      warden
                       │──────── "awake" ──────────────────────────▶ │ fork
                       │                                             ▼
                       │ ◀── its mount namespace and root ──────── helper: folders, copies
@@ -16,6 +16,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import struct
 from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail import cgroup, packets, root, syscalls
@@ -27,12 +29,12 @@ from atoll.jail.ward import Ward
 
 if TYPE_CHECKING:
     import selectors
-    import socket
 
     from atoll.jail.cgroup import Cgroup
     from atoll.jail.house import House
     from atoll.jail.listener import Question
 
+_CREDENTIALS = struct.Struct("3i")
 STEPS = ("capset", "setns", "unshare", "chroot", "capset")
 """The calls of a clone in the making, in their order. Each is let through once."""
 
@@ -53,7 +55,7 @@ class BranchWard(Ward):
         assert origin.house is not None
         self._origin, self._status = origin, status
         self.house: House = origin.house
-        self._pid = self._helper = 0
+        self._pid = self._helper = self._caller = 0
         self._pidfd: int | None = None
         self._helper_fd: int | None = None
         """While it is at work."""
@@ -69,7 +71,7 @@ class BranchWard(Ward):
 
     def roots(self) -> list[int]:
         """Those of the jail: what the clone has orphaned is init's child."""
-        return self.house.roots()
+        return self.house.roots() if self.mount_namespace else []
 
     def allows(self, question: Question) -> bool:
         """Whether the clone that is being made may go on with a call."""
@@ -83,6 +85,10 @@ class BranchWard(Ward):
         del self._steps[0]
         return True
 
+    def leaving(self) -> bool:
+        """Whether it is gone, and may have left processes: told or not, that is looked after."""
+        return self._gone and not self._reaped
+
     def is_over(self) -> bool:
         """Whether nothing of the clone is left."""
         if self._gone and not self._reaped:
@@ -90,7 +96,10 @@ class BranchWard(Ward):
         return super().is_over()
 
     def _adopt(self, pid: int) -> bool:
-        if parent_of(pid) != self._origin.guest_pid():
+        """Take whoever has called here as the clone: one that was given up may still ask."""
+        if not self._caller:
+            self._on_status()  # it calls before it asks
+        if pid != self._caller or parent_of(pid) != self._origin.guest_pid():
             return False
         pidfd = os.pidfd_open(pid)
         try:
@@ -112,10 +121,12 @@ class BranchWard(Ward):
 
     def _on_status(self) -> None:
         try:
-            word = self._status.recv(64)
-        except OSError:
-            word = b""
-        if word == b"awake" and self._pid and not self._helper:
+            word, sender = _receive_word(self._status)
+        except BlockingIOError:
+            return
+        if word == b"here" and not self._caller:
+            self._caller = sender
+        elif word == b"awake" and self._pid and not self._helper:
             self._furnish()
         elif word == b"entered" and not self._steps and not is_awake(self._pid):
             self.mount_namespace = namespace_of(self._pid)
@@ -182,6 +193,16 @@ class BranchWard(Ward):
             if fd is not None:
                 self._unwatch(fd)
                 os.close(fd)
+
+
+def _receive_word(status: socket.socket) -> tuple[bytes, int]:
+    """The next word and who sent it, by the kernel's word; no bytes at the end."""
+    try:
+        room = socket.CMSG_SPACE(_CREDENTIALS.size)
+        word, ancillary, _, _ = status.recvmsg(64, room, socket.MSG_DONTWAIT)
+    except ConnectionError:
+        return b"", 0
+    return word, next((_CREDENTIALS.unpack(data)[0] for _, _, data in ancillary), 0)
 
 
 def _send_signal(pidfd: int | None, number: signal.Signals) -> None:

@@ -209,8 +209,8 @@ class Ward(ABC):
     def _processes(self) -> list[int]:
         """The jail's first process, and all that are this sandbox's own."""
         found = meter.processes(self.roots())
-        if self.house is None or self.house.tenants == {self}:
-            return found
+        if not self.mount_namespace:
+            return found  # nobody else ever lived there
         own = [pid for pid in found[1:] if namespace_of(pid) == self.mount_namespace]
         return found[:1] + own
 

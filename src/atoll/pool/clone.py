@@ -40,6 +40,7 @@ async def clone(
 
 async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # who calls there is known
     with (
         ours,
         theirs,
