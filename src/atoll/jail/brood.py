@@ -201,7 +201,7 @@ class HatchedWard(Ward):
         self.spec, self._nursery = spec, nursery
         self._jail = self.house = House(self.roots, self._signal_all)
         self._jail.tenants.add(self)
-        self.hatching = False
+        self.hatching = self._entered = False
         self.number = 0
         self._init = self._guest = 0
         self._init_fd: int | None = None
@@ -251,6 +251,7 @@ class HatchedWard(Ward):
         self.hatching = False
         self._guest, self._guest_fd = pid, pidfd
         self._close_given()
+        self._start_if_there()
 
     def ended(self, pid: int, status: int) -> None:
         """One of the two processes was reaped; the guest's status is the one that counts."""
@@ -294,13 +295,19 @@ class HatchedWard(Ward):
         elif "entered" in message:
             for fd in fds:
                 self._jail.listen(fd, self._selector)
-            self._started()
+            self._entered = True
+            self._start_if_there()
         elif "error" in message:
             self.fail(message["error"])
             self.kill()
         elif "end" in message:
             self._unwatch(self._status.fileno())
         return bool(message) and "end" not in message
+
+    def _start_if_there(self) -> None:
+        """Guest and zygote report apart; until both have, a zygote's end is the guest's too."""
+        if self._entered and self._guest_fd is not None:
+            self._started()
 
     def _on_shell_end(self) -> None:
         assert self._init_fd is not None
