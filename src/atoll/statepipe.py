@@ -29,8 +29,8 @@ SLACK = 1 << 20
 class Giver(Protocol):
     """Whoever can put a descriptor into the guest."""
 
-    def give(self, fd: int) -> None:
-        """Have it ready for when the guest asks."""
+    def give(self, *fds: int) -> None:
+        """Have them ready for when the guest asks."""
 
 
 class _Pipe:

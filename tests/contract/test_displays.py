@@ -55,6 +55,11 @@ def test_only_the_last_value_is_shown_and_none_is_nothing(box):
     assert box.execute(rich + "; 1").displays == ()
     assert box.execute("Rich").displays == ()
     assert box.execute(value_with("_repr_html_", "return None")).displays == ()
+
+
+def test_showing_imports_no_plotting(open_box):
+    box = open_box(preload="bare")
+    assert box.execute(value_with("_repr_html_", "return 'x'")).displays
     assert box.execute("import sys; 'matplotlib' in sys.modules").value is False
 
 

@@ -76,7 +76,7 @@ def test_what_was_never_asked_for_is_closed_with_the_sandbox():
         box._portal.run(_give(box._box, read))
         os.close(read)
         os.close(write)
-    assert open_files() == before
+    assert open_files() <= before
 
 
 async def _give(box, fd: int) -> None:

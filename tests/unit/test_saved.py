@@ -145,8 +145,8 @@ class Giver:
 
     given = -1
 
-    def give(self, fd: int) -> None:
-        self.given = os.dup(fd)
+    def give(self, *fds: int) -> None:
+        self.given = os.dup(fds[0])
 
 
 async def test_a_pipe_is_closed_before_it_takes_more_than_its_cap():

@@ -24,6 +24,7 @@ def enter(status_fd: int, folder: str) -> None:
 
     here = _current_folder(folder)
     status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, status_fd)
+    status.send(b"here")
     _set_capabilities(_CLONING)
     status.send(b"awake")
     mounts, place = _receive_way_in(status)

@@ -70,7 +70,7 @@ class Server:
         }
 
     def rehearse(self) -> None:
-        """Run an empty cell for nobody: a fork copies the pages it touches, better now than then."""
+        """Run an empty cell for nobody: a fork copies the pages that it touches, better now."""
         outcome = self._gate.run(lambda: repl.Repl().run("None"), _late_interrupt)
         outcome["files"] = delta.compare(self._files, delta.scan(self._folder))
         self._streams.renew()
@@ -190,22 +190,27 @@ class Server:
     def _fork(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Clone this process; the clone goes on with the descriptors that the host has sent."""
         self._reap_clones()
-        fds = [rights.receive() for _ in range(CLONE_FDS)]
-        pid = os.fork()
+        fds: list[int] = []
+        try:
+            fds += [rights.receive() for _ in range(CLONE_FDS)]
+            pid = os.fork()
+        except OSError as exc:
+            _close_all(fds)
+            raise ValueError("no clone can be had: {}".format(exc)) from None
         if pid == 0:
             self._become_clone(fds)
-        for fd in fds:
-            os.close(fd)
+        _close_all(fds)
         self._clones.append(pid)
         return {"forked": True}
 
     def _become_clone(self, fds: list[int]) -> None:
         """In the child: never returns, as the request was for the parent to answer."""
-        requests, answers, errors, output, status = fds
+        *fds, status = fds
         try:
             clone.enter(status, self._folder)
+            requests, answers, errors, output = self._streams.move_up(fds)
         except BaseException as exc:
-            os.write(errors, str(exc).encode("utf-8", "replace"))  # the host adds it to its error
+            os.write(fds[2], str(exc).encode("utf-8", "replace"))  # the host adds it to its error
             os._exit(1)
         self._channel.reopen(requests, answers)
         self._streams.redirect(output, errors)
@@ -259,6 +264,11 @@ class Server:
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"valid": repl.validate(params["code"])}
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _peak_memory(inherited: int) -> int | None:

@@ -16,7 +16,17 @@ class StandardStreams:
     def __init__(self, keep_at: int) -> None:
         import fcntl
 
+        self._keep_at = keep_at
         self._kept = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, keep_at) for fd in (1, 2)}
+
+    def move_up(self, fds: list[int]) -> list[int]:
+        """The same descriptors with high numbers, which guest code that closes low ones spares."""
+        import fcntl
+
+        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, self._keep_at) for fd in fds]
+        for fd in fds:
+            os.close(fd)
+        return moved
 
     def redirect(self, output: int, errors: int) -> None:
         """A clone prints to descriptors of its own."""

@@ -1,6 +1,6 @@
 """A live clone: a guest forks itself, and gets mounts, files and a control group of its own.
 
-    guest ──fork──▶ clone   wakes two dormant rights (asked)      warden
+    guest ──fork──▶ clone   calls "here", wakes two dormant rights (asked)      warden
                       │──────── "awake" ──────────────────────────▶ │ fork
                       │                                             ▼
                       │ ◀── its mount namespace and root ──────── helper: folders, copies
@@ -14,25 +14,26 @@ by the helper, which trusts nothing that it finds in the guest's folders.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
+import socket
+import struct
 from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail import cgroup, packets, root, seccomp, syscalls
 from atoll.jail.copytree import copy_tree
-from atoll.jail.house import namespace_of, parent_of
+from atoll.jail.house import is_awake, namespace_of, parent_of
 from atoll.jail.spec import GUEST_UID
 from atoll.jail.ward import Ward
 
 if TYPE_CHECKING:
     import selectors
-    import socket
-    from collections.abc import Callable
 
     from atoll.jail.cgroup import Cgroup
+    from atoll.jail.house import House
     from atoll.jail.listener import Question
 
+_CREDENTIALS = struct.Struct("3i")
 STEPS = ("capset", "setns", "unshare", "chroot", "capset")
 """The calls of a clone in the making, in their order. Each is let through once."""
 
@@ -51,9 +52,12 @@ class BranchWard(Ward):
     ) -> None:
         super().__init__(origin.limits, lease, group, selector)
         assert origin.house is not None
-        self._origin, self._status, self.house = origin, status, origin.house
-        self._pid = self._helper = 0
+        self._origin, self._status = origin, status
+        self.house: House = origin.house
+        self._pid = self._helper = self._caller = 0
         self._pidfd: int | None = None
+        self._helper_fd: int | None = None
+        """While it is at work."""
         self._kept_namespace: int | None = None
         self._steps = list(STEPS)
         self.house.tenants.add(self)
@@ -65,8 +69,8 @@ class BranchWard(Ward):
         return self._pid
 
     def roots(self) -> list[int]:
-        """The clone; what it orphans is counted by its control group alone."""
-        return [os.getpid(), self._pid] if self._pid else []
+        """Those of the jail: what the clone has orphaned is init's child."""
+        return self.house.roots() if self.mount_namespace else []
 
     def allows(self, question: Question) -> bool:
         """Whether the clone that is being made may go on with a call."""
@@ -80,17 +84,31 @@ class BranchWard(Ward):
         del self._steps[0]
         return True
 
+    def leaving(self) -> bool:
+        """Whether it is gone, and may have left processes: told or not, that is looked after."""
+        return self._gone and not self._reaped
+
     def is_over(self) -> bool:
         """Whether nothing of the clone is left."""
         if self._gone and not self._reaped:
-            self._reaped = not self._alive() and self._evicted()
+            self._reaped = not self._alive() and self._evicted() and self._helper_fd is None
         return super().is_over()
 
     def _adopt(self, pid: int) -> bool:
-        if parent_of(pid) != self._origin.guest_pid():
+        """Take whoever has called here as the clone: one that was given up may still ask."""
+        if not self._caller:
+            self._on_status()  # it calls before it asks
+        if pid != self._caller or parent_of(pid) != self._origin.guest_pid():
             return False
-        self._pid, self._pidfd = pid, os.pidfd_open(pid)
-        self._watch(self._pidfd, self._on_exit)
+        pidfd = os.pidfd_open(pid)
+        try:
+            if self.cgroup is not None:
+                cgroup.admit(self.cgroup.open(), pid)
+        except OSError:
+            os.close(pidfd)
+            raise
+        self._pid, self._pidfd = pid, pidfd
+        self._watch(pidfd, self._on_exit)
         return True
 
     def _keep_namespace(self, flags: int) -> bool:
@@ -102,36 +120,39 @@ class BranchWard(Ward):
 
     def _on_status(self) -> None:
         try:
-            word = self._status.recv(64)
-        except OSError:
-            word = b""
-        if word == b"awake" and self._pid and not self._helper:
+            word, sender = _receive_word(self._status)
+        except BlockingIOError:
+            return
+        if word == b"here" and not self._caller:
+            self._caller = sender
+        elif word == b"awake" and self._pid and not self._helper:
             self._furnish()
-        elif word == b"entered" and not self._steps:
+        elif word == b"entered" and not self._steps and not is_awake(self._pid):
             self.mount_namespace = namespace_of(self._pid)
             self._origin.branching = None
-            self._started()
-        elif not word:
             self._unwatch(self._status.fileno())
-            if not self.mount_namespace:
-                self.fail("clone: it ended before it was ready")
-                self.kill()
+            self.house.lay_to_sleep()
+            self._started()
+        else:
+            self._unwatch(self._status.fileno())
+            self.fail("clone: it ended before it was ready")
+            self.kill()
 
     def _furnish(self) -> None:
         """Let a helper do what needs rights; the warden itself never enters a guest's files."""
-        groups = self.cgroup.open() if self.cgroup else []
         self._helper = os.fork()
         if self._helper == 0:
             disk = self.limits.disk if self.limits else None
-            admit = functools.partial(cgroup.admit, groups, self._pid)
-            furnish(self._origin.guest_pid(), disk, self._status, admit)
-        for fd in groups:
-            os.close(fd)
-        self._watch(helper := os.pidfd_open(self._helper), lambda: self._on_helper(helper))
+            groups = self.cgroup.open() if self.cgroup else []
+            furnish(self._origin.guest_pid(), disk, self._status, groups)
+        self._helper_fd = os.pidfd_open(self._helper)
+        self._watch(self._helper_fd, self._on_helper)
 
-    def _on_helper(self, pidfd: int) -> None:
-        self._unwatch(pidfd)
-        os.close(pidfd)
+    def _on_helper(self) -> None:
+        assert self._helper_fd is not None
+        self._unwatch(self._helper_fd)
+        os.close(self._helper_fd)
+        self._helper_fd = None
         _, status = os.waitpid(self._helper, 0)
         if status:
             self.fail("clone: its folders could not be copied (is the disk limit reached?)")
@@ -140,6 +161,8 @@ class BranchWard(Ward):
     def _on_exit(self) -> None:
         assert self._pidfd is not None
         self._unwatch(self._pidfd)
+        if not self.mount_namespace:
+            self.fail("clone: it ended before it was ready")
         self.kill()
 
     def _alive(self) -> bool:
@@ -154,14 +177,13 @@ class BranchWard(Ward):
     def leave(self) -> None:
         """Be gone: the clone itself at once, what it started when it is looked for."""
         self._send(signal.SIGKILL)
+        _send_signal(self._helper_fd, signal.SIGKILL)
         if self._origin.branching is self:
             self._origin.branching = None
         super().leave()
 
     def _send(self, number: signal.Signals) -> None:
-        if self._pidfd is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                signal.pidfd_send_signal(self._pidfd, number)
+        _send_signal(self._pidfd, number)
 
     def _release(self) -> None:
         self._unwatch(self._status.fileno())
@@ -172,16 +194,30 @@ class BranchWard(Ward):
                 os.close(fd)
 
 
-def furnish(
-    guest: int, disk: int | None, status: socket.socket, admit: Callable[[], None]
-) -> NoReturn:
+def _receive_word(status: socket.socket) -> tuple[bytes, int]:
+    """The next word and who sent it, by the kernel's word; no bytes at the end."""
+    try:
+        room = socket.CMSG_SPACE(_CREDENTIALS.size)
+        word, ancillary, _, _ = status.recvmsg(64, room, socket.MSG_DONTWAIT)
+    except ConnectionError:
+        return b"", 0
+    return word, next((_CREDENTIALS.unpack(data)[0] for _, _, data in ancillary), 0)
+
+
+def _send_signal(pidfd: int | None, number: signal.Signals) -> None:
+    if pidfd is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(pidfd, number)
+
+
+def furnish(guest: int, disk: int | None, status: socket.socket, groups: list[int]) -> NoReturn:
     """Make mounts for a clone: the guest's, with copies of its private folders. Then let it in.
 
-    `admit` puts it into its control group, here as that takes the kernel its time.
+    Whoever fills a page of a file is charged for it: the copies are the clone's.
     """
     try:
-        admit()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        cgroup.admit(groups, 0)
         proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)  # the guest's does not know us
         spaces = [os.open(f"/proc/{guest}/ns/{name}", os.O_RDONLY) for name in ("user", "mnt")]
         for space in spaces:

@@ -134,13 +134,18 @@ class NurseryWard(StartedWard):
             with contextlib.suppress(OSError):  # its end, if it is that, is seen elsewhere
                 packets.send(self._control, {"warm": True})
             self.tell("started", zygote=message["ready"])
-            waiting, self._waiting = self._waiting, []
-            for ward in waiting:
-                self.hatch(ward)
+            self._hatch_waiting()
         elif "hatched" in message:
             self._adopt(message["hatched"], message["pid"], fds, HatchedWard.guest_born)
+            self._hatch_waiting()
         elif "reaped" in message:
             self._reaped_pids(message["reaped"])
+
+    def _hatch_waiting(self) -> None:
+        """There is a zygote, or room again in its socket."""
+        waiting, self._waiting = self._waiting, []
+        for ward in waiting:
+            self.hatch(ward)
 
     def _lose_zygote(self) -> None:
         if self._zygote is None:
@@ -334,7 +339,8 @@ class HatchedWard(Ward):
         self._jail.close()
         self._unwatch(self._status.fileno())
         self._status.close()
-        for fd in (self._init_fd, self._guest_fd):
+        fds, self._init_fd, self._guest_fd = (self._init_fd, self._guest_fd), None, None
+        for fd in fds:
             if fd is not None:
                 self._unwatch(fd)
                 os.close(fd)

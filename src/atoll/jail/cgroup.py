@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ class Hierarchies:
     version: int
     parents: dict[str, Path]
 
-    def create(self, name: str, limits: Limits) -> Cgroup:
+    def create(self, name: str, limits: Limits, runtime: int = RUNTIME_PROCESSES) -> Cgroup:
         """A new group with its limits set; OSError if the host does not let us."""
         folders = {}
         try:
@@ -36,7 +37,7 @@ class Hierarchies:
                 folders[controller] = parent / name
                 folders[controller].mkdir(exist_ok=True)
             group = Cgroup(self.version, folders)
-            group.limit(limits)
+            group.limit(limits, runtime)
         except OSError:
             Cgroup(self.version, folders).remove()
             raise
@@ -59,12 +60,12 @@ class Cgroup:
     version: int
     folders: dict[str, Path]
 
-    def limit(self, limits: Limits) -> None:
-        """Write the limits."""
+    def limit(self, limits: Limits, runtime: int = RUNTIME_PROCESSES) -> None:
+        """Write the limits; `runtime` processes that are not the guest's doing come on top."""
         if limits.memory is not None:
             self._limit_memory(limits.memory + RUNTIME_MEMORY)
         if limits.processes is not None:
-            self._write("pids", "pids.max", limits.processes + RUNTIME_PROCESSES)
+            self._write("pids", "pids.max", limits.processes + runtime)
 
     def open(self) -> list[int]:
         """Descriptors that let processes in, to be had before the host's files are gone."""
@@ -94,6 +95,21 @@ class Cgroup:
         except (OSError, KeyError):
             return None
 
+    def emptied(self) -> bool:
+        """Kill whoever is in the group, and let nobody be born in it; whether it was empty."""
+        with contextlib.suppress(OSError):
+            self._write("pids", "pids.max", 0)
+        found = self._processes()
+        for pid in found:
+            with contextlib.suppress(OSError):
+                fd = os.pidfd_open(pid)
+                try:
+                    if pid in self._processes():  # else the number is another's by now
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                finally:
+                    os.close(fd)
+        return not found
+
     def remove(self) -> bool:
         """Remove the group; False while processes are still leaving it."""
         done = True
@@ -105,6 +121,12 @@ class Cgroup:
             except OSError:
                 done = False
         return done
+
+    def _processes(self) -> set[int]:
+        try:
+            return set(map(int, self._read("pids", "cgroup.procs").split()))
+        except OSError:
+            return set()  # the group is gone
 
     def _limit_memory(self, limit: int) -> None:
         if self.version == 2:
@@ -125,9 +147,12 @@ class Cgroup:
 
 def admit(fds: list[int], pid: int) -> None:
     """Move a process in."""
-    for fd in fds:
-        os.write(fd, str(pid).encode())
-        os.close(fd)
+    try:
+        for fd in fds:
+            os.write(fd, str(pid).encode())
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def find(proc: Path = Path("/proc/self")) -> Hierarchies | None:

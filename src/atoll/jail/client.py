@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import SandboxError, SandboxStartError
+from atoll.errors import SandboxError, SandboxLostError, SandboxStartError
 from atoll.jail.spec import to_json
 from atoll.types import EndReport
 
@@ -50,12 +50,12 @@ class Lease:
         """SIGKILL for all of them; `ended` follows."""
         self._send(b"kill")
 
-    def give(self, fd: int) -> None:
-        """Have a descriptor put into the guest when it asks; SandboxError if that cannot be.
+    def give(self, *fds: int) -> None:
+        """Have descriptors put into the guest when it asks, in place of any it never asked for.
 
-        Say so to the guest only afterwards. The descriptor stays the caller's to close.
+        Tell the guest only afterwards. They stay the caller's to close. SandboxError if it fails.
         """
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         try:
             self._socket.sendmsg([b"give"], rights)
         except OSError as exc:
@@ -99,7 +99,7 @@ class Lease:
         except BlockingIOError:
             return
         if not data:
-            self._fail(SandboxError("the warden has gone, and the sandbox with it"))
+            self._fail(SandboxLostError("the warden has gone, and the sandbox with it"))
             return
         message = json.loads(data)
         event = message.pop("event")

@@ -10,41 +10,75 @@ import contextlib
 import errno
 import os
 import stat
+from dataclasses import dataclass
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """A folder that is being gone through: which one it is, and what in it is still to be."""
+
+    inode: tuple[int, int]
+    mode: int
+    subfolders: list[str]
+
+
 def copy_tree(source: str, target: str) -> None:
     """Copy what is in `source` into the empty folder `target`; OSError if there is no room."""
-    waiting = [(os.open(source, _FOLDER), os.open(target, _FOLDER))]
-    while waiting:
-        here, there = waiting.pop()
-        try:
-            for name in os.listdir(here):
-                pair = _copy_entry(name, here, there)
-                if pair is not None:
-                    waiting.append(pair)
-        finally:
-            os.close(here)
-            os.close(there)
+    here, there = os.open(source, _FOLDER), os.open(target, _FOLDER)
+    try:
+        levels = [_enter(here, there)]
+        while levels:
+            if levels[-1].subfolders:
+                name = levels[-1].subfolders.pop()
+                here, there = _step(here, name), _step(there, name)
+                levels.append(_enter(here, there))
+                continue
+            os.fchmod(there, levels.pop().mode)
+            if levels:
+                here, there = _step(here, ".."), _step(there, "..")
+                _require_same(here, levels[-1])
+    finally:
+        os.close(here)
+        os.close(there)
 
 
-def _copy_entry(name: str, here: int, there: int) -> tuple[int, int] | None:
-    """Copy one thing; a folder is made, and returned to be gone through."""
+def _enter(here: int, there: int) -> _Level:
+    """Copy what is in a folder, and make the folders that are in it."""
+    info = os.fstat(here)
+    subfolders = [name for name in os.listdir(here) if _copy_entry(name, here, there)]
+    return _Level((info.st_dev, info.st_ino), stat.S_IMODE(info.st_mode), subfolders)
+
+
+def _step(folder: int, name: str) -> int:
+    """From a folder to the next: two descriptors are enough for any depth and any width."""
+    inner = os.open(name, _FOLDER, dir_fd=folder)
+    os.close(folder)
+    return inner
+
+
+def _require_same(here: int, level: _Level) -> None:
+    info = os.fstat(here)
+    if (info.st_dev, info.st_ino) != level.inode:
+        raise OSError(errno.ESTALE, "a folder was moved while it was copied")
+
+
+def _copy_entry(name: str, here: int, there: int) -> bool:
+    """Copy one thing; whether it is a folder, which is made and has to be gone through."""
     info = os.stat(name, dir_fd=here, follow_symlinks=False)
-    mode = stat.S_IMODE(info.st_mode)
     if stat.S_ISLNK(info.st_mode):
         os.symlink(os.readlink(name, dir_fd=here), name, dir_fd=there)
     elif stat.S_ISREG(info.st_mode):
         _copy_file(name, here, there, info)
     elif stat.S_ISFIFO(info.st_mode):
-        os.mkfifo(name, mode, dir_fd=there)
+        os.mkfifo(name, dir_fd=there)
+        os.chmod(name, stat.S_IMODE(info.st_mode), dir_fd=there)
     elif stat.S_ISDIR(info.st_mode):
-        os.mkdir(name, mode | 0o700, dir_fd=there)
-        return os.open(name, _FOLDER, dir_fd=here), os.open(name, _FOLDER, dir_fd=there)
-    return None
+        os.mkdir(name, 0o700, dir_fd=there)
+    return stat.S_ISDIR(info.st_mode)
 
 
 def _copy_file(name: str, here: int, there: int, info: os.stat_result) -> None:

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail import cgroup, landlock, packets, rlimits, seccomp, shell, syscalls
@@ -48,7 +49,7 @@ def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
         cgroup.admit(groups, 0)
         _enter(way_in)
         syscalls.close_all_but({*_lower(given), status.fileno()})
-        listener = _lock(Limits(**request["limits"]))
+        listener = _lock(Limits(**request["limits"]), counted=bool(groups))
         packets.send(status, {"entered": True}, listener)
         status.close()
         for fd in listener:
@@ -77,8 +78,12 @@ def _enter(way_in: list[int]) -> None:
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
 
 
-def _lock(limits: Limits) -> list[int]:
-    """Give up everything; the descriptor of the filter's questions, if there is one."""
+def _lock(limits: Limits, *, counted: bool) -> list[int]:
+    """Give up everything; the descriptor of the filter's questions, if there is one.
+
+    `counted`: a control group counts processes, for each clone apart; else all share one limit.
+    """
+    limits = replace(limits, processes=None) if counted else limits
     rlimits.apply(limits, jailed=True, inherited=_address_space())
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     landlock.restrict_scope()

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from atoll.jail.listener import Question
     from atoll.jail.ward import Ward
 
+LOOKS = 3
+
 
 class House:
     """Who lives in a jail."""
 
     def __init__(self, roots: Callable[[], list[int]], end: Callable[[], None]) -> None:
-        self._roots, self._end = roots, end
+        self.roots, self._end = roots, end
         self.tenants: set[Ward] = set()
         self.listener: Listener | None = None
 
@@ -37,11 +39,25 @@ class House:
             self._end()
 
     def evict(self, mount_namespace: int) -> bool:
-        """Kill every process with that mount namespace; whether none was left to kill."""
-        found = [pid for pid in self._members() if namespace_of(pid) == mount_namespace]
-        for pid in found:
-            _kill(pid, mount_namespace)
+        """Kill every process with that mount namespace, or nobody's; whether none was left.
+
+        More than one look: a process that forks and ends all the time can be missed by one.
+        """
+        found = False
+        for _ in range(LOOKS):
+            for pid in self._members():
+                space = namespace_of(pid)
+                if space == mount_namespace or self._is_nobodys(space):
+                    _kill(pid, space)
+                    found = True
         return not found
+
+    def lay_to_sleep(self) -> None:
+        """End whoever holds awake the rights that are a clone's in the making."""
+        making = {one.branching.guest_pid() for one in self.tenants if one.branching is not None}
+        for pid in self._members():
+            if pid not in making and is_awake(pid):
+                _kill(pid, namespace_of(pid))
 
     def listen(self, fd: int, selector: selectors.BaseSelector) -> None:
         """Hear what its filter asks."""
@@ -60,9 +76,28 @@ class House:
         clones = [tenant.branching for tenant in self.tenants if tenant.branching is not None]
         return Verdict(allowed=any(clone.allows(question) for clone in clones))
 
+    def _is_nobodys(self, space: int) -> bool:
+        """Whether a clone came through there on its way, and left a process behind."""
+        if not space or any(tenant.branching is not None for tenant in self.tenants):
+            return False  # gone; or it may be the one that is on its way
+        return all(space != tenant.mount_namespace for tenant in self.tenants)
+
     def _members(self) -> list[int]:
-        roots = self._roots()
+        roots = self.roots()
         return [pid for pid in meter.processes(roots) if pid != roots[0]] if roots else []
+
+
+def is_awake(pid: int) -> bool:
+    """Whether a thread of a process has rights in effect."""
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(
+                f"/proc/{pid}/task/{task}/status", encoding="utf-8", errors="replace"
+            ) as file:
+                rights = next(line for line in file if line.startswith("CapEff:"))
+            if int(rights.split()[1], 16):
+                return True
+    return False
 
 
 def namespace_of(pid: int) -> int:

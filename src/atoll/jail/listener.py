@@ -12,6 +12,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,7 +61,9 @@ class Listener:
     ) -> None:
         self._fd, self._judge, self._selector = fd, judge, selector
         self._refusals = 0
-        selector.register(fd, 1, self._on_question)
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+        selector.register(fd, 1, self._on_event)
 
     def close(self) -> None:
         """Hear no more: the kernel answers then that there is no such call."""
@@ -69,12 +72,25 @@ class Listener:
             os.close(self._fd)
             self._fd = -1
 
-    def _on_question(self) -> None:
-        question = self._receive()
-        if question is None:
+    @property
+    def open(self) -> bool:
+        """Whether anybody is heard."""
+        return self._fd >= 0
+
+    def _on_event(self) -> None:
+        events = dict(self._poll.poll(0)).get(self._fd, 0)
+        if events & select.POLLIN:
+            question = self._receive()
+            if question is not None:
+                self._consider(question)
+        elif events:
             self.close()  # whoever was under the filter is gone
-            return
-        verdict = self._judge(question)
+
+    def _consider(self, question: Question) -> None:
+        try:
+            verdict = self._judge(question)
+        except OSError:
+            verdict = Verdict()  # it is gone, and with it what was to be looked at
         with contextlib.suppress(OSError):  # it may have been killed meanwhile
             self._answer(question, verdict)
         if self._refusals > MOST_REFUSALS:
@@ -99,10 +115,11 @@ class Listener:
             os.close(fd)
 
     def _receive(self) -> Question | None:
+        """The next question; None if whoever asked was killed before it was heard."""
         buffer = bytearray(struct.calcsize(_NOTICE))
         try:
             fcntl.ioctl(self._fd, _RECEIVE, buffer)
-        except OSError as exc:
-            return Question(0, 0, -1, 0) if exc.errno == errno.EINTR else None
+        except OSError:
+            return None
         ident, pid, _, call, _, _, argument, *_ = struct.unpack(_NOTICE, buffer)
         return Question(ident, pid, call, argument)

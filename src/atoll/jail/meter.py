@@ -33,10 +33,10 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def cpu_seconds(roots: list[int]) -> float:
-    """CPU time of all processes, ended children included."""
+def cpu_seconds(pids: list[int]) -> float:
+    """CPU time of these processes, ended children included."""
     total = 0
-    for pid in processes(roots):
+    for pid in pids:
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -45,9 +45,8 @@ def cpu_seconds(roots: list[int]) -> float:
     return total / _TICKS
 
 
-def memory_bytes(roots: list[int], enough: int) -> int:
-    """Memory of all processes; exact (shared pages counted once) only where over `enough`."""
-    init, *pids = processes(roots)
+def memory_bytes(init: int, pids: list[int], enough: int) -> int:
+    """Memory of a jail's processes; exact (shared pages counted once) only where over `enough`."""
     unseen = _shared_mappings(pids) + _socket_buffers(pids)
     total = unseen + sum(_statm(pid, _RESIDENT) for pid in (init, *pids))
     return total if total <= enough else unseen + sum(_proportional(pid) for pid in pids)

@@ -114,14 +114,26 @@ def _assemble(
         (_AT_LEAST, 0, 1, _X32),
         (_RETURN, 0, 0, _KILL),
     ]
-    for name, number in _numbers().items():
-        body = rules.get(name, [(_RETURN, 0, 0, _ALLOW)])
-        if name not in denied:
-            program += [(_EQUAL, 0, len(body), number), *body]
+    allowed = {name: number for name, number in _numbers().items() if name not in denied}
+    for first, last in _ranges([allowed[name] for name in allowed.keys() - rules.keys()]):
+        program += [(_AT_LEAST, 0, 2, first), (_AT_LEAST, 1, 0, last + 1), (_RETURN, 0, 0, _ALLOW)]
+    for name in allowed.keys() & rules.keys():
+        program += [(_EQUAL, 0, len(rules[name]), allowed[name]), *rules[name]]
     for name in asked:
         program += [(_EQUAL, 0, 1, asked_number(name)), (_RETURN, 0, 0, _ASK)]
     program.append((_RETURN, 0, 0, refuse(errno.ENOSYS)))
     return b"".join(struct.pack("HBBI", code, yes, no, k) for code, yes, no, k in program)
+
+
+def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
+    """First and last of each row of numbers without a gap: a filter is checked by its length."""
+    found: list[tuple[int, int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
 
 
 def asked_number(name: str) -> int:

@@ -18,6 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from atoll.jail import meter, packets
+from atoll.jail.house import namespace_of
 from atoll.jail.listener import Verdict
 
 if TYPE_CHECKING:
@@ -102,12 +103,12 @@ class Ward(ABC):
 
     def check_memory(self) -> None:
         """Without a control group, end a sandbox whose processes together are over the limit."""
-        if not self._measured() or self._reaped or not (roots := self.roots()):
+        if not self._measured() or self._reaped or not (found := self._processes()):
             return
         assert self.limits is not None
         assert self.limits.memory is not None
         limit = self.limits.memory + self.limits.context + MEMORY_SLACK
-        if meter.memory_bytes(roots, limit) > limit:
+        if meter.memory_bytes(found[0], found[1:], limit) > limit:
             self._over_memory = True
             self.kill()
 
@@ -126,13 +127,15 @@ class Ward(ABC):
     def close(self) -> None:
         """Say how it ended, and let go of everything."""
         self._release()
-        for fd in self._gifts:
-            os.close(fd)
+        self._keep_gifts([])
         self._say_farewell()
 
     def _evicted(self) -> bool:
         """Whether none of its processes is left in a jail that lives on."""
         assert self.house is not None
+        self.house.lay_to_sleep()
+        if self.cgroup is not None and not self.cgroup.emptied():
+            return False
         return not self.mount_namespace or self.house.evict(self.mount_namespace)
 
     def _say_farewell(self) -> None:
@@ -165,7 +168,7 @@ class Ward(ABC):
         except OSError:
             command, fds = b"", []
         if command == b"give":
-            self._gifts.extend(fds)
+            self._keep_gifts(fds)
         elif command == b"branch" and len(fds) == 2:
             self._branch(socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1]))
         elif command == b"interrupt":
@@ -177,6 +180,11 @@ class Ward(ABC):
         if not command:
             self._unwatch(self.lease.fileno())
 
+    def _keep_gifts(self, fds: list[int]) -> None:
+        for fd in self._gifts:
+            os.close(fd)
+        self._gifts = deque(fds)
+
     def next_gift(self) -> Verdict:
         """A descriptor that the host has for the guest: it told us before it told the guest."""
         while not self._gifts and _readable(self.lease):
@@ -185,7 +193,8 @@ class Ward(ABC):
 
     def _branch(self, lease: socket.socket, status: socket.socket) -> None:
         """The host is about to ask the guest to clone itself; one clone at a time."""
-        able = self.house is not None and self.house.listener is not None
+        listener = self.house.listener if self.house else None
+        able = listener is not None and listener.open
         if self.admit_branch is not None and able and self.branching is None:
             self.admit_branch(self, lease, status)
             return
@@ -216,7 +225,15 @@ class Ward(ABC):
 
     def _cpu_seconds(self) -> float:
         counted = self.cgroup.cpu_seconds() if self.cgroup else None
-        return meter.cpu_seconds(self.roots()) if counted is None else counted
+        return meter.cpu_seconds(self._processes()) if counted is None else counted
+
+    def _processes(self) -> list[int]:
+        """The jail's first process, and all that are this sandbox's own."""
+        found = meter.processes(self.roots())
+        if not self.mount_namespace:
+            return found  # nobody else ever lived there
+        own = [pid for pid in found[1:] if namespace_of(pid) == self.mount_namespace]
+        return found[:1] + own
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, callback)

@@ -27,13 +27,15 @@ from atoll.jail.brood import HatchedWard, NurseryWard
 from atoll.jail.house import namespace_of
 from atoll.jail.jailed import JailedWard
 from atoll.jail.spec import JailSpec, NurserySpec, from_json
+from atoll.jail.ward import Ward
 
 if TYPE_CHECKING:
     from atoll.jail.spec import HatchSpec, Limits, Spec
-    from atoll.jail.ward import Ward
 
 METER_SECONDS = 0.1
 LEAVING_SECONDS = 0.005
+JUST_THE_GUEST = 1
+"""Pid 1 of its jail is in no control group of a guest that was forked."""
 
 
 def main(control_fd: int) -> NoReturn:
@@ -70,11 +72,24 @@ class Warden:
         """Until the host is gone and the last ward with it."""
         while self._open or self._wards:
             for key, _ in self._selector.select(self._tick()):
-                key.data()
+                self._call(key)
             for ward in list(self._wards):
                 ward.check_memory()
                 if ward.is_over():
                     self._forget(ward)
+
+    def _call(self, key: selectors.SelectorKey) -> None:
+        """One sandbox's fault must not end the others: it is ended itself."""
+        try:
+            key.data()
+        except Exception:  # noqa: BLE001 - whatever it is
+            traceback.print_exc()
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(key.fileobj)
+            owner = getattr(key.data, "__self__", None)
+            if isinstance(owner, Ward):
+                owner.fail("warden: it failed to look after this sandbox")
+                owner.kill()
 
     def _forget(self, ward: Ward) -> None:
         self._wards.discard(ward)
@@ -165,7 +180,7 @@ class Warden:
         if home is None:
             raise LookupError(f"no nursery {spec.nursery}")
         with contextlib.ExitStack() as undo:
-            if group := self._new_group(spec.limits):
+            if group := self._new_group(spec.limits, JUST_THE_GUEST):
                 undo.callback(group.remove)
             ward = HatchedWard(
                 spec,
@@ -182,7 +197,7 @@ class Warden:
     def _admit_branch(self, origin: Ward, lease: socket.socket, status: socket.socket) -> None:
         self._count += 1
         origin.mount_namespace = origin.mount_namespace or namespace_of(origin.guest_pid())
-        group = self._new_group(origin.limits) if origin.limits else None
+        group = self._new_group(origin.limits, JUST_THE_GUEST) if origin.limits else None
         origin.branching = BranchWard(origin, lease, status, group=group, selector=self._selector)
         self._add(origin.branching)
 
@@ -190,12 +205,14 @@ class Warden:
         ward.admit_branch = self._admit_branch
         self._wards.add(ward)
 
-    def _new_group(self, limits: Limits) -> cgroup.Cgroup | None:
+    def _new_group(
+        self, limits: Limits, runtime: int = cgroup.RUNTIME_PROCESSES
+    ) -> cgroup.Cgroup | None:
         if self._groups is None:
             return None
         name = f"{cgroup.PREFIX}{os.getpid()}-{self._count}"
         try:
-            return self._groups.create(name, limits)
+            return self._groups.create(name, limits, runtime)
         except OSError:
             return None  # not ours to use after all: rlimits and the meter hold instead
 

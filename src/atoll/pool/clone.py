@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from atoll.backends.native.launch import START_SECONDS, Launched, Line, pipes
 from atoll.bridge import HostBridge
 from atoll.channel import ChannelEndedError, HostChannel
-from atoll.errors import SandboxStartError
+from atoll.errors import SandboxError, SandboxStartError
 from atoll.session import GuestSession
 
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
     from atoll.context import Context
+    from atoll.jail.client import Lease
 
 
 async def clone(
@@ -39,6 +40,7 @@ async def clone(
 
 async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # who calls there is known
     with (
         ours,
         theirs,
@@ -46,17 +48,25 @@ async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
     ):
         given = [requests[0], answers[1], errors[1], output[1]]
         lease = guest.lease.branch(ours)
-        for fd in (*given, theirs.fileno()):
-            guest.lease.give(fd)
-        for fd in given:
-            os.close(fd)
         try:
+            guest.lease.give(*given, theirs.fileno())
             await guest.session.fork(timeout_ms)
+        except SandboxError as exc:
+            why = _refusal(lease) or exc
+            await lease.close()
+            raise why from None
         except BaseException:
             await lease.close()
             raise
+        for fd in given:
+            os.close(fd)  # not before: while we waited, the numbers could have become another's
         channel = HostChannel(answers[0], requests[1])
     return Line(lease, channel, [output[0], errors[0]])
+
+
+def _refusal(lease: Lease) -> BaseException | None:
+    """Why the warden allows no clone, if that is it."""
+    return lease.started.exception() if lease.started.done() else None
 
 
 async def _arrival(line: Line) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WARM_SECONDS = 60.0
 ASKED_BEFORE_PARKED = 2
 MOST_SHELVES = 16
+MOST_KINDS = 1000
 
 Kind = tuple[str, "Limits"]
 
@@ -124,6 +125,8 @@ class Pool:
         kind = (tier, limits)
         if kind in self._shelves:
             return await self._shelves[kind].take()
+        if len(self._asked) > MOST_KINDS:
+            self._asked.clear()
         self._asked[kind] += 1
         if self._asked[kind] > ASKED_BEFORE_PARKED and len(self._shelves) < MOST_SHELVES:
             return await self._shelf(kind).take()
@@ -142,8 +145,10 @@ class Pool:
 
     async def close(self) -> None:
         """End every zygote and every guest."""
-        for task in self._warming.values():
+        warming = list(self._warming.values())
+        for task in warming:
             task.cancel()
+        await asyncio.gather(*warming, return_exceptions=True)
         await asyncio.gather(*(shelf.close() for shelf in self._shelves.values()))
         await asyncio.gather(*(one.close() for one in self._hatcheries.values()))
         self._shelves.clear()

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 DEMAND_SECONDS = 1.0
 TAKEN_PER_PARKED = 8
-RETRIES = 3
+RETRIES = 4
+PAUSE_SECONDS = 0.05
+_closing: set[asyncio.Task[None]] = set()
 
 
 class Shelf:
@@ -48,6 +50,8 @@ class Shelf:
             task = asyncio.ensure_future(self._park())
             self._refills.add(task)
             task.add_done_callback(self._refills.discard)
+        while self.parked > self._target():
+            _close_later(self._parked.pop())
 
     async def filled(self) -> None:
         """Wait until nothing is on its way any more."""
@@ -71,7 +75,7 @@ class Shelf:
             line = self._parked.popleft()
             if not line.channel.ended and not line.lease.ended.done():
                 return line
-            asyncio.ensure_future(line.close())  # noqa: RUF006 - it is dead: nothing to wait for
+            _close_later(line)
         return None
 
     async def _park(self) -> None:
@@ -90,4 +94,11 @@ class Shelf:
             except SandboxError:
                 if attempt == RETRIES - 1:
                     raise
+                await asyncio.sleep(PAUSE_SECONDS)  # until it is known what was killed
         raise AssertionError("unreachable")
+
+
+def _close_later(line: Line) -> None:
+    task = asyncio.ensure_future(line.close())
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)

@@ -1,0 +1,21 @@
+"""A pool of the smallest tier for each test, and sandboxes out of it that are always destroyed."""
+
+from __future__ import annotations
+
+import pytest
+from poolkit import Family
+
+from atoll.pool import Pool
+
+
+@pytest.fixture
+async def pool():
+    async with Pool() as one:
+        yield one
+
+
+@pytest.fixture
+async def family(pool):
+    one = Family(pool)
+    yield one
+    await one.close()

@@ -1,0 +1,251 @@
+"""What is killed from outside: zygote, nursery, warden, host. And nothing grows with use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from poolkit import nurseries, said, until, zygotes
+
+import atoll
+from atoll.backends.native.launch import limits_of
+from atoll.jail import cgroup, meter
+from atoll.jail.client import warden
+from atoll.policy import ExecutionPolicy
+from atoll.types import Outcome
+
+LIMITS = limits_of(ExecutionPolicy(), 0)
+ROUNDS = 200
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request):
+    """Stands in for the check by the warden's number, which these tests change."""
+
+
+async def test_sessions_outlive_their_zygote(family):
+    box = await family.open()
+    await said(box, "x = 1")
+    await family.pool.park("bare", LIMITS)
+    (zygote,) = zygotes()
+    os.kill(zygote, signal.SIGKILL)
+    assert await said(box, "print(x)") == "1"
+    clone = await family.fork(box)
+    assert await said(clone, "print(x)") == "1"
+    parked = await family.open()  # one that the dead zygote has borne
+    assert await said(parked, "print('parked')") == "parked"
+    boxes = [await family.open() for _ in range(4)]
+    assert [await said(one, "print('new')") for one in boxes] == ["new"] * 4
+    assert zygotes() != [zygote]
+
+
+async def test_how_a_guest_ends_is_told_after_its_zygote_is_gone(family):
+    box, other = await family.open(), await family.open()
+    os.kill(zygotes()[0], signal.SIGKILL)
+    result = await box.execute("import os; os._exit(3)")
+    assert (result.kind, result.exit_code) == (Outcome.EXITED, 3)
+    result = await other.execute("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assert (result.kind, result.exit_code) == (Outcome.CRASHED, 139)
+    assert await said(box, "print('again')") == "again"
+
+
+async def test_a_zygote_may_die_at_any_moment(family):
+    """Sessions are opened all the while; none may be lost, as nobody's code has run in them."""
+    await family.pool.warm("bare")
+    moments = random.Random(5)
+    stop = time.monotonic() + 4
+
+    async def kill() -> int:
+        killed = 0
+        while time.monotonic() < stop:
+            await asyncio.sleep(moments.uniform(1.7, 2.1))  # slower than what counts as haste
+            for pid in zygotes():
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+        return killed
+
+    async def use() -> int:
+        used = 0
+        while time.monotonic() < stop:
+            box = await family.open()
+            assert await said(box, "print(7)") == "7"
+            await box.destroy()
+            used += 1
+        return used
+
+    killed, *used = await asyncio.gather(kill(), use(), use(), use())
+    assert killed >= 2
+    assert sum(used) > 10
+
+
+async def test_a_zygote_that_cannot_live_is_told(family):
+    await family.pool.warm("bare")
+    while nurseries():
+        for pid in zygotes():
+            os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(0.02)
+    assert await said(await family.open(), "print('a new nursery')") == "a new nursery"
+
+
+async def test_a_nursery_takes_its_sessions_along(family):
+    box = await family.open()
+    clone = await family.fork(box)
+    await said(box, "x = 1")
+    os.kill(nurseries()[0], signal.SIGKILL)
+    await until(lambda: box._guest.session.dead and clone._guest.session.dead)
+    for one in (box, clone):
+        result = await one.execute("print('x' in globals())")
+        assert (result.stdout, result.state_lost) == ("False\n", True)
+
+
+async def test_a_cell_that_runs_when_the_nursery_ends_is_a_crash(family):
+    box = await family.open()
+    cell = asyncio.ensure_future(box.execute("import time; time.sleep(30)"))
+    await asyncio.sleep(0.2)
+    os.kill(nurseries()[0], signal.SIGKILL)
+    result = await asyncio.wait_for(cell, 10)
+    assert (result.kind, result.state_lost) == (Outcome.CRASHED, True)
+
+
+async def test_the_warden_takes_its_sessions_along_and_is_started_again(family):
+    box = await family.open()
+    clone = await family.fork(box)
+    processes = meter.processes([warden.pid])
+    os.kill(warden.pid, signal.SIGKILL)
+    await until(box._guest.lease.ended.done)
+    with pytest.raises(atoll.SandboxError, match="the warden has gone"):
+        box._guest.lease.ended.result()
+    await until(lambda: not any(Path(f"/proc/{pid}/ns").exists() for pid in processes[1:]))
+    for one in (box, clone):
+        result = await one.execute("print('again')")
+        assert (result.stdout, result.state_lost) == ("again\n", True)
+    assert await said(await family.open(), "print('new')") == "new"
+
+
+HOST = """
+    import asyncio, json, os
+    from atoll.config import REPLConfig
+    from atoll.jail import meter
+    from atoll.jail.client import warden
+    from atoll.pool import Pool, PooledSandbox
+    from atoll.backends.native.launch import limits_of
+    from atoll.policy import ExecutionPolicy
+
+    async def main():
+        async with Pool() as pool:
+            await pool.park("bare", limits_of(ExecutionPolicy(), 0))
+            box = PooledSandbox(REPLConfig(preload="bare"), pool)
+            await box.initialize()
+            await box.execute("import subprocess; p = subprocess.Popen(['sleep', '300'])")
+            twin = await box.fork()
+            await twin.checkpoint()
+            print(json.dumps([warden.pid, *meter.processes([warden.pid])]), flush=True)
+            await box.execute("while True: pass")
+
+    asyncio.run(main())
+"""
+
+
+async def test_nothing_is_left_of_a_host_that_was_killed():
+    command = (sys.executable, "-c", textwrap.dedent(HOST))
+    host = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    overseer, *pids = json.loads(await host.stdout.readline())
+    assert len(pids) > 8
+    host.kill()
+    await host.wait()
+    await until(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()])
+    assert _groups(overseer) == []
+
+
+def _groups(overseer: int) -> list[str]:
+    found = cgroup.find()
+    parents = set(found.parents.values()) if found else set()
+    return [str(path) for parent in parents for path in parent.glob(f"atoll-{overseer}-*")]
+
+
+@pytest.mark.spec("R2.10")
+@pytest.mark.timeout(180)
+async def test_nothing_grows_with_use(family):
+    await family.pool.park("bare", LIMITS)
+    await _use(family, 20)
+    before = await _settled(family)
+    await _use(family, ROUNDS)
+    assert await _growth(family, before) == {}
+
+
+@pytest.mark.timeout(180)
+async def test_nothing_grows_with_clones(family):
+    box = await family.open()
+    await family.pool.park("bare", LIMITS)
+    await _clone(box, 10)
+    before = await _settled(family)
+    await _clone(box, 60)
+    assert await _growth(family, before) == {}
+
+
+async def _use(family, rounds: int) -> None:
+    for number in range(rounds):
+        box = await family.open()
+        await said(
+            box,
+            "open('x', 'w').write('x' * 1000); import subprocess; subprocess.Popen(['sleep', '99'])",
+        )
+        if number % 5 == 0:
+            await box.execute("import os; os._exit(1)")
+        await box.destroy()
+
+
+async def _clone(box, rounds: int) -> None:
+    for number in range(rounds):
+        twin = await box.fork()
+        await said(twin, "import subprocess; subprocess.Popen(['sleep', '99'])")
+        if number % 5 == 0:
+            await twin.execute("import os; os.kill(os.getpid(), 9)")
+        await twin.destroy()
+
+
+async def _growth(family, before: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """What there is more of; the kernel lets go of some things in its own time."""
+    for _ in range(10):
+        now = await _settled(family)
+        more = {
+            what: (then, now[what])
+            for what, then in before.items()
+            if now[what] > then * (1.2 if "memory" in what else 1)
+        }
+        if not more:
+            break
+    return more
+
+
+async def _settled(family) -> dict[str, float]:
+    """What there is when all that was asked for is there, and all that was ended is gone."""
+    for shelf in family.pool._shelves.values():
+        await shelf.filled()
+        while shelf.parked > family.pool.settings.parked:
+            await shelf._parked.pop().close()
+    await asyncio.sleep(0.5)
+    (nursery,), (zygote,) = nurseries(), zygotes()
+    counts: dict[str, float] = {
+        "processes": len(meter.processes([warden.pid])),
+        "groups": len(_groups(warden.pid)),
+        "host descriptors": len(os.listdir("/proc/self/fd")),
+    }
+    for name, pid in (("warden", warden.pid), ("nursery", nursery), ("zygote", zygote)):
+        counts[f"{name} descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
+        counts[f"{name} memory"] = meter._statm(pid, 1)
+        counts[f"{name} mounts"] = _mounts(pid)
+    return counts
+
+
+def _mounts(pid: int) -> int:
+    return len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())

@@ -1,0 +1,174 @@
+"""The filter's questions: answered one by one, whoever asks and however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from atoll.jail import packets, seccomp, syscalls
+from atoll.jail.listener import MOST_REFUSALS, Listener, Question, Verdict
+from atoll.jail.seccomp import asked_number
+
+ALLOWED = Verdict(allowed=True)
+
+FLAGS = 0x0400  # CLONE_FILES: unshare needs no right for it
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Asker:
+    """A process under the filter, which does what it is told and says what came of it."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        ours, theirs = packets.pair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _ask(theirs, work)
+        theirs.close()
+        _, (self.listener,) = packets.receive(ours)
+        self.socket = ours
+
+    def heard(self, selector: selectors.BaseSelector, seconds: float = 5) -> str:
+        """Serve the listener until the process has said what it has to say."""
+        selector.register(self.socket, selectors.EVENT_READ, None)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for key, _ in selector.select(0.1):
+                if key.data is None:
+                    selector.unregister(self.socket)
+                    return packets.receive(self.socket)[0].decode()
+                key.data()
+        raise AssertionError("no word")
+
+    def close(self) -> None:
+        self.socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+
+
+def _ask(sock, work) -> None:
+    try:
+        syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+        fd = syscalls.install_filter(seccomp.jail_program(clones=True), listen=True)
+        packets.send(sock, {}, [fd])
+        os.close(fd)
+        packets.send(sock, {"said": work()})
+        signal.pause()
+    finally:
+        os._exit(0)
+
+
+def unshare() -> int:
+    """The error of one call; 0 if it was let through."""
+    ctypes.set_errno(0)
+    return 0 if libc.unshare(FLAGS) == 0 else ctypes.get_errno()
+
+
+@pytest.fixture
+def selector():
+    with selectors.DefaultSelector() as one:
+        yield one
+
+
+@pytest.fixture
+def start(selector):
+    """Starts an asker whose questions `judge` answers."""
+    askers: list[Asker] = []
+
+    def begin(work, judge) -> tuple[Asker, Listener]:
+        asker = Asker(work)
+        askers.append(asker)
+        return asker, Listener(asker.listener, judge, selector)
+
+    yield begin
+    for asker in askers:
+        asker.close()
+
+
+def test_what_is_allowed_goes_on(start, selector):
+    seen: list[Question] = []
+    asker, listener = start(unshare, lambda question: seen.append(question) or ALLOWED)
+    assert asker.heard(selector) == '{"said": 0}'
+    (question,) = seen
+    assert (question.pid, question.call, question.argument) == (
+        asker.pid,
+        asked_number("unshare"),
+        FLAGS,
+    )
+    listener.close()
+
+
+def test_what_is_refused_is_not_permitted(start, selector):
+    asker, listener = start(unshare, lambda _: Verdict())
+    assert asker.heard(selector) == f'{{"said": {errno.EPERM}}}'
+    assert listener.open
+    listener.close()
+
+
+def test_a_judge_that_finds_nobody_refuses(start, selector):
+    def judge(_question: Question) -> Verdict:
+        raise ProcessLookupError
+
+    asker, listener = start(unshare, judge)
+    assert asker.heard(selector) == f'{{"said": {errno.EPERM}}}'
+    listener.close()
+
+
+def test_after_too_many_refusals_the_kernel_refuses(start, selector):
+    asker, listener = start(
+        lambda: [unshare() for _ in range(MOST_REFUSALS + 5)], lambda _: Verdict()
+    )
+    words = asker.heard(selector)
+    assert words.count(str(errno.EPERM) + ",") == MOST_REFUSALS + 1
+    assert words.endswith(f"{errno.ENOSYS}]}}")
+    assert not listener.open
+
+
+def test_one_that_is_killed_before_it_is_heard_closes_nothing(start, selector):
+    def leave_a_question() -> int:
+        child = os.fork()
+        if child == 0:
+            unshare()
+            os._exit(0)
+        time.sleep(0.3)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return unshare()
+
+    asker, listener = start(leave_a_question, lambda _: ALLOWED)
+    time.sleep(0.6)  # the first question comes and goes unheard
+    assert asker.heard(selector) == '{"said": 0}'
+    assert listener.open
+    listener.close()
+
+
+def test_one_that_is_killed_while_it_is_judged_is_no_error(start, selector):
+    def judge(question: Question) -> Verdict:
+        os.kill(question.pid, signal.SIGKILL)
+        time.sleep(0.1)
+        return ALLOWED
+
+    asker, _listener = start(unshare, judge)
+    assert asker.heard(selector) == ""
+
+
+def test_when_all_are_gone_it_closes(start, selector):
+    asker, listener = start(unshare, lambda _: ALLOWED)
+    asker.heard(selector)
+    os.kill(asker.pid, signal.SIGKILL)
+    os.waitpid(asker.pid, 0)
+    end = time.monotonic() + 5
+    while listener.open and time.monotonic() < end:
+        for key, _ in selector.select(0.1):
+            key.data()
+    assert not listener.open
+    listener.close()  # once more is harmless
