@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.backends.native import library
 from atoll.backends.native.interpreter import GUEST_FOLDER
-from atoll.backends.native.launch import environment, open_line
+from atoll.backends.native.launch import environment, greet_early, open_line
 from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.jail.client import warden
 from atoll.jail.spec import GUEST_CODE, Bind, HatchSpec, NurserySpec
@@ -56,13 +56,12 @@ class Hatchery:
                 await self._start()
 
     async def hatch(self, limits: Limits) -> Line:
-        """A guest that has entered its jail and waits to be spoken to."""
+        """A guest that has entered its jail and heard no more than a greeting."""
         await self.start()
         line = open_line(HatchSpec(nursery=self._name, limits=limits))
         try:
             async with asyncio.timeout(self._patience):
-                await line.lease.started
-                await line.channel.ready
+                return await greet_early(line, limits.memory)
         except TimeoutError:
             await line.close()
             raise SandboxStartError("zygote", f"no guest within {self._patience:g} s") from None
@@ -71,7 +70,6 @@ class Hatchery:
             if isinstance(exc, SandboxStartError) and exc.step in LOST:
                 raise SandboxLostError(f"{exc.reason}: nothing has run, try again") from exc
             raise
-        return line
 
     async def close(self) -> None:
         """End the zygote and every guest that was forked off it."""

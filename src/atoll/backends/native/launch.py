@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.native import library
@@ -46,6 +46,8 @@ class Line:
     lease: Lease
     channel: HostChannel
     output_fds: list[int]
+    said: dict[str, Any] = field(default_factory=dict)
+    """The first words that were said to it beforehand, if any."""
 
     async def close(self) -> None:
         """End the guest unheard."""
@@ -110,7 +112,8 @@ async def greet(
     session = GuestSession(config, line.lease, line.channel, line.output_fds)
     guest = Launched(line.lease, session, bridge)
     try:
-        first = await _hello(line, _first_words(config, context, shared, env), shared)
+        params = _first_words(config, context, shared, env)
+        first = {} if params == line.said else await _hello(line, params, shared)
     except BaseException as exc:
         if words := session.last_words():
             exc.add_note(f"the guest's last words:\n{words}")
@@ -166,6 +169,13 @@ def environment(interpreter: Interpreter) -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
     }
+
+
+async def greet_early(line: Line, memory: int | None) -> Line:
+    """Say what most callers will have said, so that it need not be said when one comes."""
+    params: dict[str, Any] = {"tools": [], "memory_bytes": memory, "private_folder": True}
+    await _hello(line, params, None)
+    return replace(line, said=params)
 
 
 def _first_words(
