@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from atoll.pool import TIERS
 from bench import warm
 from bench.rows import Arms, Goal, row, timed
 
@@ -51,6 +52,17 @@ def fresh_bare(_scale: Scale) -> Iterator[Arms]:
 )
 def fresh_frame(_scale: Scale) -> Iterator[Arms]:
     yield _against_python("numeric", FRAME, FRAME)
+
+
+@row(
+    what="fresh, full preload, parked: the same frame",
+    against="a new python that imports the preload",
+    rounds=5,
+    goal=TWO_HUNDREDTH,
+)
+def fresh_full_frame(_scale: Scale) -> Iterator[Arms]:
+    preload = "\n".join(("import matplotlib; matplotlib.use('Agg')", *TIERS["full"]))
+    yield _against_python("full", FRAME, preload + FRAME)
 
 
 def _against_python(tier: str, ours: str, theirs: str) -> Arms:

@@ -13,16 +13,22 @@ import os
 import secrets
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atoll
 from atoll.config import REPLConfig
+from atoll.daemon.paths import Place
+from atoll.daemon.server import DaemonServer
+from atoll.daemon.sessions import Shelf
 from atoll.jail.client import warden
 from atoll.pool import Pool, PooledSandbox
+from atoll.store import SqliteStateStore
 from bench import processes, remains
 
 if TYPE_CHECKING:
@@ -54,7 +60,28 @@ async def _through_pool(tier: str) -> AsyncIterator[Run]:
         yield run
 
 
-THROUGH = {"pool": _through_pool}
+@contextlib.asynccontextmanager
+async def _through_daemon(tier: str) -> AsyncIterator[Run]:
+    """A daemon in this very process, so that its memory and descriptors are counted with ours."""
+
+    async def run(code: str) -> atoll.SandboxResult:
+        async with atoll.aio.create_sandbox(backend="daemon", preload=tier) as box:
+            return await box.execute(code)
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(Path(folder) / "soak.sock")
+        os.environ["ATOLL_DAEMON_SOCKET"] = str(place.socket)
+        store = SqliteStateStore(place.states)
+        async with Pool() as pool:
+            server = DaemonServer(pool.open, Shelf(store=store), pool_stats=pool.stats)
+            await server.start(place.listen())
+            await pool.warm(tier)
+            yield run
+            await server.stop()
+        store.close()
+
+
+THROUGH = {"pool": _through_pool, "daemon": _through_daemon}
 
 
 @dataclass(slots=True)

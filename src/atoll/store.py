@@ -80,6 +80,7 @@ class SqliteStateStore:
         check_positive("max_bytes", max_bytes)
         self._path, self._ttl, self._max_bytes = Path(path), ttl_seconds, max_bytes
         self._local = threading.local()
+        self._open: set[sqlite3.Connection] = set()
         with self._transaction() as db:
             db.execute("SELECT COUNT(*) FROM states").fetchone()
 
@@ -117,9 +118,16 @@ class SqliteStateStore:
         return StoreStats(count=count, bytes=size)
 
     def close(self) -> None:
+        """Let go of the database, in every thread: nobody may be using it any more."""
+        while self._open:
+            self._open.pop().close()
+        self._local = threading.local()
+
+    def _drop(self) -> None:
         """Let go of this thread's connection."""
         known: sqlite3.Connection | None = getattr(self._local, "db", None)
         if known is not None:
+            self._open.discard(known)
             known.close()
         self._local.db = None
 
@@ -135,7 +143,7 @@ class SqliteStateStore:
             with db:
                 yield db
         except (sqlite3.Error, OSError) as exc:
-            self.close()
+            self._drop()
             if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
                 raise StateError(self._set_aside()) from exc
             raise StateError(f"the states in {self._path} cannot be used: {exc}") from exc
@@ -146,7 +154,8 @@ class SqliteStateStore:
         if known is not None and self._local.owner == os.getpid():
             return known
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        db = sqlite3.connect(self._path, timeout=BUSY_SECONDS)
+        db = sqlite3.connect(self._path, timeout=BUSY_SECONDS, check_same_thread=False)
+        self._open.add(db)
         self._local.db, self._local.owner = db, os.getpid()
         self._local.inode = os.stat(self._path).st_ino
         os.chmod(self._path, 0o600)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -185,3 +186,14 @@ def test_a_session_goes_through_it(store):
         store.put("mine", box.save())
     with atoll.create_sandbox(backend="native", state=store.get("mine")) as box:
         assert box.execute("v").value == [1, 2]
+
+
+def test_closing_lets_go_in_every_thread(tmp_path):
+    store = SqliteStateStore(tmp_path / "states")
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda n: store.put(str(n), b"x"), range(8)))
+        store.close()
+        left = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    assert not [path for path in left if "states" in path]
+    assert store.get("3") == b"x"  # it can be opened again
+    store.close()
