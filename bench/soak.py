@@ -78,7 +78,7 @@ async def _through_daemon(tier: str) -> AsyncIterator[Run]:
             await pool.warm(tier)
             yield run
             await server.stop()
-        store.close()
+        store.close_all()
 
 
 THROUGH = {"pool": _through_pool, "daemon": _through_daemon}

@@ -117,13 +117,13 @@ class SqliteStateStore:
             count, size = db.execute(query, (time.time() - self._ttl,)).fetchone()
         return StoreStats(count=count, bytes=size)
 
-    def close(self) -> None:
-        """Let go of the database, in every thread: nobody may be using it any more."""
+    def close_all(self) -> None:
+        """Let go of the database in every thread: nobody may be using it any more."""
         while self._open:
             self._open.pop().close()
         self._local = threading.local()
 
-    def _drop(self) -> None:
+    def close(self) -> None:
         """Let go of this thread's connection."""
         known: sqlite3.Connection | None = getattr(self._local, "db", None)
         if known is not None:
@@ -143,7 +143,7 @@ class SqliteStateStore:
             with db:
                 yield db
         except (sqlite3.Error, OSError) as exc:
-            self._drop()
+            self.close()
             if getattr(exc, "sqlite_errorcode", 0) & 0xFF in _DAMAGED:
                 raise StateError(self._set_aside()) from exc
             raise StateError(f"the states in {self._path} cannot be used: {exc}") from exc

@@ -192,8 +192,8 @@ def test_closing_lets_go_in_every_thread(tmp_path):
     store = SqliteStateStore(tmp_path / "states")
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda n: store.put(str(n), b"x"), range(8)))
-        store.close()
+        store.close_all()
         left = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     assert not [path for path in left if "states" in path]
     assert store.get("3") == b"x"  # it can be opened again
-    store.close()
+    store.close_all()

@@ -66,7 +66,7 @@ async def _serve(
     await stop.wait()
     place.socket.unlink(missing_ok=True)
     _LOG.info("stopped; %d sessions ended with it", await server.stop())
-    store.close()
+    store.close_all()
 
 
 def _allow_descriptors() -> None:
