@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,7 +61,8 @@ def memory() -> dict[str, int]:
 def grown(before: dict[str, int], after: dict[str, int]) -> list[str]:
     """Which processes hold more than they may, in words."""
     for name, held in after.items():
-        print(f"memory of the {name}: {before[name] / 1e6:.1f} MB, then {held / 1e6:.1f} MB")
+        line = f"memory of the {name}: {before[name] / 1e6:.1f} MB, then {held / 1e6:.1f} MB"
+        print(line, file=sys.stderr)
     return [
         f"memory of the {name}: {before[name] / 1e6:.1f} MB before, {held / 1e6:.1f} MB after"
         for name, held in after.items()

@@ -62,9 +62,20 @@ async def said(box: PooledSandbox, code: str, **options: Any) -> str:
 
 
 def nurseries() -> list[int]:
-    """Processes that the warden has started."""
+    """Processes that the warden has started, but for jails of the native ring."""
     assert warden.pid is not None
-    return meter.children(warden.pid)
+    return [pid for pid in meter.children(warden.pid) if not _is_native(pid)]
+
+
+def _is_native(pid: int) -> bool:
+    return any(b"guest.__main__" in _command(child) for child in meter.children(pid))
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def zygotes() -> list[int]:

@@ -32,6 +32,7 @@ ROWS = {
     "fresh-bare",
     "fresh-full",
     "fresh-frame",
+    "fresh-full-frame",
     "fork",
     "rollback",
     "state-frame",
