@@ -53,12 +53,7 @@ def fork(scale: Scale) -> Iterator[Arms]:
         yield Arms(ours=lambda: pool.run(_fork(box)), theirs=_round_trip(scale))
 
 
-@row(
-    what="checkpoint() + rollback() with {size} of numpy",
-    against=ROUND_TRIP,
-    rounds=10,
-    goal=FIFTIETH,
-)
+@row(what="checkpoint() + rollback() with {size} of numpy", against=ROUND_TRIP, rounds=10)
 def rollback(scale: Scale) -> Iterator[Arms]:
     with _session_with_array(scale) as (pool, box):
         yield Arms(ours=timed(lambda: pool.run(_there_and_back(box))), theirs=_round_trip(scale))

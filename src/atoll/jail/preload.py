@@ -59,6 +59,7 @@ def _warm_up(found: dict[str, Any]) -> None:
         if "pd" in found:
             frame = found["pd"].DataFrame({"a": [1, 2, 3], "b": list("xyx")})
             frame.groupby("b").a.mean()
+            str(frame.groupby("b").a.agg(["mean", "sum"]))
             frame.describe()
             str(frame), frame._repr_html_()
             found["pd"].read_csv(io.StringIO(frame.to_csv()))
