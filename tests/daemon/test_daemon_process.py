@@ -35,7 +35,7 @@ def place(tmp_path, monkeypatch):
 
 @pytest.fixture
 def pid(place):
-    return lifecycle.start(place, DaemonLimits())
+    return lifecycle.start(place, DaemonLimits(), tier="bare")
 
 
 def mode(path):
@@ -106,7 +106,7 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
 def test_there_is_one_daemon_in_a_place(place, pid):
     before = os.stat(place.socket).st_ino
     with pytest.raises(AlreadyRunningError):
-        lifecycle.start(place, DaemonLimits())
+        lifecycle.start(place, DaemonLimits(), tier="bare")
     with pytest.raises(AlreadyRunningError):
         asyncio.run(process.serve(place, DaemonLimits(), lambda: None))
     assert os.stat(place.socket).st_ino == before
@@ -117,7 +117,7 @@ def test_many_starts_at_once_are_one_daemon(place):
     code = (
         "import sys\nfrom pathlib import Path\nfrom atoll.daemon import lifecycle\n"
         "from atoll.daemon.limits import DaemonLimits\nfrom atoll.daemon.paths import *\n"
-        "try: lifecycle.start(Place(Path(sys.argv[1])), DaemonLimits()); print('started')\n"
+        "try: lifecycle.start(Place(Path(sys.argv[1])), DaemonLimits(), tier='bare'); print('started')\n"
         "except AlreadyRunningError: print('runs')"
     )
     command = [sys.executable, "-c", code, str(place.socket)]
@@ -132,14 +132,14 @@ def test_the_socket_of_a_dead_daemon_is_replaced(place, pid):
     wait_until(lambda: not place.claimed())
     assert place.socket.exists()
     assert lifecycle.status(place) is None
-    again = lifecycle.start(place, DaemonLimits())
+    again = lifecycle.start(place, DaemonLimits(), tier="bare")
     assert lifecycle.status(place)["pid"] == again != pid
 
 
 def test_a_daemon_that_cannot_start_says_why(place):
     place.log.mkdir()
     with pytest.raises(atoll.SandboxStartError, match="Is a directory"):
-        lifecycle.start(place, DaemonLimits())
+        lifecycle.start(place, DaemonLimits(), tier="bare")
     assert not place.claimed()
     place.log.rmdir()
 
@@ -163,7 +163,7 @@ async def test_a_killed_daemon_leaves_no_jail_and_its_clients_are_told(place, pi
             await box.execute("1")
         with pytest.raises(atoll.BackendUnavailableError, match="atoll daemon start"):
             await box.initialize()
-        lifecycle_start = asyncio.to_thread(lifecycle.start, place, DaemonLimits())
+        lifecycle_start = asyncio.to_thread(lifecycle.start, place, DaemonLimits(), tier="bare")
         await lifecycle_start
         await box.initialize("again")
         assert (await box.execute("context")).value == "again"
@@ -249,7 +249,7 @@ from atoll.daemon.paths import Place
 with tempfile.TemporaryDirectory() as folder:
     place = Place(Path(folder) / 'd.sock')
     os.environ['ATOLL_DAEMON_SOCKET'] = str(place.socket)
-    lifecycle.start(place, DaemonLimits())
+    lifecycle.start(place, DaemonLimits(), tier="bare")
     try:
         for backend in ('daemon', 'native'):
             with atoll.create_sandbox(backend=backend, workspace=folder) as box:

@@ -133,18 +133,17 @@ async def test_the_code_chooses_the_tier(pool):
     assert pool.tier(config, "print(1)") == "bare"
     assert pool.tier(config, "np.zeros(3)") == "numeric"
     assert pool.tier(config, "import seaborn") == "full"
-    assert pool.tier_of(config) == "full"  # a session, whose code nobody knows
+    assert pool.tier(config) == "full"  # a session, whose code nobody knows
     assert pool.tier(REPLConfig(preload="bare"), "np.zeros(3)") == "bare"
 
 
-async def test_nobody_waits_for_a_tier_that_was_not_asked_for():
+async def test_a_larger_tier_that_is_warm_will_do_for_code_that_is_known():
     lines = ("import json",)
-    tiers = {"small": lines, "middle": lines, "large": lines}
+    tiers = {"small": lines, "large": lines}
     async with Pool(PoolSettings(tiers=tiers)) as pool:
-        assert pool.tier(REPLConfig()) == "small"  # nothing is warm: the quickest to have
+        assert pool.tier(REPLConfig(), "print(1)") == "small"
         await pool.warm("large")
-        assert pool.tier(REPLConfig()) == "large"
-        assert pool.tier(REPLConfig(), "print(1)") == "large"  # warm, and it has all that is needed
+        assert pool.tier(REPLConfig(), "print(1)") == "large"
         await pool.warm("small")
         assert pool.tier(REPLConfig(), "print(1)") == "small"
 

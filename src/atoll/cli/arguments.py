@@ -8,6 +8,7 @@ import re
 from atoll import __version__
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+TIERS = ("bare", "numeric", "full")
 LEVELS = ("none", "guarded", "confined", "jailed", "virtual")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 
@@ -180,6 +181,11 @@ def _add_daemon(daemon: argparse.ArgumentParser) -> None:
     logs = _action(actions, "logs", "print the end of its log")
     start.add_argument("--foreground", action="store_true", help="stay; do not go to background")
     _add_preload(start)
+    start.add_argument(
+        "--tier",
+        choices=TIERS,
+        help="what sessions find imported: bare, numeric (numpy, pandas), full (full)",
+    )
     start.add_argument(
         "--idle-timeout",
         metavar="SECONDS",

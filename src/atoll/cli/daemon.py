@@ -36,7 +36,7 @@ def start(args: Namespace, place: Place) -> int:
         return 0
     place.prepare()
     try:
-        pid = lifecycle.start(place, limits, lambda: _tell("starting ..."), args.preload)
+        pid = lifecycle.start(place, limits, lambda: _tell("starting ..."), args.preload, args.tier)
     except AlreadyRunningError:
         return _runs_already(args, place)
     _tell(f"the daemon runs with pid {pid}, listening at {place.socket}")
@@ -47,7 +47,7 @@ async def _serve(args: Namespace, place: Place, limits: DaemonLimits) -> None:
     def ready() -> None:
         _tell(f"listening at {place.socket}")
 
-    await process.serve(place, limits, ready, PoolSettings.with_more(args.preload))
+    await process.serve(place, limits, ready, PoolSettings.with_more(args.preload, tier=args.tier))
 
 
 def status(args: Namespace, place: Place) -> int:
@@ -128,7 +128,7 @@ def _given(args: Namespace) -> dict[str, Any]:
 
 def _runs_already(args: Namespace, place: Place) -> int:
     """As wanted, unless other options were given than it may have been started with."""
-    if _given(args) or args.preload:
+    if _given(args) or args.preload or args.tier:
         _tell(f"a daemon runs already at {place.socket}: stop it to start it with other options")
         return 1
     _tell(f"a daemon runs already at {place.socket}")

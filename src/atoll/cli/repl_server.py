@@ -43,7 +43,7 @@ def _pool(args: Namespace, config: REPLConfig) -> Pool | None:
     stronger = config.min_isolation is not None and config.min_isolation > Isolation.JAILED
     if config.backend not in ("auto", "native") or stronger or not args.prefetch:
         return None
-    pool = Pool(PoolSettings.with_more(args.preload, config.python))
+    pool = Pool(PoolSettings.with_more(args.preload, python=config.python))
     return pool if pool.usable else None
 
 

@@ -35,12 +35,13 @@ def start(
     limits: DaemonLimits,
     on_wait: Callable[[], None] = lambda: None,
     preload: Sequence[str] = (),
+    tier: str | None = None,
 ) -> int:
     """Start a daemon that lives on; its pid. `on_wait` is called if it takes more than a second."""
     if place.claimed():
         raise AlreadyRunningError(f"a daemon runs already at {place.socket}")
     process = subprocess.Popen(
-        [sys.executable, "-m", "atoll.daemon.process", *_arguments(place, limits, preload)],
+        [sys.executable, "-m", "atoll.daemon.process", *_arguments(place, limits, preload, tier)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -105,9 +106,11 @@ def log_lines(place: Place, count: int, *, follow: bool) -> Iterator[str]:
                 time.sleep(0.2)
 
 
-def _arguments(place: Place, limits: DaemonLimits, preload: Sequence[str]) -> list[str]:
+def _arguments(
+    place: Place, limits: DaemonLimits, preload: Sequence[str], tier: str | None
+) -> list[str]:
     bounds = json.dumps(dataclasses.asdict(limits))
-    return [str(place.socket), bounds, json.dumps(list(preload))]
+    return [str(place.socket), bounds, json.dumps(list(preload)), tier or ""]
 
 
 def _readable(fd: int, seconds: float) -> bool:

@@ -18,7 +18,7 @@ from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
 from atoll.daemon.server import DaemonServer
 from atoll.daemon.sessions import Shelf
-from atoll.errors import AtollError
+from atoll.errors import AtollError, SandboxError
 from atoll.pool import Pool, PoolSettings
 from atoll.state import describe_state
 from atoll.store import SqliteStateStore
@@ -60,6 +60,7 @@ async def _serve(
     store = SqliteStateStore(place.states, limits.keep_seconds, limits.store_bytes)
     shelf = Shelf(store=store, left_out=lambda blob: describe_state(blob).left_out)
     server = DaemonServer(pool.open, shelf, limits, pool.stats)
+    await _warm_up(pool)
     await server.start(place.listen())
     _LOG.info("started with pid %d", os.getpid())
     on_ready()
@@ -67,6 +68,18 @@ async def _serve(
     place.socket.unlink(missing_ok=True)
     _LOG.info("stopped; %d sessions ended with it", await server.stop())
     store.close_all()
+
+
+async def _warm_up(pool: Pool) -> None:
+    """Have the zygote of sessions before the first one comes, so that all find the same names."""
+    try:
+        if pool.usable:
+            await pool.warm()
+    except SandboxError as exc:
+        _LOG.warning("no warm start: %s", exc)
+    for tier, facts in pool.stats().items():
+        for missing in facts["missing"]:
+            _LOG.warning("tier %s has no %s", tier, missing)
 
 
 def _allow_descriptors() -> None:
@@ -99,11 +112,11 @@ def _logging_to(path: Path) -> Iterator[None]:
 
 
 def main() -> int:
-    """`python -m atoll.daemon.process SOCKET LIMITS PRELOAD`: what `atoll daemon start` starts."""
+    """`python -m atoll.daemon.process SOCKET LIMITS PRELOAD TIER`: what `daemon start` starts."""
     os.chdir("/")
     try:
         place, limits = Place(Path(sys.argv[1])), DaemonLimits(**json.loads(sys.argv[2]))
-        settings = PoolSettings.with_more(json.loads(sys.argv[3]))
+        settings = PoolSettings.with_more(json.loads(sys.argv[3]), tier=sys.argv[4] or None)
         asyncio.run(serve(place, limits, _say_ready, settings))
     except (AtollError, OSError) as exc:
         print(exc, file=sys.stderr)  # noqa: T201 - whoever starts us reads it

@@ -40,10 +40,12 @@ class PoolSettings:
     warm_seconds: float = WARM_SECONDS
 
     @classmethod
-    def with_more(cls, lines: list[str], python: str | None = None) -> PoolSettings:
-        """The usual tiers, each with these import statements on top."""
+    def with_more(
+        cls, lines: list[str], *, python: str | None = None, tier: str | None = None
+    ) -> PoolSettings:
+        """The usual tiers, each with these import statements on top; `tier` is for sessions."""
         more = {name: (*known, *lines) for name, known in tiers.TIERS.items()}
-        return cls(python=python, tiers=more)
+        return cls(python=python, tiers=more, default_tier=tier)
 
     def __post_init__(self) -> None:
         if not self.tiers:
@@ -51,6 +53,8 @@ class PoolSettings:
         for lines in self.tiers.values():
             for line in lines:
                 tiers.offers(line)
+        if self.default_tier is not None and self.default_tier not in self.tiers:
+            raise ConfigError(f"no tier {self.default_tier!r}: there are {', '.join(self.tiers)}")
 
 
 class Pool:
@@ -79,21 +83,19 @@ class Pool:
         return self.usable and same and config.workspace is None and not config.policy.mounts
 
     def tier(self, config: REPLConfig, code: str | None = None) -> str:
-        """The tier to use: the one asked for, or what the code wants, or the default.
+        """The tier to use: the one asked for, or the default, or what the code wants.
 
-        Only one that was asked for is waited for: else a larger one that is warm will do, or a
-        smaller one where nothing is known of the code.
+        Where the code is known and its tier is not warm yet, a larger one that is will do.
         """
-        if config.preload is not None:
-            return self._known(config.preload)
+        if config.preload is not None or code is None:
+            return self.tier_of(config)
         names = list(self.settings.tiers)
-        wanted = self._default if code is None else tiers.choose(code, self.settings.tiers)
-        at = names.index(wanted)
-        others = [*names[at:], *(reversed(names[:at]) if code is None else ())]
-        best = next((name for name in others if self._hatchery(name).warm), None)
+        wanted = tiers.choose(code, self.settings.tiers)
+        enough = names[names.index(wanted) :]
+        best = next((name for name in enough if self._hatchery(name).warm), wanted)
         if best != wanted:
             self._warm_later(wanted)
-        return best or (names[0] if code is None else wanted)
+        return best
 
     def tier_of(self, config: REPLConfig) -> str:
         """The tier asked for, or the default: for code that is not known."""
