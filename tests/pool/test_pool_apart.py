@@ -27,7 +27,7 @@ abstract = socket.socket(socket.AF_UNIX); abstract.bind('\\0abstract'); abstract
 """
 LOOK = """
 import builtins, json, math, os, resource, signal, socket, sys
-found = [folder for folder in ('/app', '/tmp', '/dev/shm', '/home/guest') if os.listdir(folder)]
+found = [folder for folder in ('/app', '/tmp', '/dev/shm', '/home/guest') if [n for n in os.listdir(folder) if not sys.prefix.startswith(folder + '/' + n)]]
 found += [name for name in ('mine', 'listening') if name in globals()]
 found += [name for name, bad in {
     'json': json.dumps(1) != '1', 'len': len('a') != 1, 'math': not hasattr(math, 'pi'),

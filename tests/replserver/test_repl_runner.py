@@ -69,7 +69,8 @@ async def test_fifty_requests_in_a_row_know_nothing_of_each_other(prefetch):
     code = (
         "import sys, os, builtins\n"
         "seen = [name for name in ('mark', 'pi') if name in globals()]\n"
-        "seen += os.listdir('.') + os.listdir('/tmp') + os.listdir('/dev/shm')\n"
+        "seen += os.listdir('.') + os.listdir('/dev/shm')\n"
+        "seen += [n for n in os.listdir('/tmp') if not sys.prefix.startswith('/tmp/' + n)]\n"
         "seen += [name for name in ('decimal', 'mark') if name in sys.modules]\n"
         "seen += [name for name in os.environ if 'MARK' in name] + [hasattr(builtins, 'mark')]\n"
         "print(seen)\n"

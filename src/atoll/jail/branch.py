@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from atoll.jail.cgroup import Cgroup
     from atoll.jail.house import House
     from atoll.jail.listener import Question
+    from atoll.jail.spec import Bind
 
 _CREDENTIALS = struct.Struct("3i")
 STEPS = ("capset", "setns", "unshare", "chroot", "capset")
@@ -144,7 +145,7 @@ class BranchWard(Ward):
         if self._helper == 0:
             disk = self.limits.disk if self.limits else None
             groups = self.cgroup.open() if self.cgroup else []
-            furnish(self._origin.guest_pid(), disk, self._status, groups)
+            furnish(self._origin.guest_pid(), disk, self._status, groups, self.house.binds)
         self._helper_fd = os.pidfd_open(self._helper)
         self._watch(self._helper_fd, self._on_helper)
 
@@ -210,7 +211,13 @@ def _send_signal(pidfd: int | None, number: signal.Signals) -> None:
             signal.pidfd_send_signal(pidfd, number)
 
 
-def furnish(guest: int, disk: int | None, status: socket.socket, groups: list[int]) -> NoReturn:
+def furnish(
+    guest: int,
+    disk: int | None,
+    status: socket.socket,
+    groups: list[int],
+    binds: tuple[Bind, ...],
+) -> NoReturn:
     """Make mounts for a clone: the guest's, with copies of its private folders. Then let it in.
 
     Whoever fills a page of a file is charged for it: the copies are the clone's. Joining a group
@@ -232,7 +239,9 @@ def furnish(guest: int, disk: int | None, status: socket.socket, groups: list[in
         os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
         os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
         syscalls.unshare(syscalls.CLONE_NEWNS)
+        covered = root.lift_covered(binds)
         root.mount_box("", disk, GUEST_UID, private_app=True, fill=fill)
+        root.put_back(covered)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
         mounts = os.open("self/ns/mnt", os.O_RDONLY, dir_fd=proc)
         way_in = [mounts, os.open("/", os.O_PATH | os.O_DIRECTORY)]

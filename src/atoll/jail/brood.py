@@ -40,7 +40,7 @@ class NurseryWard(StartedWard):
         self, spec: NurserySpec, lease: socket.socket, selector: selectors.BaseSelector
     ) -> None:
         super().__init__(spec, lease, None, selector)
-        self.name = spec.name
+        self.name, self.binds = spec.name, spec.binds
         self._control, self.their_control = packets.pair()
         self._control.setblocking(False)
         self._zygote: socket.socket | None = None
@@ -203,6 +203,7 @@ class HatchedWard(Ward):
         self.spec, self._nursery = spec, nursery
         self._jail = self.house = House(self.roots, self._signal_all)
         self._jail.tenants.add(self)
+        self._jail.binds = nursery.binds
         self.hatching = self._entered = False
         self.number = 0
         self._init = self._guest = 0

@@ -69,6 +69,8 @@ def _require_same(here: int, level: _Level) -> None:
 def _copy_entry(name: str, here: int, there: int) -> bool:
     """Copy one thing; whether it is a folder, which is made and has to be gone through."""
     info = os.stat(name, dir_fd=here, follow_symlinks=False)
+    if info.st_dev != os.fstat(here).st_dev or info.st_uid != os.geteuid():
+        return False  # something of the host's, mounted there: no guest made it
     if stat.S_ISLNK(info.st_mode):
         os.symlink(os.readlink(name, dir_fd=here), name, dir_fd=there)
     elif stat.S_ISREG(info.st_mode):

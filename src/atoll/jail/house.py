@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atoll.jail.listener import Question
+    from atoll.jail.spec import Bind
     from atoll.jail.ward import Ward
 
 LOOKS = 3
@@ -31,6 +32,8 @@ class House:
         self.roots, self._end = roots, end
         self.tenants: set[Ward] = set()
         self.listener: Listener | None = None
+        self.binds: tuple[Bind, ...] = ()
+        """What of the host's its root holds."""
 
     def leave(self, tenant: Ward) -> None:
         """It goes; the last one ends all."""

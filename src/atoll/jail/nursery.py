@@ -84,7 +84,8 @@ class Nursery:
     def _build_shell(self, request: dict[str, Any], status_fd: int) -> None:
         with socket.socket(fileno=status_fd) as status:
             pid = shell.fork_into(
-                lambda: shell.become(request, status, switches=self._switches), self._home
+                lambda: shell.become(request, status, self._spec.binds, switches=self._switches),
+                self._home,
             )
         pidfd = os.pidfd_open(pid)
         self._tell({"shell": request["shell"], "pid": pid}, [pidfd])

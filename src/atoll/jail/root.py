@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ SYSTEM_PATHS = (
 )  # fmt: skip
 DEVICES = ("null", "zero", "full", "random", "urandom")
 PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}
+_PRIVATE = tuple(PRIVATE_FOLDERS.values())
 READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
 DEFAULT_DISK = 1 << 40
 NURSERY_DISK = 64 << 20
@@ -118,6 +120,27 @@ def _make_skeleton(links: dict[str, str]) -> None:
         (root / "dev" / name).symlink_to(f"/proc/self/fd{target}")
 
 
+def lift_covered(binds: tuple[Bind, ...]) -> list[tuple[Bind, int]]:
+    """Those of a root's binds that new private folders will cover: an interpreter below /tmp."""
+    covered = [one for one in binds if any(_inside(one.target, p) for p in _PRIVATE)]
+    return [(one, sys.clone_tree(one.target)) for one in covered]
+
+
+def put_back(covered: list[tuple[Bind, int]]) -> None:
+    """Put them into the new private folders, where they were."""
+    for bind, tree in covered:
+        target = Path(bind.target)
+        if not target.exists():
+            _make_target(target, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
+        sys.attach_tree(tree, bind.target)
+        os.close(tree)
+    _close_ways(covered, "")
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path.startswith(folder + "/")
+
+
 def _bind_all(binds: list[tuple[Bind, int]]) -> None:
     for bind, fd in binds:
         target = Path(NEW_ROOT + bind.target)
@@ -130,12 +153,12 @@ def _bind_all(binds: list[tuple[Bind, int]]) -> None:
         os.close(fd)
 
 
-def _close_ways(binds: list[tuple[Bind, int]]) -> None:
+def _close_ways(binds: list[tuple[Bind, int]], root: str = NEW_ROOT) -> None:
     """Folders that are only on the way to something: passed through, but not listed."""
     ways = {str(parent) for bind, _ in binds for parent in Path(bind.target).parents}
     for way in ways - {"/", "/tmp", "/app", "/usr", GUEST_HOME, GUEST_CODE}:
-        if not os.path.ismount(NEW_ROOT + way) and not _below_a_bind(way, binds):
-            os.chmod(NEW_ROOT + way, 0o111)  # noqa: S103 - the least that can be passed through
+        if not os.path.ismount(root + way) and not _below_a_bind(way, binds):
+            os.chmod(root + way, 0o111)  # noqa: S103 - the least that can be passed through
 
 
 def _below_a_bind(path: str, binds: list[tuple[Bind, int]]) -> bool:

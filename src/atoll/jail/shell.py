@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
+    from atoll.jail.spec import Bind
+
 JOINED = (
     syscalls.CLONE_NEWNS
     | syscalls.CLONE_NEWNET
@@ -29,11 +31,16 @@ NAMESPACES = ("pid", "net", "ipc", "uts", "cgroup", "mnt", "user")
 """In the order to join them in: the last gives up the right to join the others."""
 
 
-def become(request: dict[str, Any], status: socket.socket, *, switches: bool) -> NoReturn:
-    """Build the shell in this process, the first of a new pid namespace, and be its pid 1."""
+def become(
+    request: dict[str, Any], status: socket.socket, binds: tuple[Bind, ...], *, switches: bool
+) -> NoReturn:
+    """Build the shell in this process, the first of a new pid namespace, and be its pid 1.
+
+    `binds` are those of the nursery's root.
+    """
     try:
         syscalls.close_all_but({0, 1, 2, status.fileno()})
-        way_in = _build(request, request["uid"] if switches else None)
+        way_in = _build(request, request["uid"] if switches else None, binds)
         packets.send(status, {"built": True}, way_in)
         status.close()
         for fd in way_in:
@@ -47,14 +54,16 @@ def become(request: dict[str, Any], status: socket.socket, *, switches: bool) ->
     os._exit(1)
 
 
-def _build(request: dict[str, Any], uid: int | None) -> list[int]:
+def _build(request: dict[str, Any], uid: int | None, binds: tuple[Bind, ...]) -> list[int]:
     """Everything up to the point where guest code may come; the way in, as `enter` takes it."""
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     syscalls.unshare(JOINED)
     steps.make_network(counted=request["counted"])
     root.mount_proc("")
     owner = os.geteuid() if uid is None else uid
+    covered = root.lift_covered(binds)
     root.mount_box("", request["disk"], owner, private_app=True)
+    root.put_back(covered)
     users.become_guest(uid, proc)
     steps.hide_below_root()
     way_in = [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in NAMESPACES]

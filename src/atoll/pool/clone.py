@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from atoll.context import Context
     from atoll.jail.client import Lease
 
+REFUSAL_SECONDS = 0.25
+
 
 async def clone(
     guest: Launched, config: REPLConfig, context: Any, shared: Context | None
@@ -52,7 +54,7 @@ async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
             guest.lease.give(*given, theirs.fileno())
             await guest.session.fork(timeout_ms)
         except SandboxError as exc:
-            why = _refusal(lease) or exc
+            why = await _refusal(lease) or exc
             await lease.close()
             raise why from None
         except BaseException:
@@ -64,8 +66,9 @@ async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
     return Line(lease, channel, [output[0], errors[0]])
 
 
-def _refusal(lease: Lease) -> BaseException | None:
-    """Why the warden allows no clone, if that is it."""
+async def _refusal(lease: Lease) -> BaseException | None:
+    """Why the warden allows no clone, if that is it: its word may come after the guest's."""
+    await asyncio.wait({lease.started}, timeout=REFUSAL_SECONDS)
     return lease.started.exception() if lease.started.done() else None
 
 
