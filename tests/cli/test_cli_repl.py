@@ -7,6 +7,7 @@ import select
 import subprocess
 import termios
 import time
+from pathlib import Path
 
 import pytest
 
@@ -66,6 +67,15 @@ class Terminal:
                 self.seen += os.read(self._master, 65536).decode()
         before, _, self.seen = self.seen.partition(text)
         return before + text
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C once the prompt rests: readline notices one that comes before only later."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while stat.read_text().rpartition(") ")[2][0] != "S":
+            assert time.monotonic() < deadline, "the prompt does not rest"
+            time.sleep(0.01)
+        self.type(CTRL_C)
 
     def ask(self, text: str) -> str:
         """Type a line at a prompt, and what was seen until the next one."""
@@ -160,7 +170,9 @@ def test_a_terminal_gets_a_banner_prompts_values_and_a_way_out(terminal):
 @pytest.mark.spec("R0.14")
 def test_ctrl_c_clears_a_line_and_cancels_a_cell(terminal):
     terminal.wait(">>> ")
-    terminal.type("nonsense" + CTRL_C)
+    terminal.type("nonsense")
+    terminal.wait("nonsense")
+    terminal.interrupt()
     terminal.wait("\n>>> ")
     assert terminal.ask("x = 1; x") == "1"
     terminal.type("print('g' + 'o'); __import__('time').sleep(60)\n")
@@ -174,7 +186,9 @@ def test_ctrl_c_in_a_block_drops_the_block(terminal):
     terminal.wait(">>> ")
     terminal.type("if True:\n")
     terminal.wait("... ")
-    terminal.type("    x = 1\n" + CTRL_C)
+    terminal.type("    x = 1\n")
+    terminal.wait("\n... ")
+    terminal.interrupt()
     terminal.wait("\n>>> ")
     assert terminal.ask("'x' in globals()") == "False"
 
