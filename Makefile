@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 4
 LAYERS := guest > errors > policy,types,log > config,availability,context,output,displays > \
 	bridge,statekey,store > channel,state > sandbox,session,replies > sync,jail,statepipe,wire > \
-	backends > pool,factory > aio,daemon,replserver > cli
+	launch > backends > pool,factory > aio,daemon,replserver > cli
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format spec bench soak docs clean

@@ -8,8 +8,8 @@ import functools
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from atoll.backends.native.launch import limits_of
 from atoll.config import REPLConfig
+from atoll.launch.line import limits_of
 from atoll.pool import Pool, PooledSandbox
 from bench.rows import UnavailableError
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import atoll
-from atoll.backends.native import interpreter
+from atoll.launch import interpreter
 
 ORDINARY = 12345
 SECRET = "a secret of the host's"

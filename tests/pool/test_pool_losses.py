@@ -17,9 +17,9 @@ import pytest
 from poolkit import nurseries, said, until, zygotes
 
 import atoll
-from atoll.backends.native.launch import limits_of
 from atoll.jail import cgroup, meter
 from atoll.jail.client import warden
+from atoll.launch.line import limits_of
 from atoll.policy import ExecutionPolicy
 from atoll.types import Outcome
 
@@ -137,7 +137,7 @@ HOST = """
     from atoll.jail import meter
     from atoll.jail.client import warden
     from atoll.pool import Pool, PooledSandbox
-    from atoll.backends.native.launch import limits_of
+    from atoll.launch.line import limits_of
     from atoll.policy import ExecutionPolicy
 
     async def main():

@@ -12,9 +12,9 @@ import time
 import pytest
 from poolkit import Family, nurseries, said, until
 
-from atoll.backends.native.launch import limits_of
 from atoll.config import REPLConfig
 from atoll.errors import ConfigError
+from atoll.launch.line import limits_of
 from atoll.policy import ExecutionPolicy
 from atoll.pool import Pool, PooledSandbox, PoolSettings
 

@@ -19,9 +19,10 @@ import pytest
 
 import atoll
 from atoll import guest
-from atoll.backends.native import interpreter, launch
+from atoll.backends.native import launch
 from atoll.channel import MAX_CALL_BYTES
 from atoll.jail.client import warden
+from atoll.launch import interpreter
 from atoll.policy import Mount
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import atoll
 from atoll import state
-from atoll.backends.native import library
+from atoll.launch import library
 from atoll.statepipe import Inflow, Outflow
 
 CODE = "import enum\nclass E(enum.Enum):\n A = 1\ndef f(n): return n * k\nk = 2; e = E.A\ntext = 'long ' * 10_000"

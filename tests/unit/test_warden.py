@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.backends.native import interpreter, launch
+from atoll.backends.native import launch
 from atoll.jail.client import warden
 from atoll.jail.spec import Bind, JailSpec, Limits, from_json, to_json
+from atoll.launch import interpreter
 from atoll.policy import Isolation, Mount
 
 THREADS, SANDBOXES = 4, 3

@@ -7,10 +7,11 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.native.launch import START_SECONDS, Launched, Line, pipes
 from atoll.bridge import HostBridge
 from atoll.channel import ChannelEndedError, HostChannel
 from atoll.errors import SandboxError, SandboxStartError
+from atoll.launch.greeting import START_SECONDS, Launched
+from atoll.launch.line import Line, pipes
 from atoll.session import GuestSession
 
 if TYPE_CHECKING:

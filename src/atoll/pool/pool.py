@@ -7,17 +7,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from atoll.backends.native import interpreter
 from atoll.errors import ConfigError
+from atoll.launch import interpreter
+from atoll.launch.hatchery import OLDEST, Hatchery
+from atoll.launch.shelf import Shelf
 from atoll.pool import tiers
-from atoll.pool.hatchery import OLDEST, Hatchery
 from atoll.pool.sandbox import PooledSandbox
-from atoll.pool.shelf import Shelf
 
 if TYPE_CHECKING:
-    from atoll.backends.native.launch import Line
     from atoll.config import REPLConfig
     from atoll.jail.spec import Limits
+    from atoll.launch.line import Line
 
 WARM_SECONDS = 60.0
 ASKED_BEFORE_PARKED = 2

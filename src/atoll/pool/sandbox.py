@@ -11,16 +11,17 @@ import secrets
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from atoll.backends.native import NativePythonSandbox
-from atoll.backends.native.launch import greet, limits_of
 from atoll.context import Context
 from atoll.errors import ConfigError, SandboxLostError, UnsupportedError
+from atoll.launch.greeting import greet
+from atoll.launch.line import limits_of
 from atoll.policy import Capability, Isolation
 from atoll.pool.clone import clone
 from atoll.replies import Replies
 
 if TYPE_CHECKING:
-    from atoll.backends.native.launch import Launched
     from atoll.config import REPLConfig
+    from atoll.launch.greeting import Launched
     from atoll.pool.pool import Pool
 
 SMALL_CONTEXT = 64 << 20

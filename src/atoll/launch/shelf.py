@@ -13,7 +13,7 @@ from atoll.errors import SandboxError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from atoll.backends.native.launch import Line
+    from atoll.launch.line import Line
 
 DEMAND_SECONDS = 1.0
 TAKEN_PER_PARKED = 8

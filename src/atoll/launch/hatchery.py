@@ -8,18 +8,19 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.native import library
-from atoll.backends.native.interpreter import GUEST_FOLDER
-from atoll.backends.native.launch import environment, greet_early, open_line
 from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.jail.client import warden
 from atoll.jail.spec import GUEST_CODE, Bind, HatchSpec, NurserySpec
+from atoll.launch import library
+from atoll.launch.greeting import greet_early
+from atoll.launch.interpreter import GUEST_FOLDER, environment
+from atoll.launch.line import open_line
 
 if TYPE_CHECKING:
-    from atoll.backends.native.interpreter import Interpreter
-    from atoll.backends.native.launch import Line
     from atoll.jail.client import Lease
     from atoll.jail.spec import Limits
+    from atoll.launch.interpreter import Interpreter
+    from atoll.launch.line import Line
 
 LOST = ("zygote", "nursery")
 """Steps of a start that fail because somebody killed what was to take them."""

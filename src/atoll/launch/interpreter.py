@@ -17,6 +17,7 @@ from pathlib import Path
 
 from atoll import guest
 from atoll.errors import BackendUnavailableError
+from atoll.jail.spec import GUEST_HOME
 
 OLDEST = (3, 8)
 GUEST_FOLDER = str(Path(guest.__file__).resolve().parent)
@@ -26,6 +27,7 @@ _ASK = (
     "sys.base_exec_prefix, getattr(sys, '_base_executable', sys.executable)]))"
 )
 _TIMEOUT_SECONDS = 30
+_PATH = "/usr/local/bin:/usr/bin:/bin"
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/sbin")
 
 
@@ -135,3 +137,15 @@ def _inside(path: str, folder: str) -> bool:
 
 def _unavailable(reason: str, hint: str) -> BackendUnavailableError:
     return BackendUnavailableError("native", reason, hint)
+
+
+def environment(interpreter: Interpreter) -> dict[str, str]:
+    """All that a guest gets of an environment: nothing is inherited."""
+    return {
+        "PATH": f"{os.path.dirname(interpreter.path)}:{_PATH}",
+        "HOME": GUEST_HOME,
+        "LANG": "C.UTF-8",
+        "MPLBACKEND": "Agg",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+    }

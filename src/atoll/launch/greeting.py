@@ -1,0 +1,106 @@
+"""The first words to a guest: what it may call, what it may use, its context."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from atoll.bridge import HostBridge
+from atoll.channel import ChannelEndedError, RemoteError
+from atoll.errors import SandboxStartError
+from atoll.guest import values
+from atoll.session import GuestSession
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.config import REPLConfig
+    from atoll.context import Context
+    from atoll.jail.client import Lease
+    from atoll.launch.line import Line
+
+START_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A guest that has said hello."""
+
+    lease: Lease
+    session: GuestSession
+    bridge: HostBridge
+    context_shared: bool = False
+
+    async def close(self) -> None:
+        """End the guest, and let go of all that leads to it."""
+        self.session.close()
+        self.bridge.close()
+        await self.lease.close()
+
+
+async def greet(
+    line: Line,
+    config: REPLConfig,
+    context: Any,
+    shared: Context | None,
+    env: Mapping[str, str] | None = None,
+) -> Launched:
+    """Speak the first words; SandboxStartError if there is no answer, and nothing is left then.
+
+    `env` is for a guest that was not started with its environment.
+    """
+    bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
+    line.channel.on_call = bridge.handle
+    session = GuestSession(config, line.lease, line.channel, line.output_fds)
+    guest = Launched(line.lease, session, bridge)
+    try:
+        params = _first_words(config, context, shared, env)
+        first = {} if params == line.said else await _hello(line, params, shared)
+    except BaseException as exc:
+        if words := session.last_words():
+            exc.add_note(f"the guest's last words:\n{words}")
+        await guest.close()
+        raise
+    return replace(guest, context_shared=bool(first.get("context_shared")))
+
+
+async def greet_early(line: Line, memory: int | None) -> Line:
+    """Say what most callers will have said, so that it need not be said when one comes."""
+    params: dict[str, Any] = {"tools": [], "memory_bytes": memory, "private_folder": True}
+    await _hello(line, params, None)
+    return replace(line, said=params)
+
+
+def _first_words(
+    config: REPLConfig, context: Any, shared: Context | None, env: Mapping[str, str] | None
+) -> dict[str, Any]:
+    params: dict[str, Any] = {
+        "tools": sorted(config.tools),
+        "memory_bytes": config.policy.memory_bytes,
+        "private_folder": config.workspace is None,
+    }
+    if env:
+        params["env"] = dict(env)
+    if shared is not None:
+        params["context"] = shared.describe()
+    elif context is not None:
+        params["context"] = {"value": values.encode(context)}
+    return params
+
+
+async def _hello(line: Line, params: dict[str, Any], shared: Context | None) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            await line.lease.started
+            await line.channel.ready
+            if shared is not None:
+                line.lease.give(shared.fd)
+            answer = await line.channel.request("initialize", params)
+    except TimeoutError:
+        reason = f"the guest did not answer within {START_SECONDS} s"
+        raise SandboxStartError("initialize", reason) from None
+    except (ChannelEndedError, RemoteError) as exc:
+        report = await asyncio.shield(line.lease.ended)  # raises what the warden knows better
+        raise SandboxStartError("guest", f"{exc}; {report}") from None
+    return answer if isinstance(answer, dict) else {}

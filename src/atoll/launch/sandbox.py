@@ -1,0 +1,206 @@
+"""A sandbox around one guest that is launched, spoken to, and launched again when it is lost.
+
+A ring says how a guest is launched, and what it runs; the rest is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from atoll import context as contexts
+from atoll import state, statepipe
+from atoll.config import REPLConfig
+from atoll.errors import SandboxClosedError, StateError
+from atoll.policy import Isolation, check_positive
+from atoll.replies import Replies
+from atoll.sandbox import BaseSandbox, check_code
+
+if TYPE_CHECKING:
+    from atoll.launch.greeting import Launched
+    from atoll.types import SandboxResult
+
+STATE_TIMEOUT_MS = 30_000
+
+
+class GuestSandbox(BaseSandbox):
+    """One guest at a time. A ring implements `_prepare`, `_launch` and `_state_params`."""
+
+    def __init__(self, config: REPLConfig | None = None) -> None:
+        self._config = config or REPLConfig(backend=self.backend)
+        super().__init__(self._config.policy, self._config.workspace, self._config.logger)
+        self._guest: Launched | None = None
+        self._context: Any = None
+        self._shared: contexts.Context | None = None
+        self._level = Isolation.NONE
+        self._turn = asyncio.Lock()
+        self._replies = Replies()
+        self._open = self._found_dead = False
+
+    @property
+    def isolation(self) -> Isolation:
+        """The level that this sandbox really has."""
+        return self._level
+
+    @property
+    def context_is_shared(self) -> bool:
+        """Whether the guest's `context` lies in shared memory instead of being a copy."""
+        return self._guest is not None and self._guest.context_shared
+
+    async def initialize(self, context: Any = None) -> None:
+        """Start a guest with `context`. On a running one: throw its state away and start afresh."""
+        self._level = await self._prepare()
+        async with self._turn:
+            await self._release()
+            self._shared = await _share(context)
+            self._context = None if self._shared else context
+            self._open = True
+            await self._start()
+
+    async def execute(
+        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
+    ) -> SandboxResult:
+        """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
+        limit = self._timeout(timeout_ms)
+        check_code(code)
+        return await self._replies.once(key, lambda: self._execute(code, limit))
+
+    async def _execute(self, code: str, limit: float) -> SandboxResult:
+        async with self._turn:
+            guest = await self._ensure()
+            self.logger.log_execution_start("python", self.policy, code)
+            try:
+                result = await guest.session.execute(code, limit, **self._facts())
+                result = self._measured(guest, result)
+            finally:
+                await self._bury(guest)
+        self._log_execution_metrics(result)
+        return result
+
+    async def validate_code(self, code: str) -> bool:
+        """Whether the code compiles in the guest's Python. Nothing of it runs."""
+        check_code(code)
+        async with self._turn:
+            guest = await self._ensure()
+            try:
+                return await guest.session.validate(code, self._timeout(None))
+            finally:
+                await self._bury(guest)
+
+    async def get_variable(self, name: str, default: Any = None) -> Any:
+        """A guest variable as a plain value; VariableError if it has none."""
+        async with self._turn:
+            guest = await self._ensure()
+            try:
+                return await guest.session.get_variable(name, default, self._timeout(None))
+            finally:
+                await self._bury(guest)
+
+    async def save(self) -> bytes:
+        """Variables and files as signed bytes; StateError if they cannot be had."""
+        async with self._turn:
+            guest = await self._ensure()
+            if self._found_dead:
+                raise StateError("the session's variables were lost: there is nothing to save")
+            try:
+                payload, facts = await statepipe.save(
+                    guest.session, guest.lease, self._state_params(), self._state_timeout()
+                )
+            finally:
+                self._found_dead = not guest.session.alive
+                await self._bury(guest)
+        return await asyncio.to_thread(state.seal, payload, facts, self._version)
+
+    async def cancel(self) -> None:
+        """Interrupt the running cell; one that will not be interrupted is killed."""
+        if self._guest is not None:
+            self._guest.session.cancel()
+
+    async def destroy(self) -> None:
+        """End the guest and everything it started."""
+        self._open = False
+        await self.cancel()
+        async with self._turn:
+            await self._release()
+            self._shared = self._context = None
+
+    def _facts(self) -> dict[str, Any]:
+        """What a result says of the sandbox that it came from."""
+        lost, self._found_dead = self._found_dead, False
+        folder = str(self.workspace) if self.workspace else None
+        return {"isolation": self._level, "workspace_path": folder, "state_lost": lost}
+
+    @abstractmethod
+    async def _prepare(self) -> Isolation:
+        """Find out what a guest needs; the level that it will be kept in with."""
+
+    @abstractmethod
+    async def _launch(self) -> Launched:
+        """A new guest."""
+
+    @abstractmethod
+    def _state_params(self) -> dict[str, Any]:
+        """What a guest is told that saves or restores; StateError if the ring cannot do either."""
+
+    @property
+    @abstractmethod
+    def _version(self) -> tuple[int, ...]:
+        """Of the guest's Python: a state made by one is for its like."""
+
+    def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
+        """The result with what the ring has counted itself."""
+        return result
+
+    async def _ensure(self) -> Launched:
+        if not self._open:
+            raise SandboxClosedError("the sandbox is not open: initialize() it first")
+        if self._guest is not None and self._guest.session.dead:
+            await self._release()
+            self._found_dead = True
+        if self._guest is None:
+            await self._start()
+        assert self._guest is not None
+        return self._guest
+
+    async def _start(self) -> None:
+        payload = await self._saved_payload()
+        self._guest = guest = await self._launch()
+        if payload is None:
+            return
+        try:
+            await statepipe.restore(
+                guest.session, guest.lease, payload, self._state_params(), self._state_timeout()
+            )
+        except BaseException:
+            await self._release()
+            raise
+
+    async def _saved_payload(self) -> memoryview | None:
+        """The state to start with, checked before a guest is there that could be given it."""
+        if self._config.state is None:
+            return None
+        self._state_params()
+        limit = self._config.max_state_bytes
+        return await asyncio.to_thread(state.open_for, self._config.state, self._version, limit)
+
+    def _state_timeout(self) -> float:
+        return min(self._config.timeout_ms, STATE_TIMEOUT_MS)
+
+    async def _bury(self, guest: Launched) -> None:
+        """Let go of a guest that has died, so that the next call starts another."""
+        if not guest.session.alive:
+            await self._release()
+
+    async def _release(self) -> None:
+        guest, self._guest = self._guest, None
+        if guest is not None:
+            await guest.close()
+
+    def _timeout(self, timeout_ms: float | None) -> float:
+        check_positive("timeout_ms", timeout_ms)
+        return self._config.timeout_ms if timeout_ms is None else timeout_ms
+
+
+async def _share(context: Any) -> contexts.Context | None:
+    return None if context is None else await asyncio.to_thread(contexts.share, context)
