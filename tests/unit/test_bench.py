@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,6 +17,7 @@ import pytest
 Row = dict[str, Any]
 Run = tuple[subprocess.CompletedProcess[str], dict[str, Row]]
 
+pytestmark = pytest.mark.timeout(300)  # one waits for the run of another
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL_ROWS = ("execute-sync", "execute-async", "pooled-sync", "pooled-async", "peer-kernel")
 PEERS = {
@@ -57,11 +60,18 @@ def measured(row: Row) -> bool:
     return all(isinstance(one, int | float) and math.isfinite(one) for one in numbers)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """One quick run for all tests here: what was printed, and the rows of its JSON by name."""
-    file = tmp_path_factory.mktemp("bench") / "bench.json"
-    done = bench("--quick", "--json", str(file))
+    """One quick run for all test processes: what was printed, and the rows of its JSON by name."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    kept, file = folder / "bench-run.json", folder / "bench.json"
+    with (folder / "bench.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            done = bench("--quick", "--json", str(file))
+            kept.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
+    done = subprocess.CompletedProcess([], *json.loads(kept.read_text()))
     assert done.returncode == 0, done.stderr
     rows = json.loads(file.read_text())["rows"]
     return done, {row["name"]: row for row in rows}
