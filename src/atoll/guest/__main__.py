@@ -15,7 +15,7 @@ from . import memory
 from .channel import Channel
 from .hidden import HiddenPackage
 from .interrupt import InterruptGate
-from .server import Server
+from .process import ProcessServer
 from .streams import StandardStreams
 
 TYPE_CHECKING = False
@@ -59,7 +59,7 @@ def main(
     channel = Channel(requests, answers, gate)
     os.register_at_fork(after_in_child=channel.close_in_child)
     inherited = 0 if preloaded is None else memory.held()
-    server = Server(
+    server = ProcessServer(
         channel,
         gate,
         StandardStreams(high),

@@ -6,11 +6,11 @@ whose beginning does not shrink is kept as it is.
 
 from __future__ import annotations
 
-import os
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator
+
+    from .ports import Stream
 
     Buffer = bytes | bytearray | memoryview
 
@@ -37,10 +37,10 @@ class Budget:
 
 
 class Writer:
-    """Writes blocks to a descriptor."""
+    """Writes blocks to a stream."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
         self._codec, self._compress = _compressor()
         self.codec_name = {ZLIB: "zlib", LZ4: "lz4"}[self._codec]
         self.stored = 0
@@ -66,33 +66,33 @@ class Writer:
         view = memoryview(data)
         self.stored += len(view)
         while view:
-            view = view[os.write(self._fd, view[:PIECE]) :]
+            view = view[self._stream.write(view[:PIECE]) :]
 
 
-def read(fd: int, cap: int) -> Iterator[tuple[bytes, bytes, bytearray]]:
+def read(stream: Stream, cap: int) -> Iterator[tuple[bytes, bytes, bytearray]]:
     """The blocks that a Writer wrote; ValueError if they are more than `cap` bytes."""
     budget = Budget(cap)
     while True:
-        head = _exactly(fd, HEADER_BYTES)
+        head = _exactly(stream, HEADER_BYTES)
         tag, codec = bytes(head[:1]), head[1]
         name_size, size, stored = _number(head[2:6]), _number(head[6:14]), _number(head[14:])
         if tag == END:
             return
         if not budget.spend(HEADER_BYTES + name_size + size) or stored > size:
             raise ValueError("the state has more than {:,} bytes".format(cap))
-        name = bytes(_exactly(fd, name_size))
-        yield tag, name, _unpack(codec, _exactly(fd, stored), size)
+        name = bytes(_exactly(stream, name_size))
+        yield tag, name, _unpack(codec, _exactly(stream, stored), size)
 
 
 def _number(data: Buffer) -> int:
     return int.from_bytes(data, "little")
 
 
-def _exactly(fd: int, size: int) -> bytearray:
+def _exactly(stream: Stream, size: int) -> bytearray:
     data, at = bytearray(size), 0
     view = memoryview(data)
     while at < size:
-        got = os.readv(fd, [view[at : at + PIECE]])
+        got = stream.readinto(view[at : at + PIECE])
         if not got:
             raise ValueError("the state ends too early")
         at += got

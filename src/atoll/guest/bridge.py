@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from .channel import Channel
+    from .ports import Calls
 
 CALL_METHOD = "host.call"
 
@@ -26,7 +26,7 @@ class Bridge:
 
     NAMES = ("llm_query", "rlm_query", "batch_llm_query", "batch_rlm_query", "call_host")
 
-    def __init__(self, channel: Channel, get_context: Callable[[], Any]) -> None:
+    def __init__(self, channel: Calls, get_context: Callable[[], Any]) -> None:
         self._channel = channel
         self._get_context = get_context
         self._shared: Any = None

@@ -8,7 +8,43 @@ from __future__ import annotations
 
 import os
 
+from . import context
+
 NO_NAMESPACE = -1
+
+
+class Descriptors:
+    """What the host hands over, as descriptors."""
+
+    def text(self, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:
+        """The context's text, and whether it is shared instead of copied."""
+        return context.load(receive(), width, length, ascii_only)
+
+    def stream(self) -> DescriptorStream:
+        """Where a saved state goes to, or comes from."""
+        return DescriptorStream(receive())
+
+
+class DescriptorStream:
+    """Bytes through a descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def write(self, data: memoryview) -> int:
+        """Hand over some of it; how much was taken."""
+        return os.write(self._fd, data)
+
+    def readinto(self, room: memoryview) -> int:
+        """Fill some of the room; how much, nothing at the end."""
+        return os.readv(self._fd, [room])
+
+    def close(self) -> None:
+        """Unless guest code has done it."""
+        try:
+            os.close(self._fd)
+        except OSError:
+            pass
 
 
 def receive() -> int:

@@ -1,4 +1,4 @@
-"""Serves the host's requests, one at a time: cells, variables, saved states."""
+"""Answers the host's requests, one at a time: cells, variables, saved states."""
 
 from __future__ import annotations
 
@@ -7,31 +7,20 @@ import os
 import sys
 import time
 
-from . import clone, delta, helpers, repl, rights, rpc, values
-from . import context as context_file
+from . import delta, helpers, repl, rpc, values
 from .bridge import Bridge, FailedQuery
-from .channel import ChannelClosedError, HostCallError
+from .channel import HostCallError
 from .memory import MemoryFence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from .channel import Channel
     from .hidden import HiddenPackage
-    from .interrupt import InterruptGate
+    from .ports import Calls, Gate, Gifts, Stream, Streams
     from .state import Keeper
-    from .streams import StandardStreams
 
     Handler = Callable[[dict[str, Any]], Any]
-
-
-CLONE_FDS = 5
-"""Channel, streams and status socket of a clone."""
-
-
-class BecameClone(BaseException):
-    """Leave the request to the parent: the process that goes on here is the clone."""
 
 
 class Server:
@@ -39,66 +28,41 @@ class Server:
 
     def __init__(
         self,
-        channel: Channel,
-        gate: InterruptGate,
-        streams: StandardStreams,
+        calls: Calls,
+        gate: Gate,
+        streams: Streams,
+        gifts: Gifts,
         folder: str,
         *,
         runtime: HiddenPackage,
         inherited: int = 0,
     ) -> None:
-        self._channel, self._gate = channel, gate
-        self._streams, self._folder, self._runtime = streams, folder, runtime
+        self._gate, self._streams, self._gifts = gate, streams, gifts
+        self._folder, self._runtime = folder, runtime
         self._repl = repl.Repl()
-        self._bridge = Bridge(channel, self._context)
+        self._bridge = Bridge(calls, self._context)
         self._offered: dict[str, Any] = {}
         self._known_keeper: Keeper | None = None
         self._memory = MemoryFence(None)
         self._inherited = inherited
         self._files: delta.Snapshot = {}
         self._private = False
-        self._pid = os.getpid()
-        self._clones: list[int] = []
         self._methods: dict[str, Handler] = {
             "initialize": self._initialize,
             "execute": self._execute,
             "get_variable": self._get_variable,
             "validate": self._validate,
-            "fork": self._fork,
             "save": self._save,
             "restore": self._restore,
         }
 
-    def rehearse(self) -> None:
-        """Run an empty cell for nobody: a fork copies the pages that it touches, better now."""
-        outcome = self._gate.run(lambda: repl.Repl().run("None"), _late_interrupt)
-        outcome["files"] = delta.compare(self._files, delta.scan(self._folder))
-        self._streams.renew()
-        rpc.decode(rpc.request("rehearsal", "execute", outcome)[:-1])
-
-    def serve(self) -> None:
-        """Answer requests until the host goes."""
-        self._say_ready()
-        while True:
-            try:
-                message = self._channel.next_request()
-                self._channel.send(self._answer(message))
-                self._prepare()
-            except BecameClone:
-                self._say_ready()
-            except ChannelClosedError:
-                return
-
-    def _say_ready(self) -> None:
-        self._prepare()
-        self._channel.send(rpc.notification("ready", {"python": list(sys.version_info[:3])}))
-
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Make the next cell's streams and limit good, while the host reads the last answer."""
         self._streams.renew()
         self._memory.renew()
 
-    def _answer(self, message: rpc.Message) -> bytes:
+    def answer(self, message: rpc.Message) -> bytes:
+        """The answer to one request, encoded."""
         ident, method = message["id"], message["method"]
         handler = self._methods.get(method)
         if handler is None:
@@ -112,6 +76,7 @@ class Server:
 
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         os.environ.update(params.get("env", {}))
+        sys.path.extend(params.get("paths", []))
         self._offer_names(params.get("tools", []))
         self._memory = MemoryFence(params.get("memory_bytes"), self._inherited)
         self._private = bool(params.get("private_folder"))  # nobody else puts files there
@@ -127,9 +92,7 @@ class Server:
     def _load_context(self, source: dict[str, Any]) -> tuple[Any, bool]:
         if "value" in source:
             return values.decode(source["value"]), False
-        text, shared = context_file.load(
-            rights.receive(), source["width"], source["length"], source["ascii"]
-        )
+        text, shared = self._gifts.text(source["width"], source["length"], source["ascii"])
         if not source["json"]:
             return text, shared
         import json
@@ -162,21 +125,19 @@ class Server:
         before = self._files if self._private else delta.scan(self._folder)
         started, cpu = time.perf_counter(), time.process_time()
         outcome: dict[str, Any] = self._gate.run(
-            lambda: self._repl.run(params["code"]), _late_interrupt
+            lambda: self._repl.run(params["code"]), late_interrupt
         )
         outcome["duration_ms"] = (time.perf_counter() - started) * 1000
         outcome["cpu_ms"] = (time.process_time() - cpu) * 1000
         outcome["memory_bytes"] = _peak_memory(self._inherited)
-        self._leave_if_child()
+        self._cell_ended()
         self._streams.flush()
         self._files = delta.scan(self._folder)
         outcome["files"] = delta.compare(before, self._files)
         return outcome
 
-    def _leave_if_child(self) -> None:
-        if os.getpid() != self._pid:  # the cell forked, and this is the child at the cell's end
-            self._streams.flush()
-            os._exit(0)
+    def _cell_ended(self) -> None:
+        """Guest code has run. A process has to look whether it is still itself."""
 
     def _get_variable(self, params: dict[str, Any]) -> dict[str, Any]:
         name = params["name"]
@@ -187,55 +148,18 @@ class Server:
             lambda: {"interrupted": True},
         )
 
-    def _fork(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Clone this process; the clone goes on with the descriptors that the host has sent."""
-        self._reap_clones()
-        fds: list[int] = []
-        try:
-            fds += [rights.receive() for _ in range(CLONE_FDS)]
-            pid = os.fork()
-        except OSError as exc:
-            _close_all(fds)
-            raise ValueError("no clone can be had: {}".format(exc)) from None
-        if pid == 0:
-            self._become_clone(fds)
-        _close_all(fds)
-        self._clones.append(pid)
-        return {"forked": True}
-
-    def _become_clone(self, fds: list[int]) -> None:
-        """In the child: never returns, as the request was for the parent to answer."""
-        *fds, status = fds
-        try:
-            clone.enter(status, self._folder)
-            requests, answers, errors, output = self._streams.move_up(fds)
-        except BaseException as exc:
-            os.write(fds[2], str(exc).encode("utf-8", "replace"))  # the host adds it to its error
-            os._exit(1)
-        self._channel.reopen(requests, answers)
-        self._streams.redirect(output, errors)
-        self._pid, self._clones = os.getpid(), []
-        raise BecameClone
-
-    def _reap_clones(self) -> None:
-        for pid in list(self._clones):
-            try:
-                ended, _ = os.waitpid(pid, os.WNOHANG)
-            except OSError:
-                ended = pid  # guest code was faster
-            if ended:
-                self._clones.remove(pid)
-
     def _save(self, params: dict[str, Any]) -> dict[str, Any]:
-        return self._with_state_fd(
-            lambda fd: self._keeper().save(
-                fd, params["max_bytes"], params["cloudpickle"], self._private
+        return self._with_stream(
+            lambda stream: self._keeper().save(
+                stream, params["max_bytes"], params["cloudpickle"], self._private
             )
         )
 
     def _restore(self, params: dict[str, Any]) -> dict[str, Any]:
-        answer = self._with_state_fd(
-            lambda fd: self._keeper().restore(fd, params["max_bytes"], params["cloudpickle"])
+        answer = self._with_stream(
+            lambda stream: self._keeper().restore(
+                stream, params["max_bytes"], params["cloudpickle"]
+            )
         )
         self._files = delta.scan(self._folder)
         return answer
@@ -247,28 +171,23 @@ class Server:
             self._known_keeper = Keeper(self._repl.module, self._folder, self._offered)
         return self._known_keeper
 
-    def _with_state_fd(self, work: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-        """`work` on the descriptor that the host sent; all that guest code may do is an answer."""
-        fd = -1
+    def _with_stream(self, work: Callable[[Stream], dict[str, Any]]) -> dict[str, Any]:
+        """`work` on the stream that the host opened; all that guest code may do is an answer."""
+        stream: Stream | None = None
         try:
-            fd = rights.receive()
-            answer: dict[str, Any] = self._gate.run(lambda: work(fd), lambda: {"interrupted": True})
+            stream = opened = self._gifts.stream()
+            answer: dict[str, Any] = self._gate.run(
+                lambda: work(opened), lambda: {"interrupted": True}
+            )
         except BaseException as exc:
             answer = {"error": "{}: {}".format(type(exc).__name__, values.short_text(exc))}
-        self._leave_if_child()
-        try:
-            os.close(fd)
-        except OSError:
-            pass  # guest code has done it
+        self._cell_ended()
+        if stream is not None:
+            stream.close()
         return answer
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"valid": repl.validate(params["code"])}
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def _peak_memory(inherited: int) -> int | None:
@@ -280,7 +199,7 @@ def _peak_memory(inherited: int) -> int | None:
         return None
 
 
-def _late_interrupt() -> dict[str, Any]:
+def late_interrupt() -> dict[str, Any]:
     """The interrupt came as the cell ended: it counts, as the host has asked for it."""
     return {
         "kind": "interrupted",

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
+    from .ports import Stream
+
 LARGEST = 5
 MAX_LEFT_OUT = 1_000
 MAX_TEXT = 200
@@ -25,8 +27,10 @@ class Keeper:
         self._offered = offered
         self._cloudpickle = HiddenPackage("cloudpickle")
 
-    def save(self, fd: int, max_bytes: int, cloudpickle: str, with_files: bool) -> dict[str, Any]:
-        """Write the state to `fd`; what the host is told of it."""
+    def save(
+        self, stream: Stream, max_bytes: int, cloudpickle: str, with_files: bool
+    ) -> dict[str, Any]:
+        """Write the state to `stream`; what the host is told of it."""
         sys.modules["__main__"] = self._module
         budget, files = blocks.Budget(max_bytes), folder.Folder(self._root)
         if with_files:
@@ -40,27 +44,27 @@ class Keeper:
         facts = {"size": budget.used, "largest": _largest(sizes)}
         if budget.used > max_bytes:
             return dict(facts, too_large=True)
-        writer = blocks.Writer(fd)
+        writer = blocks.Writer(stream)
         files.write(writer)
         variables.write(writer)
         writer.write(blocks.END)
         left_out = _short(dict(files.left_out, **variables.left_out))
         return dict(facts, stored=writer.stored, codec=writer.codec_name, left_out=left_out)
 
-    def restore(self, fd: int, max_bytes: int, cloudpickle: str) -> dict[str, Any]:
-        """Read a state from `fd` into the namespace and the folder."""
+    def restore(self, stream: Stream, max_bytes: int, cloudpickle: str) -> dict[str, Any]:
+        """Read a state from `stream` into the namespace and the folder."""
         sys.modules["__main__"] = self._module
         parts: dict[bytes, list[bytearray]] = {tag: [] for tag in dump.TAGS}
-        for tag, name, data in blocks.read(fd, max_bytes):
+        for tag, name, data in blocks.read(stream, max_bytes):
             if tag in folder.TAGS:
                 folder.put(self._root, tag, name, data)
             else:
                 parts[tag].append(data)
         with self._cloudpickle:
-            (manifest,), (stream,), buffers = (parts[tag] for tag in dump.TAGS)
+            (manifest,), (pickled,), buffers = (parts[tag] for tag in dump.TAGS)
             facts = unpickler.make(manifest, [], cloudpickle).load()
             self._import(facts["modules"])
-            variables = unpickler.make(stream, buffers, cloudpickle)
+            variables = unpickler.make(pickled, buffers, cloudpickle)
             for name in facts["names"]:
                 vars(self._module)[name] = _load(variables, name)
         return {"restored": len(facts["names"])}

@@ -1,0 +1,187 @@
+"""The guest inside another program: a WebAssembly module whose host calls it, and is called back.
+
+The host brings a port. Text crosses it; bytes cross as text too, a character each, because that is
+what crosses cheaply.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+
+from . import context, rpc
+from .channel import HostCallError
+from .hidden import HiddenPackage
+from .server import Server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    from .ports import Gate
+
+    class Port(Protocol):
+        """What the host offers to the guest's runtime."""
+
+        def call(self, line: str) -> str:
+            """The host's answer to a request of the guest's; nothing if it was interrupted."""
+            ...
+
+        def emit(self, stream: int, data: str) -> None:
+            """Print: 1 is stdout, 2 is stderr."""
+            ...
+
+        def take(self, size: int) -> str:
+            """Up to so many of the bytes that are on their way in; nothing at the end."""
+            ...
+
+        def put(self, data: str) -> None:
+            """Bytes on their way out."""
+            ...
+
+        def sleep(self, seconds: float) -> bool:
+            """Let time pass; whether an interrupt ended it."""
+            ...
+
+
+PIECE = 1 << 20
+LATIN = "latin-1"
+
+
+class EmbeddedGuest:
+    """A guest that is handed one request after the other."""
+
+    def __init__(self, port: Port, gate: Gate, folder: str) -> None:
+        runtime = HiddenPackage((__package__ or "guest").partition(".")[0])
+        streams, gifts = PortStreams(port), PortGifts(port)
+        self._server = Server(PortCalls(port), gate, streams, gifts, folder, runtime=runtime)
+        time.sleep = _sleeper(port)
+        sys.path.append(folder)
+        runtime.hide()
+
+    def handle(self, line: str) -> str:
+        """The answer to a request, both as lines of JSON."""
+        self._server.prepare()
+        answer = self._server.answer(rpc.decode(line.encode("ascii")))
+        return answer[:-1].decode("ascii")
+
+
+class PortCalls:
+    """Calls to the host, one at a time."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+        self._count = 0
+
+    def call(self, method: str, params: rpc.Message) -> Any:
+        """Ask the host and wait for its answer."""
+        self._count += 1
+        line = rpc.request("g{}".format(self._count), method, params)
+        reply = self._port.call(line[:-1].decode("ascii"))
+        if not reply:
+            raise KeyboardInterrupt
+        answer = rpc.decode(reply.encode("ascii"))
+        if "error" in answer:
+            raise HostCallError(answer["error"]["message"])
+        return answer["result"]
+
+
+class PortStreams:
+    """Standard streams that print through the port."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    def renew(self) -> None:
+        """New ones, whatever guest code did to the last."""
+        sys.stdin = io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8")
+        sys.stdout = sys.__stdout__ = self._writer(1)  # type: ignore[misc]
+        sys.stderr = sys.__stderr__ = self._writer(2)  # type: ignore[misc]
+
+    def flush(self) -> None:
+        """Push out what guest code left in whatever stream objects it has now."""
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:
+                pass
+
+    def _writer(self, number: int) -> io.TextIOWrapper:
+        raw = io.BufferedWriter(PortFile(self._port, number))
+        return io.TextIOWrapper(
+            raw, encoding="utf-8", errors="backslashreplace", line_buffering=True
+        )
+
+
+class PortFile(io.RawIOBase):
+    """One of the two streams, as a file."""
+
+    def __init__(self, port: Port, number: int) -> None:
+        self._port, self._number = port, number
+
+    def writable(self) -> bool:
+        """Nothing else can be done with it."""
+        return True
+
+    def fileno(self) -> int:
+        """Its number, as everywhere."""
+        return self._number
+
+    def write(self, data: Any) -> int:
+        """Print bytes."""
+        size = len(data)
+        self._port.emit(self._number, bytes(data).decode(LATIN))
+        return size
+
+
+class PortGifts:
+    """Context and state, as text through the port."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    def text(self, width: int, length: int, _ascii_only: bool) -> tuple[str, bool]:
+        """The context's text, copied."""
+        data = "".join(iter(lambda: self._port.take(PIECE), ""))
+        if width > 1:
+            data = data.encode(LATIN).decode(context.CODECS[width], "surrogatepass")
+        if len(data) != length:
+            raise ValueError("the context is shorter than announced")
+        return data, False
+
+    def stream(self) -> PortStream:
+        """Where a saved state goes to, or comes from."""
+        return PortStream(self._port)
+
+
+class PortStream:
+    """A saved state, as text through the port."""
+
+    def __init__(self, port: Port) -> None:
+        self._port = port
+
+    def write(self, data: memoryview) -> int:
+        """Hand over all of it."""
+        self._port.put(bytes(data).decode(LATIN))
+        return len(data)
+
+    def readinto(self, room: memoryview) -> int:
+        """Fill some of the room; how much, nothing at the end."""
+        data = self._port.take(len(room)).encode(LATIN)
+        room[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """There is nothing to let go."""
+
+
+def _sleeper(port: Port) -> Any:
+    def sleep(seconds: float) -> None:
+        """Delay execution for a given number of seconds."""
+        if seconds < 0:
+            raise ValueError("sleep length must be non-negative")
+        if port.sleep(float(seconds)):
+            raise KeyboardInterrupt
+
+    return sleep
