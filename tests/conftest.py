@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +16,8 @@ import pytest
 
 import atoll
 from atoll.backends import registry
+from atoll.backends.wasm import build
+from atoll.backends.wasm.progress import Progress
 from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
@@ -23,6 +28,9 @@ Open = Callable[..., atoll.SyncSandbox]
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*capabilities): what a ring must be able to do")
+    os.environ.setdefault("ATOLL_CACHE", os.path.join(sys.prefix, "cache"))
+    if not hasattr(config, "workerinput"):  # once, before any test: it takes a minute
+        build.ensure(None, Progress("the ring wasm"))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -129,8 +137,8 @@ def ring(
     found = asyncio.run(registry.load(name).availability(atoll.REPLConfig(backend=name)))
     if not found.usable:
         pytest.fail(f"ring {name} is registered but not usable here: {found.reason}")
-    marker = request.node.get_closest_marker("needs")
-    missing = set(marker.args if marker else ()) - registry.load(name).capabilities
+    needed = {one for mark in request.node.iter_markers("needs") for one in mark.args}
+    missing = needed - registry.load(name).capabilities
     if missing:
         pytest.skip(f"ring {name} declares no {', '.join(sorted(missing))}")
     return name
@@ -143,6 +151,9 @@ def open_box(ring: str) -> Iterator[Open]:
 
     def open_one(**options: Any) -> atoll.SyncSandbox:
         options.setdefault("timeout_ms", 20_000)
+        if ring == "wasm":  # here time is limited; what fuel does is shown elsewhere
+            policy = options.get("policy", atoll.ExecutionPolicy())
+            options["policy"] = dataclasses.replace(policy, fuel_budget=None)
         box = atoll.create_sandbox(backend=ring, **options)
         opened.append(box)
         return box

@@ -59,6 +59,10 @@ class REPLConfig:
     """The guest's interpreter, such as a venv's; unset: the one that runs the host."""
     preload: str | None = None
     """The tier of libraries that a warm start has imported: bare, numeric, full; unset: chosen."""
+    wasm_binary_path: Path | None = None
+    """A WebAssembly component to run in the ring `wasm`; unset: the one that Atoll builds."""
+    inject_setup: bool = True
+    """Whether the ring `wasm` finds packages in /app/site-packages."""
     workspace: Path | None = None
     """A host folder to be the guest's /app; unset: a private one, thrown away at the end."""
     on_stdout: LineCallback | None = None
@@ -78,6 +82,9 @@ class REPLConfig:
         check_positive("max_state_bytes", self.max_state_bytes)
         if self.min_isolation is not None:
             object.__setattr__(self, "min_isolation", Isolation.parse(self.min_isolation))
+        if self.wasm_binary_path is not None:
+            path = Path(self.wasm_binary_path).expanduser().absolute()
+            object.__setattr__(self, "wasm_binary_path", path)
         if self.workspace is not None:
             object.__setattr__(self, "workspace", _folder(self.workspace))
         for name in self.tools:
@@ -150,3 +157,11 @@ def daemon_socket() -> Path:
     """Where the daemon listens: ATOLL_DAEMON_SOCKET, or below the home folder without it."""
     given = os.environ.get("ATOLL_DAEMON_SOCKET")
     return Path(given).absolute() if given else Path("~/.rlm/daemon.sock").expanduser()
+
+
+def cache_folder() -> Path:
+    """Where what is built once is kept: ATOLL_CACHE, or the user's cache folder without it."""
+    if given := os.environ.get("ATOLL_CACHE"):
+        return Path(given).absolute()
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(home).expanduser().absolute() / "atoll"

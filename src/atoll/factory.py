@@ -34,6 +34,8 @@ class Options(TypedDict, total=False):
     policy: ExecutionPolicy
     python: str | None
     preload: str | None
+    wasm_binary_path: PathLike[str] | str | None
+    inject_setup: bool
     workspace: PathLike[str] | str | None
     on_stdout: LineCallback | None
     on_stderr: LineCallback | None

@@ -29,6 +29,7 @@ class LogEvent:
 SECURITY_EVENTS = {
     "memory": "memory_exhaustion",
     "cpu": "cpu_exhaustion",
+    "fuel": "fuel_exhaustion",
     "timeout": "timeout",
     "broken": "protocol_violation",
     "crashed": "crash",

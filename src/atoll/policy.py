@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MIB = 1 << 20
+DEFAULT_FUEL = 2_000_000_000
 
 
 class Isolation(IntEnum):
@@ -100,8 +101,8 @@ class ExecutionPolicy:
     max_open_files: int = 1024
     stdout_max_bytes: int = 8 * MIB
     stderr_max_bytes: int = 8 * MIB
-    fuel_budget: int | None = None
-    """Instructions, where the ring counts them; None is the ring's own default."""
+    fuel_budget: int | None = DEFAULT_FUEL
+    """Instructions of one execution, where the ring counts them: `wasm` does."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables the guest gets; it inherits none of the host's."""
     mounts: tuple[Mount, ...] = ()

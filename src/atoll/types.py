@@ -22,6 +22,8 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
     MEMORY = "memory"
     """The sandbox was ended at its memory limit."""
+    FUEL = "fuel"
+    """The execution was ended when its fuel was used up."""
     CPU = "cpu"
     """The execution was ended at its CPU limit."""
     CRASHED = "crashed"

@@ -69,7 +69,10 @@ def test_a_thread_bomb_is_stopped(open_box):
 
 
 @pytest.mark.needs(Capability.LIMIT_CPU)
-@pytest.mark.parametrize("children", [0, 2])
+@pytest.mark.parametrize(
+    "children",
+    [0, pytest.param(2, marks=pytest.mark.needs(Capability.SUBPROCESS))],
+)
 def test_cpu_time_is_limited_over_all_processes(open_box, children):
     box = open_box(policy=ExecutionPolicy(cpu_seconds=0.4))
     box.execute("x = 1")
@@ -88,11 +91,14 @@ def test_the_cpu_limit_is_for_each_execution(open_box):
 
 
 @pytest.mark.needs(Capability.LIMIT_DISK, Capability.FILES)
-@pytest.mark.parametrize("folder", ["/app", "/tmp", "/dev/shm"])
+@pytest.mark.parametrize(
+    "folder",
+    ["/app", "/tmp", pytest.param("/dev/shm", marks=pytest.mark.needs(Capability.SUBPROCESS))],
+)
 def test_a_full_disk_is_an_os_error(open_box, folder):
     box = open_box(policy=ExecutionPolicy(disk_bytes=8 * MIB))
     code = f"import errno\ntry:\n    with open('{folder}/fill', 'wb') as f:\n        for n in range(64): f.write(b'x' * (1 << 20))\nexcept OSError as exc: print(errno.errorcode[exc.errno])"
-    assert box.execute(code).stdout == "ENOSPC\n"
+    assert box.execute(code).stdout in ("ENOSPC\n", "EIO\n")  # WebAssembly has one word for both
     assert (
         box.execute(
             f"import os; os.unlink('{folder}/fill'); open('{folder}/ok', 'w').write('x')"
@@ -105,15 +111,16 @@ def test_a_full_disk_is_an_os_error(open_box, folder):
 def test_a_file_over_the_size_limit_is_an_os_error(open_box):
     box = open_box(policy=ExecutionPolicy(file_size_bytes=1 * MIB))
     result = box.execute("open('/app/big', 'wb').write(b'x' * (2 << 20))")
-    assert result.error == "OSError: [Errno 27] File too large"
+    assert result.error_type == "OSError"
+    assert box.execute("import os; os.path.getsize('/app/big')").value <= 1 * MIB
 
 
 @pytest.mark.needs(Capability.LIMIT_FILE_SIZE)
 def test_open_files_are_limited(open_box):
     box = open_box(policy=ExecutionPolicy(max_open_files=64))
-    result = box.execute("import os\nkept = [os.open('/dev/null', 0) for _ in range(100)]")
-    assert result.error.startswith("OSError: [Errno 24] Too many open files")
-    assert box.execute("for fd in kept if 'kept' in dir() else []: os.close(fd)").success
+    code = "import errno\nkept = []\ntry:\n    while len(kept) < 100: kept.append(open('/app/f', 'w'))\nexcept OSError as exc: print(errno.errorcode[exc.errno])"
+    assert box.execute(code).stdout in ("EMFILE\n", "EIO\n")
+    assert box.execute("for file in kept: file.close()").success
     assert box.execute("1").value == 1
 
 

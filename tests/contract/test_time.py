@@ -11,6 +11,9 @@ import pytest
 import atoll
 from atoll import Capability
 
+SIGNALS = pytest.mark.needs(Capability.SUBPROCESS)
+"""A guest that is a process has signals to play with."""
+
 
 @pytest.mark.spec("R0.5")
 @pytest.mark.needs(Capability.LIMIT_TIME)
@@ -37,12 +40,20 @@ def test_a_timeout_keeps_the_state(box, code):
 @pytest.mark.parametrize(
     "code",
     [
-        "n = 0\nwhile True:\n  try:\n    while n >= 0: n += 1\n  except BaseException: pass",
-        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
-        "sum(range(10 ** 14))",
-        "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+        pytest.param(
+            "n = 0\nwhile True:\n  try:\n    while n >= 0: n += 1\n  except BaseException: pass",
+            id="swallows",
+        ),
+        pytest.param(
+            "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass",
+            id="ignores",
+            marks=SIGNALS,
+        ),
+        pytest.param("sum(range(10 ** 14))", id="in C"),
+        pytest.param(
+            "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", id="stopped", marks=SIGNALS
+        ),
     ],
-    ids=["swallows", "ignores", "in C", "stopped"],
 )
 def test_what_will_not_be_interrupted_is_killed(box, code):
     box.execute("x = 1")

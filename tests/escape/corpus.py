@@ -17,6 +17,7 @@ EXTRA = HERE / "extra.jsonl"
 LAYERS: dict[str, tuple[str, ...]] = {
     "native": ("native", "all"),
     "daemon": ("native", "all"),
+    "wasm": ("wasm", "all"),
 }
 """Which layers of a corpus concern a ring. A new ring needs a row here, and nothing else."""
 

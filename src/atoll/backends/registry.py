@@ -30,6 +30,11 @@ RINGS: dict[str, Ring] = {
         home="atoll.backends.native:NativePythonSandbox",
         summary="CPython in a jailed process of its own",
     ),
+    "wasm": Ring(
+        home="atoll.backends.wasm:PythonSandbox",
+        summary="CPython in WebAssembly, in a jailed process of its own",
+        extra="wasm",
+    ),
     "daemon": Ring(
         home="atoll.backends.daemon:DaemonClientSandbox",
         summary="a sandbox of the running daemon's",

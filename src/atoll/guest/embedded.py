@@ -36,6 +36,10 @@ if TYPE_CHECKING:
             """Up to so many of the bytes that are on their way in; nothing at the end."""
             ...
 
+        def text(self, length: int) -> str | None:
+            """A large text of ASCII, put where it belongs at once; None where that cannot be."""
+            ...
+
         def put(self, data: str) -> None:
             """Bytes on their way out."""
             ...
@@ -59,6 +63,11 @@ class EmbeddedGuest:
         time.sleep = _sleeper(port)
         sys.path.append(folder)
         runtime.hide()
+
+    def rehearse(self) -> str:
+        """Warm up; nothing."""
+        self._server.rehearse()
+        return ""
 
     def handle(self, line: str) -> str:
         """The answer to a request, both as lines of JSON."""
@@ -141,14 +150,24 @@ class PortGifts:
     def __init__(self, port: Port) -> None:
         self._port = port
 
-    def text(self, width: int, length: int, _ascii_only: bool) -> tuple[str, bool]:
+    def text(self, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:
         """The context's text, copied."""
-        data = "".join(iter(lambda: self._port.take(PIECE), ""))
+        whole = self._port.text(length) if ascii_only and length > PIECE else None
+        if whole is not None:
+            return whole, False
+        data = self._bytes(width * length)
         if width > 1:
             data = data.encode(LATIN).decode(context.CODECS[width], "surrogatepass")
-        if len(data) != length:
-            raise ValueError("the context is shorter than announced")
         return data, False
+
+    def _bytes(self, size: int) -> str:
+        parts = []
+        while size:
+            parts.append(self._port.take(min(size, PIECE)))
+            size -= len(parts[-1])
+            if not parts[-1]:
+                raise ValueError("the context is shorter than announced")
+        return "".join(parts)
 
     def stream(self) -> PortStream:
         """Where a saved state goes to, or comes from."""

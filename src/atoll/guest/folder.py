@@ -118,7 +118,8 @@ def _put_file(place: str, mode: int, data: Buffer, flags: int) -> None:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-        os.fchmod(fd, mode | stat.S_IWUSR)
+        if hasattr(os, "fchmod"):  # not on WASI, where files have no modes
+            os.fchmod(fd, mode | stat.S_IWUSR)
     finally:
         os.close(fd)
 

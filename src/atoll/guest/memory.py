@@ -9,6 +9,16 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+resource: Any
+try:
+    import resource
+except ImportError:  # WebAssembly has no such limits
+    resource = None
+
 MARGIN = 64 << 20
 _RESIDENT, _SHARED, _DATA = 1, 2, 5
 
@@ -21,17 +31,15 @@ class MemoryFence:
 
     def renew(self) -> None:
         """Set the soft limit for the next cell."""
-        if self._limit is None:
+        if self._limit is None or resource is None:
             return
         try:
-            import resource
-
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
             soft = self._limit + MARGIN + _only_reserved()
             if hard != resource.RLIM_INFINITY:
                 soft = min(soft, hard)
             resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-        except (ImportError, OSError, ValueError):
+        except (OSError, ValueError):
             return  # no such limits here: what is outside has to do
 
 
@@ -39,9 +47,17 @@ def held() -> int:
     """Bytes of its own that this process has in memory; 0 where nobody can tell."""
     try:
         resident, shared, _ = _pages()
-    except (ImportError, OSError):
+    except OSError:
         return 0
     return resident - shared
+
+
+def peak(inherited: int) -> int | None:
+    """The most that this process has held above `inherited`; None where nobody can tell."""
+    if resource is None:
+        return None
+    peak_kib: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return max(0, peak_kib * 1024 - inherited)
 
 
 def _only_reserved() -> int:
@@ -52,8 +68,6 @@ def _only_reserved() -> int:
 
 def _pages() -> tuple[int, int, int]:
     """What is resident, what of it is shared, and what is mapped to be written, in bytes."""
-    import resource
-
     fd = os.open("/proc/self/statm", os.O_RDONLY)
     try:
         pages = [int(field) for field in os.read(fd, 200).split()]

@@ -19,11 +19,16 @@ PROTOCOL = 5
 
 
 def load_cloudpickle(folder: str) -> Any:
-    """The host's copy, by its place: nothing of it shows on the guest's path."""
+    """The host's copy, by its place: nothing of it shows on the guest's path.
+
+    Without a place it is part of the guest's own Python.
+    """
     import importlib.util
 
     if "cloudpickle" in sys.modules:
         return sys.modules["cloudpickle"]
+    if not folder:
+        return importlib.import_module("cloudpickle")
     place = importlib.util.spec_from_file_location(
         "cloudpickle", folder + "/__init__.py", submodule_search_locations=[folder]
     )

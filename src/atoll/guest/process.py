@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from . import clone, delta, repl, rights, rpc
+from . import clone, rights, rpc
 from .channel import ChannelClosedError
-from .server import Server, late_interrupt
+from .server import Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,13 +47,6 @@ class ProcessServer(Server):
         self._pid = os.getpid()
         self._clones: list[int] = []
         self._methods["fork"] = self._fork
-
-    def rehearse(self) -> None:
-        """Run an empty cell for nobody: a fork copies the pages that it touches, better now."""
-        outcome = self._gate.run(lambda: repl.Repl().run("None"), late_interrupt)
-        outcome["files"] = delta.compare(self._files, delta.scan(self._folder))
-        self._streams.renew()
-        rpc.decode(rpc.request("rehearsal", "execute", outcome)[:-1])
 
     def serve(self) -> None:
         """Answer requests until the host goes."""

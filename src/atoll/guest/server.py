@@ -7,10 +7,9 @@ import os
 import sys
 import time
 
-from . import delta, helpers, repl, rpc, values
+from . import delta, helpers, memory, repl, rpc, values
 from .bridge import Bridge, FailedQuery
 from .channel import HostCallError
-from .memory import MemoryFence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Server:
         self._bridge = Bridge(calls, self._context)
         self._offered: dict[str, Any] = {}
         self._known_keeper: Keeper | None = None
-        self._memory = MemoryFence(None)
+        self._memory = memory.MemoryFence(None)
         self._inherited = inherited
         self._files: delta.Snapshot = {}
         self._private = False
@@ -55,6 +54,13 @@ class Server:
             "save": self._save,
             "restore": self._restore,
         }
+
+    def rehearse(self) -> None:
+        """Run an empty cell for nobody, so that the first real one finds all warm."""
+        outcome = self._gate.run(lambda: repl.Repl().run("None"), late_interrupt)
+        outcome["files"] = delta.compare(self._files, delta.scan(self._folder))
+        self._streams.renew()
+        rpc.decode(rpc.request("rehearsal", "execute", outcome)[:-1])
 
     def prepare(self) -> None:
         """Make the next cell's streams and limit good, while the host reads the last answer."""
@@ -78,7 +84,7 @@ class Server:
         os.environ.update(params.get("env", {}))
         sys.path.extend(params.get("paths", []))
         self._offer_names(params.get("tools", []))
-        self._memory = MemoryFence(params.get("memory_bytes"), self._inherited)
+        self._memory = memory.MemoryFence(params.get("memory_bytes"), self._inherited)
         self._private = bool(params.get("private_folder"))  # nobody else puts files there
         shared = False
         if "context" in params:
@@ -129,7 +135,7 @@ class Server:
         )
         outcome["duration_ms"] = (time.perf_counter() - started) * 1000
         outcome["cpu_ms"] = (time.process_time() - cpu) * 1000
-        outcome["memory_bytes"] = _peak_memory(self._inherited)
+        outcome["memory_bytes"] = memory.peak(self._inherited)
         self._cell_ended()
         self._streams.flush()
         self._files = delta.scan(self._folder)
@@ -188,15 +194,6 @@ class Server:
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"valid": repl.validate(params["code"])}
-
-
-def _peak_memory(inherited: int) -> int | None:
-    try:
-        import resource
-
-        return max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - inherited)
-    except ImportError:
-        return None
 
 
 def late_interrupt() -> dict[str, Any]:

@@ -160,6 +160,10 @@ class WardenClient:
 
     def request(self, spec: Spec, guest_fds: list[int]) -> Lease:
         """Ask for a jail. The descriptors stay the caller's to close."""
+        return Lease(self.ask(spec, guest_fds))
+
+    def ask(self, spec: Spec, guest_fds: list[int]) -> socket.socket:
+        """The lease's socket alone, for whoever has no loop to watch it with yet."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fds = array.array("i", [theirs.fileno(), *guest_fds])
@@ -169,7 +173,7 @@ class WardenClient:
             except OSError as exc:
                 ours.close()
                 raise SandboxStartError("warden", str(exc)) from exc
-        return Lease(ours)
+        return ours
 
     def stop(self) -> None:
         """End the warden and all its jails."""

@@ -31,10 +31,18 @@ CLONING = (1 << 18) | (1 << 21)
 """CAP_SYS_CHROOT and CAP_SYS_ADMIN, over a user namespace that owns nothing but mount tables of its
 clones. They lie dormant: only `capset` wakes them, and the filter asks the warden about that."""
 _run_guest: list[Callable[[], NoReturn]] = []
+_kept: set[int] = set()
+"""Descriptors of the zygote's that its children need; high ones."""
 
 
-def prepare(names: dict[str, ModuleType]) -> None:
+def prepare(names: dict[str, ModuleType], role: str = "", settings: str = "") -> None:
     """In the zygote: load all that a guest needs, so that it is inherited; then hide it."""
+    if role:
+        module, _, function = role.partition(":")
+        run, kept = getattr(importlib.import_module(module), function)(settings)
+        _run_guest.append(run)
+        _kept.update(kept)
+        return
     start, *_ = (importlib.import_module(f"atoll.guest.{part}") for part in PARTS)
     _run_guest.append(functools.partial(start.main, WORK_FOLDER, names, start.hide_runtime()))
 
@@ -48,7 +56,7 @@ def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
         _reset_signals()
         cgroup.admit(groups, 0)
         _enter(way_in)
-        syscalls.close_all_but({*_lower(given), status.fileno()})
+        syscalls.close_all_but({*_lower(given), *_kept, status.fileno()})
         listener = _lock(Limits(**request["limits"]), counted=bool(groups))
         packets.send(status, {"entered": True}, listener)
         status.close()

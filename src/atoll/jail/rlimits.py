@@ -10,7 +10,6 @@ from atoll.jail.cgroup import RUNTIME_PROCESSES
 if TYPE_CHECKING:
     from atoll.jail.spec import Limits
 
-STACK = 8 << 20
 PENDING_SIGNALS = 256
 RESERVED = 2 << 30
 MAPPED = 4 << 30
@@ -35,7 +34,7 @@ def _table(limits: Limits, inherited: int, *, jailed: bool) -> list[tuple[int, i
         (resource.RLIMIT_SIGPENDING, PENDING_SIGNALS),
         (resource.RLIMIT_NICE, 0),
         (resource.RLIMIT_RTPRIO, 0),
-        (resource.RLIMIT_STACK, STACK),
+        (resource.RLIMIT_STACK, limits.stack),
         (resource.RLIMIT_NOFILE, limits.open_files),
     ]
     if limits.file_size is not None:
@@ -44,7 +43,7 @@ def _table(limits: Limits, inherited: int, *, jailed: bool) -> list[tuple[int, i
         # Bounds for one process, with room for what libraries reserve and never touch; what is
         # really used, by all of them, is for the control group or the warden's meter to count.
         table.append((resource.RLIMIT_DATA, limits.memory + RESERVED + inherited))
-        room = limits.memory + limits.context + MAPPED + inherited
+        room = limits.memory + limits.context + limits.reserved + MAPPED + inherited
         table.append((resource.RLIMIT_AS, room))
     if limits.processes is not None and jailed:  # elsewhere it would count the user's processes
         table.append((resource.RLIMIT_NPROC, limits.processes + RUNTIME_PROCESSES))

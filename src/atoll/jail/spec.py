@@ -32,6 +32,9 @@ class Limits:
     open_files: int
     context: int = 0
     """Bytes of the shared context: address space that is not the guest's memory."""
+    stack: int = 8 << 20
+    reserved: int = 0
+    """Address space that the guest's runtime sets aside and hardly touches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,14 +26,17 @@ ROOM_A_LINE = 12 << 20
 _ARENA, _BLOCK = 1 << 20, 512
 
 
-def main(lines: str) -> NoReturn:
-    """Import what `lines` (a JSON list of import statements) say, then serve."""
+def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
+    """Import what `lines` (a JSON list of import statements) say, then serve.
+
+    Its children are guests, or what `role` (module:function) makes of them with `settings`.
+    """
     started = time.monotonic()
     control = socket.socket(fileno=CONTROL_FD)
     wanted = json.loads(lines)
     stakes = _stake_out(len(wanted) * ROOM_A_LINE)
     names, missing = preload.load(wanted)
-    hatch.prepare(names)
+    hatch.prepare(names, role, settings)
     stakes.clear()
     seccomp.jail_program(clones=True)
     gc.collect()
@@ -140,4 +143,4 @@ def _ignore(*_args: object) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -13,7 +13,7 @@ from atoll.guest import values
 from atoll.session import GuestSession
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from atoll.config import REPLConfig
     from atoll.context import Context
@@ -31,11 +31,15 @@ class Launched:
     session: GuestSession
     bridge: HostBridge
     context_shared: bool = False
+    on_close: Callable[[], None] | None = None
+    """What else there is to let go of."""
 
     async def close(self) -> None:
         """End the guest, and let go of all that leads to it."""
         self.session.close()
         self.bridge.close()
+        if self.on_close is not None:
+            self.on_close()
         await self.lease.close()
 
 
@@ -44,18 +48,20 @@ async def greet(
     config: REPLConfig,
     context: Any,
     shared: Context | None,
+    *,
     env: Mapping[str, str] | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> Launched:
     """Speak the first words; SandboxStartError if there is no answer, and nothing is left then.
 
-    `env` is for a guest that was not started with its environment.
+    `env` is for a guest that was not started with its environment, `extra` what a ring adds.
     """
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
     line.channel.on_call = bridge.handle
     session = GuestSession(config, line.lease, line.channel, line.output_fds)
     guest = Launched(line.lease, session, bridge)
     try:
-        params = _first_words(config, context, shared, env)
+        params = {**_first_words(config, context, shared, env), **(extra or {})}
         first = {} if params == line.said else await _hello(line, params, shared)
     except BaseException as exc:
         if words := session.last_words():
@@ -100,7 +106,9 @@ async def _hello(line: Line, params: dict[str, Any], shared: Context | None) -> 
     except TimeoutError:
         reason = f"the guest did not answer within {START_SECONDS} s"
         raise SandboxStartError("initialize", reason) from None
-    except (ChannelEndedError, RemoteError) as exc:
+    except RemoteError as exc:
+        raise SandboxStartError("guest", str(exc)) from None
+    except ChannelEndedError as exc:
         report = await asyncio.shield(line.lease.ended)  # raises what the warden knows better
         raise SandboxStartError("guest", f"{exc}; {report}") from None
     return answer if isinstance(answer, dict) else {}

@@ -17,6 +17,8 @@ from atoll.launch.interpreter import GUEST_FOLDER, environment
 from atoll.launch.line import open_line
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atoll.jail.client import Lease
     from atoll.jail.spec import Limits
     from atoll.launch.interpreter import Interpreter
@@ -28,7 +30,7 @@ OLDEST = (3, 11)
 """The zygote runs the jail's own code, which needs what the host needs."""
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); from atoll.jail.zygote import main; "
-    "sys.path.remove(sys.argv[1]); main(sys.argv[2])"
+    "sys.path.remove(sys.argv[1]); main(*sys.argv[2:])"
 )
 _PACKAGE = os.path.dirname(GUEST_FOLDER)
 
@@ -95,15 +97,27 @@ class Hatchery:
         self.warm_seconds = report["seconds"]
 
     def _spec(self) -> NurserySpec:
-        python = self._interpreter
-        binds = [Bind(source=_PACKAGE, target=f"{GUEST_CODE}/atoll")]
-        binds += [Bind(source=folder, target=folder) for folder in python.folders]
-        binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
-        binds += library.binds()
-        boot = (_BOOT, GUEST_CODE, json.dumps(self._lines))
-        return NurserySpec(
-            name=self._name,
-            argv=(python.path, "-I", "-B", "-X", "utf8", "-c", *boot),
-            env=environment(python),
-            binds=tuple(binds),
-        )
+        return nursery_spec(self._name, self._interpreter, library.binds(), self._lines)
+
+
+def nursery_spec(
+    name: str,
+    python: Interpreter,
+    more: Sequence[Bind],
+    lines: Sequence[str] = (),
+    role: tuple[str, ...] = (),
+) -> NurserySpec:
+    """What the warden is asked for: a zygote that sees the interpreter, Atoll, and `more`.
+
+    `role` is for children that are no plain guests; see atoll.jail.zygote.
+    """
+    binds = [Bind(source=_PACKAGE, target=f"{GUEST_CODE}/atoll")]
+    binds += [Bind(source=folder, target=folder) for folder in python.folders]
+    binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
+    boot = (_BOOT, GUEST_CODE, json.dumps(lines), *role)
+    return NurserySpec(
+        name=name,
+        argv=(python.path, "-I", "-B", "-X", "utf8", "-c", *boot),
+        env=environment(python),
+        binds=(*binds, *more),
+    )

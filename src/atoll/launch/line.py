@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.channel import HostChannel
-from atoll.jail.client import warden
+from atoll.jail.client import Lease, warden
 from atoll.jail.spec import Limits
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Iterator
 
-    from atoll.jail.client import Lease
     from atoll.jail.spec import Spec
     from atoll.policy import ExecutionPolicy
 
@@ -40,15 +40,38 @@ class Line:
         await self.lease.close()
 
 
-def open_line(spec: Spec) -> Line:
+def open_line(spec: Spec, *more: int) -> Line:
     """Ask the warden for a guest, with everything that it will be spoken to by."""
+    return lay(spec, *more).open()
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """A line that nobody listens at yet: its guest comes up meanwhile. It has no loop."""
+
+    lease: socket.socket
+    channel_fds: tuple[int, int]
+    output_fds: list[int]
+
+    def open(self) -> Line:
+        """Listen, in the loop that runs."""
+        return Line(Lease(self.lease), HostChannel(*self.channel_fds), self.output_fds)
+
+    def close(self) -> None:
+        """End the guest unheard."""
+        self.lease.close()
+        for fd in (*self.channel_fds, *self.output_fds):
+            os.close(fd)
+
+
+def lay(spec: Spec, *more: int) -> Laid:
+    """Ask the warden for a guest; `more` descriptors follow its own, and stay the caller's."""
     with pipes(4) as (requests, answers, output, errors):
         given = [requests[0], answers[1], errors[1], output[1]]
-        lease = warden.request(spec, given)
+        lease = warden.ask(spec, [*given, *more])
         for fd in given:
             os.close(fd)
-        channel = HostChannel(answers[0], requests[1])
-    return Line(lease, channel, [output[0], errors[0]])
+    return Laid(lease, (answers[0], requests[1]), [output[0], errors[0]])
 
 
 def limits_of(policy: ExecutionPolicy, context_size: int) -> Limits:

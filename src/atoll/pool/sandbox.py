@@ -88,7 +88,7 @@ class PooledSandbox(NativePythonSandbox):
         size = self._shared.size if self._shared else 0
         limits = limits_of(self.policy, size if size > SMALL_CONTEXT else 0)
         line = await self._pool.take(self._tier, limits)
-        return await greet(line, self._config, self._context, self._shared, self.policy.env)
+        return await greet(line, self._config, self._context, self._shared, env=self.policy.env)
 
     async def _clone_of(self, guest: Launched, config: REPLConfig | None = None) -> Launched:
         if not self._warm():

@@ -1,0 +1,97 @@
+"""What a result says when a limit ended it, and what `atoll doctor` says of the ring."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from atoll.availability import Availability
+from atoll.backends.wasm import build
+from atoll.backends.wasm.gauge import Ending
+from atoll.jail import probe
+from atoll.policy import DEFAULT_FUEL, MIB, Isolation
+from atoll.types import Outcome
+
+if TYPE_CHECKING:
+    from atoll.config import REPLConfig
+    from atoll.policy import ExecutionPolicy
+    from atoll.types import SandboxResult
+
+MORE_FUEL = 10
+MORE_MEMORY = 2
+
+
+def explain(
+    result: SandboxResult, ending: Ending, fuel: int, policy: ExecutionPolicy
+) -> SandboxResult:
+    """The result with the worker's word for how it ended, and with what would likely do."""
+    if result.state_lost and ending is Ending.FUEL:
+        return _out_of_fuel(result, fuel)
+    if result.state_lost and ending is Ending.TRAP:
+        return _trapped(result)
+    if result.error_type == "MemoryError" and policy.memory_bytes is not None:
+        return _out_of_memory(result, policy.memory_bytes)
+    return result
+
+
+def _out_of_fuel(result: SandboxResult, fuel: int) -> SandboxResult:
+    text = (
+        f"OutOfFuel: the cell used all of its {fuel:,} units of fuel and was ended. If it is no "
+        f"endless loop, ExecutionPolicy(fuel_budget={fuel * MORE_FUEL:_}) would likely do"
+    )
+    return replace(
+        result,
+        kind=Outcome.FUEL,
+        error=text,
+        error_type="OutOfFuel",
+        exit_code=152,
+        stderr=_with_line(result.stderr, text),
+    )
+
+
+def _trapped(result: SandboxResult) -> SandboxResult:
+    cause = result.stderr.strip().rpartition("\n")[2] or "the instance trapped"
+    text = f"WasmTrap: {cause}"
+    return replace(result, kind=Outcome.CRASHED, error=text, error_type="WasmTrap", exit_code=134)
+
+
+def _out_of_memory(result: SandboxResult, limit: int) -> SandboxResult:
+    more = -(-limit * MORE_MEMORY // MIB) * MIB
+    text = f"the limit is {limit:,} bytes: ExecutionPolicy(memory_bytes={more:_}) would likely do"
+    return replace(result, stderr=_with_line(result.stderr, text))
+
+
+def _with_line(text: str, line: str) -> str:
+    return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}\n"
+
+
+async def availability(config: REPLConfig) -> Availability:
+    """Whether the ring can run here."""
+    try:
+        built = await asyncio.to_thread(build.find, config.wasm_binary_path)
+    except (ImportError, FileNotFoundError) as exc:
+        return Availability(usable=False, reason=str(exc), hint="pip install 'atoll[wasm]'")
+    walls = await probe.host()
+    if walls.level < Isolation.CONFINED:
+        return Availability(usable=False, reason=walls.failure)
+    jailed = walls.level >= Isolation.JAILED
+    return Availability(
+        usable=True,
+        isolation=Isolation.VIRTUAL,
+        hint="" if built else "the first use builds it: `atoll wasm build` does so now",
+        limits={
+            "time": "interrupt, then kill",
+            "memory": "the linear memory's size",
+            "fuel": f"counted by wasmtime, {DEFAULT_FUEL:,} a cell unless asked otherwise",
+            "cpu": "cgroup" if walls.cgroup_version else "the warden's meter",
+            "disk": "size of a tmpfs" if jailed else "not enforced",
+            "file size": "RLIMIT_FSIZE",
+            "output": "cut by the host",
+        },
+        details={
+            "python": ".".join(map(str, built.python)) if built else "not built yet",
+            "interrupt": "state is kept" if built and built.cells else "state is lost",
+            "worker": walls.level.name.lower(),
+        },
+    )

@@ -1,0 +1,182 @@
+"""The component: built from the guest's files by componentize-py, compiled by wasmtime, once.
+
+    sources + versions ──hash──▶ key ──▶ <cache>/wasm/<key>/python.wasm, python.cwasm, facts.json
+
+A finished folder appears whole, by a rename; a lock keeps two processes from building the same.
+SECURITY: compiled code is trusted when it is loaded, so the folder must be the user's alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll import guest
+from atoll.backends.wasm import engine
+from atoll.config import cache_folder
+from atoll.errors import SandboxStartError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.backends.wasm.progress import Progress
+
+SOURCES = Path(__file__).resolve().parent / "component"
+GUEST = Path(guest.__file__).resolve().parent
+SECONDS = {"build": 15.0, "compile": 30.0, "examine": 2.0}
+"""What each step takes about, for the bar."""
+_COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
+_found: dict[Path, Built] = {}
+WASM, IMAGE, FACTS = "python.wasm", "python.cwasm", "facts.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A component that is ready to run."""
+
+    folder: Path
+    python: tuple[int, ...]
+    cells: tuple[int, int, int] | None
+    """Where its Python is interrupted; None if it can only be ended."""
+
+    @property
+    def image(self) -> str:
+        """The compiled component."""
+        return str(self.folder / IMAGE)
+
+
+def find(binary: Path | None = None) -> Built | None:
+    """The component, if it has been built; FileNotFoundError if `binary` is none."""
+    folder = _folder(binary)
+    if folder not in _found and (built := _read(folder)) is not None:
+        _found[folder] = built
+    return _found.get(folder)
+
+
+def ensure(binary: Path | None, progress: Progress) -> Built:
+    """The component, built now if it has to be."""
+    folder = _folder(binary)
+    if (found := _read(folder)) is not None:
+        return found
+    with _locked(folder):
+        if (found := _read(folder)) is None:
+            _make(folder, binary, progress)
+            found = _read(folder)
+    assert found is not None
+    return found
+
+
+def write_component(target: Path, progress: Progress) -> None:
+    """Build the component alone, to be kept somewhere else."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="atoll-build-") as work:
+        with progress.step("building CPython with its library", SECONDS["build"]):
+            _componentize(Path(work))
+        shutil.copyfile(Path(work) / WASM, target)
+
+
+def _folder(binary: Path | None) -> Path:
+    """Where the component belongs that these sources and tools make, or that `binary` is."""
+    facts = _sources() if binary is None else (_hash_of(binary),)
+    facts += (engine.SETTINGS, engine.runtime_version(), platform.machine())
+    key = hashlib.sha256("\0".join(facts).encode()).hexdigest()
+    return cache_folder() / "wasm" / key[:32]
+
+
+@functools.cache
+def _sources() -> tuple[str, ...]:
+    """All that goes into a component."""
+    facts = [version("componentize-py"), version("cloudpickle")]
+    for file in sorted([*SOURCES.iterdir(), *GUEST.glob("*.py")]):
+        if file.is_file():
+            facts += [file.name, hashlib.sha256(file.read_bytes()).hexdigest()]
+    return tuple(facts)
+
+
+def _hash_of(binary: Path) -> str:
+    if not binary.is_file():
+        raise FileNotFoundError(
+            f"no WebAssembly component {binary}: make one with `atoll wasm build --output {binary}`"
+            ", or leave wasm_binary_path out"
+        )
+    with binary.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(folder: Path) -> Built | None:
+    try:
+        info = folder.stat()
+        facts = json.loads((folder / FACTS).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return None
+    if info.st_uid not in (os.geteuid(), 0) or info.st_mode & 0o022:
+        reason = f"{folder} can be written by others: remove it, or set ATOLL_CACHE"
+        raise SandboxStartError("cache", reason)
+    return Built(folder, tuple(facts["python"]), facts["cells"] and tuple(facts["cells"]))
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _make(folder: Path, binary: Path | None, progress: Progress) -> None:
+    """Everything, beside its place; then into it at once."""
+    with tempfile.TemporaryDirectory(prefix="making-", dir=folder.parent) as work:
+        made = Path(work) / "made"
+        made.mkdir(mode=0o755)
+        if binary is None:
+            with progress.step("building CPython with its library", SECONDS["build"]):
+                _componentize(made)
+        else:
+            shutil.copyfile(binary, made / WASM)
+        with progress.step("compiling it for this machine", SECONDS["compile"]):
+            _run_part("engine", made / WASM, made / IMAGE)
+        with progress.step("trying it", SECONDS["examine"]):
+            (made / FACTS).write_text(_run_part("examine", made / IMAGE), encoding="ascii")
+        made.rename(folder)
+
+
+def _componentize(target: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="atoll-component-") as work:
+        sources = Path(work) / "sources"
+        shutil.copytree(SOURCES, sources, ignore=shutil.ignore_patterns("__pycache__", "*.wit"))
+        shutil.copytree(GUEST, sources / "guest", ignore=shutil.ignore_patterns("__pycache__"))
+        cloudpickle = Path(str(import_module("cloudpickle").__file__)).parent
+        shutil.copytree(cloudpickle, sources / "cloudpickle")
+        tool = [sys.executable, "-c", _COMPONENTIZE, "-d", str(SOURCES / "sandbox.wit")]
+        what = ["-w", "sandbox", "componentize", "app", "-p", str(sources)]
+        _run([*tool, *what, "-o", str(target / WASM)])
+
+
+def _run_part(module: str, *files: Path) -> str:
+    """In a process of its own: whatever wasmtime does there, it does not do here."""
+    return _run([sys.executable, "-m", f"atoll.backends.wasm.{module}", *map(str, files)])
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr or done.stdout).strip()[-2000:]
+        raise SandboxStartError("wasm build", f"it failed: {last}")
+    return done.stdout

@@ -1,0 +1,113 @@
+"""What the guest calls in the worker: the host, its output, gifts, time.
+
+SECURITY: all arguments are the guest's. A line is only passed on if it is a single one and a call.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TYPE_CHECKING
+
+from atoll.guest import rights, rpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atoll.backends.wasm.interrupts import Interrupts
+    from atoll.backends.wasm.lines import Lines
+    from atoll.backends.wasm.memory import LinearMemory
+
+LATIN = "latin-1"
+PIECE = 1 << 20
+LONGEST_SLEEP = 1e6
+
+
+class Callbacks:
+    """The functions that the component imports."""
+
+    def __init__(self, lines: Lines, interrupts: Interrupts) -> None:
+        self._lines, self._interrupts = lines, interrupts
+        self._gift, self._at = -1, 0
+        self.memory: LinearMemory | None = None
+        self.on_leave: Callable[[int], None] = os._exit
+
+    def call(self, line: str) -> str:
+        """Hand a call on to the host, and wait for its answer; nothing if interrupted."""
+        data = single(line)
+        message = rpc.decode(data)
+        if "method" not in message:
+            raise rpc.ProtocolError("not a call")
+        self._lines.write(data)
+        while (answer := self._lines.read(lambda: self._interrupts.due)) is not None:
+            if rpc.decode(answer).get("id") == message.get("id"):
+                return answer.decode("ascii")
+        self._interrupts.take()
+        return ""
+
+    def emit(self, number: int, data: str) -> None:
+        """Print."""
+        _write_all(2 if number == 2 else 1, data)
+
+    def take(self, size: int) -> str:
+        """Bytes of the gift that the host has ready; nothing at its end."""
+        fd = self._open_gift()
+        try:
+            data = os.pread(fd, min(size, PIECE), self._at)
+        except OSError:  # a pipe has no places
+            data = os.read(fd, min(size, PIECE))
+        self._at += len(data)
+        if not data:
+            self.drop_gift()
+        return data.decode(LATIN)
+
+    def fill(self, address: int, size: int) -> bool:
+        """The whole gift into the guest's memory; false if it has to be taken piece by piece."""
+        fd = self._open_gift()
+        done = self.memory is not None and self.memory.read_from(fd, address, size)
+        if done:
+            self.drop_gift()
+        return done
+
+    def put(self, data: str) -> None:
+        """Bytes for the gift's taker."""
+        _write_all(self._open_gift(), data)
+
+    def sleep(self, seconds: float) -> bool:
+        """Let time pass; whether an interrupt ended it."""
+        poll = select.poll()
+        poll.register(self._interrupts.alarm, select.POLLIN)
+        poll.poll(min(max(seconds, 0.0), LONGEST_SLEEP) * 1000)
+        return self._interrupts.take()
+
+    def leave(self, code: int) -> None:
+        """The guest calls its exit: a WASI exit has no code."""
+        self.on_leave(code & 0xFF)
+
+    def gate(self, is_open: bool) -> bool:  # noqa: FBT001 - the component's signature
+        """Guest code begins or ends."""
+        return self._interrupts.gate(is_open=is_open)
+
+    def drop_gift(self) -> None:
+        """Nobody takes more of it."""
+        if self._gift >= 0:
+            os.close(self._gift)
+        self._gift, self._at = -1, 0
+
+    def _open_gift(self) -> int:
+        if self._gift < 0:
+            self._gift = rights.receive()
+        return self._gift
+
+
+def single(line: str) -> bytes:
+    """A line of the guest's as bytes; ProtocolError if it is none, or more than one."""
+    if not line.isascii() or "\n" in line or len(line) > rpc.MAX_MESSAGE_BYTES:
+        raise rpc.ProtocolError("not a line")
+    return line.encode("ascii")
+
+
+def _write_all(fd: int, data: str) -> None:
+    view = memoryview(data.encode(LATIN))
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,1 @@
+"""Sources of the component: each is a module of its own there, not of this package."""

@@ -1,0 +1,54 @@
+"""The guest as a WebAssembly component: imported when it is built, frozen with all it has loaded.
+
+At build time this imports the runtime and what cells use most, and packs the whole standard library
+as compiled code into a dict, because the finished component has no files of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import sys
+
+import guest.state  # type: ignore[import-not-found] # noqa: F401 - frozen with the rest
+import library  # type: ignore[import-not-found]
+import loop  # type: ignore[import-not-found]
+import wit_world  # type: ignore[import-not-found]
+from guest.embedded import EmbeddedGuest  # type: ignore[import-not-found]
+from interruption import WasmGate  # type: ignore[import-not-found]
+from port import WasmPort  # type: ignore[import-not-found]
+
+FOLDER = "/app"
+
+library.pack()
+library.preload()
+loop.install()
+
+
+class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
+    """What the host calls."""
+
+    guest: EmbeddedGuest | None = None
+
+    def handle(self, line: str) -> str:
+        """The answer to a request."""
+        if WitWorld.guest is None:
+            WitWorld.guest = _first_breath()
+        answer: str = WitWorld.guest.handle(line) if line else WitWorld.guest.rehearse()
+        return answer
+
+
+def _first_breath() -> EmbeddedGuest:
+    """What the build has frozen and every guest must have anew."""
+    random.seed(os.urandom(16))
+    sys.path_importer_cache.clear()
+    os.chdir(FOLDER)
+    port = WasmPort()
+    os._exit = port.leave
+    return EmbeddedGuest(port, WasmGate(port), FOLDER)
+
+
+sys.path[:] = []
+gc.collect()
+gc.freeze()

@@ -1,0 +1,117 @@
+"""Looks into a fresh component, as a program: which Python it is, and where to interrupt it.
+
+It tries the interrupt for real. If that does not work, guests are ended instead of interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import threading
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Any
+
+from atoll.backends.wasm.instance import Instance, Place
+from atoll.backends.wasm.memory import LinearMemory, UnknownLayoutError
+from atoll.backends.wasm.worker import FREE_FUEL, Runtime
+from atoll.guest import rpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atoll.backends.wasm.memory import Cells
+
+SECONDS = 5.0
+FUEL = 50_000_000_000
+FACTS = "import sys; [list(sys.version_info[:3]), id(KeyboardInterrupt)]"
+
+
+class _Silence:
+    """Callbacks of a guest that nobody listens to."""
+
+    def __init__(self) -> None:
+        self.on_gate: Callable[[bool], None] = lambda _open: None
+
+    def call(self, _line: str) -> str:
+        return ""
+
+    def emit(self, _number: int, _data: str) -> None:
+        return
+
+    def take(self, _size: int) -> str:
+        return ""
+
+    def fill(self, _address: int, _size: int) -> bool:
+        return False
+
+    def put(self, _data: str) -> None:
+        return
+
+    def sleep(self, _seconds: float) -> bool:
+        return False
+
+    def leave(self, _code: int) -> None:
+        return
+
+    def gate(self, is_open: bool) -> bool:  # noqa: FBT001 - the component's signature
+        self.on_gate(is_open)
+        return False
+
+
+class Subject:
+    """One guest under examination."""
+
+    def __init__(self, runtime: Runtime, image: str, folder: str) -> None:
+        self._callbacks = _Silence()
+        places = [Place(folder, "/app", writable=True)]
+        self._instance = Instance(runtime.engine, runtime.component, self._callbacks, places)
+        self._image = image
+        self.ask("initialize", {})
+
+    def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """A request, and its result."""
+        line = rpc.request("1", method, params)[:-1].decode("ascii")
+        answer = rpc.decode(self._instance.handle(line, min(FUEL, FREE_FUEL)).encode("ascii"))
+        found: dict[str, Any] = answer["result"]
+        return found
+
+    def facts(self) -> tuple[list[int], int]:
+        """The Python's version, and where its KeyboardInterrupt is."""
+        version, interrupt = self.ask("execute", {"code": FACTS})["value"]
+        return version, interrupt
+
+    def find_cells(self, interrupt: int) -> Cells | None:
+        """Where it is interrupted, tried; None if that does not work."""
+        memory = LinearMemory(self._image)
+        try:
+            cells = memory.cells(interrupt)
+        except UnknownLayoutError:
+            return None
+        self._instance.on_epoch(lambda: memory.interrupt(cells))
+        self.ask("execute", {"code": "kept = 41"})
+        self._callbacks.on_gate = self._wake_later
+        stopped = self.ask("execute", {"code": "while True: pass"})["kind"] == "interrupted"
+        self._callbacks.on_gate = lambda _open: None
+        return cells if stopped and self.ask("execute", {"code": "kept"})["value"] == 41 else None
+
+    def _wake_later(self, is_open: bool) -> None:  # noqa: FBT001
+        if is_open:
+            threading.Timer(0.05, self._instance.wake).start()
+
+
+def main(image: str) -> None:
+    """Print what was found, as JSON."""
+    threading.Timer(SECONDS * 6, os._exit, [1]).start()
+    with tempfile.TemporaryDirectory() as folder:
+        subject = Subject(Runtime(image, None), image, folder)
+        version, interrupt = subject.facts()
+        cells = subject.find_cells(interrupt)
+    print(json.dumps({"python": version, "cells": astuple(cells) if cells else None}))  # noqa: T201
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,145 @@
+"""One instance of the component: its store, its folders, and the functions it calls back."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from wasmtime import Engine
+    from wasmtime.component import Component
+
+CALLBACKS = ("call", "emit", "take", "fill", "put", "sleep", "leave", "gate")
+_NEVER = 1 << 60
+_GO_ON = 0
+
+
+class Callbacks(Protocol):
+    """What the component imports; see component/sandbox.wit."""
+
+    def call(self, line: str, /) -> str:
+        """Ask the host."""
+        ...
+
+    def emit(self, number: int, data: str, /) -> None:
+        """Print."""
+        ...
+
+    def take(self, size: int, /) -> str:
+        """Bytes on their way in."""
+        ...
+
+    def fill(self, address: int, size: int, /) -> bool:
+        """Put them into the guest's memory."""
+        ...
+
+    def put(self, data: str, /) -> None:
+        """Bytes on their way out."""
+        ...
+
+    def sleep(self, seconds: float, /) -> bool:
+        """Let time pass."""
+        ...
+
+    def leave(self, code: int, /) -> None:
+        """End the guest."""
+        ...
+
+    def gate(self, is_open: bool, /) -> bool:  # noqa: FBT001 - the component's signature
+        """Open or shut the way for interrupts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder of the worker's that the guest sees."""
+
+    source: str
+    target: str
+    writable: bool = False
+
+
+class Instance:
+    """Handles requests. After a trap it is dead; `close` it, or it is never freed."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        component: Component,
+        callbacks: Callbacks,
+        places: Sequence[Place],
+    ) -> None:
+        from wasmtime import Store, WasiConfig  # noqa: PLC0415 - an extra
+
+        self._engine = engine
+        self._store = Store(engine)
+        self._store.set_fuel(_NEVER)
+        self._store.set_epoch_deadline(1)
+        self._store.set_wasi(_wasi(WasiConfig(), places))
+        self._handle = self._link(component, callbacks)
+
+    def limit_memory(self, size: int) -> None:
+        """What the linear memory may grow to."""
+        self._store.set_limits(memory_size=size)
+
+    def on_epoch(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called in the thread that runs the guest, after `wake`."""
+        from wasmtime import _bindings, _ffi  # noqa: PLC0415 - the only way to go on afterwards
+
+        signature: Any = _bindings._wasmtime_store_epoch_deadline_callback.argtypes  # noqa: SLF001
+
+        def on_deadline(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
+            callback()
+            delta[0] = 1
+            ctypes.cast(kind, ctypes.POINTER(ctypes.c_uint8))[0] = _GO_ON
+            return 0
+
+        self._on_deadline = signature[1](on_deadline)  # kept: the store only has its address
+        nobody: Any = ctypes.cast(0, signature[3])
+        store = self._store.ptr()
+        _ffi.wasmtime_store_epoch_deadline_callback(store, self._on_deadline, None, nobody)
+
+    def wake(self) -> None:
+        """Have the guest stop and look up, from any thread."""
+        self._engine.increment_epoch()
+
+    def handle(self, line: str, fuel: int) -> str:
+        """The answer to a request; raises what wasmtime does if the guest traps."""
+        self._store.set_fuel(fuel)
+        answer: str = self._handle(self._store, line)
+        self._handle.post_return(self._store)
+        return answer
+
+    def fuel_left(self) -> int:
+        """Of what the last request was given."""
+        return int(self._store.get_fuel())
+
+    def close(self) -> None:
+        """Free it."""
+        self._store.close()
+
+    def _link(self, component: Component, callbacks: Callbacks) -> Any:
+        from wasmtime.component import Linker  # noqa: PLC0415
+
+        with Linker(self._engine) as linker:
+            linker.add_wasip2()
+            with linker.root() as root:
+                for name in CALLBACKS:
+                    root.add_func(name, _without_store(getattr(callbacks, name)))
+            instance = linker.instantiate(self._store, component)
+        return instance.get_func(self._store, "handle")
+
+
+def _without_store(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _store, *args: function(*args)
+
+
+def _wasi(config: Any, places: Sequence[Place]) -> Any:
+    config.inherit_stdout()
+    config.inherit_stderr()
+    for place in places:
+        config.preopen_dir(place.source, place.target, place.writable)
+    return config

@@ -1,0 +1,167 @@
+"""Puts a worker into a jail: forked off the zygote where that can be, else started."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from atoll.backends.wasm.gauge import Gauge
+from atoll.backends.wasm.nest import Egg, Nest
+from atoll.backends.wasm.packages import package_folder
+from atoll.errors import ConfigError, SandboxStartError
+from atoll.jail.spec import GUEST_CODE, WORK_FOLDER, Bind, JailSpec
+from atoll.launch.greeting import greet
+from atoll.launch.hatchery import LOST, nursery_spec
+from atoll.launch.interpreter import environment, resolve
+from atoll.launch.line import lay, limits_of
+from atoll.policy import MIB, Isolation
+
+if TYPE_CHECKING:
+    from atoll.backends.wasm.build import Built
+    from atoll.config import REPLConfig
+    from atoll.context import Context
+    from atoll.jail.spec import Limits
+    from atoll.launch.greeting import Launched
+    from atoll.policy import ExecutionPolicy
+
+IMAGE = f"{GUEST_CODE}/wasm/python.cwasm"
+PACKAGES = f"{GUEST_CODE}/wasm/site-packages"
+SITE_PACKAGES = f"{WORK_FOLDER}/site-packages"
+ROLE = "atoll.backends.wasm.worker:prepare"
+FROZEN_BYTES = 32 * MIB
+"""What the component's memory has to begin with."""
+WORKER_BYTES = 192 * MIB
+"""What the worker itself may take, beside the guest's memory."""
+CONTEXT_COPIES = 3
+RESERVED = 64 << 30
+"""wasmtime sets aside gigabytes of addresses for each memory."""
+WORKER_PROCESSES = 16
+WORKER_STACK = 64 * MIB
+RETRIES = 3
+TEMPORARY = ["/tmp", "/tmp", True]  # noqa: S108 - the jail's own
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); from atoll.backends.wasm.worker import main; "
+    "sys.path.remove(sys.argv[1]); main(sys.argv[2])"
+)
+
+
+async def launch(
+    config: REPLConfig, built: Built, level: Isolation, context: Any, shared: Context | None
+) -> tuple[Launched, Gauge]:
+    """A worker whose guest has said hello, and its gauge."""
+    size = shared.size if shared else 0
+    warm = level >= Isolation.JAILED and config.workspace is None and not config.policy.mounts
+    if not warm:
+        return await _greet(_start(config, built, level, size), config, context, shared)
+    nest = _nest(built)
+    for attempt in range(RETRIES):
+        egg = nest.take(_limits(config.policy, size))
+        try:
+            return await _greet(egg, config, context, shared)
+        except SandboxStartError as exc:  # nothing of the caller's has run
+            if attempt == RETRIES - 1 or exc.step not in LOST:
+                raise
+            nest.renew()
+        finally:
+            nest.refill()
+    raise AssertionError("unreachable")
+
+
+async def _greet(
+    egg: Egg, config: REPLConfig, context: Any, shared: Context | None
+) -> tuple[Launched, Gauge]:
+    gauge = egg.gauge
+    try:
+        words = _words(config, shared.size if shared else 0)
+        guest = await greet(
+            egg.laid.open(), config, context, shared, env=config.policy.env, extra=words
+        )
+    except BaseException:
+        gauge.close()
+        raise
+    return replace(guest, on_close=gauge.close), gauge
+
+
+def _words(config: REPLConfig, context_size: int) -> dict[str, Any]:
+    """What the worker is told beside the guest."""
+    return {
+        "fuel": config.policy.fuel_budget,
+        "linear_memory": _linear_memory(config.policy, context_size),
+        "paths": [SITE_PACKAGES] if config.inject_setup else [],
+    }
+
+
+def _linear_memory(policy: ExecutionPolicy, context_size: int) -> int | None:
+    if policy.memory_bytes is None:
+        return None
+    return policy.memory_bytes + FROZEN_BYTES + CONTEXT_COPIES * context_size
+
+
+def _limits(policy: ExecutionPolicy, context_size: int) -> Limits:
+    linear = _linear_memory(policy, context_size)
+    return replace(
+        limits_of(policy, context_size),
+        memory=None if linear is None else linear + WORKER_BYTES,
+        processes=WORKER_PROCESSES,
+        stack=WORKER_STACK,
+        reserved=RESERVED,
+    )
+
+
+def _start(config: REPLConfig, built: Built, level: Isolation, context_size: int) -> Egg:
+    """Where a zygote cannot serve: a host folder, mounts, no jail."""
+    gauge = Gauge.create()
+    try:
+        return Egg(lay(_jail_spec(config, built, level, context_size), gauge.fd), gauge)
+    except BaseException:
+        gauge.close()
+        raise
+
+
+def _jail_spec(config: REPLConfig, built: Built, level: Isolation, context_size: int) -> JailSpec:
+    python, jailed = resolve(None), level >= Isolation.JAILED
+    spec = nursery_spec("", python, _binds(built, config.policy))
+    image, packages = (IMAGE, PACKAGES) if jailed else (built.image, str(package_folder(built)))
+    places = [[m.target, m.target, m.writable] for m in config.policy.mounts]
+    places += [TEMPORARY] if jailed else []
+    if not (config.workspace and (config.workspace / "site-packages").is_dir()):
+        places.append([packages, SITE_PACKAGES, False])
+    root = GUEST_CODE if jailed else spec.binds[0].source.rpartition("/")[0]
+    boot = (_BOOT, root, _settings(image, built, places))
+    return JailSpec(
+        jailed=jailed,
+        argv=(python.path, "-I", "-B", "-X", "utf8", "-c", *boot),
+        env=environment(python),
+        binds=spec.binds,
+        workspace=str(config.workspace) if config.workspace else None,
+        limits=_limits(config.policy, context_size),
+    )
+
+
+def _binds(built: Built, policy: ExecutionPolicy | None = None) -> list[Bind]:
+    binds = [
+        Bind(source=built.image, target=IMAGE),
+        Bind(source=str(package_folder(built)), target=PACKAGES),
+    ]
+    for mount in policy.mounts if policy else ():
+        if not mount.source.is_dir():
+            raise ConfigError(f"{mount.source} is no folder: the ring wasm mounts folders alone")
+        source = str(mount.source.absolute())
+        binds.append(Bind(source=source, target=mount.target, writable=mount.writable))
+    return binds
+
+
+@functools.lru_cache(maxsize=4)
+def _nest(built: Built) -> Nest:
+    settings = _settings(IMAGE, built, [[PACKAGES, SITE_PACKAGES, False], TEMPORARY])
+
+    def make_spec(name: str) -> Any:
+        return nursery_spec(name, resolve(None), _binds(built), role=(ROLE, settings))
+
+    return Nest(make_spec)
+
+
+def _settings(image: str, built: Built, places: list[list[Any]]) -> str:
+    return json.dumps({"image": image, "cells": built.cells, "places": places})

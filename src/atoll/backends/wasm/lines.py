@@ -1,0 +1,63 @@
+"""Lines between the worker and the host, with the worker's eye on interrupts."""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHUNK = 1 << 18
+
+
+class HostGoneError(EOFError):
+    """The host has closed the channel."""
+
+
+class Lines:
+    """Reads and writes whole lines."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self._read_fd, self._write_fd = read_fd, write_fd
+        self._kept = bytearray()
+        self._alarm = -1
+
+    def watch(self, alarm: int) -> None:
+        """Look up from waiting when there is something on the descriptor `alarm`."""
+        self._alarm = alarm
+
+    def read(self, stop: Callable[[], bool] = lambda: False) -> bytes | None:
+        """The next line; None once `stop` says so; HostGoneError at the end."""
+        while True:
+            line, found, rest = self._kept.partition(b"\n")
+            if found:
+                self._kept = rest
+                return bytes(line)
+            if not self._wait(stop):
+                return None
+            data = os.read(self._read_fd, CHUNK)
+            if not data:
+                raise HostGoneError
+            self._kept += data
+
+    def write(self, line: bytes) -> None:
+        """One line, whole."""
+        view = memoryview(line + b"\n")
+        try:
+            while view:
+                view = view[os.write(self._write_fd, view) :]
+        except BrokenPipeError:
+            raise HostGoneError from None
+
+    def _wait(self, stop: Callable[[], bool]) -> bool:
+        """Until there is something to read; whether there is."""
+        poll = select.poll()
+        for fd in (self._read_fd, self._alarm):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        while not stop():
+            if any(fd == self._read_fd for fd, _ in poll.poll()):
+                return True
+        return False

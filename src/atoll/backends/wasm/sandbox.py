@@ -1,0 +1,79 @@
+"""PythonSandbox: a session in CPython on WebAssembly, with fuel, in a jailed worker."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.backends.wasm import advice, build
+from atoll.backends.wasm.launch import launch
+from atoll.backends.wasm.progress import Progress
+from atoll.jail import probe
+from atoll.launch.sandbox import GuestSandbox
+from atoll.policy import Capability, Isolation
+from atoll.types import Outcome
+
+if TYPE_CHECKING:
+    from atoll.availability import Availability
+    from atoll.backends.wasm.build import Built
+    from atoll.backends.wasm.gauge import Gauge
+    from atoll.config import REPLConfig
+    from atoll.launch.greeting import Launched
+    from atoll.types import SandboxResult
+
+MISSING = frozenset(
+    {
+        Capability.FORK,
+        Capability.INTERPRETER,
+        Capability.SHARED_CONTEXT,
+        Capability.SUBPROCESS,
+        Capability.THREADS,
+        Capability.LIMIT_PROCESSES,
+    }
+)
+
+
+class PythonSandbox(GuestSandbox):
+    """CPython compiled to WebAssembly: no system call of the guest's reaches the host."""
+
+    backend: ClassVar[str] = "wasm"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - MISSING
+
+    _built: Built
+    _gauge: Gauge
+
+    @classmethod
+    async def availability(cls, config: REPLConfig) -> Availability:
+        """Whether this ring can run here."""
+        return await advice.availability(config)
+
+    async def _prepare(self) -> Isolation:
+        binary = self._config.wasm_binary_path
+        found = build.find() if binary is None else await asyncio.to_thread(build.find, binary)
+        if found is None:
+            title = Progress("atoll: first use of the ring wasm")
+            found = await asyncio.to_thread(build.ensure, binary, title)
+        self._built = found
+        least = min(self._config.min_isolation or Isolation.CONFINED, Isolation.JAILED)
+        self._jail = await probe.level_for(self.backend, replace(self._config, min_isolation=least))
+        return Isolation.VIRTUAL
+
+    async def _launch(self) -> Launched:
+        guest, self._gauge = await launch(
+            self._config, self._built, self._jail, self._context, self._shared
+        )
+        return guest
+
+    @property
+    def _version(self) -> tuple[int, ...]:
+        return self._built.python
+
+    def _state_params(self) -> dict[str, Any]:
+        return {"max_bytes": self._config.max_state_bytes, "cloudpickle": ""}
+
+    def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
+        fuel, memory, ending = self._gauge.read()
+        if result.kind is not Outcome.MEMORY:
+            result = advice.explain(result, ending, fuel, self.policy)
+        return replace(result, fuel_consumed=fuel, memory_used_bytes=memory)
