@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from atoll import aio as aio
     from atoll.backends.daemon import DaemonClientSandbox as DaemonClientSandbox
     from atoll.backends.native import NativePythonSandbox as NativePythonSandbox
+    from atoll.backends.wasm import PythonSandbox as PythonSandbox
+    from atoll.backends.wasm import run_untrusted_python as run_untrusted_python
     from atoll.config import REPLConfig as REPLConfig
     from atoll.context import Context as Context
     from atoll.errors import AtollError as AtollError
@@ -83,6 +85,8 @@ _HOMES = {
     "SandboxLogger": "log",
     "Pool": "pool",
     "PoolSettings": "pool",
+    "PythonSandbox": "backends.wasm",
+    "run_untrusted_python": "backends.wasm",
     "Capability": "policy",
     "ExecutionPolicy": "policy",
     "Isolation": "policy",

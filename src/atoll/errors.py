@@ -63,6 +63,10 @@ class BackendUnavailableError(AtollError):
         super().__init__(f"backend {backend!r} cannot run here: {reason}{_with_hint(hint)}")
 
 
+class ComponentMissingError(AtollError, FileNotFoundError):
+    """There is no WebAssembly component where one was said to be."""
+
+
 class IsolationError(BackendUnavailableError):
     """Isolation that was asked for and is not to be had."""
 

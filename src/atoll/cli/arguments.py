@@ -21,6 +21,7 @@ examples:
   atoll doctor                            what this host allows
   atoll doctor --attack                   try to break out, and see
   atoll daemon start                      a process that holds sandboxes for others
+  atoll wasm build                        have CPython as WebAssembly ready
 """
 
 _RUN_TEXT = """\
@@ -45,6 +46,10 @@ _DAEMON_TEXT = """\
 A process of yours that holds sandboxes for many clients over a Unix socket. While it runs, the
 ring `auto` uses it. The socket is --socket, else $ATOLL_DAEMON_SOCKET, else ~/.rlm/daemon.sock."""
 
+_WASM_TEXT = """\
+CPython as WebAssembly, for the ring `wasm`. `build` makes it, which takes a minute, so that no
+sandbox has to wait for that; `install` puts pure Python packages where its guests import them."""
+
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
@@ -63,6 +68,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_doctor(_command(commands, "doctor", "tell what this host allows", _DOCTOR_TEXT))
     _add_daemon(_command(commands, "daemon", "hold sandboxes for many clients", _DAEMON_TEXT))
+    _add_wasm(_command(commands, "wasm", "keep CPython as WebAssembly ready", _WASM_TEXT))
     return top
 
 
@@ -218,3 +224,12 @@ def _action(
     action = actions.add_parser(name, help=brief, description=brief)
     action.add_argument("--socket", metavar="PATH", help="where it listens")
     return action
+
+
+def _add_wasm(wasm: argparse.ArgumentParser) -> None:
+    actions = wasm.add_subparsers(dest="action", required=True, metavar="ACTION")
+    build = actions.add_parser("build", help="make the component, and compile it")
+    build.add_argument("--output", metavar="PATH", help="write the component there instead")
+    install = actions.add_parser("install", help="install pure Python packages for guests")
+    install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a name, as pip takes it")
+    actions.add_parser("status", help="tell what is there")

@@ -1,5 +1,6 @@
 """The WASM ring: CPython compiled to WebAssembly, run by wasmtime in a jailed worker process."""
 
+from atoll.backends.wasm.oneshot import run_untrusted_python
 from atoll.backends.wasm.sandbox import PythonSandbox
 
-__all__ = ["PythonSandbox"]
+__all__ = ["PythonSandbox", "run_untrusted_python"]

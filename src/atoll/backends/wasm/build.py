@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from atoll import guest
 from atoll.backends.wasm import engine
 from atoll.config import cache_folder
-from atoll.errors import SandboxStartError
+from atoll.errors import ComponentMissingError, SandboxStartError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ class Built:
 
 
 def find(binary: Path | None = None) -> Built | None:
-    """The component, if it has been built; FileNotFoundError if `binary` is none."""
+    """The component, if it has been built; ComponentMissingError if `binary` is none."""
     folder = _folder(binary)
     if folder not in _found and (built := _read(folder)) is not None:
         _found[folder] = built
@@ -109,7 +109,7 @@ def _sources() -> tuple[str, ...]:
 
 def _hash_of(binary: Path) -> str:
     if not binary.is_file():
-        raise FileNotFoundError(
+        raise ComponentMissingError(
             f"no WebAssembly component {binary}: make one with `atoll wasm build --output {binary}`"
             ", or leave wasm_binary_path out"
         )

@@ -61,9 +61,9 @@ async def launch(
         try:
             return await _greet(egg, config, context, shared)
         except SandboxStartError as exc:  # nothing of the caller's has run
-            if attempt == RETRIES - 1 or exc.step not in LOST:
+            if attempt == RETRIES - 1:
                 raise
-            nest.renew()
+            nest.forsake(whole=exc.step in LOST)
         finally:
             nest.refill()
     raise AssertionError("unreachable")

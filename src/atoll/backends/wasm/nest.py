@@ -73,17 +73,17 @@ class Nest:
             while len(self._parked) < PARKED:
                 self._parked.append(self._lay(self._limits))
 
-    def renew(self) -> None:
-        """The zygote was lost: the next to come is forked off another."""
-        self.close()
+    def forsake(self, *, whole: bool) -> None:
+        """One that waited was dead: do without the others, and the zygote if it is the whole."""
+        with self._lock:
+            self._drop_parked()
+            if whole and self._nursery is not None:
+                self._nursery.close()
+                self._nursery = None
 
     def close(self) -> None:
         """End the zygote, and all that wait."""
-        with self._lock:
-            self._drop_parked()
-            if self._nursery is not None:
-                self._nursery.close()
-            self._nursery = None
+        self.forsake(whole=True)
 
     def _ensure(self) -> None:
         if self._owner != os.getpid():  # we are a fork: what the parent has is not ours

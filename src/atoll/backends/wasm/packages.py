@@ -1,15 +1,38 @@
-"""Pure Python packages for guests: put into a folder that each sees as /app/site-packages."""
+"""Pure Python packages for guests: put into a folder that each sees as /app/site-packages.
+
+They are compiled by the guest's own Python, once: to compile urllib3 anew costs a guest more than
+half of its default fuel.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.config import cache_folder
+from atoll.config import REPLConfig, cache_folder
+from atoll.errors import BackendUnavailableError, ConfigError, SandboxError
+from atoll.policy import ExecutionPolicy, Mount
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from atoll.backends.wasm.build import Built
+
+DOWNLOAD_SECONDS = 600
+_PLACE = "/packages"
+_COMPILE = (
+    "import compileall, py_compile\n"
+    f"compileall.compile_dir({_PLACE!r}, quiet=2, force=True, stripdir={_PLACE!r},"
+    " invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)"
+)
 
 
 def package_folder(built: Built) -> Path:
@@ -17,4 +40,74 @@ def package_folder(built: Built) -> Path:
     version = ".".join(map(str, built.python[:2]))
     folder = cache_folder() / "wasm" / f"site-packages-{version}"
     folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)  # guests read it as another user
     return folder
+
+
+def installed(built: Built) -> tuple[str, ...]:
+    """What is there, as name-version."""
+    found = package_folder(built).glob("*.dist-info")
+    return tuple(sorted(path.name.removesuffix(".dist-info") for path in found))
+
+
+def install(built: Built, names: Sequence[str]) -> tuple[str, ...]:
+    """Have packages and what they need; those that are new. ConfigError if one is not pure."""
+    for name in names:
+        if name.startswith("-"):
+            raise ConfigError(f"{name!r} is no package")
+    before, folder = set(installed(built)), package_folder(built)
+    with tempfile.TemporaryDirectory(prefix="packages-", dir=folder.parent) as scratch:
+        _download(built, names, scratch)
+        asyncio.run(_compile(scratch))
+        with open(f"{folder}.lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for entry in sorted(Path(scratch).iterdir()):
+                _replace(entry, folder)
+    return tuple(name for name in installed(built) if name not in before)
+
+
+def _download(built: Built, names: Sequence[str], target: str) -> None:
+    if importlib.util.find_spec("pip") is None:
+        raise BackendUnavailableError("wasm", "there is no pip here", "Install pip first.")
+    version = ".".join(map(str, built.python[:2]))
+    command = [
+        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+        "--no-compile", "--only-binary=:all:", "--platform=any", "--implementation=py",
+        "--abi=none", f"--python-version={version}", "--target", target, "--", *names,
+    ]  # fmt: skip
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=DOWNLOAD_SECONDS)
+    except subprocess.CalledProcessError as exc:
+        words = exc.stderr.decode(errors="replace").strip()[-600:]
+        raise ConfigError(f"pip found no pure Python wheel: {words}") from None
+    except (OSError, subprocess.SubprocessError) as exc:
+        raise BackendUnavailableError("wasm", f"pip did not run: {exc}") from None
+
+
+async def _compile(folder: str) -> None:
+    from atoll.backends.wasm.sandbox import PythonSandbox  # noqa: PLC0415 - it needs this module
+
+    os.chmod(folder, 0o777)  # noqa: S103 - the guest is another user, and the folder above is ours
+    for root, folders, _files in os.walk(folder):
+        for name in folders:
+            os.chmod(os.path.join(root, name), 0o777)  # noqa: S103
+    mount = Mount(source=Path(folder), target=_PLACE, writable=True)
+    policy = ExecutionPolicy(fuel_budget=None, mounts=(mount,))
+    async with PythonSandbox(REPLConfig(backend="wasm", policy=policy)) as box:
+        await box.initialize()
+        result = await box.execute(_COMPILE)
+    if not result.success:
+        raise SandboxError(f"the packages could not be compiled: {result.error}")
+
+
+def _replace(entry: Path, folder: Path) -> None:
+    """Put it in place of what is there, and of another version's facts."""
+    if entry.name.endswith(".dist-info"):
+        package = entry.name.partition("-")[0]
+        for old in folder.glob(f"{package}-*.dist-info"):
+            shutil.rmtree(old)
+    target = folder / entry.name
+    if target.is_dir():
+        shutil.rmtree(target)
+    entry.chmod(0o755 if entry.is_dir() else 0o644)
+    entry.replace(target)

@@ -1,0 +1,319 @@
+"""PythonSandbox as its users asked for it: fuel, memory, files, metrics, logs, its binary."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import atoll
+from atoll import ExecutionPolicy, Isolation, PythonSandbox, run_untrusted_python
+from atoll.backends.wasm import build
+from atoll.log import LogEvent, SandboxLogger
+from atoll.policy import DEFAULT_FUEL, Mount
+
+MIB = 1 << 20
+SMALL_FUEL = ExecutionPolicy(fuel_budget=100_000)
+
+
+@pytest.fixture
+def box():
+    with atoll.create_sandbox(backend="wasm") as one:
+        yield one
+
+
+@pytest.fixture
+def events():
+    return []
+
+
+@pytest.fixture
+def logger(events):
+    return SandboxLogger(events.append)
+
+
+@pytest.mark.spec("R1.1")
+def test_it_is_a_sandbox_with_policy_workspace_and_logger(tmp_path, logger):
+    policy = ExecutionPolicy(memory_bytes=64 * MIB)
+    config = atoll.REPLConfig(backend="wasm", policy=policy, workspace=tmp_path, logger=logger)
+    sandbox = PythonSandbox(config)
+    assert isinstance(sandbox, atoll.BaseSandbox)
+    assert (sandbox.policy, sandbox.workspace, sandbox.logger) == (policy, tmp_path, logger)
+
+
+@pytest.mark.spec("R1.2", "R1.5")
+def test_a_one_shot_runs_cpython_and_tells_its_fuel():
+    result = run_untrusted_python(
+        "import sys; print('Hello', sys.implementation.name, sys.platform)"
+    )
+    assert result.success
+    assert result.stdout == "Hello cpython wasi\n"
+    assert result.fuel_consumed > 0
+    assert result.isolation is Isolation.VIRTUAL
+
+
+@pytest.mark.spec("R1.5")
+def test_one_shots_share_nothing():
+    assert run_untrusted_python("import builtins, json; builtins.left = json.left = 1").success
+    result = run_untrusted_python("import json; 'left' in dir(__builtins__), hasattr(json, 'left')")
+    assert result.value == (False, False)
+
+
+@pytest.mark.spec("R1.5")
+def test_wasi_is_set_up_in_one_place():
+    sources = Path(build.__file__).parent.rglob("*.py")
+    assert [one.name for one in sources if "WasiConfig(" in one.read_text()] == ["instance.py"]
+
+
+@pytest.mark.spec("R1.4")
+def test_an_exception_is_a_result(box):
+    result = box.execute("raise ValueError('test')")
+    assert not result.success
+    assert result.stderr.splitlines()[-1] == "ValueError: test"
+
+
+@pytest.mark.spec("R1.6")
+def test_validation_compiles_and_runs_nothing(box):
+    assert box.validate_code("x = 1 + 2")
+    assert not box.validate_code("x = 1 +")
+    assert box.validate_code("import os; open('made', 'w'); ran = True")
+    assert box.execute("import os; (os.path.exists('made'), 'ran' in globals())").value == (
+        False,
+        False,
+    )
+
+
+@pytest.mark.spec("R1.7")
+def test_files_are_listed_relative_to_the_workspace(tmp_path):
+    (tmp_path / "input.txt").write_text("some")
+    (tmp_path / "user_code.py").write_text("old")
+    (tmp_path / "elsewhere").symlink_to("/etc")
+    code = (
+        "import os\nos.makedirs('/app/subdir'); open('/app/subdir/file.txt', 'w').write('x')\n"
+        "open('/app/output.txt', 'w').write('data'); open('/app/input.txt', 'a').write('more')\n"
+        "open('/app/user_code.py', 'w').write('new'); os.symlink('output.txt', 'link')"
+    )
+    result = run_untrusted_python(code, workspace=tmp_path)
+    assert result.success, result.stderr
+    assert result.files_created == ("output.txt", "subdir/file.txt")
+    assert result.files_modified == ("input.txt",)
+    assert result.workspace_path == str(tmp_path)
+    assert (tmp_path / "input.txt").read_text() == "somemore"
+
+
+@pytest.mark.spec("R1.8")
+def test_metrics(box):
+    result = box.execute("held = b'x' * 10_000_000\nimport time; time.sleep(0.1)")
+    assert result.duration_ms >= 100
+    assert result.memory_used_bytes >= 10_000_000
+    few, many = (box.execute(f"for _ in range({n}): pass").fuel_consumed for n in (10, 100_000))
+    assert few < many < DEFAULT_FUEL
+
+
+@pytest.mark.spec("R1.9")
+@pytest.mark.parametrize("path", ["/etc/passwd", "/proc/self/environ", "../etc/passwd", "/"])
+def test_nothing_of_the_host_is_visible(box, path):
+    for action in (f"open({path!r}).read()", f"import os; os.listdir({path!r})"):
+        result = box.execute(action)
+        assert result.error_type in ("FileNotFoundError", "PermissionError", "NotADirectoryError")
+
+
+@pytest.mark.spec("R1.10")
+@pytest.mark.parametrize("budget", [100_000, 10_000_000])
+def test_out_of_fuel_stops_at_exactly_the_budget(budget):
+    result = run_untrusted_python("while True: pass", policy=ExecutionPolicy(fuel_budget=budget))
+    assert (result.kind, result.success, result.fuel_consumed) == ("fuel", False, budget)
+    assert "OutOfFuel" in result.stderr
+    assert f"fuel_budget={budget * 10:_}" in result.error
+
+
+@pytest.mark.spec("R1.10")
+def test_fuel_is_for_each_cell_and_none_is_no_limit():
+    with atoll.create_sandbox(
+        backend="wasm", policy=ExecutionPolicy(fuel_budget=500_000_000)
+    ) as box:
+        burn = "for _ in range(100_000): pass"
+        assert all(box.execute(burn).success for _ in range(8))
+        result = box.execute("while True: pass")
+        assert (result.kind, result.state_lost) == ("fuel", True)
+        assert box.execute("6 * 7").value == 42
+    unlimited = ExecutionPolicy(fuel_budget=None)
+    with atoll.create_sandbox(backend="wasm", policy=unlimited) as box:
+        assert box.execute("while True: pass", timeout_ms=1500).kind == "timeout"
+    assert ExecutionPolicy().fuel_budget == 2_000_000_000
+
+
+@pytest.mark.spec("R1.11")
+def test_too_much_memory_is_a_memory_error_that_says_what_would_do():
+    result = run_untrusted_python(
+        "x = 'a' * 100_000_000", policy=ExecutionPolicy(memory_bytes=64_000_000)
+    )
+    assert (result.kind, result.error_type) == ("error", "MemoryError")
+    assert "memory_bytes=" in result.stderr
+    assert run_untrusted_python(
+        "x = 'a' * 30_000_000", policy=ExecutionPolicy(memory_bytes=64_000_000)
+    ).success
+
+
+@pytest.mark.spec("R1.12")
+def test_output_is_capped_in_bytes():
+    policy = ExecutionPolicy(stdout_max_bytes=1000, stderr_max_bytes=500)
+    code = "import sys\nprint('x' * 10_000)\nprint('y' * 10_000, file=sys.stderr)"
+    result = run_untrusted_python(code, policy=policy)
+    assert len(result.stdout.encode()) <= 1000
+    assert len(result.stderr.encode()) <= 500
+    assert result.truncated
+    assert "output cut" in result.stdout
+
+
+@pytest.mark.spec("R1.13")
+def test_events(events, logger):
+    run_untrusted_python("print(1)", logger=logger)
+    start, complete = (
+        one for one in events if one.name.startswith("execution_") and one.level > 10
+    )
+    assert (start.name, start.fields["runtime"]) == ("execution_start", "python")
+    assert start.fields["policy"]["fuel_budget"] == DEFAULT_FUEL
+    assert complete.fields["success"] is True
+    assert complete.fields["fuel_consumed"] > 0
+    assert complete.fields["duration_ms"] > 0
+
+
+@pytest.mark.spec("R1.13")
+def test_running_out_of_fuel_is_a_security_event(events, logger):
+    run_untrusted_python("while True: pass", policy=SMALL_FUEL, logger=logger)
+    found = [one for one in events if isinstance(one, LogEvent) and one.name == "security"]
+    assert [one.fields["type"] for one in found] == ["fuel_exhaustion"]
+
+
+@pytest.mark.spec("R1.14")
+def test_a_missing_binary_says_how_to_get_one(tmp_path):
+    with pytest.raises(FileNotFoundError, match="atoll wasm build --output"):
+        run_untrusted_python("1", wasm_binary_path=tmp_path / "bin/python.wasm")
+
+
+@pytest.mark.spec("R1.14")
+def test_a_binary_of_ones_own_is_compiled_and_used(tmp_path, monkeypatch):
+    built = build.find()
+    (tmp_path / "bin").mkdir()
+    shutil.copyfile(built.folder / "python.wasm", tmp_path / "bin/python.wasm")
+    monkeypatch.chdir(tmp_path)
+    own = Path("bin/python.wasm")
+    place = build._folder(own.absolute())
+    shutil.copytree(built.folder, place, dirs_exist_ok=True)  # what a minute of compiling gives
+    assert run_untrusted_python("6 * 7", wasm_binary_path=own).value == 42
+    shutil.rmtree(place)
+
+
+def test_a_folder_is_mounted_and_a_file_is_refused(tmp_path):
+    (tmp_path / "in.txt").write_text("given")
+    tmp_path.chmod(0o755)
+    mount = Mount(source=tmp_path, target="/data")
+    result = run_untrusted_python(
+        "print(open('/data/in.txt').read())\nopen('/data/new', 'w')",
+        policy=ExecutionPolicy(mounts=(mount,)),
+    )
+    assert (result.stdout, result.error_type) == ("given\n", "PermissionError")
+    alone = Mount(source=tmp_path / "in.txt", target="/one")
+    with pytest.raises(atoll.ConfigError, match="is no folder"):
+        run_untrusted_python("1", policy=ExecutionPolicy(mounts=(alone,)))
+
+
+def test_only_given_variables_are_in_the_environment(monkeypatch):
+    monkeypatch.setenv("A_SECRET", "x")
+    result = run_untrusted_python(
+        "import os; sorted(os.environ)", policy=ExecutionPolicy(env={"GIVEN": "1"})
+    )
+    assert result.value == ["GIVEN"]
+
+
+def test_randomness_is_not_frozen():
+    seen = {
+        run_untrusted_python("import random, os; random.random(), os.urandom(4)").value
+        for _ in range(3)
+    }
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import asyncio\nasync def f():\n  await asyncio.sleep(0.01)\n  return 7\nasyncio.run(f())",
+        "import asyncio\nasync def f(n): return n\nasync def g(): return sum(await asyncio.gather(f(3), f(4)))\nasyncio.run(g())",
+    ],
+)
+def test_asyncio_runs(box, code):
+    assert box.execute(code).value == 7
+
+
+def test_the_standard_library_is_whole(box):
+    code = (
+        "import zipfile, tarfile, difflib, argparse, configparser, http.client, email.message, xml.etree.ElementTree,"
+        " sqlite3, html.parser, unittest.mock, concurrent.futures, tomllib, graphlib, ipaddress, zoneinfo, gzip\n"
+        "sqlite3.connect(':memory:').execute('select 6 * 7').fetchone()[0]"
+    )
+    result = box.execute(code)
+    assert result.value == 42, result.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "deep = []\nfor _ in range(100_000): deep = [deep]\nrepr(deep)",
+        "import json\njson.loads('[' * 100_000)",
+        "def f(): return f()\nf()",
+        "f = lambda n: sorted([1, 2], key=lambda k: f(n + 1))\nf(0)",
+    ],
+    ids=["repr", "json", "python", "through C"],
+)
+def test_deep_recursion_is_an_error_and_state_stays(code):
+    with atoll.create_sandbox(backend="wasm", policy=ExecutionPolicy(fuel_budget=None)) as box:
+        box.execute("kept = 1")
+        assert box.execute(code).error_type == "RecursionError"
+        assert box.execute("kept").value == 1
+
+
+def test_two_loops_one_after_the_other():
+    """The workers that wait belong to no loop."""
+
+    async def once() -> int:
+        async with atoll.aio.create_sandbox(backend="wasm") as box:
+            return (await box.execute("6 * 7")).value
+
+    assert [asyncio.run(once()) for _ in range(2)] == [42, 42]
+
+
+def test_a_killed_zygote_costs_nothing(box):
+    zygotes = [
+        int(pid)
+        for pid in os.listdir("/proc")
+        if pid.isdigit()
+        and b"atoll.backends.wasm.worker:prepare" in _command_line(pid)
+        and _has_ancestor(int(pid), os.getpid())
+    ]
+    assert zygotes
+    for pid in zygotes:
+        os.kill(pid, 9)
+    assert run_untrusted_python("6 * 7").value == 42
+    assert box.execute("6 * 7").value == 42
+
+
+def _command_line(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _has_ancestor(pid: int, ancestor: int) -> bool:
+    while pid > 1:
+        if pid == ancestor:
+            return True
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return False
