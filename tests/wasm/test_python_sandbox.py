@@ -109,6 +109,7 @@ def test_metrics(box):
     result = box.execute("held = b'x' * 10_000_000\nimport time; time.sleep(0.1)")
     assert result.duration_ms >= 100
     assert result.memory_used_bytes >= 10_000_000
+    assert 0 < result.cpu_ms < result.duration_ms
     few, many = (box.execute(f"for _ in range({n}): pass").fuel_consumed for n in (10, 100_000))
     assert few < many < DEFAULT_FUEL
 

@@ -1,4 +1,4 @@
-"""What the worker counts, in memory that host and worker share: fuel, memory, how it ended.
+"""What the worker counts, in memory that host and worker share: fuel, memory, time, how it ended.
 
 The host reads it when a result comes, and when the worker is dead; the guest cannot reach it.
 """
@@ -9,8 +9,9 @@ import mmap
 import os
 import struct
 from enum import IntEnum
+from typing import NamedTuple
 
-_LAYOUT = struct.Struct("<QQQ")
+_LAYOUT = struct.Struct("<QQdQ")
 
 
 class Ending(IntEnum):
@@ -22,6 +23,15 @@ class Ending(IntEnum):
     """Something that WebAssembly forbids, or the end of its stack."""
     EXIT = 3
     """The guest called its exit."""
+
+
+class Reading(NamedTuple):
+    """What the last request took."""
+
+    fuel: int
+    memory: int
+    cpu_ms: float
+    ending: Ending = Ending.NONE
 
 
 class Gauge:
@@ -38,14 +48,14 @@ class Gauge:
         os.ftruncate(fd, mmap.PAGESIZE)
         return cls(fd)
 
-    def write(self, fuel: int, memory: int, ending: Ending = Ending.NONE) -> None:
+    def write(self, reading: Reading) -> None:
         """Note what the last request took, and how it ended."""
-        _LAYOUT.pack_into(self._page, 0, fuel, memory, ending)
+        _LAYOUT.pack_into(self._page, 0, *reading)
 
-    def read(self) -> tuple[int, int, Ending]:
-        """Fuel and memory of the last request, and how the worker ended, if it did."""
-        fuel, memory, ending = _LAYOUT.unpack_from(self._page)
-        return fuel, memory, Ending(ending)
+    def read(self) -> Reading:
+        """What the last request took, and how the worker ended, if it did."""
+        fuel, memory, cpu_ms, ending = _LAYOUT.unpack_from(self._page)
+        return Reading(fuel, memory, cpu_ms, Ending(ending))
 
     def close(self) -> None:
         """Let go of it."""

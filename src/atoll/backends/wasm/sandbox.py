@@ -73,7 +73,7 @@ class PythonSandbox(GuestSandbox):
         return {"max_bytes": self._config.max_state_bytes, "cloudpickle": ""}
 
     def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
-        fuel, memory, ending = self._gauge.read()
+        fuel, memory, cpu_ms, ending = self._gauge.read()
         if result.kind is not Outcome.MEMORY:
             result = advice.explain(result, ending, fuel, self.policy)
-        return replace(result, fuel_consumed=fuel, memory_used_bytes=memory)
+        return replace(result, fuel_consumed=fuel, memory_used_bytes=memory, cpu_ms=cpu_ms)

@@ -9,11 +9,12 @@ import fcntl
 import json
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.backends.wasm import engine
 from atoll.backends.wasm.callbacks import Callbacks, single
-from atoll.backends.wasm.gauge import Ending, Gauge
+from atoll.backends.wasm.gauge import Ending, Gauge, Reading
 from atoll.backends.wasm.instance import Instance, Place
 from atoll.backends.wasm.interrupts import Interrupts
 from atoll.backends.wasm.lines import HostGoneError, Lines
@@ -47,6 +48,7 @@ class Worker:
         interrupts.attach(self._instance, self._callbacks.memory, runtime.cells)
         self._baseline = process_memory.held()
         self._callbacks.on_leave = self._leave
+        self._started = time.process_time()
         self._budget = self._fuel = FREE_FUEL
         self._instance.handle("", FREE_FUEL)
 
@@ -66,6 +68,7 @@ class Worker:
         if message["method"] == "initialize":
             self._obey(message["params"])
         self._fuel = FREE_FUEL if message["method"] == "initialize" else self._budget
+        self._started = time.process_time()
         try:
             answer = self._instance.handle(line, self._fuel)
         except HostGoneError:
@@ -87,7 +90,9 @@ class Worker:
         return max(0, process_memory.held() - self._baseline)
 
     def _note(self, ending: Ending) -> None:
-        self._gauge.write(self._fuel - self._instance.fuel_left(), self._held(), ending)
+        fuel = self._fuel - self._instance.fuel_left()
+        cpu_ms = (time.process_time() - self._started) * 1000
+        self._gauge.write(Reading(fuel, self._held(), cpu_ms, ending))
 
     def _end(self, exc: Exception) -> NoReturn:
         """The guest is dead. The host reads why off the gauge."""
