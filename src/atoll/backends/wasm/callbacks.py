@@ -39,10 +39,10 @@ class Callbacks:
         if "method" not in message:
             raise rpc.ProtocolError("not a call")
         self._lines.write(data)
-        while (answer := self._lines.read(lambda: self._interrupts.due)) is not None:
-            if rpc.decode(answer).get("id") == message.get("id"):
-                return answer.decode("ascii")
-        self._interrupts.take()
+        with self._interrupts.wait():
+            while (answer := self._lines.read(lambda: self._interrupts.due)) is not None:
+                if rpc.decode(answer).get("id") == message.get("id"):
+                    return answer.decode("ascii")
         return ""
 
     def emit(self, number: int, data: str) -> None:
@@ -77,8 +77,9 @@ class Callbacks:
         """Let time pass; whether an interrupt ended it."""
         poll = select.poll()
         poll.register(self._interrupts.alarm, select.POLLIN)
-        poll.poll(min(max(seconds, 0.0), LONGEST_SLEEP) * 1000)
-        return self._interrupts.take()
+        with self._interrupts.wait():
+            poll.poll(min(max(seconds, 0.0), LONGEST_SLEEP) * 1000)
+            return self._interrupts.due
 
     def leave(self, code: int) -> None:
         """The guest calls its exit: a WASI exit has no code."""

@@ -12,17 +12,16 @@ if TYPE_CHECKING:
 
 STACK_BYTES = 48 << 20
 """The guest's Python stops itself long before; the worker has more (see launch.WORKER_STACK)."""
-SETTINGS = "fuel epoch"
+SETTINGS = "fuel"
 
 
 def make() -> Engine:
-    """An engine that counts fuel and can be interrupted."""
+    """An engine that counts fuel."""
     from wasmtime import Config, Engine, _ffi  # noqa: PLC0415 - an extra
 
     config = Config()
     config.wasm_component_model = True
     config.consume_fuel = True
-    config.epoch_interruption = True
     _ffi.wasmtime_config_async_stack_size_set(config.ptr(), STACK_BYTES)  # no less may this be
     config.max_wasm_stack = STACK_BYTES
     return Engine(config)

@@ -89,16 +89,12 @@ class Subject:
             cells = memory.cells(interrupt)
         except UnknownLayoutError:
             return None
-        self._instance.on_epoch(lambda: memory.interrupt(cells))
         self.ask("execute", {"code": "kept = 41"})
-        self._callbacks.on_gate = self._wake_later
+        timer = threading.Timer(0.05, memory.interrupt, [cells])
+        self._callbacks.on_gate = lambda is_open: timer.start() if is_open else None
         stopped = self.ask("execute", {"code": "while True: pass"})["kind"] == "interrupted"
         self._callbacks.on_gate = lambda _open: None
         return cells if stopped and self.ask("execute", {"code": "kept"})["value"] == 41 else None
-
-    def _wake_later(self, is_open: bool) -> None:  # noqa: FBT001
-        if is_open:
-            threading.Timer(0.05, self._instance.wake).start()
 
 
 def main(image: str) -> None:

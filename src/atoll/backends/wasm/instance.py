@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 
 CALLBACKS = ("call", "emit", "take", "fill", "put", "sleep", "leave", "gate")
 _NEVER = 1 << 60
-_GO_ON = 0
 
 
 class Callbacks(Protocol):
@@ -77,34 +75,12 @@ class Instance:
         self._engine = engine
         self._store = Store(engine)
         self._store.set_fuel(_NEVER)
-        self._store.set_epoch_deadline(1)
         self._store.set_wasi(_wasi(WasiConfig(), places))
         self._handle = self._link(component, callbacks)
 
     def limit_memory(self, size: int) -> None:
         """What the linear memory may grow to."""
         self._store.set_limits(memory_size=size)
-
-    def on_epoch(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called in the thread that runs the guest, after `wake`."""
-        from wasmtime import _bindings, _ffi  # noqa: PLC0415 - the only way to go on afterwards
-
-        signature: Any = _bindings._wasmtime_store_epoch_deadline_callback.argtypes  # noqa: SLF001
-
-        def on_deadline(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
-            callback()
-            delta[0] = 1
-            ctypes.cast(kind, ctypes.POINTER(ctypes.c_uint8))[0] = _GO_ON
-            return 0
-
-        self._on_deadline = signature[1](on_deadline)  # kept: the store only has its address
-        nobody: Any = ctypes.cast(0, signature[3])
-        store = self._store.ptr()
-        _ffi.wasmtime_store_epoch_deadline_callback(store, self._on_deadline, None, nobody)
-
-    def wake(self) -> None:
-        """Have the guest stop and look up, from any thread."""
-        self._engine.increment_epoch()
 
     def handle(self, line: str, fuel: int) -> str:
         """The answer to a request; raises what wasmtime does if the guest traps."""

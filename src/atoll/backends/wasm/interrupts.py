@@ -1,84 +1,114 @@
-"""SIGINT in the worker: noted, and brought to the guest wherever it is just then.
+"""SIGINT in the worker: brought to the guest wherever it is just then, by a thread of its own.
 
-guest computes        a thread wakes the engine; the guest's own loop raises KeyboardInterrupt
-guest waits or sleeps the wait ends and says so; the guest raises it itself
-between cells         dropped
+guest computes          KeyboardInterrupt is left in its memory, and its own loop raises it
+guest waits or sleeps   the wait ends and says so; the guest raises it itself
+between cells           dropped
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
-from atoll.backends.wasm.memory import UnknownLayoutError
-
 if TYPE_CHECKING:
-    from atoll.backends.wasm.instance import Instance
+    from collections.abc import Iterator
+
     from atoll.backends.wasm.memory import Cells, LinearMemory
+
+INSIST_SECONDS = 0.005
+"""The guest writes the same word without regard to us, so ours may be lost: we look again."""
 
 
 class Interrupts:
-    """Whether the guest may be interrupted now, and whether it is to be."""
+    """Whether the guest may be interrupted now, and how."""
 
     def __init__(self) -> None:
-        self._open = self._due = self._set = False
+        self._lock = threading.Lock()
+        self._open = self._waiting = False
         self._memory: LinearMemory | None = None
         self._cells: Cells | None = None
+        self.due = False
+        """Whether a wait is to end."""
         self.alarm, self._alarm_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
-    @property
-    def due(self) -> bool:
-        """Whether an interrupt waits for the guest to take it."""
-        return self._due
-
-    def attach(self, instance: Instance, memory: LinearMemory | None, cells: Cells | None) -> None:
-        """Bring interrupts to this instance from now on."""
+    def attach(self, memory: LinearMemory | None, cells: Cells | None) -> None:
+        """Begin, with the guest whose memory this is."""
         self._memory, self._cells = memory, cells
-        instance.on_epoch(self._set_in_guest)
-        signal.signal(signal.SIGINT, self._on_signal)
         wake, wake_write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(wake_write, False)
+        signal.signal(signal.SIGINT, _nothing)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        threading.Thread(target=_wake_on, args=(wake, instance), daemon=True).start()
+        threading.Thread(target=self._serve, args=(wake,), daemon=True).start()
 
     def gate(self, *, is_open: bool) -> bool:
         """Guest code begins or ends; whether an interrupt is in the guest and not yet raised."""
-        pending = self._set
-        self._open, self._due, self._set = is_open, False, False
-        self._hush()
-        return pending and not is_open
+        with self._lock:
+            self._open = is_open
+            self._hush()
+            return not is_open and self._pending()
 
-    def take(self) -> bool:
-        """Whether an interrupt is due; the guest raises it itself."""
-        due, self._due = self._due, False
-        self._hush()
-        return due
+    @contextlib.contextmanager
+    def wait(self) -> Iterator[None]:
+        """The guest stands still in here: an interrupt ends the wait instead."""
+        with self._lock:
+            self._waiting = True
+            if self._pending():  # it came too late to be raised before
+                self._withdraw()
+                self._ring()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting = False
+                self._hush()
+
+    def _serve(self, wake: int) -> None:
+        while os.read(wake, 4096):
+            self._bring()
+            while self._insist():
+                time.sleep(INSIST_SECONDS)
+
+    def _bring(self) -> None:
+        """An interrupt has come."""
+        with self._lock:
+            if self._open and self._waiting:
+                self._ring()
+            elif self._open and self._cells is not None and self._memory is not None:
+                self._memory.interrupt(self._cells)
+
+    def _insist(self) -> bool:
+        """Whether the guest has not taken notice yet; told again, as the first word may be lost."""
+        with self._lock:
+            if not self._open or self._waiting or not self._pending():
+                return False
+            assert self._memory is not None
+            assert self._cells is not None
+            self._memory.interrupt(self._cells)
+            return True
+
+    def _pending(self) -> bool:
+        if self._memory is None or self._cells is None:
+            return False
+        return self._memory.is_interrupted(self._cells)
+
+    def _withdraw(self) -> None:
+        assert self._memory is not None
+        assert self._cells is not None
+        self._memory.calm(self._cells)
+
+    def _ring(self) -> None:
+        self.due = True
+        os.write(self._alarm_write, b"!")
 
     def _hush(self) -> None:
-        try:
+        self.due = False
+        with contextlib.suppress(BlockingIOError):
             os.read(self.alarm, 4096)
-        except BlockingIOError:
-            return
-
-    def _on_signal(self, *_: object) -> None:
-        if self._open:
-            self._due = True
-            os.write(self._alarm_write, b"!")
-
-    def _set_in_guest(self) -> None:
-        """In the guest's thread, while it computes."""
-        if not self._due or self._memory is None or self._cells is None:
-            return
-        try:
-            self._memory.interrupt(self._cells)
-        except UnknownLayoutError:
-            return  # it cannot be reached; the host will end it
-        self._due, self._set = False, True
 
 
-def _wake_on(fd: int, instance: Instance) -> None:
-    """In a thread: a signal has come, and the guest may be deep in its own code."""
-    while os.read(fd, 4096):
-        instance.wake()
+def _nothing(*_: object) -> None:
+    """The thread does it; but without a handler nobody would wake it."""

@@ -52,6 +52,14 @@ class LinearMemory:
         self._set(cells.exception, cells.interrupt)
         self._set(cells.breaker, self._get(cells.breaker) | _ASYNC_EXCEPTION)
 
+    def is_interrupted(self, cells: Cells) -> bool:
+        """Whether it has not been raised yet."""
+        return self._get(cells.exception) != 0
+
+    def calm(self, cells: Cells) -> None:
+        """Take it back, while the guest stands still."""
+        self._set(cells.exception, 0)
+
     def read_from(self, fd: int, address: int, size: int) -> bool:
         """Read a file to an address of the guest's; whether it has room, and the file the bytes."""
         self._start, self._end = _find(self._image)  # it may have grown

@@ -45,7 +45,7 @@ class Worker:
         self._callbacks = Callbacks(self._lines, interrupts)
         self._instance = Instance(runtime.engine, runtime.component, self._callbacks, places)
         self._callbacks.memory = runtime.memory()
-        interrupts.attach(self._instance, self._callbacks.memory, runtime.cells)
+        interrupts.attach(self._callbacks.memory, runtime.cells)
         self._baseline = process_memory.held()
         self._callbacks.on_leave = self._leave
         self._started = time.process_time()
