@@ -159,6 +159,13 @@ def test_too_much_memory_is_a_memory_error_that_says_what_would_do():
     ).success
 
 
+def test_a_missing_package_says_how_to_get_it(box):
+    result = box.execute("import numpy")
+    assert result.error == "ModuleNotFoundError: No module named 'numpy'"
+    assert "`atoll wasm install numpy`" in result.stderr
+    assert "rings native and daemon" in result.stderr
+
+
 @pytest.mark.spec("R1.12")
 def test_output_is_capped_in_bytes():
     policy = ExecutionPolicy(stdout_max_bytes=1000, stderr_max_bytes=500)

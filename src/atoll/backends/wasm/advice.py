@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 MORE_FUEL = 10
 MORE_MEMORY = 2
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)", re.ASCII)
 
 
 def explain(
@@ -30,6 +32,10 @@ def explain(
         return _out_of_fuel(result, fuel)
     if result.state_lost and ending is Ending.TRAP:
         return _trapped(result)
+    if result.error_type == "ModuleNotFoundError" and (
+        found := _NO_MODULE.match(result.error or "")
+    ):
+        return _not_installed(result, found[1])
     if result.error_type == "MemoryError" and policy.memory_bytes is not None:
         return _out_of_memory(result, policy.memory_bytes)
     return result
@@ -59,6 +65,14 @@ def _trapped(result: SandboxResult) -> SandboxResult:
 def _out_of_memory(result: SandboxResult, limit: int) -> SandboxResult:
     more = -(-limit * MORE_MEMORY // MIB) * MIB
     text = f"the limit is {limit:,} bytes: ExecutionPolicy(memory_bytes={more:_}) would likely do"
+    return replace(result, stderr=_with_line(result.stderr, text))
+
+
+def _not_installed(result: SandboxResult, package: str) -> SandboxResult:
+    text = (
+        f"if {package} is pure Python, `atoll wasm install {package}` adds it; "
+        "packages with compiled parts run in the rings native and daemon"
+    )
     return replace(result, stderr=_with_line(result.stderr, text))
 
 
