@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     OnCall = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+    OnOutput = Callable[[int, bytes], None]
 
 CHUNK = 1 << 18
 MAX_OPEN_CALLS = 1024
@@ -73,11 +74,14 @@ class HostChannel:
         self._loop = asyncio.get_running_loop()
         self._read_fd, self._write_fd = read_fd, write_fd
         self.on_call: OnCall = on_call or _refuse
+        self.on_output: OnOutput | None = None
+        """Where what the guest prints goes if it comes as messages, by stream."""
         self._buffer, self._outbox = rpc.LineBuffer(), bytearray()
         self._waiting: dict[str, _Answer] = {}
         self._calls: set[asyncio.Task[None]] = set()
         self._ended: ChannelEndedError | None = None
         self._deaf = self._writing = False
+        self._drained: set[asyncio.Future[None]] = set()
         self._call_bytes = 0
         self.ready: asyncio.Future[None] = self._loop.create_future()
         for fd in (read_fd, write_fd):
@@ -107,6 +111,19 @@ class HostChannel:
         self._send(line)
         return answer
 
+    def send_bytes(self, data: bytes) -> None:
+        """Write what is no message, to a peer that knows how to tell."""
+        if not self._ended:
+            self._send(data)
+
+    async def drained(self) -> None:
+        """Wait until all that was to be written is; also when nothing will be any more."""
+        if self._outbox and not self._ended:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._drained.add(waiter)
+            waiter.add_done_callback(self._drained.discard)
+            await waiter
+
     def cancel_calls(self) -> None:
         """Stop working on the guest's open calls: whoever made them is gone."""
         for task in self._calls:
@@ -135,6 +152,7 @@ class HostChannel:
             self.ready.exception()  # nobody may be waiting: that is no fault
         for answer in list(self._waiting.values()):
             answer.fail(why)
+        self._tell_drained()
 
     def _on_readable(self) -> None:
         try:
@@ -166,6 +184,8 @@ class HostChannel:
             self._start_call(message)
         elif message["method"] == "ready" and not self.ready.done():
             self.ready.set_result(None)
+        elif message["method"] == "output" and self.on_output is not None:
+            self.on_output(*_output(message.get("params", {})))
         else:
             raise rpc.ProtocolError("a notification that nobody expects")
 
@@ -225,7 +245,13 @@ class HostChannel:
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._write_fd)
+        self._tell_drained()
         self._listen_again()
+
+    def _tell_drained(self) -> None:
+        for waiter in list(self._drained):
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _listen_again(self) -> None:
         """Unless too much waits to be written or worked on."""
@@ -233,6 +259,13 @@ class HostChannel:
         if self._deaf and patient and not self._ended:
             self._deaf = False
             self._loop.add_reader(self._read_fd, self._on_readable)
+
+
+def _output(params: Mapping[str, Any]) -> tuple[int, bytes]:
+    try:
+        return int(params["stream"]), params["text"].encode("latin-1")
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise rpc.ProtocolError("output of no known shape") from None
 
 
 async def _refuse(_method: str, _params: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ from atoll.log import SandboxLogger
 from atoll.policy import MIB, ExecutionPolicy, Isolation, check_positive
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 LineCallback = Callable[[str], None]
@@ -63,6 +63,10 @@ class REPLConfig:
     """A WebAssembly component to run in the ring `wasm`; unset: the one that Atoll builds."""
     inject_setup: bool = True
     """Whether the ring `wasm` finds packages in /app/site-packages."""
+    index_url: str | Sequence[str] | None = None
+    """Where Pyodide is had from: a URL or folder; of several the first that answers."""
+    use_worker: bool = True
+    """Pyodide in a thread of its own, which can be interrupted; else in the main one."""
     workspace: Path | None = None
     """A host folder to be the guest's /app; unset: a private one, thrown away at the end."""
     on_stdout: LineCallback | None = None
@@ -85,11 +89,21 @@ class REPLConfig:
         if self.wasm_binary_path is not None:
             path = Path(self.wasm_binary_path).expanduser().absolute()
             object.__setattr__(self, "wasm_binary_path", path)
+        object.__setattr__(self, "index_url", _index_url(self.index_url))
         if self.workspace is not None:
             object.__setattr__(self, "workspace", _folder(self.workspace))
         for name in self.tools:
             if not _NAME.match(name):
                 raise ConfigError(f"a tool's name must be a Python name, not {name!r}")
+
+
+def _index_url(given: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
+    if given is None or (isinstance(given, str) and given):
+        return given
+    urls = tuple(given)
+    if not urls or not all(isinstance(url, str) and url for url in urls):
+        raise ConfigError(f"index_url must be a URL or several, not {given!r}")
+    return urls
 
 
 def _folder(path: str | Path) -> Path:

@@ -75,6 +75,8 @@ class GuestSession:
         self._stop: asyncio.Future[Outcome | None] | None = None
         self._violation: str | None = None
         self.alive = True
+        self.grace_seconds = GRACE_SECONDS
+        """How long a guest has to heed an interrupt; a ring with a longer way to it gives more."""
         for index, fd in enumerate(output_fds):
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._on_output, index)
@@ -151,6 +153,10 @@ class GuestSession:
             raise StateError(f"the guest could not {method}: {str(answer['error'])[:1000]}")
         return answer
 
+    def hear(self, stream: int, data: bytes) -> None:
+        """What the guest prints, where it comes as messages: 1 is stdout, 2 is stderr."""
+        self._captures[stream - 1].feed(data)
+
     def last_words(self) -> str:
         """What a guest that did not come up wrote to stderr."""
         self._drain()
@@ -210,7 +216,7 @@ class GuestSession:
 
     async def _interrupt(self, request: asyncio.Future[Any]) -> None:
         self._process.interrupt()
-        done, _ = await asyncio.wait({request}, timeout=GRACE_SECONDS)
+        done, _ = await asyncio.wait({request}, timeout=self.grace_seconds)
         if not done:
             self.alive = False
             self._process.kill()

@@ -12,11 +12,12 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from atoll.errors import SandboxError, StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from atoll.session import GuestSession
@@ -31,6 +32,41 @@ class Giver(Protocol):
 
     def give(self, *fds: int) -> None:
         """Have them ready for when the guest asks."""
+
+
+@runtime_checkable
+class Collecting(Protocol):
+    """Whoever hears itself what the guest hands over, where there are no descriptors."""
+
+    def collect(self, into: Callable[[bytes], None] | None) -> None:
+        """Hand on what the guest sends from now on; None: no more."""
+
+
+class Collected:
+    """What the guest sends as messages, up to the cap."""
+
+    def __init__(self, giver: Collecting, cap: int) -> None:
+        self._giver, self._data, self._cap = giver, bytearray(), cap
+
+    def __enter__(self) -> Self:
+        self._giver.collect(self._on_data)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._giver.collect(None)
+
+    def finish(self, size: int) -> bytes:
+        """The bytes, which the guest says are `size`; it sent them before it said so."""
+        return _whole(self._data, size, self._cap)
+
+    def _on_data(self, data: bytes) -> None:
+        if len(self._data) <= self._cap:
+            self._data += data
 
 
 class _Pipe:
@@ -83,9 +119,7 @@ class Inflow(_Pipe):
         """The bytes, which the guest says are `size`; it wrote them before it said so."""
         while self._on_readable():
             pass
-        if len(self._data) != size or size > self._cap:
-            raise StateError("the guest sent other bytes of state than it said")
-        return bytes(self._data)
+        return _whole(self._data, size, self._cap)
 
     def _on_readable(self) -> bool:
         """Take what is there; whether there may be more."""
@@ -124,12 +158,22 @@ async def save(
 ) -> tuple[bytes, dict[str, Any]]:
     """The guest's state, and what it says of it; StateError if there is none to be had."""
     cap = params["max_bytes"]
-    with Inflow(giver, cap + SLACK) as inflow:
+    with _inflow(giver, cap + SLACK) as inflow:
         facts = await session.ask("save", params, timeout_ms)
         if facts.get("too_large"):
             raise StateError(_too_large(facts, cap))
         size = facts.get("stored")
         return inflow.finish(size if isinstance(size, int) else -1), facts
+
+
+def _inflow(giver: Giver, cap: int) -> Inflow | Collected:
+    return Collected(giver, cap) if isinstance(giver, Collecting) else Inflow(giver, cap)
+
+
+def _whole(data: bytearray, size: int, cap: int) -> bytes:
+    if len(data) != size or size > cap:
+        raise StateError("the guest sent other bytes of state than it said")
+    return bytes(data)
 
 
 async def restore(

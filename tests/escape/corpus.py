@@ -18,6 +18,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "native": ("native", "all"),
     "daemon": ("native", "all"),
     "wasm": ("wasm", "all"),
+    "pyodide": ("pyodide", "all"),
 }
 """Which layers of a corpus concern a ring. A new ring needs a row here, and nothing else."""
 

@@ -106,7 +106,7 @@ class Run:
         except Exception as exc:  # faults of guest code must be results
             self.fail(f"{what}: the host raised {type(exc).__name__}: {str(exc)[:200]}")
             return None
-        if canaries.MARK in (seen := repr(result)):
+        if canaries.MARK in (seen := repr(_without_quotes(result, code))):
             at = seen.index(canaries.MARK)
             self.fail(f"{what}: {seen[max(0, at - 40) : at + 120]!r}")
         self.outputs.append(result.stdout)
@@ -115,6 +115,13 @@ class Run:
     def fail(self, text: str) -> None:
         """Note a failure."""
         self.verdict.failures.append(text)
+
+
+def _without_quotes(result: SandboxResult, code: str) -> SandboxResult:
+    """Without the lines of the attack itself that a traceback quotes: nothing has printed them."""
+    own = {line.strip() for line in code.splitlines()}
+    lines = [line for line in result.stderr.splitlines() if line.strip() not in own]
+    return dataclasses.replace(result, stderr="\n".join(lines))
 
 
 def run(attack: Attack, backend: str) -> Verdict:

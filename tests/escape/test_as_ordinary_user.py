@@ -18,6 +18,7 @@ import corpus
 import pytest
 
 from atoll.backends import registry
+from atoll.backends.pyodide import deno, distribution
 
 USER = 12345
 PARTS = 12
@@ -29,11 +30,16 @@ BACKENDS = [name for name in registry.names() if name in corpus.LAYERS]
 
 @pytest.mark.parametrize("part", range(1, PARTS + 1))
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_attacks_do_not_get_through_as_ordinary_user(backend: str, part: int) -> None:
+def test_attacks_do_not_get_through_as_ordinary_user(
+    backend: str, part: int, request: pytest.FixtureRequest
+) -> None:
     if os.geteuid() != 0:
         pytest.skip("these tests run as an ordinary user already")
-    arguments = ["--backend", backend, "--json", "--corpus", "attacks", "extra"]
-    done = _as_user(_interpreter(), str(HARNESS), *arguments, "--part", f"{part}/{PARTS}")
+    if backend == "pyodide":
+        request.getfixturevalue("pyodide_is_set_up")
+    arguments = [str(HARNESS), "--backend", backend, "--json", "--corpus", "attacks", "extra"]
+    more = _pyodide() if backend == "pyodide" else {}
+    done = _as_user(_interpreter(), *arguments, "--part", f"{part}/{PARTS}", **more)
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
     through = [f"{one['id']}: {one['failures']}" for one in verdicts if one["failures"]]
     assert not through, "\n".join(through)
@@ -51,13 +57,14 @@ def _interpreter() -> str:
     pytest.skip(f"no Python 3.11 or newer that user {USER} may execute: not even /usr/bin/python3")
 
 
-def _as_user(*command: str) -> subprocess.CompletedProcess[str]:
+def _as_user(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": f"{SOURCE}:{_libraries()}",
         "ATOLL_STATE_KEY": "a key for the attacks alone",
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": "/nonexistent",
+        **more,
     }
     options: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": []}
     return subprocess.run(
@@ -73,6 +80,19 @@ def _libraries() -> str:
     folder.chmod(0o755)
     shutil.copytree(Path(cloudpickle.__file__).parent, folder / "cloudpickle")
     return str(folder)
+
+
+@functools.cache
+def _pyodide() -> dict[str, str]:
+    """Deno and Pyodide in places that are the user's."""
+    folder = Path(tempfile.mkdtemp(prefix="atoll-pyodide-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    shutil.copy(deno.find().path, folder / "deno")
+    cache = folder / "cache" / "pyodide"
+    shutil.copytree(distribution.setup().folder, cache / distribution.VERSION)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, USER, USER)
+    return {"PATH": f"{folder}:/usr/bin:/bin", "ATOLL_CACHE": str(folder / "cache")}
 
 
 def _expected(backend: str, part: int) -> int:

@@ -39,6 +39,11 @@ RINGS: dict[str, Ring] = {
         home="atoll.backends.daemon:DaemonClientSandbox",
         summary="a sandbox of the running daemon's",
     ),
+    "pyodide": Ring(
+        home="atoll.backends.pyodide:PyodideSandbox",
+        summary="CPython as WebAssembly, in Deno",
+        extra="pyodide",
+    ),
 }
 
 AUTO_ORDER = ("daemon", "native")

@@ -22,6 +22,7 @@ examples:
   atoll doctor --attack                   try to break out, and see
   atoll daemon start                      a process that holds sandboxes for others
   atoll wasm build                        have CPython as WebAssembly ready
+  atoll pyodide setup                     have Python as WebAssembly ready
 """
 
 _RUN_TEXT = """\
@@ -50,6 +51,10 @@ _WASM_TEXT = """\
 CPython as WebAssembly, for the ring `wasm`. `build` makes it, which takes a minute, so that no
 sandbox has to wait for that; `install` puts pure Python packages where its guests import them."""
 
+_PYODIDE_TEXT = """\
+Python as WebAssembly, for the ring `pyodide`. `setup` fetches it and builds its memory image, so
+that no sandbox has to wait for that; `install` downloads packages that its guests can import."""
+
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
@@ -69,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
     _add_doctor(_command(commands, "doctor", "tell what this host allows", _DOCTOR_TEXT))
     _add_daemon(_command(commands, "daemon", "hold sandboxes for many clients", _DAEMON_TEXT))
     _add_wasm(_command(commands, "wasm", "keep CPython as WebAssembly ready", _WASM_TEXT))
+    _add_pyodide(_command(commands, "pyodide", "keep Python as WebAssembly ready", _PYODIDE_TEXT))
     return top
 
 
@@ -231,5 +237,13 @@ def _add_wasm(wasm: argparse.ArgumentParser) -> None:
     build = actions.add_parser("build", help="make the component, and compile it")
     build.add_argument("--output", metavar="PATH", help="write the component there instead")
     install = actions.add_parser("install", help="install pure Python packages for guests")
+    install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a name, as pip takes it")
+    actions.add_parser("status", help="tell what is there")
+
+
+def _add_pyodide(pyodide: argparse.ArgumentParser) -> None:
+    actions = pyodide.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions.add_parser("setup", help="fetch Pyodide and build its memory image")
+    install = actions.add_parser("install", help="download packages for guests")
     install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a name, as pip takes it")
     actions.add_parser("status", help="tell what is there")

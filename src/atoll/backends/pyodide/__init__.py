@@ -1,0 +1,5 @@
+"""The pyodide ring: CPython as WebAssembly, inside Deno."""
+
+from atoll.backends.pyodide.sandbox import DirectPyodideSandbox, PyodideSandbox
+
+__all__ = ["DirectPyodideSandbox", "PyodideSandbox"]

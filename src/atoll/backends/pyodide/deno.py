@@ -1,0 +1,85 @@
+"""Deno, which Pyodide runs in: found where pip put it, and how it is called."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from atoll.errors import BackendUnavailableError
+
+BACKEND = "pyodide"
+_TIMEOUT_SECONDS = 30
+_ALONE = (
+    "--no-prompt",
+    "--no-config",
+    "--no-lock",
+    "--no-remote",
+    "--no-npm",
+    "--cached-only",
+    "--unstable-worker-options",
+)
+"""Deno asks nobody, fetches nothing, and reads no settings of anybody's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deno:
+    """A Deno that answers."""
+
+    path: str
+    version: str
+
+
+def find() -> Deno:
+    """The Deno of the `deno` wheel, or the one on PATH; BackendUnavailableError says what to do."""
+    path = _of_wheel() or shutil.which("deno")
+    if path is None:
+        raise BackendUnavailableError(BACKEND, *_why_missing())
+    path = os.path.realpath(path)
+    return Deno(path, _version(path, os.stat(path).st_mtime_ns))
+
+
+def arguments(
+    script: str, *, reads: list[str], v8: list[str], more: tuple[str, ...] = ()
+) -> list[str]:
+    """What to call Deno with so that it runs `script` and may do no more than read those paths."""
+    flags = ["--disallow-code-generation-from-strings", *v8]
+    allowed = f"--allow-read={','.join(reads)}"
+    return ["run", *_ALONE, allowed, *more, f"--v8-flags={','.join(flags)}", script]
+
+
+def _of_wheel() -> str | None:
+    try:
+        found: str = importlib.import_module("deno").find_deno_bin()
+    except (ImportError, AttributeError, OSError):
+        return None
+    return found
+
+
+@functools.lru_cache(maxsize=8)
+def _version(path: str, _changed: int) -> str:
+    command = [path, "--version"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_SECONDS, env={}
+        )
+        name, number, *_ = done.stdout.split()
+    except (OSError, subprocess.SubprocessError, ValueError) as exc:
+        hint = "Type: pip install --force-reinstall 'atoll[pyodide]'"
+        raise BackendUnavailableError(BACKEND, f"{path} does not run: {exc}", hint) from None
+    if name != "deno":
+        raise BackendUnavailableError(BACKEND, f"{path} says that it is {name!r}, not deno")
+    return number
+
+
+def _why_missing() -> tuple[str, str]:
+    if platform.libc_ver()[0] != "glibc":
+        return (
+            "Deno's wheel is for glibc, and this host has another C library (musl, as on Alpine)",
+            "Use a glibc image (Debian, Ubuntu, Fedora ...), or put a deno for musl on PATH.",
+        )
+    return "there is no Deno here", "Type: pip install 'atoll[pyodide]'"

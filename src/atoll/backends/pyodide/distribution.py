@@ -1,0 +1,150 @@
+"""Pyodide's own files: fetched once, checked against what they must be, kept privately."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.backends.pyodide import deno
+from atoll.config import cache_folder
+from atoll.errors import BackendUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+VERSION = "314.0.7"
+PYTHON = (3, 14, 2)
+FILES = {
+    "pyodide.mjs": "6f1d60f7bf529beb300f0f47983c921d3982363640ba20af0e38efdddbc66109",
+    "pyodide.asm.mjs": "f7cdc8ece80678ceb712f8e65ebe6d3a83203a180c399865f49612a051693635",
+    "pyodide.asm.wasm": "cc36e3cab04fdfc9a63ff13eb52eae2b911bf46c025cc7b281f394bd3de1d5e6",
+    "python_stdlib.zip": "fa1957e5777068fc4f7437f96d860ae2fbe9c19732ba06c84e004ec16dd7dd7a",
+    "pyodide-lock.json": "5dc2fc119108bc148c7457dc86e7675b5c87e1cafd420b9c34c1eaef7b36c010",
+}
+"""What has to be there, and the SHA-256 of each in this version."""
+FETCH_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A folder with Pyodide's files, and a name for what is in them."""
+
+    folder: Path
+    key: str
+
+
+def private_folder() -> Path:
+    """Where all of this ring is kept; nobody else may look or write there."""
+    folder = cache_folder() / "pyodide"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    facts = folder.stat()
+    if facts.st_uid != os.geteuid():
+        raise BackendUnavailableError(
+            deno.BACKEND,
+            f"{folder} belongs to somebody else",
+            "Set ATOLL_CACHE to a folder of yours.",
+        )
+    if facts.st_mode & 0o077:
+        folder.chmod(0o700)
+    return folder
+
+
+def installed() -> Distribution | None:
+    """What `setup` has put there, if it has."""
+    folder = private_folder() / VERSION
+    return Distribution(folder, VERSION) if folder.is_dir() else None
+
+
+def setup() -> Distribution:
+    """Fetch the npm package and keep it, unless that was done before."""
+    with locked("setup"):
+        found = installed()
+        if found is None:
+            tell(f"fetching Pyodide {VERSION} ...")
+            with tempfile.TemporaryDirectory(prefix="fetch-", dir=private_folder()) as scratch:
+                keep(_fetch_package(Path(scratch)), VERSION, check)
+            found = installed()
+    assert found is not None
+    return found
+
+
+def keep(source: Path, name: str, check: Callable[[Path], None]) -> Path:
+    """Take the files of `source` that are Pyodide's, once checked, as the folder `name`."""
+    target = private_folder() / name
+    fresh = Path(tempfile.mkdtemp(prefix="new-", dir=private_folder()))
+    try:
+        for file in FILES:
+            shutil.copyfile(source / file, fresh / file)
+        check(fresh)
+        for path in (fresh, *(fresh / file for file in FILES)):
+            readable(path)
+        with contextlib.suppress(FileExistsError):  # somebody else was as fast
+            fresh.rename(target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return target
+
+
+def check(folder: Path) -> None:
+    """Refuse files that are not, byte for byte, those of this version."""
+    for name, digest in FILES.items():
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
+            raise BackendUnavailableError(
+                deno.BACKEND, f"{name} is not that of Pyodide {VERSION}: it was not kept"
+            )
+
+
+def tell(text: str) -> None:
+    """Let whoever sits at a terminal know why it takes a while."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write(f"atoll: {text}\n")
+
+
+def readable(path: Path) -> None:
+    """Let a jail's own user read it; for all others the folder that it is in is closed."""
+    path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@contextlib.contextmanager
+def locked(name: str) -> Iterator[None]:
+    """One process at a time; the lock goes with the process."""
+    with (private_folder() / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch_package(scratch: Path) -> Path:
+    """Have Deno fetch the npm package into `scratch`; where it lies."""
+    command = [deno.find().path, "cache", "--no-config", "--quiet", f"npm:pyodide@{VERSION}"]
+    try:
+        subprocess.run(
+            command,
+            cwd=scratch,
+            env={**os.environ, "DENO_DIR": str(scratch), "NO_COLOR": "1"},
+            check=True,
+            capture_output=True,
+            timeout=FETCH_SECONDS,
+        )
+    except subprocess.CalledProcessError as exc:
+        words = exc.stderr.decode(errors="replace").strip()[-500:]
+        raise _not_fetched(words) from None
+    except (OSError, subprocess.SubprocessError) as exc:
+        raise _not_fetched(str(exc)) from None
+    found = [path.parent for path in scratch.rglob("pyodide.asm.wasm")]
+    if not found:
+        raise _not_fetched("the package has not the files that it should have")
+    return found[0]
+
+
+def _not_fetched(why: str) -> BackendUnavailableError:
+    hint = "Type: atoll pyodide setup (with a network), or give index_url."
+    return BackendUnavailableError(deno.BACKEND, f"Pyodide could not be fetched: {why}", hint)

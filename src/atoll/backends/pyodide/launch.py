@@ -1,0 +1,132 @@
+"""Starts Deno with the driver in it: in a jail where there is one, from the memory image."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.backends.pyodide import deno
+from atoll.backends.pyodide.image import SCRIPTS
+from atoll.jail.spec import GUEST_CODE, Bind, JailSpec, Limits
+from atoll.launch import library
+from atoll.launch.interpreter import GUEST_FOLDER
+from atoll.policy import MIB, Isolation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from atoll.backends.pyodide.deno import Deno
+    from atoll.backends.pyodide.distribution import Distribution
+    from atoll.config import REPLConfig
+    from atoll.policy import ExecutionPolicy
+
+PAGE = 1 << 16
+MOST_PAGES = 65_536
+BASE = 64 * MIB
+"""Wasm memory that Python takes before any guest code runs, and room to start a cell."""
+RUNTIME = 448 * MIB
+"""What Deno, V8, compiled code and the image take beside wasm memory."""
+STEP = 64 * MIB
+STACK_KIB = 3900
+"""Of V8's stack; a worker's thread has little more."""
+RESERVED = 1 << 46
+"""Address space that V8 sets aside, so that an index can never lead out of a memory."""
+PROCESSES = 128
+OPEN_FILES = 1024
+DISK = 64 * MIB
+"""Deno's own, in a jail; the guest's files are in memory and counted there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """All that a guest is started from."""
+
+    runner: Deno
+    pyodide: Distribution
+    image: Path | None
+    """None: Python starts as it does from nothing, which takes seconds."""
+    wheels: tuple[Path, ...]
+
+
+def make_spec(config: REPLConfig, parts: Parts, level: Isolation, context_bytes: int) -> JailSpec:
+    """What the warden is asked for."""
+    jailed = level >= Isolation.JAILED
+    places = _places(parts)
+    seen = {name: f"{GUEST_CODE}/{name}" if jailed else source for name, source in places.items()}
+    pages = _pages(config.policy.memory_bytes, context_bytes)
+    flags = [f"--wasm-max-mem-pages={pages}", f"--stack-size={STACK_KIB}"]
+    arguments = deno.arguments(
+        f"{seen['js']}/driver.mjs",
+        reads=[path for name, path in seen.items() if name != "bin/deno"],
+        v8=flags,
+    )
+    settings = _settings(config, seen)
+    return JailSpec(
+        jailed=jailed,
+        argv=(seen["bin/deno"], *arguments, json.dumps(settings)),
+        env={"DENO_DIR": ".deno", "NO_COLOR": "1"},
+        binds=tuple(
+            Bind(source=source, target=f"{GUEST_CODE}/{name}") for name, source in places.items()
+        ),
+        workspace=None,
+        limits=_limits(config.policy, context_bytes),
+    )
+
+
+def _places(parts: Parts) -> dict[str, str]:
+    places = {
+        "bin/deno": parts.runner.path,
+        "js": SCRIPTS,
+        "pyodide": str(parts.pyodide.folder),
+        "guest": GUEST_FOLDER,
+    }
+    if parts.image is not None:
+        places["image"] = str(parts.image)
+    for bind in library.binds():
+        places["lib/cloudpickle"] = bind.source
+    places |= {f"wheels/{wheel.name}": str(wheel) for wheel in parts.wheels}
+    return places
+
+
+def _settings(config: REPLConfig, seen: dict[str, str]) -> dict[str, Any]:
+    policy = config.policy
+    return {
+        "useWorker": config.use_worker,
+        "pyodide": seen["pyodide"],
+        "snapshot": seen.get("image"),
+        "folders": [
+            {"source": seen[name], "target": f"{GUEST_CODE}/{name}"}
+            for name in ("guest", "lib/cloudpickle")
+            if name in seen
+        ],
+        "wheels": [path for name, path in seen.items() if name.startswith("wheels/")],
+        "limits": {
+            "disk": policy.disk_bytes,
+            "fileSize": policy.file_size_bytes,
+            "openFiles": policy.max_open_files,
+        },
+    }
+
+
+def _pages(memory: int | None, context_bytes: int) -> int:
+    """The most that wasm memory may grow to; in steps, so that one spare fits many contexts."""
+    if memory is None:
+        return MOST_PAGES
+    room = -(-2 * context_bytes // STEP) * STEP
+    return min(MOST_PAGES, (BASE + memory + room) // PAGE)
+
+
+def _limits(policy: ExecutionPolicy, context_bytes: int) -> Limits:
+    """The second wall: all of Deno, with what the guest may use, as the kernel counts it."""
+    room = -(-4 * context_bytes // STEP) * STEP
+    memory = policy.memory_bytes
+    files = policy.disk_bytes or 0
+    return Limits(
+        memory=None if memory is None else RUNTIME + memory + files + room,
+        processes=PROCESSES,
+        disk=DISK,
+        file_size=DISK,
+        open_files=OPEN_FILES,
+        reserved=RESERVED,
+    )

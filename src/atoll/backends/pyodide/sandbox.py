@@ -1,0 +1,151 @@
+"""PyodideSandbox: a session in CPython compiled to WebAssembly, inside Deno, inside a jail."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.availability import Availability
+from atoll.backends.pyodide import deno, distribution, image, index, report, wheels
+from atoll.backends.pyodide.launch import Parts, make_spec
+from atoll.backends.pyodide.lease import DenoLease
+from atoll.backends.pyodide.spare import spare, start
+from atoll.errors import BackendUnavailableError, SandboxLostError, UnsupportedError
+from atoll.jail import probe
+from atoll.launch import library
+from atoll.launch.greeting import greet
+from atoll.launch.sandbox import GuestSandbox
+from atoll.policy import Capability, Isolation
+
+if TYPE_CHECKING:
+    from atoll.backends.pyodide.spare import Started
+    from atoll.config import REPLConfig
+    from atoll.launch.greeting import Launched
+    from atoll.types import SandboxResult
+
+GRACE_SECONDS = 1.0
+"""A signal goes through two threads, and Python looks for it only now and then."""
+_MISSING = {
+    Capability.HOST_FOLDER,
+    Capability.SHARED_CONTEXT,
+    Capability.INTERPRETER,
+    Capability.SUBPROCESS,
+    Capability.THREADS,
+    Capability.FORK,
+}
+
+
+class PyodideSandbox(GuestSandbox):
+    """Python in a worker of Deno's without any permission; Deno itself in a jail."""
+
+    backend: ClassVar[str] = deno.BACKEND
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - _MISSING
+
+    _parts: Parts
+    _walls: Isolation
+    _peak = 0
+    """The most wasm memory that the guest had: it never gives any back."""
+
+    def __new__(cls, config: REPLConfig | None = None) -> PyodideSandbox:  # noqa: PYI034
+        """A direct one, if the configuration wants no worker."""
+        direct = config is not None and not config.use_worker
+        return super().__new__(DirectPyodideSandbox if direct else cls)
+
+    @classmethod
+    async def availability(cls, config: REPLConfig) -> Availability:
+        """Whether this ring can run here, and with what around it."""
+        try:
+            runner = await asyncio.to_thread(deno.find)
+            pyodide = await asyncio.to_thread(distribution.installed)
+        except BackendUnavailableError as exc:
+            return Availability(usable=False, reason=exc.reason, hint=exc.hint)
+        return report.describe(runner, pyodide, await probe.host(), worker=config.use_worker)
+
+    async def _prepare(self) -> Isolation:
+        self._refuse_unsupported()
+        self._parts = await asyncio.to_thread(_find_parts, self._config)
+        host = await probe.host()
+        if host.level < Isolation.CONFINED:
+            raise BackendUnavailableError(self.backend, report.no_warden(host), report.HINT)
+        self._walls = host.level
+        return Isolation.VIRTUAL
+
+    def _refuse_unsupported(self) -> None:
+        if self._config.workspace is not None or self.policy.mounts:
+            raise UnsupportedError(self.backend, Capability.HOST_FOLDER)
+        if self._config.python is not None:
+            raise UnsupportedError(self.backend, Capability.INTERPRETER)
+
+    async def _launch(self) -> Launched:
+        size = self._shared.size - self._shared.width if self._shared else 0
+        spec = make_spec(self._config, self._parts, self._walls, size)
+        try:
+            return await self._greet(spare.take(spec), size)
+        except SandboxLostError:  # somebody has killed the one that waited; nothing has run in it
+            return await self._greet(start(spec), size)
+
+    async def _greet(self, process: Started, context_bytes: int) -> Launched:
+        line = process.join(context_bytes, listens=self._config.use_worker)
+        line.channel.on_output = _unheard
+        guest = await greet(line, self._config, self._context, self._shared, env=self.policy.env)
+        self._peak, guest.session.grace_seconds = 0, GRACE_SECONDS
+        line.channel.on_output = functools.partial(self._hear, guest)
+        return guest
+
+    def _hear(self, guest: Launched, stream: int, data: bytes) -> None:
+        """Sort what a guest sends beside its answers; see js/wire.mjs."""
+        if stream in (1, 2):
+            guest.session.hear(stream, data)
+        elif stream == 3 and isinstance(guest.lease, DenoLease):
+            guest.lease.take(data)
+        elif stream == 4 and data.isdigit():
+            self._peak = max(self._peak, int(data[:20]))
+
+    def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
+        if result.memory_used_bytes is not None:
+            return result
+        return dataclasses.replace(result, memory_used_bytes=self._peak)
+
+    @property
+    def _version(self) -> tuple[int, ...]:
+        return distribution.PYTHON
+
+    def _state_params(self) -> dict[str, Any]:
+        return {
+            "max_bytes": self._config.max_state_bytes,
+            "cloudpickle": library.folder_in_guest(jailed=True),
+        }
+
+
+class DirectPyodideSandbox(PyodideSandbox):
+    """Python in Deno's main thread: nothing interrupts it, a timeout ends the process."""
+
+    capabilities: ClassVar[frozenset[Capability]] = PyodideSandbox.capabilities - {
+        Capability.CANCEL
+    }
+
+    def __init__(self, config: REPLConfig | None = None) -> None:
+        super().__init__(config)
+        self._config = dataclasses.replace(self._config, use_worker=False)
+
+    async def cancel(self) -> None:
+        """Nothing can be done: the timeout will end it."""
+
+    async def destroy(self) -> None:
+        """End the process, whatever runs in it."""
+        self._open = False
+        if self._guest is not None:
+            self._guest.lease.kill()
+        await super().destroy()
+
+
+def _find_parts(config: REPLConfig) -> Parts:
+    runner = deno.find()
+    pyodide = index.find(config.index_url)
+    return Parts(runner, pyodide, image.find(pyodide, runner), wheels.installed())
+
+
+def _unheard(_stream: int, _data: bytes) -> None:
+    """Nothing runs yet that could print."""

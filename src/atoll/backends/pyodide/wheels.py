@@ -1,0 +1,81 @@
+"""Libraries for guests: wheels from PyPI for Pyodide (PEP 783) and pure Python ones.
+
+They are downloaded on the host by pip, kept in the private folder, and unpacked by every guest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.backends.pyodide import deno, distribution
+from atoll.errors import BackendUnavailableError, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PLATFORM = "pyemscripten_2026_0_wasm32"
+TAG = f"cp{distribution.PYTHON[0]}{distribution.PYTHON[1]}"
+DOWNLOAD_SECONDS = 600
+
+
+def installed() -> tuple[Path, ...]:
+    """The wheels that every guest gets, by name."""
+    return tuple(sorted(_folder().glob("*.whl")))
+
+
+def install(names: Sequence[str]) -> tuple[str, ...]:
+    """Download packages and what they need; the wheels that are new."""
+    for name in names:
+        if name.startswith("-"):
+            raise ConfigError(f"{name!r} is no package")
+    before = {path.name for path in installed()}
+    with (
+        distribution.locked("wheels"),
+        tempfile.TemporaryDirectory(prefix="wheels-", dir=distribution.private_folder()) as scratch,
+    ):
+        _download(names, scratch)
+        for wheel in Path(scratch).glob("*.whl"):
+            _replace(wheel)
+    return tuple(path.name for path in installed() if path.name not in before)
+
+
+def _folder() -> Path:
+    folder = distribution.private_folder() / f"wheels-{TAG}-{PLATFORM}"
+    folder.mkdir(exist_ok=True)
+    distribution.readable(folder)
+    return folder
+
+
+def _download(names: Sequence[str], target: str) -> None:
+    if importlib.util.find_spec("pip") is None:
+        raise BackendUnavailableError(deno.BACKEND, "there is no pip here", "Install pip first.")
+    command = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+        "--only-binary=:all:", f"--platform={PLATFORM}", "--implementation=cp", f"--abi={TAG}",
+        f"--python-version={distribution.PYTHON[0]}.{distribution.PYTHON[1]}", "--dest", target,
+        "--", *names,
+    ]  # fmt: skip
+    try:
+        subprocess.run(command, check=True, capture_output=True, timeout=DOWNLOAD_SECONDS)
+    except subprocess.CalledProcessError as exc:
+        words = exc.stderr.decode(errors="replace").strip()[-600:]
+        raise ConfigError(f"pip found no wheel for Pyodide: {words}") from None
+    except (OSError, subprocess.SubprocessError) as exc:
+        raise BackendUnavailableError(deno.BACKEND, f"pip did not run: {exc}") from None
+
+
+def _replace(wheel: Path) -> None:
+    """Keep it in place of another version of the same package."""
+    package = wheel.name.partition("-")[0]
+    for old in _folder().glob(f"{package}-*.whl"):
+        if old.name != wheel.name:
+            with contextlib.suppress(FileNotFoundError):
+                old.unlink()
+    distribution.readable(wheel)
+    wheel.replace(_folder() / wheel.name)

@@ -1,0 +1,141 @@
+"""Ways out of Pyodide that have worked elsewhere: JavaScript, its modules, its functions."""
+
+from __future__ import annotations
+
+import pytest
+
+import atoll
+from atoll.policy import Mount
+
+
+@pytest.fixture(scope="module")
+def box(pyodide_is_set_up):
+    with atoll.create_sandbox(backend="pyodide", timeout_ms=20_000) as box:
+        yield box
+
+
+NO_BRIDGE = {
+    "js": "import js",
+    "js by the importer": "import importlib; importlib.import_module('js')",
+    "process": "from js import process; process.env.PATH",
+    "pyodide_js": "import pyodide_js",
+    "its api": "from pyodide_js import _api",
+    "its module": "import pyodide_js; pyodide_js._module.FS",
+    "NODEFS": "import pyodide_js as p; p.FS.mount(p.FS.filesystems.NODEFS, {'root': '/'}, '/mnt')",
+    "native folder": "import pyodide_js; pyodide_js.mountNativeFS('/mnt', None)",
+    "fetch": "import js; js.fetch('http://127.0.0.1/')",
+    "pyfetch": "from pyodide.http import pyfetch; pyfetch('http://127.0.0.1/').send(None)",
+    "postMessage": "import js; js.postMessage('{}')",
+    "Worker": "import js; js.Worker.new('data:text/javascript,')",
+    "Deno": "import js; js.Deno.readTextFileSync('/etc/passwd')",
+    "eval": "import js; js.eval('1')",
+    "run_js": "from pyodide.code import run_js; run_js('1')",
+    "private eval": "from _pyodide._base import eval_code; eval_code('import js', {})",
+    "register again": "from pyodide.ffi import register_js_module as r; r('x', {}); import x",
+}
+
+
+@pytest.mark.parametrize("code", NO_BRIDGE.values(), ids=NO_BRIDGE)
+def test_no_module_leads_to_javascript(box, code):
+    result = box.execute(code)
+    assert not result.success
+    assert not result.state_lost
+    assert result.error_type in (
+        "ModuleNotFoundError",
+        "ImportError",
+        "AttributeError",
+        "TypeError",
+        "NameError",
+    )
+
+
+CONSTRUCTORS = {
+    "list": "to_js([1]).constructor.constructor",
+    "map": "to_js({}).constructor.constructor",
+    "error": "error().constructor.constructor",
+    "bytes": "to_js(b'x').constructor.constructor",
+}
+
+
+@pytest.mark.parametrize("path", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
+def test_a_value_in_javascript_is_no_way_to_run_code_there(box, path):
+    box.execute(
+        "from pyodide.ffi import to_js, JsException\n"
+        "def error():\n"
+        "    try: to_js([1]).constructor(-1)\n"
+        "    except JsException as exc: return exc.js_error if hasattr(exc, 'js_error') else exc\n"
+        "    return to_js([])\n"
+    )
+    result = box.execute(f"{path}('return globalThis')()")
+    assert not result.success
+    assert "Code generation from strings disallowed" in result.error or result.error_type in (
+        "AttributeError",
+        "TypeError",
+    ), result.error
+
+
+def test_the_ports_functions_have_no_constructor(box):
+    result = box.execute(
+        "import gc\n"
+        "from pyodide.ffi import JsProxy\n"
+        "seen = [o for o in gc.get_objects() if hasattr(o, '__dict__')]\n"
+        "found = [v for o in seen for v in vars(o).values() if isinstance(v, JsProxy)]\n"
+        "[hasattr(f, 'constructor') for p in found for f in (p, p.call, p.emit, p.take, p.put, p.sleep)]"
+    )
+    assert result.success, result.error
+    assert result.value
+    assert not any(result.value)
+
+
+NATIVE = {
+    "system": "import os; assert os.system('id') == 0",
+    "fork": "import os; os.fork()",
+    "exec": "import os; os.execv('/bin/sh', ['sh'])",
+    "subprocess": "import subprocess; subprocess.run(['id'])",
+    "socket": "import socket; socket.create_connection(('127.0.0.1', 22), 1)",
+    "dlopen": "import ctypes; ctypes.CDLL('libc.so.6')",
+    "host file": "open('/etc/shadow')",
+    "proc": "open('/proc/1/environ')",
+}
+
+
+@pytest.mark.parametrize("code", NATIVE.values(), ids=NATIVE)
+def test_nothing_of_the_host_is_there(box, code):
+    result = box.execute(code)
+    assert not result.success
+
+
+def test_running_a_script_through_c_ends_the_guest_and_nothing_else():
+    with atoll.create_sandbox(backend="pyodide") as box:
+        result = box.execute("import ctypes; ctypes.pythonapi.emscripten_run_script(b'1')")
+        assert (result.success, result.state_lost) == (False, True)
+        assert box.execute("6 * 7").value == 42
+
+
+def test_the_environment_is_the_policys_alone(monkeypatch):
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "x")
+    policy = atoll.ExecutionPolicy(env={"GIVEN": "yes"})
+    with atoll.create_sandbox(backend="pyodide", policy=policy) as box:
+        names = box.execute("import os; dict(os.environ)").value
+    assert names["GIVEN"] == "yes"
+    assert "SECRET_OF_THE_HOST" not in names
+
+
+def test_two_sandboxes_throw_other_dice():
+    code = "import random, os; random.random(), os.urandom(8)"
+    seen = []
+    for _ in range(2):
+        with atoll.create_sandbox(backend="pyodide") as box:
+            seen.append(box.execute(code).value)
+    assert seen[0][0] != seen[1][0]
+    assert seen[0][1] != seen[1][1]
+
+
+def test_what_the_host_cannot_give_is_refused(tmp_path):
+    with pytest.raises(atoll.UnsupportedError, match="host-folder"):
+        atoll.create_sandbox(backend="pyodide", workspace=tmp_path)
+    with pytest.raises(atoll.UnsupportedError, match="interpreter"):
+        atoll.create_sandbox(backend="pyodide", python="python3")
+    mount = Mount(source=tmp_path, target="/data")
+    with pytest.raises(atoll.UnsupportedError, match="host-folder"):
+        atoll.create_sandbox(backend="pyodide", policy=atoll.ExecutionPolicy(mounts=(mount,)))
