@@ -16,7 +16,7 @@ import pytest
 
 import atoll
 from atoll.backends import registry
-from atoll.backends.pyodide import distribution
+from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.pyodide.spare import spare
 from atoll.backends.wasm import build
 from atoll.backends.wasm.progress import Progress
@@ -33,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("ATOLL_CACHE", os.path.join(sys.prefix, "cache"))
     if not hasattr(config, "workerinput"):  # once, before any test: it takes a minute
         build.ensure(None, Progress("the ring wasm"))
+        image.find(distribution.setup(), deno.find())
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -48,12 +49,6 @@ def no_spare_is_left() -> Iterator[None]:
     """The Deno that waits ends before the test process does."""
     yield
     spare.close()
-
-
-@pytest.fixture(scope="session")
-def pyodide_is_set_up() -> None:
-    """Pyodide's package is fetched once, and its image built by whoever comes first."""
-    distribution.setup()
 
 
 class OwnDaemon:
@@ -157,8 +152,6 @@ def ring(
 ) -> str:
     """Every registered ring in turn; one that lacks what a test needs says so."""
     name: str = request.param
-    if name == "pyodide":
-        request.getfixturevalue("pyodide_is_set_up")
     if name == "daemon":
         monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(own_daemon.start()))
     found = asyncio.run(registry.load(name).availability(atoll.REPLConfig(backend=name)))

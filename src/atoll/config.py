@@ -176,6 +176,6 @@ def daemon_socket() -> Path:
 def cache_folder() -> Path:
     """Where what is built once is kept: ATOLL_CACHE, or the user's cache folder without it."""
     if given := os.environ.get("ATOLL_CACHE"):
-        return Path(given).absolute()
+        return Path(given).resolve()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser().absolute() / "atoll"
+    return Path(home).expanduser().resolve() / "atoll"

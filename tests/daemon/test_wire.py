@@ -72,6 +72,7 @@ def test_what_is_no_result_is_refused(plain):
 ERRORS = [
     errors.AtollError("plain"),
     errors.ConfigError("bad"),
+    errors.ComponentMissingError("no component"),
     errors.UnknownBackendError("x", ["native"]),
     errors.LimitUnsupportedError("native", "disk_bytes", "why"),
     errors.BackendUnavailableError("native", "reason", "hint"),

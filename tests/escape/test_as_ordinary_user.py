@@ -30,13 +30,9 @@ BACKENDS = [name for name in registry.names() if name in corpus.LAYERS]
 
 @pytest.mark.parametrize("part", range(1, PARTS + 1))
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_attacks_do_not_get_through_as_ordinary_user(
-    backend: str, part: int, request: pytest.FixtureRequest
-) -> None:
+def test_attacks_do_not_get_through_as_ordinary_user(backend: str, part: int) -> None:
     if os.geteuid() != 0:
         pytest.skip("these tests run as an ordinary user already")
-    if backend == "pyodide":
-        request.getfixturevalue("pyodide_is_set_up")
     arguments = [str(HARNESS), "--backend", backend, "--json", "--corpus", "attacks", "extra"]
     more = _pyodide() if backend == "pyodide" else {}
     done = _as_user(_interpreter(), *arguments, "--part", f"{part}/{PARTS}", **more)

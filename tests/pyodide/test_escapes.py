@@ -9,7 +9,7 @@ from atoll.policy import Mount
 
 
 @pytest.fixture(scope="module")
-def box(pyodide_is_set_up):
+def box():
     with atoll.create_sandbox(backend="pyodide", timeout_ms=20_000) as box:
         yield box
 

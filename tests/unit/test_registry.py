@@ -51,8 +51,14 @@ def test_a_missing_interpreter_is_said_clearly():
         atoll.create_sandbox(python="/no/such/python")
 
 
+@pytest.fixture
+def no_virtual_ring(monkeypatch):
+    """As where neither wasmtime nor Deno is installed."""
+    monkeypatch.setattr(registry, "AUTO_ORDER", ("daemon", "native"))
+
+
 @pytest.mark.spec("R0.17")
-def test_a_weaker_host_fails_closed(weak_host):
+def test_a_weaker_host_fails_closed(weak_host, no_virtual_ring):
     with pytest.raises(
         atoll.IsolationError, match="jailed was asked for and only confined can be had"
     ):
@@ -63,7 +69,7 @@ def test_a_weaker_host_fails_closed(weak_host):
 
 
 @pytest.mark.spec("R0.17")
-def test_isolation_nobody_offers_is_refused():
+def test_isolation_nobody_offers_is_refused(no_virtual_ring):
     with pytest.raises(atoll.IsolationError, match="no ring offers virtual"):
         atoll.create_sandbox(min_isolation="virtual")
     with pytest.raises(atoll.IsolationError):
@@ -71,16 +77,32 @@ def test_isolation_nobody_offers_is_refused():
 
 
 @pytest.mark.spec("R0.17")
-def test_a_limit_that_cannot_be_enforced_is_an_error(weak_host):
+def test_a_limit_that_cannot_be_enforced_is_an_error(weak_host, no_virtual_ring):
     with pytest.raises(atoll.LimitUnsupportedError, match="cannot enforce disk_bytes") as caught:
         atoll.create_sandbox(min_isolation="confined")
     assert caught.value.limit == "disk_bytes"
 
 
-async def test_auto_takes_the_first_ring_that_is_strong_enough(monkeypatch):
-    async def not_usable(config):
-        return Availability(usable=False, reason="no luck", hint="Try again.")
+async def not_usable(config):
+    return Availability(usable=False, reason="no luck", hint="Try again.")
 
+
+@pytest.mark.spec("R0.17")
+async def test_auto_goes_on_to_pyodide_where_native_is_not_to_be_had(monkeypatch):
+    monkeypatch.setattr(NativePythonSandbox, "availability", not_usable)
+    assert (await registry.choose(atoll.REPLConfig())).backend == "pyodide"
+    assert (await registry.choose(atoll.REPLConfig(min_isolation="virtual"))).backend == "pyodide"
+
+
+@pytest.mark.parametrize("option", [{"python": "python3"}, {"workspace": "/"}])
+async def test_auto_takes_no_ring_that_cannot_do_what_is_asked(monkeypatch, option):
+    monkeypatch.setattr(NativePythonSandbox, "availability", not_usable)
+    monkeypatch.setattr(registry, "AUTO_ORDER", ("native", "pyodide"))
+    with pytest.raises(atoll.IsolationError, match=r"pyodide: it has no (interpreter|host-folder)"):
+        await registry.choose(atoll.REPLConfig(**option))
+
+
+async def test_auto_says_why_no_ring_is_strong_enough(monkeypatch, no_virtual_ring):
     monkeypatch.setattr(NativePythonSandbox, "availability", not_usable)
     with pytest.raises(atoll.IsolationError, match=r"native: no luck\. Try again\."):
         await registry.choose(atoll.REPLConfig())

@@ -7,12 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from atoll.errors import BackendUnavailableError, IsolationError, UnknownBackendError
-from atoll.policy import Isolation
+from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
     from atoll.availability import Availability
     from atoll.config import REPLConfig
-    from atoll.policy import Capability
     from atoll.sandbox import BaseSandbox
 
 
@@ -46,7 +45,7 @@ RINGS: dict[str, Ring] = {
     ),
 }
 
-AUTO_ORDER = ("daemon", "native")
+AUTO_ORDER = ("daemon", "native", "pyodide", "wasm")
 
 
 class RingClass(Protocol):
@@ -89,10 +88,27 @@ async def choose(config: REPLConfig) -> RingClass:
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
     reasons = []
     for name in AUTO_ORDER:
-        ring = load(name)
+        try:
+            ring = load(name)
+        except BackendUnavailableError as exc:
+            reasons.append(str(exc))
+            continue
+        if lacking := _wanted(config) - ring.capabilities:
+            reasons.append(f"{name}: it has no {', '.join(sorted(lacking))}")
+            continue
         found = await ring.availability(config)
         if found.usable and found.isolation is not None and found.isolation >= least:
             return ring
         have = found.isolation.name.lower() if found.isolation is not None else "nothing"
         reasons.append(f"{name}: {found.reason or f'offers {have}'}. {found.hint}".strip())
     raise IsolationError("auto", f"no ring offers {least.name.lower()}: {'; '.join(reasons)}")
+
+
+def _wanted(config: REPLConfig) -> set[Capability]:
+    """What a ring must be able to do for this configuration to mean anything."""
+    wanted = set()
+    if config.python is not None:
+        wanted.add(Capability.INTERPRETER)
+    if config.workspace is not None or config.policy.mounts:
+        wanted.add(Capability.HOST_FOLDER)
+    return wanted

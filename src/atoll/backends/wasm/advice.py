@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from atoll.availability import Availability
 from atoll.backends.wasm import build
 from atoll.backends.wasm.gauge import Ending
+from atoll.errors import BackendUnavailableError, ComponentMissingError
 from atoll.jail import probe
 from atoll.policy import DEFAULT_FUEL, MIB, Isolation
 from atoll.types import Outcome
@@ -84,8 +85,10 @@ async def availability(config: REPLConfig) -> Availability:
     """Whether the ring can run here."""
     try:
         built = await asyncio.to_thread(build.find, config.wasm_binary_path)
-    except (ImportError, FileNotFoundError) as exc:
-        return Availability(usable=False, reason=str(exc), hint="pip install 'atoll[wasm]'")
+    except BackendUnavailableError as exc:
+        return Availability(usable=False, reason=exc.reason, hint=exc.hint)
+    except ComponentMissingError as exc:
+        return Availability(usable=False, reason=str(exc))
     walls = await probe.host()
     if walls.level < Isolation.CONFINED:
         return Availability(usable=False, reason=walls.failure)

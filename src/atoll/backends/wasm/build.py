@@ -21,14 +21,14 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll import guest
 from atoll.backends.wasm import engine
 from atoll.config import cache_folder
-from atoll.errors import ComponentMissingError, SandboxStartError
+from atoll.errors import BackendUnavailableError, ComponentMissingError, SandboxStartError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,8 +60,12 @@ class Built:
 
 
 def find(binary: Path | None = None) -> Built | None:
-    """The component, if it has been built; ComponentMissingError if `binary` is none."""
-    folder = _folder(binary)
+    """The component, if it has been built; BackendUnavailableError says what is not installed."""
+    try:
+        folder = _folder(binary)
+    except PackageNotFoundError as exc:
+        hint = "Type: pip install 'atoll[wasm]'"
+        raise BackendUnavailableError("wasm", f"{exc.name} is not installed", hint) from None
     if folder not in _found and (built := _read(folder)) is not None:
         _found[folder] = built
     return _found.get(folder)
@@ -69,9 +73,9 @@ def find(binary: Path | None = None) -> Built | None:
 
 def ensure(binary: Path | None, progress: Progress) -> Built:
     """The component, built now if it has to be."""
-    folder = _folder(binary)
-    if (found := _read(folder)) is not None:
+    if (found := find(binary)) is not None:
         return found
+    folder = _folder(binary)
     with _locked(folder):
         if (found := _read(folder)) is None:
             _make(folder, binary, progress)

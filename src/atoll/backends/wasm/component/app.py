@@ -11,9 +11,9 @@ import os
 import random
 import sys
 
-import guest.state  # type: ignore[import-not-found] # noqa: F401 - frozen with the rest
+import guest.loop  # type: ignore[import-not-found]
+import guest.state  # type: ignore[import-not-found]
 import library  # type: ignore[import-not-found]
-import loop  # type: ignore[import-not-found]
 import wit_world  # type: ignore[import-not-found]
 from guest.embedded import EmbeddedGuest  # type: ignore[import-not-found]
 from interruption import WasmGate  # type: ignore[import-not-found]
@@ -23,7 +23,7 @@ FOLDER = "/app"
 
 library.pack()
 library.preload()
-loop.install()
+guest.loop.install()
 
 
 class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
