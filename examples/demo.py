@@ -13,6 +13,7 @@ import time
 import atoll
 
 LINES = 2_000_000
+RINGS = ("native", "wasm", "pyodide")
 SNIPPETS = (
     "import re\n"
     "print(f'{len(context):,} characters, {count_lines():,} lines')\n"
@@ -44,6 +45,18 @@ def main() -> None:
             show(code, box.execute(code))
         print("The report is a variable of the guest's, read from outside:")
         print("  ", box.get_variable("notes"))
+    show_rings()
+
+
+def show_rings() -> None:
+    """The same cell behind other walls; what a ring needs is built when it is first used."""
+    print("\nThe same cell in every ring:")
+    for name in RINGS:
+        started = time.perf_counter()
+        with atoll.create_sandbox(backend=name, timeout_ms=20_000) as box:
+            result = box.execute("import sys; f'Python {sys.version.split()[0]} on {sys.platform}'")
+            took = time.perf_counter() - started
+            print(f"  {name:8} {box.isolation.name.lower():8} {result.value} [{took:.2f} s]")
 
 
 def make_log() -> str:

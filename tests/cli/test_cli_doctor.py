@@ -7,6 +7,8 @@ import json
 import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -150,10 +152,17 @@ async def test_a_file_outside_counts_and_is_removed():
         assert selfcheck._outside(bait) == ""
 
 
+def _wait_until_executed(pid: int, label: str) -> None:
+    """For a moment after the call that makes it, a process has no command line."""
+    while label not in Path(f"/proc/{pid}/cmdline").read_text():
+        time.sleep(0.01)
+
+
 async def test_a_survivor_counts_and_is_ended():
     async with Bait() as bait:
         argv = [sys.executable, "-S", "-c", "import time; time.sleep(600)", bait.label]
         process = await asyncio.create_subprocess_exec(*argv)
+        await asyncio.to_thread(_wait_until_executed, process.pid, bait.label)
         assert bait.end_processes() == [process.pid]
         assert await process.wait() == -9
 

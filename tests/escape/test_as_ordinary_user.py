@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import distribution as distribution_of
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 
 from atoll.backends import registry
 from atoll.backends.pyodide import deno, distribution
+from atoll.backends.wasm import build
 
 USER = 12345
 PARTS = 12
@@ -34,7 +36,7 @@ def test_attacks_do_not_get_through_as_ordinary_user(backend: str, part: int) ->
     if os.geteuid() != 0:
         pytest.skip("these tests run as an ordinary user already")
     arguments = [str(HARNESS), "--backend", backend, "--json", "--corpus", "attacks", "extra"]
-    more = _pyodide() if backend == "pyodide" else {}
+    more = {"pyodide": _pyodide, "wasm": _wasm}.get(backend, dict)()
     done = _as_user(_interpreter(), *arguments, "--part", f"{part}/{PARTS}", **more)
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
     through = [f"{one['id']}: {one['failures']}" for one in verdicts if one["failures"]]
@@ -89,6 +91,24 @@ def _pyodide() -> dict[str, str]:
     for path in (folder, *folder.rglob("*")):
         os.chown(path, USER, USER)
     return {"PATH": f"{folder}:/usr/bin:/bin", "ATOLL_CACHE": str(folder / "cache")}
+
+
+@functools.cache
+def _wasm() -> dict[str, str]:
+    """wasmtime and the compiled component in places that are the user's."""
+    folder = Path(tempfile.mkdtemp(prefix="atoll-wasm-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for name in ("wasmtime", "componentize-py", "cloudpickle"):
+        for file in distribution_of(name).files or ():
+            if ".." not in file.parts and file.parts[0] != "componentize_py":
+                (folder / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file.locate(), folder / file)
+    built = build.find()
+    assert built is not None
+    shutil.copytree(built.folder, folder / "cache" / "wasm" / built.folder.name)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, USER, USER)
+    return {"PYTHONPATH": f"{SOURCE}:{folder}", "ATOLL_CACHE": str(folder / "cache")}
 
 
 def _expected(backend: str, part: int) -> int:

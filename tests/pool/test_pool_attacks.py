@@ -35,7 +35,7 @@ HOLD_THE_RUNTIME = (
     CALLS
     + """
 frame = sys._getframe()
-while type(frame.f_locals.get('self')).__name__ != 'Server':
+while type(frame.f_locals.get('self')).__name__ != 'ProcessServer':
     frame = frame.f_back
 server = frame.f_locals['self']
 clone = server._fork.__func__.__globals__['clone']

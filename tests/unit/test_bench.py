@@ -25,6 +25,8 @@ PEERS = {
     "peer-sandlock": "sandlock",
     "peer-smolagents": "smolagents",
     "peer-monty": "pydantic_monty",
+    "wasm-execute-monty": "pydantic_monty",
+    "wasm-call-monty": "pydantic_monty",
 }
 RATES = {f"rate-{tier}-{n}" for tier in ("bare", "numeric", "full") for n in (1, 4, 16)}
 KERNEL_PACKAGES = ("ipykernel", "jupyter_client")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from atoll.jail import house
+from atoll.jail.client import warden
 from atoll.jail.house import House
 
 IN_MOUNTS_OF_ITS_OWN = """
@@ -23,6 +24,12 @@ syscalls.unshare(syscalls.CLONE_NEWNS)
 print('there', flush=True)
 time.sleep(60)
 """
+
+
+@pytest.fixture(autouse=True)
+def alone():
+    """Guests that wait for other tests would be found here, and evicted."""
+    warden.stop()
 
 
 @pytest.fixture
