@@ -77,7 +77,7 @@ class Callbacks:
         """Let time pass; whether an interrupt ended it."""
         poll = select.poll()
         poll.register(self._interrupts.alarm, select.POLLIN)
-        poll.poll(min(max(seconds, 0.0), LONGEST_SLEEP) * 1000)
+        poll.poll(min(max(0.0, seconds), LONGEST_SLEEP) * 1000)  # in this order NaN is 0
         return self._interrupts.take()
 
     def leave(self, code: int) -> None:

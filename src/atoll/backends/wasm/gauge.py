@@ -1,16 +1,20 @@
 """What the worker counts, in memory that host and worker share: fuel, memory, how it ended.
 
 The host reads it when a result comes, and when the worker is dead; the guest cannot reach it.
+SECURITY: it is sealed, as a host that reads where a page was cut off is ended by the kernel; and
+a worker that a guest has broken out into may write anything there.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
 from enum import IntEnum
 
 _LAYOUT = struct.Struct("<QQQ")
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Ending(IntEnum):
@@ -34,8 +38,9 @@ class Gauge:
     @classmethod
     def create(cls) -> Gauge:
         """A new one, on the host."""
-        fd = os.memfd_create("atoll-gauge", os.MFD_CLOEXEC)
+        fd = os.memfd_create("atoll-gauge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, mmap.PAGESIZE)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         return cls(fd)
 
     def write(self, fuel: int, memory: int, ending: Ending = Ending.NONE) -> None:
@@ -45,7 +50,8 @@ class Gauge:
     def read(self) -> tuple[int, int, Ending]:
         """Fuel and memory of the last request, and how the worker ended, if it did."""
         fuel, memory, ending = _LAYOUT.unpack_from(self._page)
-        return fuel, memory, Ending(ending)
+        known = ending in Ending._value2member_map_
+        return fuel, memory, Ending(ending) if known else Ending.NONE
 
     def close(self) -> None:
         """Let go of it."""

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from atoll.backends.wasm.memory import UnknownLayoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from atoll.backends.wasm.instance import Instance
     from atoll.backends.wasm.memory import Cells, LinearMemory
 
@@ -26,6 +28,8 @@ class Interrupts:
         self._open = self._due = self._set = False
         self._memory: LinearMemory | None = None
         self._cells: Cells | None = None
+        self.on_signal: Callable[[], None] = lambda: None
+        """Called in the guest's thread, whether it may be interrupted or not."""
         self.alarm, self._alarm_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     @property
@@ -63,6 +67,7 @@ class Interrupts:
             return
 
     def _on_signal(self, *_: object) -> None:
+        self.on_signal()
         if self._open:
             self._due = True
             os.write(self._alarm_write, b"!")

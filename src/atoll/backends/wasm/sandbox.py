@@ -74,6 +74,7 @@ class PythonSandbox(GuestSandbox):
 
     def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
         fuel, memory, ending = self._gauge.read()
-        if result.kind is not Outcome.MEMORY:
-            result = advice.explain(result, ending, fuel, self.policy)
+        if result.kind is Outcome.MEMORY:  # ended by the kernel, which knows how much it was
+            return replace(result, fuel_consumed=fuel)
+        result = advice.explain(result, ending, fuel, self.policy)
         return replace(result, fuel_consumed=fuel, memory_used_bytes=memory)
