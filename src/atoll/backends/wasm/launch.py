@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.wasm.gauge import Gauge
 from atoll.backends.wasm.nest import Egg, Nest
 from atoll.backends.wasm.packages import package_folder
-from atoll.errors import ConfigError, SandboxLostError, SandboxStartError
+from atoll.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    SandboxLostError,
+    SandboxStartError,
+)
 from atoll.jail.spec import GUEST_CODE, WORK_FOLDER, Bind, JailSpec
 from atoll.launch.greeting import greet
 from atoll.launch.hatchery import LOST, nursery_spec
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from atoll.errors import SandboxError
     from atoll.jail.spec import Limits
     from atoll.launch.greeting import Launched
+    from atoll.launch.interpreter import Interpreter
     from atoll.policy import ExecutionPolicy
 
 IMAGE = f"{GUEST_CODE}/wasm/python.cwasm"
@@ -54,6 +62,7 @@ async def launch(
     config: REPLConfig, built: Built, level: Isolation, context: Any, shared: Context | None
 ) -> tuple[Launched, Gauge]:
     """A worker whose guest has said hello, and its gauge."""
+    _check_reach(resolve(None))
     size = shared.size if shared else 0
     warm = level >= Isolation.JAILED and config.workspace is None and not config.policy.mounts
     if not warm:
@@ -71,6 +80,16 @@ async def launch(
             nest.refill()
             return greeted
     raise AssertionError("unreachable")
+
+
+@functools.cache
+def _check_reach(python: Interpreter) -> None:
+    """A worker's interpreter has its own folders alone: no PYTHONPATH, no user's packages."""
+    found = importlib.util.find_spec("wasmtime")
+    place = Path(str(found and found.origin)).parent
+    if not any(place.is_relative_to(folder) for folder in (*python.folders, "/usr")):
+        reason = f"wasmtime is in {place.parent}, where a jailed {python.path} cannot find it"
+        raise BackendUnavailableError("wasm", reason, "Install atoll[wasm] into a venv.")
 
 
 def _advised(exc: SandboxError, built: Built) -> SandboxError:
