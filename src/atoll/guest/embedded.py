@@ -36,8 +36,8 @@ if TYPE_CHECKING:
             """Up to so many of the bytes that are on their way in; nothing at the end."""
             ...
 
-        def text(self, length: int) -> str | None:
-            """A large text of ASCII, put where it belongs at once; None where that cannot be."""
+        def text(self, width: int, length: int, ascii_only: bool) -> str | None:
+            """A large text, put where it belongs at once; None where that cannot be."""
             ...
 
         def put(self, data: str) -> None:
@@ -139,9 +139,9 @@ class PortFile(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         """Print bytes."""
-        size = len(data)
-        self._port.emit(self._number, bytes(data).decode(LATIN))
-        return size
+        piece = bytes(data[:PIECE])  # the worker has little memory beside ours
+        self._port.emit(self._number, piece.decode(LATIN))
+        return len(piece)
 
 
 class PortGifts:
@@ -152,7 +152,7 @@ class PortGifts:
 
     def text(self, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:
         """The context's text, copied."""
-        whole = self._port.text(length) if ascii_only and length > PIECE else None
+        whole = self._port.text(width, length, ascii_only) if length > PIECE else None
         if whole is not None:
             return whole, False
         data = self._bytes(width * length)
@@ -198,7 +198,7 @@ class PortStream:
 def _sleeper(port: Port) -> Any:
     def sleep(seconds: float) -> None:
         """Delay execution for a given number of seconds."""
-        if seconds < 0:
+        if not seconds >= 0:  # which NaN is not either
             raise ValueError("sleep length must be non-negative")
         if port.sleep(float(seconds)):
             raise KeyboardInterrupt

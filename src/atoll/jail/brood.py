@@ -174,13 +174,15 @@ class NurseryWard(StartedWard):
             if ward is not None:
                 ward.ended(pid, status)
 
-    def _on_exit(self) -> None:
-        super()._on_exit()
-        for ward in list(self._wards.values()):
-            ward.nursery_lost()
+    def end_reason(self, otherwise: str = "nursery: it was ended") -> str:
+        """Why no guest can come from here any more."""
+        return self._failure or otherwise
 
     def _release(self) -> None:
+        """Also if it never came to be: who waits for it must not wait for ever."""
         super()._release()
+        for ward in list(self._wards.values()):
+            ward.nursery_lost()
         self._unwatch(self._control.fileno())
         self._control.close()
         self._lose_zygote()
@@ -226,8 +228,8 @@ class HatchedWard(Ward):
         self._watch(self.lease.fileno(), self._on_command)
         try:
             self.number = self._nursery.admit(self)
-        except OSError as exc:
-            self.nursery_lost(f"nursery: {exc.strerror}")
+        except OSError:
+            self.nursery_lost()
 
     def hatch_request(self) -> dict[str, Any]:
         """What the zygote is asked."""
@@ -268,10 +270,10 @@ class HatchedWard(Ward):
         self.fail("zygote: it was ended while it forked this guest")
         self.kill()
 
-    def nursery_lost(self, reason: str = "nursery: it was ended") -> None:
+    def nursery_lost(self) -> None:
         """All is gone with it."""
         if self._guest_fd is None:
-            self.fail(reason)
+            self.fail(self._nursery.end_reason())
         self._reaped = True
 
     def guest_pid(self) -> int:
@@ -318,7 +320,7 @@ class HatchedWard(Ward):
         while self._hear_more():
             pass  # its last words may still be there
         if self._guest_fd is None and not self._killed:
-            self.fail("shell: it was ended")
+            self.fail(self._nursery.end_reason("shell: it was ended"))
         self._reaped = True
 
     def _signal_guest(self) -> None:

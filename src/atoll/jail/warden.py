@@ -178,7 +178,10 @@ class Warden:
     def _admit_hatch(self, spec: HatchSpec, lease: socket.socket, guest_fds: list[int]) -> None:
         home = self._nurseries.get(spec.nursery)
         if home is None:
-            raise LookupError(f"no nursery {spec.nursery}")
+            with lease:
+                reason = "nursery: it has ended"
+                lease.send(json.dumps({"event": "failed", "reason": reason}).encode())
+            return
         with contextlib.ExitStack() as undo:
             if group := self._new_group(spec.limits, JUST_THE_GUEST):
                 undo.callback(group.remove)

@@ -123,14 +123,22 @@ def _hash_of(binary: Path) -> str:
 
 def _read(folder: Path) -> Built | None:
     try:
-        info = folder.stat()
         facts = json.loads((folder / FACTS).read_text(encoding="ascii"))
+        built = Built(folder, tuple(facts["python"]), facts["cells"] and tuple(facts["cells"]))
+        for path in (folder.parent, folder, folder / IMAGE, folder / FACTS):
+            _check_owner(path)
     except FileNotFoundError:
         return None
+    except (ValueError, LookupError, TypeError, OSError) as exc:
+        raise SandboxStartError("cache", f"{folder} is of no use ({exc}): remove it") from None
+    return built
+
+
+def _check_owner(path: Path) -> None:
+    info = path.stat()
     if info.st_uid not in (os.geteuid(), 0) or info.st_mode & 0o022:
-        reason = f"{folder} can be written by others: remove it, or set ATOLL_CACHE"
+        reason = f"{path} can be written by others: remove it, or set ATOLL_CACHE"
         raise SandboxStartError("cache", reason)
-    return Built(folder, tuple(facts["python"]), facts["cells"] and tuple(facts["cells"]))
 
 
 @contextlib.contextmanager
@@ -146,7 +154,10 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _make(folder: Path, binary: Path | None, progress: Progress) -> None:
     """Everything, beside its place; then into it at once."""
-    with tempfile.TemporaryDirectory(prefix="making-", dir=folder.parent) as work:
+    prefix = f"making-{folder.name}-"
+    for left in folder.parent.glob(f"{prefix}*"):  # of one that was killed: we hold the lock
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as work:
         made = Path(work) / "made"
         made.mkdir(mode=0o755)
         if binary is None:
@@ -158,6 +169,11 @@ def _make(folder: Path, binary: Path | None, progress: Progress) -> None:
             _run_part("engine", made / WASM, made / IMAGE)
         with progress.step("trying it", SECONDS["examine"]):
             (made / FACTS).write_text(_run_part("examine", made / IMAGE), encoding="ascii")
+        for file in made.iterdir():
+            file.chmod(0o644)  # guests read it as another user, whatever our umask
+        made.chmod(0o755)
+        if folder.exists():  # without its image
+            shutil.rmtree(folder)
         made.rename(folder)
 
 

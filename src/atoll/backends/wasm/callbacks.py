@@ -78,7 +78,7 @@ class Callbacks:
         poll = select.poll()
         poll.register(self._interrupts.alarm, select.POLLIN)
         with self._interrupts.wait():
-            poll.poll(min(max(seconds, 0.0), LONGEST_SLEEP) * 1000)
+            poll.poll(min(max(0.0, seconds), LONGEST_SLEEP) * 1000)  # in this order NaN is 0
             return self._interrupts.due
 
     def leave(self, code: int) -> None:

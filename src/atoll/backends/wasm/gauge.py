@@ -1,10 +1,13 @@
 """What the worker counts, in memory that host and worker share: fuel, memory, time, how it ended.
 
 The host reads it when a result comes, and when the worker is dead; the guest cannot reach it.
+SECURITY: it is sealed, as a host that reads where a page was cut off is ended by the kernel; and
+a worker that a guest has broken out into may write anything there.
 """
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import struct
@@ -12,6 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 _LAYOUT = struct.Struct("<QQdQ")
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Ending(IntEnum):
@@ -44,8 +48,9 @@ class Gauge:
     @classmethod
     def create(cls) -> Gauge:
         """A new one, on the host."""
-        fd = os.memfd_create("atoll-gauge", os.MFD_CLOEXEC)
+        fd = os.memfd_create("atoll-gauge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, mmap.PAGESIZE)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         return cls(fd)
 
     def write(self, reading: Reading) -> None:
@@ -55,7 +60,8 @@ class Gauge:
     def read(self) -> Reading:
         """What the last request took, and how the worker ended, if it did."""
         fuel, memory, cpu_ms, ending = _LAYOUT.unpack_from(self._page)
-        return Reading(fuel, memory, cpu_ms, Ending(ending))
+        known = ending in Ending._value2member_map_
+        return Reading(fuel, memory, cpu_ms, Ending(ending) if known else Ending.NONE)
 
     def close(self) -> None:
         """Let go of it."""

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.wasm.gauge import Gauge
 from atoll.backends.wasm.nest import Egg, Nest
 from atoll.backends.wasm.packages import package_folder
-from atoll.errors import ConfigError, SandboxStartError
+from atoll.errors import (
+    BackendUnavailableError,
+    ConfigError,
+    SandboxLostError,
+    SandboxStartError,
+)
 from atoll.jail.spec import GUEST_CODE, WORK_FOLDER, Bind, JailSpec
 from atoll.launch.greeting import greet
 from atoll.launch.hatchery import LOST, nursery_spec
@@ -22,8 +29,10 @@ if TYPE_CHECKING:
     from atoll.backends.wasm.build import Built
     from atoll.config import REPLConfig
     from atoll.context import Context
+    from atoll.errors import SandboxError
     from atoll.jail.spec import Limits
     from atoll.launch.greeting import Launched
+    from atoll.launch.interpreter import Interpreter
     from atoll.policy import ExecutionPolicy
 
 IMAGE = f"{GUEST_CODE}/wasm/python.cwasm"
@@ -38,6 +47,8 @@ CONTEXT_COPIES = 3
 RESERVED = 64 << 30
 """wasmtime sets aside gigabytes of addresses for each memory."""
 WORKER_PROCESSES = 16
+WORKER_FILES = 32
+"""Descriptors of the worker's own, beside those of the guest's files."""
 WORKER_STACK = 64 * MIB
 RETRIES = 3
 TEMPORARY = ["/tmp", "/tmp", True]  # noqa: S108 - the jail's own
@@ -51,6 +62,7 @@ async def launch(
     config: REPLConfig, built: Built, level: Isolation, context: Any, shared: Context | None
 ) -> tuple[Launched, Gauge]:
     """A worker whose guest has said hello, and its gauge."""
+    _check_reach(resolve(None))
     size = shared.size if shared else 0
     warm = level >= Isolation.JAILED and config.workspace is None and not config.policy.mounts
     if not warm:
@@ -59,14 +71,33 @@ async def launch(
     for attempt in range(RETRIES):
         egg = nest.take(_limits(config.policy, size))
         try:
-            return await _greet(egg, config, context, shared)
-        except SandboxStartError as exc:  # nothing of the caller's has run
+            greeted = await _greet(egg, config, context, shared)
+        except (SandboxStartError, SandboxLostError) as exc:  # nothing of the caller's has run
+            nest.forsake(whole=getattr(exc, "step", LOST[0]) in LOST)
             if attempt == RETRIES - 1:
-                raise
-            nest.forsake(whole=exc.step in LOST)
-        finally:
+                raise _advised(exc, built) from None
+        else:
             nest.refill()
+            return greeted
     raise AssertionError("unreachable")
+
+
+@functools.cache
+def _check_reach(python: Interpreter) -> None:
+    """A worker's interpreter has its own folders alone: no PYTHONPATH, no user's packages."""
+    found = importlib.util.find_spec("wasmtime")
+    place = Path(str(found and found.origin)).parent
+    if not any(place.is_relative_to(folder) for folder in (*python.folders, "/usr")):
+        reason = f"wasmtime is in {place.parent}, where a jailed {python.path} cannot find it"
+        raise BackendUnavailableError("wasm", reason, "Install atoll[wasm] into a venv.")
+
+
+def _advised(exc: SandboxError, built: Built) -> SandboxError:
+    """The component may be damaged: then nothing but a new one helps."""
+    if not isinstance(exc, SandboxStartError) or exc.step not in LOST:
+        return exc
+    hint = f"if it stays so, remove {built.folder}, and the next use builds it anew"
+    return SandboxStartError(exc.step, f"{exc.reason}; {hint}")
 
 
 async def _greet(
@@ -105,6 +136,7 @@ def _limits(policy: ExecutionPolicy, context_size: int) -> Limits:
         limits_of(policy, context_size),
         memory=None if linear is None else linear + WORKER_BYTES,
         processes=WORKER_PROCESSES,
+        open_files=policy.max_open_files + WORKER_FILES,
         stack=WORKER_STACK,
         reserved=RESERVED,
     )

@@ -10,12 +10,14 @@ import atexit
 import contextlib
 import os
 import secrets
+import select
 import threading
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.backends.wasm.gauge import Gauge
+from atoll.errors import SandboxError
 from atoll.jail.client import warden
 from atoll.jail.spec import HatchSpec
 from atoll.launch.line import lay
@@ -61,14 +63,14 @@ class Nest:
         with self._lock:
             self._ensure()
             if limits != self._limits:
-                self._drop_parked()
+                self._drop(whole=False)
                 self._limits = limits
             return self._parked.popleft() if self._parked else self._lay(limits)
 
     def refill(self) -> None:
-        """Have some wait, with the limits that were asked for last."""
-        with self._lock:
-            if self._limits is None or self._owner != os.getpid():
+        """Have some wait, with the limits that were asked for last; if not, the next is told."""
+        with self._lock, contextlib.suppress(OSError, SandboxError):
+            if self._nursery is None or self._limits is None or self._owner != os.getpid():
                 return
             while len(self._parked) < PARKED:
                 self._parked.append(self._lay(self._limits))
@@ -76,21 +78,16 @@ class Nest:
     def forsake(self, *, whole: bool) -> None:
         """One that waited was dead: do without the others, and the zygote if it is the whole."""
         with self._lock:
-            self._drop_parked()
-            if whole and self._nursery is not None:
-                self._nursery.close()
-                self._nursery = None
+            self._drop(whole=whole)
 
     def close(self) -> None:
         """End the zygote, and all that wait."""
         self.forsake(whole=True)
 
     def _ensure(self) -> None:
-        if self._owner != os.getpid():  # we are a fork: what the parent has is not ours
-            self._drop_parked()
-            if self._nursery is not None:
-                self._nursery.close()
-            self._nursery = None
+        forked = self._owner != os.getpid()  # what the parent has is not ours
+        if self._nursery is not None and (forked or _hung_up(self._nursery)):
+            self._drop(whole=True)
         if self._nursery is None:
             self._owner, self._name = os.getpid(), secrets.token_hex(8)
             self._nursery = warden.ask(self._make_spec(self._name), [])
@@ -103,7 +100,17 @@ class Nest:
             gauge.close()
             raise
 
-    def _drop_parked(self) -> None:
+    def _drop(self, *, whole: bool) -> None:
         while self._parked:
             with contextlib.suppress(OSError):
                 self._parked.popleft().close()
+        if whole and self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
+
+
+def _hung_up(sock: socket.socket) -> bool:
+    """Whether nobody is at the other end, whatever is still to be read."""
+    poll = select.poll()
+    poll.register(sock, 0)
+    return bool(poll.poll(0))

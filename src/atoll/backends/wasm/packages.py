@@ -39,8 +39,9 @@ def package_folder(built: Built) -> Path:
     """Where the packages for this component's Python are."""
     version = ".".join(map(str, built.python[:2]))
     folder = cache_folder() / "wasm" / f"site-packages-{version}"
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o755)  # guests read it as another user
+    if not folder.is_dir():  # else the cache may be one that we can only read
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)  # guests read it as another user
     return folder
 
 
@@ -87,17 +88,24 @@ def _download(built: Built, names: Sequence[str], target: str) -> None:
 async def _compile(folder: str) -> None:
     from atoll.backends.wasm.sandbox import PythonSandbox  # noqa: PLC0415 - it needs this module
 
-    os.chmod(folder, 0o777)  # noqa: S103 - the guest is another user, and the folder above is ours
-    for root, folders, _files in os.walk(folder):
-        for name in folders:
-            os.chmod(os.path.join(root, name), 0o777)  # noqa: S103
+    _set_modes(folder, 0o777)  # the guest is another user, and the folder above is ours
     mount = Mount(source=Path(folder), target=_PLACE, writable=True)
     policy = ExecutionPolicy(fuel_budget=None, mounts=(mount,))
     async with PythonSandbox(REPLConfig(backend="wasm", policy=policy)) as box:
         await box.initialize()
         result = await box.execute(_COMPILE)
+    _set_modes(folder, 0o755)
     if not result.success:
         raise SandboxError(f"the packages could not be compiled: {result.error}")
+
+
+def _set_modes(folder: str, mode: int) -> None:
+    """Of all folders; whoever may see them may read the files in them, whatever our umask."""
+    for root, _folders, files in os.walk(folder):
+        os.chmod(root, mode)
+        for path in (os.path.join(root, name) for name in files):
+            if not os.path.islink(path):
+                os.chmod(path, 0o644)
 
 
 def _replace(entry: Path, folder: Path) -> None:
@@ -109,5 +117,4 @@ def _replace(entry: Path, folder: Path) -> None:
     target = folder / entry.name
     if target.is_dir():
         shutil.rmtree(target)
-    entry.chmod(0o755 if entry.is_dir() else 0o644)
     entry.replace(target)

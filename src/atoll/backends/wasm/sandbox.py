@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.backends.wasm import advice, build
+from atoll.backends.wasm.gauge import Ending
 from atoll.backends.wasm.launch import launch
 from atoll.backends.wasm.progress import Progress
 from atoll.jail import probe
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
-from atoll.types import Outcome
 
 if TYPE_CHECKING:
     from atoll.availability import Availability
@@ -72,8 +72,9 @@ class PythonSandbox(GuestSandbox):
     def _state_params(self) -> dict[str, Any]:
         return {"max_bytes": self._config.max_state_bytes, "cloudpickle": ""}
 
-    def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
+    def _measured(self, guest: Launched, result: SandboxResult) -> SandboxResult:
         fuel, memory, cpu_ms, ending = self._gauge.read()
-        if result.kind is not Outcome.MEMORY:
-            result = advice.explain(result, ending, fuel, self.policy)
+        if not guest.session.alive and ending is Ending.NONE:  # killed, and not counted to the end
+            return result
+        result = advice.explain(result, ending, fuel, self.policy)
         return replace(result, fuel_consumed=fuel, memory_used_bytes=memory, cpu_ms=cpu_ms)

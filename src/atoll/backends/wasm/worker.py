@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import mmap
 import os
 import sys
 import time
@@ -19,7 +20,6 @@ from atoll.backends.wasm.instance import Instance, Place
 from atoll.backends.wasm.interrupts import Interrupts
 from atoll.backends.wasm.lines import HostGoneError, Lines
 from atoll.backends.wasm.memory import Cells, LinearMemory, UnknownLayoutError
-from atoll.guest import memory as process_memory
 from atoll.guest import rpc
 from atoll.jail.spec import WORK_ALIAS, WORK_FOLDER
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 OUTPUT_FD, GAUGE_FD = 3, 4
 FREE_FUEL = 1 << 60
-"""For the first words: they parse a context, which is the host's to pay for."""
+UNCOUNTED = ("initialize", "save", "restore")
+"""What the host asks for itself: to parse a context, to pack a state. Time alone limits these."""
 OUT_OF_FUEL = "fuel"
 FIRST_HIGH_FD = 16
 
@@ -40,16 +41,17 @@ class Worker:
     def __init__(self, runtime: Runtime, places: Sequence[Place]) -> None:
         requests, answers = _take_channel()
         self._lines, self._gauge = Lines(requests, answers), Gauge(GAUGE_FD)
+        self._budget = self._fuel = FREE_FUEL
         interrupts = Interrupts()
         self._lines.watch(interrupts.alarm)
         self._callbacks = Callbacks(self._lines, interrupts)
         self._instance = Instance(runtime.engine, runtime.component, self._callbacks, places)
         self._callbacks.memory = runtime.memory()
         interrupts.attach(self._callbacks.memory, runtime.cells)
-        self._baseline = process_memory.held()
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._baseline = self._resident()
         self._callbacks.on_leave = self._leave
         self._started = time.process_time()
-        self._budget = self._fuel = FREE_FUEL
         self._instance.handle("", FREE_FUEL)
 
     def serve(self) -> NoReturn:
@@ -67,8 +69,9 @@ class Worker:
     def _handle(self, message: dict[str, Any], line: str) -> None:
         if message["method"] == "initialize":
             self._obey(message["params"])
-        self._fuel = FREE_FUEL if message["method"] == "initialize" else self._budget
+        self._fuel = FREE_FUEL if message["method"] in UNCOUNTED else self._budget
         self._started = time.process_time()
+        self._gauge.write(Reading(0, self._held(), 0.0))  # the last request's are not this one's
         try:
             answer = self._instance.handle(line, self._fuel)
         except HostGoneError:
@@ -87,7 +90,12 @@ class Worker:
 
     def _held(self) -> int:
         """The guest's memory never shrinks, so what it holds now is the most it held."""
-        return max(0, process_memory.held() - self._baseline)
+        return max(0, self._resident() - self._baseline)
+
+    def _resident(self) -> int:
+        """Bytes of its own; by a file that is open, as the guest may leave no room for another."""
+        _, resident, shared, *_ = map(int, os.pread(self._statm, 200, 0).split())
+        return (resident - shared) * mmap.PAGESIZE
 
     def _note(self, ending: Ending) -> None:
         fuel = self._fuel - self._instance.fuel_left()

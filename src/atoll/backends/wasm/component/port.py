@@ -6,6 +6,9 @@ import sys
 
 import wit_world  # type: ignore[import-not-found]
 
+_SAMPLES = {1: "\xe9", 2: "\u0101", 4: "\U00010348"}
+"""A character of each width, none of them ASCII: a text of it is laid out as the context is."""
+
 
 class WasmPort:
     """Hands everything on to the host."""
@@ -42,8 +45,8 @@ class WasmPort:
         due: bool = wit_world.gate(open)
         return due
 
-    def text(self, length: int) -> str | None:
-        """A text of ASCII that the host writes into our memory itself; None if it cannot."""
-        text = "\0" * length
-        at = id(text) + sys.getsizeof(text) - (length + 1)
-        return text if wit_world.fill(at, length) else None
+    def text(self, width: int, length: int, ascii_only: bool) -> str | None:  # noqa: FBT001
+        """A text that the host writes into our memory itself; None if it cannot."""
+        text = ("\0" if ascii_only else _SAMPLES[width]) * length
+        at = id(text) + sys.getsizeof(text) - (length + 1) * width
+        return text if wit_world.fill(at, length * width) else None
