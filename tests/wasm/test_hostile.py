@@ -16,7 +16,7 @@ import pytest
 import atoll
 from atoll import ExecutionPolicy, run_untrusted_python
 from atoll.backends.wasm import build, launch
-from atoll.backends.wasm.gauge import Ending, Gauge
+from atoll.backends.wasm.gauge import Ending, Gauge, Reading
 from atoll.jail.client import warden
 
 FREE = ExecutionPolicy(fuel_budget=None)
@@ -61,8 +61,8 @@ def test_a_gauge_cannot_be_cut_off_under_the_host():
     gauge = Gauge.create()
     with pytest.raises(PermissionError):
         os.ftruncate(gauge.fd, 0)
-    gauge.write(1, 2, 77)
-    assert gauge.read() == (1, 2, Ending.NONE)
+    gauge.write(Reading(1, 2, 0.5, 77))
+    assert gauge.read() == (1, 2, 0.5, Ending.NONE)
     gauge.close()
 
 
@@ -169,15 +169,23 @@ def test_a_damaged_image_is_said_and_leaves_no_process(tmp_path, damage):
     pytest.fail("the warden did not end")
 
 
-def test_a_wasmtime_that_no_jail_would_see_is_said(tmp_path):
+def test_a_wasmtime_that_the_interpreter_does_not_know_is_given_to_the_worker(tmp_path):
     """As with PYTHONPATH, or `pip install --user`: a worker's interpreter knows of neither."""
-    (tmp_path / "wasmtime").symlink_to(Path(__import__("wasmtime").__file__).parent)
+    shutil.copytree(Path(__import__("wasmtime").__file__).parent, tmp_path / "wasmtime")
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
-    code = "import atoll; atoll.run_untrusted_python('1')"
+    code = (
+        "import atoll, wasmtime; print(wasmtime.__file__, atoll.run_untrusted_python('42').value)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=env, check=False
     )
-    assert f"wasmtime is in {tmp_path}, where a jailed" in done.stderr
+    assert done.stdout == f"{tmp_path}/wasmtime/__init__.py 42\n", done.stderr
+
+
+def test_a_context_that_cannot_fit_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(launch, "MOST_CONTEXT", 100_000)
+    with pytest.raises(atoll.ConfigError, match="does not fit into the ring wasm"):
+        run_untrusted_python("1", context="x" * 200_000)
 
 
 @pytest.mark.parametrize("facts", ["", "{", "{}", "[]", '{"python": 3, "cells": null}'])

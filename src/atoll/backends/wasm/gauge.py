@@ -15,6 +15,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 _LAYOUT = struct.Struct("<QQdQ")
+_HELD = struct.Struct("<Q")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -62,6 +63,15 @@ class Gauge:
         fuel, memory, cpu_ms, ending = _LAYOUT.unpack_from(self._page)
         known = ending in Ending._value2member_map_
         return Reading(fuel, memory, cpu_ms, Ending(ending) if known else Ending.NONE)
+
+    def write_held(self, memory: int) -> None:
+        """Note what the guest holds at an interrupt: it may be killed before it can answer."""
+        _HELD.pack_into(self._page, _LAYOUT.size, memory)
+
+    def read_held(self) -> int:
+        """What a guest held that was killed."""
+        held: int = _HELD.unpack_from(self._page, _LAYOUT.size)[0]
+        return held
 
     def close(self) -> None:
         """Let go of it."""

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from atoll.errors import SandboxError
     from atoll.jail.spec import Limits
     from atoll.launch.greeting import Launched
-    from atoll.launch.interpreter import Interpreter
     from atoll.policy import ExecutionPolicy
 
 IMAGE = f"{GUEST_CODE}/wasm/python.cwasm"
 PACKAGES = f"{GUEST_CODE}/wasm/site-packages"
+LIBRARY = f"{GUEST_CODE}/wasm/lib"
 SITE_PACKAGES = f"{WORK_FOLDER}/site-packages"
 ROLE = "atoll.backends.wasm.worker:prepare"
 FROZEN_BYTES = 32 * MIB
@@ -44,6 +44,7 @@ FROZEN_BYTES = 32 * MIB
 WORKER_BYTES = 192 * MIB
 """What the worker itself may take, beside the guest's memory."""
 CONTEXT_COPIES = 3
+MOST_CONTEXT = 2 << 30
 RESERVED = 64 << 30
 """wasmtime sets aside gigabytes of addresses for each memory."""
 WORKER_PROCESSES = 16
@@ -62,8 +63,12 @@ async def launch(
     config: REPLConfig, built: Built, level: Isolation, context: Any, shared: Context | None
 ) -> tuple[Launched, Gauge]:
     """A worker whose guest has said hello, and its gauge."""
-    _check_reach(resolve(None))
     size = shared.size if shared else 0
+    if size > MOST_CONTEXT:
+        text = (
+            f"a context of {size:,} bytes does not fit into the ring wasm, which has 4 GiB for all"
+        )
+        raise ConfigError(f"{text}: use the ring native, which shares it")
     warm = level >= Isolation.JAILED and config.workspace is None and not config.policy.mounts
     if not warm:
         return await _greet(_start(config, built, level, size), config, context, shared)
@@ -80,16 +85,6 @@ async def launch(
             nest.refill()
             return greeted
     raise AssertionError("unreachable")
-
-
-@functools.cache
-def _check_reach(python: Interpreter) -> None:
-    """A worker's interpreter has its own folders alone: no PYTHONPATH, no user's packages."""
-    found = importlib.util.find_spec("wasmtime")
-    place = Path(str(found and found.origin)).parent
-    if not any(place.is_relative_to(folder) for folder in (*python.folders, "/usr")):
-        reason = f"wasmtime is in {place.parent}, where a jailed {python.path} cannot find it"
-        raise BackendUnavailableError("wasm", reason, "Install atoll[wasm] into a venv.")
 
 
 def _advised(exc: SandboxError, built: Built) -> SandboxError:
@@ -156,12 +151,13 @@ def _jail_spec(config: REPLConfig, built: Built, level: Isolation, context_size:
     python, jailed = resolve(None), level >= Isolation.JAILED
     spec = nursery_spec("", python, _binds(built, config.policy))
     image, packages = (IMAGE, PACKAGES) if jailed else (built.image, str(package_folder(built)))
+    library = LIBRARY if jailed else str(_wasmtime().parent)
     places = [[m.target, m.target, m.writable] for m in config.policy.mounts]
     places += [TEMPORARY] if jailed else []
     if not (config.workspace and (config.workspace / "site-packages").is_dir()):
         places.append([packages, SITE_PACKAGES, False])
     root = GUEST_CODE if jailed else spec.binds[0].source.rpartition("/")[0]
-    boot = (_BOOT, root, _settings(image, built, places))
+    boot = (_BOOT, root, _settings(image, library, built, places))
     return JailSpec(
         jailed=jailed,
         argv=(python.path, "-I", "-B", "-X", "utf8", "-c", *boot),
@@ -176,6 +172,7 @@ def _binds(built: Built, policy: ExecutionPolicy | None = None) -> list[Bind]:
     binds = [
         Bind(source=built.image, target=IMAGE),
         Bind(source=str(package_folder(built)), target=PACKAGES),
+        Bind(source=str(_wasmtime()), target=f"{LIBRARY}/wasmtime"),
     ]
     for mount in policy.mounts if policy else ():
         if not mount.source.is_dir():
@@ -187,7 +184,7 @@ def _binds(built: Built, policy: ExecutionPolicy | None = None) -> list[Bind]:
 
 @functools.lru_cache(maxsize=4)
 def _nest(built: Built) -> Nest:
-    settings = _settings(IMAGE, built, [[PACKAGES, SITE_PACKAGES, False], TEMPORARY])
+    settings = _settings(IMAGE, LIBRARY, built, [[PACKAGES, SITE_PACKAGES, False], TEMPORARY])
 
     def make_spec(name: str) -> Any:
         return nursery_spec(name, resolve(None), _binds(built), role=(ROLE, settings))
@@ -195,5 +192,15 @@ def _nest(built: Built) -> Nest:
     return Nest(make_spec)
 
 
-def _settings(image: str, built: Built, places: list[list[Any]]) -> str:
-    return json.dumps({"image": image, "cells": built.cells, "places": places})
+def _settings(image: str, library: str, built: Built, places: list[list[Any]]) -> str:
+    facts = {"image": image, "library": library, "cells": built.cells, "places": places}
+    return json.dumps(facts)
+
+
+def _wasmtime() -> Path:
+    """The package, wherever it is: a worker's interpreter has no PYTHONPATH, no user's folder."""
+    found = importlib.util.find_spec("wasmtime")
+    if found is None or found.origin is None:
+        hint = "Type: pip install 'atoll[wasm]'"
+        raise BackendUnavailableError("wasm", "wasmtime is not installed", hint)
+    return Path(found.origin).resolve().parent

@@ -75,6 +75,6 @@ class PythonSandbox(GuestSandbox):
     def _measured(self, guest: Launched, result: SandboxResult) -> SandboxResult:
         fuel, memory, cpu_ms, ending = self._gauge.read()
         if not guest.session.alive and ending is Ending.NONE:  # killed, and not counted to the end
-            return result
+            return replace(result, memory_used_bytes=self._gauge.read_held())
         result = advice.explain(result, ending, fuel, self.policy)
         return replace(result, fuel_consumed=fuel, memory_used_bytes=memory, cpu_ms=cpu_ms)

@@ -51,6 +51,7 @@ class Worker:
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self._baseline = self._resident()
         self._callbacks.on_leave = self._leave
+        interrupts.on_signal = lambda: self._gauge.write_held(self._held())
         self._started = time.process_time()
         self._instance.handle("", FREE_FUEL)
 
@@ -163,6 +164,7 @@ def _open_files(path: str) -> list[int]:
 def runtime_of(settings: str) -> Runtime:
     """What the settings say of the component."""
     given = json.loads(settings)
+    sys.path.append(given["library"])
     return Runtime(given["image"], Cells(*given["cells"]) if given["cells"] else None)
 
 
