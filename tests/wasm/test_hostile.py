@@ -125,16 +125,20 @@ def test_what_cannot_be_parked_does_not_cost_what_was_launched(monkeypatch):
     nest = launch._nest(build.find())
     run_untrusted_python("1")
     nest.forsake(whole=False)
-    lay, laid = nest._lay, []
+    refill, tried = nest.refill, []
 
-    def lay_once(limits):
-        if laid:
-            raise OSError(24, "Too many open files")
-        laid.append(lay(limits))
-        return laid[0]
+    def lay_none(limits):
+        tried.append(limits)
+        raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(nest, "_lay", lay_once)
+    def refill_without_descriptors():
+        with monkeypatch.context() as patch:
+            patch.setattr(nest, "_lay", lay_none)
+            refill()
+
+    monkeypatch.setattr(nest, "refill", refill_without_descriptors)
     assert run_untrusted_python("6 * 7").value == 42
+    assert tried
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut off", "unreadable"])
