@@ -198,7 +198,7 @@ class PortStream:
 def _sleeper(port: Port) -> Any:
     def sleep(seconds: float) -> None:
         """Delay execution for a given number of seconds."""
-        if seconds < 0:
+        if not seconds >= 0:  # nor if it is no number
             raise ValueError("sleep length must be non-negative")
         if port.sleep(float(seconds)):
             raise KeyboardInterrupt

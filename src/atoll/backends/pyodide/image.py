@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 SCRIPTS = str(Path(__file__).resolve().parent / "js")
 BUILD_SECONDS = 120
+UNUSED_SECONDS = 7 * 86_400
 _WARM_UP = f"""
 import ast, base64, collections, contextlib, copy, dataclasses, datetime, decimal, enum, functools
 import hashlib, inspect, io, itertools, json, linecache, math, operator, os, pickle, random, re
@@ -40,6 +43,8 @@ def find(pyodide: Distribution, runner: Deno) -> Path:
         with distribution.locked("image"):
             if not path.exists():
                 _build(pyodide, runner, path)
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(path)  # it is in use
     return path
 
 
@@ -50,9 +55,15 @@ def _build(pyodide: Distribution, runner: Deno, path: Path) -> None:
         _run(pyodide, runner, scratch, target)
         distribution.readable(Path(target))
         os.replace(target, path)
-    for old in path.parent.glob(f"image-{pyodide.key}-*"):
-        if old != path:
-            old.unlink(missing_ok=True)
+    _forget_old(path.parent)
+
+
+def _forget_old(folder: Path) -> None:
+    """Not those of another Atoll or Deno on this host: they would build in turns for ever."""
+    for old in folder.glob("image-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - old.stat().st_mtime > UNUSED_SECONDS:
+                old.unlink()
 
 
 def _run(pyodide: Distribution, runner: Deno, scratch: str, target: str) -> None:

@@ -48,6 +48,12 @@ class Parts:
     """None: Python starts as it does from nothing, which takes seconds."""
     wheels: tuple[Path, ...]
 
+    @property
+    def gone(self) -> bool:
+        """Whether somebody has cleared the cache since, or installed another wheel."""
+        kept = (self.pyodide.folder, *self.wheels, *([self.image] if self.image else []))
+        return not all(path.exists() for path in kept)
+
 
 def make_spec(config: REPLConfig, parts: Parts, level: Isolation, context_bytes: int) -> JailSpec:
     """What the warden is asked for."""
