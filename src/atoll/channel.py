@@ -264,7 +264,7 @@ class HostChannel:
 def _output(params: Mapping[str, Any]) -> tuple[int, bytes]:
     try:
         return int(params["stream"]), params["text"].encode("latin-1")
-    except (LookupError, TypeError, ValueError, AttributeError):
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise rpc.ProtocolError("output of no known shape") from None
 
 

@@ -134,6 +134,10 @@ LIES = {
         "post({ type: 'output', stream: 1, text: 'x'.repeat(9 << 20) })",
         "output that is no text",
     ),
+    "an end that is no text": (
+        "let all = []; for (let n = 0; n < 40; n++) all = [all, all]; post({ type: 'end', why: all })",
+        "an end of no known shape",
+    ),
     "half a byte": ("post({ type: 'take', size: 0.5 })", "bytes asked for by no number"),
 }
 
@@ -147,7 +151,7 @@ def test_a_worker_that_lies_is_the_end(drive, body, why):
 
 
 def test_what_is_said_before_anybody_asked_is_the_end(drive):
-    worker = lying("") + f"post({{ type: 'ready' }}); post({{ type: 'answer', line: '{ANSWER}' }});"
+    worker = lying("") + f"post({{ type: 'answer', line: '{ANSWER}' }});"
     _, code, words = drive(worker).talk(REQUEST)
     assert (code, words.strip()) == (134, "an answer that nobody waits for")
 
@@ -185,7 +189,8 @@ ATTEMPTS = {
     "node's files": "(await import('node:fs')).readFileSync('/etc/passwd')",
     "a builtin module": "process.getBuiltinModule('fs').readFileSync('/etc/passwd')",
     "node's programs": "(await import('node:child_process')).execSync('id')",
-    "a file as a module": "await import('file:///etc/passwd')",
+    "a file as a module": "await import('file://@@OUTSIDE@@/module.mjs')",
+    "a file as text": "await import('file://@@OUTSIDE@@/text.json', { with: { type: 'json' } })",
     "a remote module": "await import('http://127.0.0.1:22/x.js')",
     "an npm package": "await import('npm:left-pad')",
     "more permission": "if ((await Deno.permissions.request({ name: 'read' })).state !== 'granted') throw new Error('denied')",
@@ -204,7 +209,10 @@ ATTEMPTS = {
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
-def test_a_worker_may_do_nothing_even_with_all_of_javascript(drive, attempt):
+def test_a_worker_may_do_nothing_even_with_all_of_javascript(drive, tmp_path, attempt):
+    for name, text in (("module.mjs", "export const x = 1;"), ("text.json", "{}")):
+        (tmp_path / name).write_text(text)
+    attempt = attempt.replace("@@OUTSIDE@@", str(tmp_path))
     body = (
         f"(async () => {{ try {{ {attempt}; return 'DONE'; }} catch (error) {{ return 'no'; }} }})()"
         ".then((said) => post({ type: 'answer', line:"

@@ -74,17 +74,34 @@ def test_a_value_in_javascript_is_no_way_to_run_code_there(box, path):
     ), result.error
 
 
-def test_the_ports_functions_have_no_constructor(box):
+SEARCH = """
+import gc, sys
+from pyodide.ffi import JsProxy
+seen, found, left = set(), [], [*gc.get_objects(), *sys.modules.values()]
+while left:
+    one = left.pop()
+    if id(one) not in seen:
+        seen.add(id(one))
+        found += [one] if isinstance(one, JsProxy) else []
+        left += gc.get_referents(one)
+[sorted(proxy.object_keys()) for proxy in found]
+"""
+
+
+def test_nothing_of_javascript_is_left_but_the_port(box):
+    """However deep one looks. Its functions have no constructor, so they lead nowhere."""
+    result = box.execute(SEARCH)
+    assert result.value == [["call", "emit", "put", "sleep", "take", "text"]], result.error
+    closed = box.execute("[hasattr(f, 'constructor') for f in (*found, *found[0].object_values())]")
+    assert closed.value == [False] * 7
+
+
+def test_what_pyodide_registers_modules_with_has_forgotten_its_own(box):
     result = box.execute(
-        "import gc\n"
-        "from pyodide.ffi import JsProxy\n"
-        "seen = [o for o in gc.get_objects() if hasattr(o, '__dict__')]\n"
-        "found = [v for o in seen for v in vars(o).values() if isinstance(v, JsProxy)]\n"
-        "[hasattr(f, 'constructor') for p in found for f in (p, p.call, p.emit, p.take, p.put, p.sleep)]"
+        "from pyodide.ffi import register_js_module\n"
+        "register_js_module.__self__.jsproxies['pyodide_js']._module"
     )
-    assert result.success, result.error
-    assert result.value
-    assert not any(result.value)
+    assert result.error_type == "KeyError"
 
 
 NATIVE = {
@@ -103,6 +120,37 @@ NATIVE = {
 def test_nothing_of_the_host_is_there(box, code):
     result = box.execute(code)
     assert not result.success
+
+
+@pytest.mark.parametrize("code", ["import os; os.abort()", "import ctypes; ctypes.string_at(-99)"])
+def test_a_trap_is_a_crash_and_the_next_cell_works(code):
+    with atoll.create_sandbox(backend="pyodide") as box:
+        result = box.execute(code)
+        assert (result.kind, result.exit_code, result.state_lost) == ("crashed", 134, True)
+        assert box.execute("6 * 7").value == 42
+
+
+FILES = {
+    "outside of the usual folders": "f = open('/outside', 'wb', buffering=0)",
+    "without a name": "f = open('/tmp/x', 'wb', buffering=0); os.unlink('/tmp/x'); kept.append(f)",
+    "beside the library": "f = open('/lib/x', 'wb', buffering=0)",
+}
+
+
+@pytest.mark.parametrize("place", FILES.values(), ids=FILES)
+def test_every_file_counts_wherever_it_is(place):
+    policy = atoll.ExecutionPolicy(disk_bytes=8 << 20)
+    code = (
+        "import errno, os\nkept, written, error = [], 0, None\n"
+        "try:\n"
+        f"  for n in range(4):\n    {place}\n"
+        "    for _ in range(6): written += f.write(bytes(1 << 20))\n"
+        "    for _ in range(6 * (not kept)): written += f.write(bytes(1 << 20))\n"
+        "except OSError as exc: error = exc.errno == errno.ENOSPC\n"
+        "error, written >> 20"
+    )
+    with atoll.create_sandbox(backend="pyodide", policy=policy) as box:
+        assert box.execute(code).value == (True, 8)
 
 
 def test_running_a_script_through_c_ends_the_guest_and_nothing_else():

@@ -160,3 +160,20 @@ def test_what_is_no_url_is_refused(bad):
 def test_another_scheme_is_refused():
     with pytest.raises(atoll.BackendUnavailableError, match="ftp: is nothing"):
         index.find("ftp://127.0.0.1/")
+
+
+def test_a_hostile_pyodide_is_imaged_in_a_jail_without_any_permission(package, tmp_path):
+    """It is run to be imaged before any guest is: there, too, it must find nothing of the host."""
+    tmp_path.chmod(0o755)
+    for name in distribution.FILES:
+        (tmp_path / name).write_bytes((package / name).read_bytes())
+    own = [f"file://{tmp_path}/pyodide.mjs", "file:///opt/atoll/pyodide/pyodide.mjs"]
+    (tmp_path / "pyodide.mjs").write_text(
+        f"const seen = {own}.map((url) => fetch(url).then((one) => one.status, (no) => no.name));\n"
+        "const said = await Promise.all(seen);\n"
+        "export function loadPyodide() { throw new Error(`seen ${said}`); }\n"
+    )
+    with pytest.raises(atoll.BackendUnavailableError) as caught:
+        atoll.create_sandbox(backend="pyodide", index_url=str(tmp_path))
+    assert "seen NotCapable,NotCapable" in str(caught.value)
+    assert "file:///opt/atoll/js/python.mjs" in str(caught.value)

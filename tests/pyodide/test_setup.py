@@ -84,6 +84,33 @@ def test_the_cache_of_another_user_is_not_trusted(tmp_path, monkeypatch):
         distribution.private_folder()
 
 
+def test_a_cache_that_cannot_be_is_a_reason_and_no_traceback(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "file"))
+    found = availability()
+    assert not found.usable
+    assert "there is no place for Pyodide" in found.reason
+    assert found.hint == "Set ATOLL_CACHE to a folder of yours."
+
+
+def test_who_keeps_the_package_second_finds_the_first_ones(tmp_path, monkeypatch):
+    source = distribution.setup().folder
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path))
+    first = distribution.keep(source, "same", distribution.check)
+    assert distribution.keep(source, "same", distribution.check) == first
+    assert [path.name for path in distribution.private_folder().iterdir()] == ["same"]
+
+
+def test_images_of_others_stay_unless_nobody_has_used_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path))
+    used, unused = (distribution.private_folder() / f"image-1-{name}" for name in ("a", "b"))
+    for path in (used, unused):
+        path.write_text("")
+    os.utime(unused, (1, 1))
+    image._forget_old(distribution.private_folder())
+    assert (used.exists(), unused.exists()) == (True, False)
+
+
 def test_two_processes_build_the_image_once(tmp_path, monkeypatch):
     pyodide = distribution.setup()
     code = (
@@ -131,6 +158,16 @@ def own_cache(tmp_path, monkeypatch):
     folder = distribution.setup().folder
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
     distribution.keep(folder, distribution.VERSION, distribution.check)
+
+
+def test_a_guest_is_replaced_though_the_image_has_gone(own_cache):
+    with atoll.create_sandbox(backend="pyodide") as box:
+        for found in distribution.private_folder().glob("image-*"):
+            if found.is_file() and found.suffix != ".lock":
+                found.unlink()
+        for _ in range(3):  # the spare is still of the old one
+            assert box.execute("import os; os._exit(1)").state_lost
+        assert box.execute("6 * 7").value == 42
 
 
 def test_a_wheel_from_pypi_is_imported_by_guests(own_cache):

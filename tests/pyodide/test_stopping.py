@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
+import importlib
 import threading
 
 import pytest
@@ -12,6 +14,8 @@ import atoll
 from atoll.backends.pyodide import DirectPyodideSandbox, PyodideSandbox
 from atoll.backends.pyodide.spare import spare
 from atoll.jail import probe
+
+spares = importlib.import_module("atoll.backends.pyodide.spare")
 
 
 @pytest.fixture
@@ -88,6 +92,22 @@ def test_another_kind_leaves_the_spare_until_it_is_asked_for_again(box):
         assert (spare._waiting[0] == kind) is expected
     spare.close()
     assert spare.count == 0
+
+
+def test_no_room_for_a_spare_is_no_reason_to_fail(box, monkeypatch):
+    spare.close()
+    start, started = spares.start, []
+
+    def start_one(spec):
+        if started:
+            raise OSError(errno.EMFILE, "too many open files")
+        started.append(start(spec))
+        return started[0]
+
+    monkeypatch.setattr(spares, "start", start_one)
+    with atoll.create_sandbox(backend="pyodide") as other:
+        assert other.execute("1").value == 1
+        assert spare.count == 0
 
 
 @pytest.fixture

@@ -9,10 +9,12 @@ import platform
 import shutil
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 from atoll.errors import BackendUnavailableError
 
 BACKEND = "pyodide"
+SCRIPTS = str(Path(__file__).resolve().parent / "js")
 _TIMEOUT_SECONDS = 30
 _ALONE = (
     "--no-prompt",
@@ -43,13 +45,11 @@ def find() -> Deno:
     return Deno(path, _version(path, os.stat(path).st_mtime_ns))
 
 
-def arguments(
-    script: str, *, reads: list[str], v8: list[str], more: tuple[str, ...] = ()
-) -> list[str]:
+def arguments(script: str, *, reads: list[str], v8: list[str]) -> list[str]:
     """What to call Deno with so that it runs `script` and may do no more than read those paths."""
     flags = ["--disallow-code-generation-from-strings", *v8]
     allowed = f"--allow-read={','.join(reads)}"
-    return ["run", *_ALONE, allowed, *more, f"--v8-flags={','.join(flags)}", script]
+    return ["run", *_ALONE, allowed, f"--v8-flags={','.join(flags)}", script]
 
 
 def _of_wheel() -> str | None:

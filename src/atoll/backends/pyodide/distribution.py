@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -32,6 +33,7 @@ FILES = {
 }
 """What has to be there, and the SHA-256 of each in this version."""
 FETCH_SECONDS = 300
+_ANOTHER_CACHE = "Set ATOLL_CACHE to a folder of yours."
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,18 @@ class Distribution:
 def private_folder() -> Path:
     """Where all of this ring is kept; nobody else may look or write there."""
     folder = cache_folder() / "pyodide"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    facts = folder.stat()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = folder.stat()
+    except OSError as exc:
+        raise BackendUnavailableError(
+            deno.BACKEND, f"there is no place for Pyodide: {exc}", _ANOTHER_CACHE
+        ) from None
     if facts.st_uid != os.geteuid():
         raise BackendUnavailableError(
             deno.BACKEND,
             f"{folder} belongs to somebody else",
-            "Set ATOLL_CACHE to a folder of yours.",
+            _ANOTHER_CACHE,
         )
     if facts.st_mode & 0o077:
         folder.chmod(0o700)
@@ -87,11 +94,19 @@ def keep(source: Path, name: str, check: Callable[[Path], None]) -> Path:
         check(fresh)
         for path in (fresh, *(fresh / file for file in FILES)):
             readable(path)
-        with contextlib.suppress(FileExistsError):  # somebody else was as fast
-            fresh.rename(target)
+        _rename_unless_there(fresh, target)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return target
+
+
+def _rename_unless_there(fresh: Path, target: Path) -> None:
+    """Somebody else may have been as fast, under another lock."""
+    try:
+        fresh.rename(target)
+    except OSError as exc:
+        if exc.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
 
 
 def check(folder: Path) -> None:

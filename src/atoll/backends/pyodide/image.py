@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
-import json
 import os
-import subprocess
+import selectors
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.backends.pyodide import deno, distribution
+from atoll.backends.pyodide.deno import SCRIPTS
+from atoll.backends.pyodide.launch import Parts, image_spec
+from atoll.backends.pyodide.spare import start
 from atoll.errors import BackendUnavailableError
+from atoll.jail import probe
 from atoll.jail.spec import GUEST_CODE
 from atoll.launch.interpreter import GUEST_FOLDER
+from atoll.policy import Isolation
 
 if TYPE_CHECKING:
     from atoll.backends.pyodide.deno import Deno
     from atoll.backends.pyodide.distribution import Distribution
+    from atoll.backends.pyodide.spare import Started
 
-SCRIPTS = str(Path(__file__).resolve().parent / "js")
 BUILD_SECONDS = 120
+MAX_BYTES = 256 << 20
+CHUNK = 1 << 20
+UNUSED_SECONDS = 7 * 86_400
 _WARM_UP = f"""
 import ast, base64, collections, contextlib, copy, dataclasses, datetime, decimal, enum, functools
 import hashlib, inspect, io, itertools, json, linecache, math, operator, os, pickle, random, re
@@ -40,50 +50,60 @@ def find(pyodide: Distribution, runner: Deno) -> Path:
         with distribution.locked("image"):
             if not path.exists():
                 _build(pyodide, runner, path)
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(path)  # it is in use
     return path
 
 
 def _build(pyodide: Distribution, runner: Deno, path: Path) -> None:
     distribution.tell("building Pyodide's memory image, once ...")
+    made = _make(Parts(runner, pyodide, None, ()))
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as scratch:
-        target = f"{scratch}/image"
-        _run(pyodide, runner, scratch, target)
-        distribution.readable(Path(target))
-        os.replace(target, path)
-    for old in path.parent.glob(f"image-{pyodide.key}-*"):
-        if old != path:
-            old.unlink(missing_ok=True)
+        target = Path(scratch) / "image"
+        target.write_bytes(made)
+        distribution.readable(target)
+        target.replace(path)
+    _forget_old(path.parent)
 
 
-def _run(pyodide: Distribution, runner: Deno, scratch: str, target: str) -> None:
-    settings = {
-        "pyodide": str(pyodide.folder),
-        "snapshot": None,
-        "folders": [{"source": GUEST_FOLDER, "target": f"{GUEST_CODE}/guest"}],
-        "wheels": [],
-        "target": target,
-        "warmUp": _WARM_UP,
-    }
-    arguments = deno.arguments(
-        f"{SCRIPTS}/snapshot.mjs",
-        reads=[str(pyodide.folder), GUEST_FOLDER, SCRIPTS],
-        v8=[],
-        more=(f"--allow-write={target}",),
-    )
+def _forget_old(folder: Path) -> None:
+    """Not those of another Atoll or Deno on this host: they would build in turns for ever."""
+    for old in folder.glob("image-*"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - old.stat().st_mtime > UNUSED_SECONDS:
+                old.unlink()
+
+
+def _make(parts: Parts) -> bytes:
+    """Have it made where guests run. SECURITY: with `index_url` what runs there is anybody's."""
+    host = asyncio.run(probe.host())
+    if host.level < Isolation.CONFINED:
+        raise _not_built(host.failure)
+    process = start(image_spec(parts, host.level, _WARM_UP))
     try:
-        subprocess.run(
-            [runner.path, *arguments, json.dumps(settings)],
-            cwd=scratch,
-            env={"DENO_DIR": scratch, "NO_COLOR": "1"},
-            check=True,
-            capture_output=True,
-            timeout=BUILD_SECONDS,
-        )
-    except subprocess.CalledProcessError as exc:
-        words = exc.stderr.decode(errors="replace").strip()[-1000:]
-        raise _not_built(words) from None
-    except (OSError, subprocess.SubprocessError) as exc:
-        raise _not_built(str(exc)) from None
+        said, words = _hear(process)
+    finally:
+        process.close()
+    size, _, made = said.partition(b"\n")
+    if not made or size != b"%d" % len(made):
+        raise _not_built(words.decode(errors="replace").strip()[-1000:] or "it ended at once")
+    return made
+
+
+def _hear(process: Started) -> tuple[bytes, bytes]:
+    """What it writes to stdout and to stderr until it ends, or takes too long or says too much."""
+    heard = {fd: bytearray() for fd in (process.answers, *process.output)}
+    deadline = time.monotonic() + BUILD_SECONDS
+    with selectors.DefaultSelector() as selector:
+        for fd in heard:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                data = os.read(key.fd, CHUNK)
+                heard[key.fd] += data
+                if not data or len(heard[key.fd]) > MAX_BYTES:
+                    selector.unregister(key.fd)
+    return bytes(heard[process.answers]), bytes(heard[process.output[1]])
 
 
 def _guest_digest() -> str:

@@ -108,4 +108,4 @@ def _digest(folder: Path) -> str:
 
 
 def _anything(_folder: Path) -> None:
-    """Whoever names a URL has chosen what is there; it runs without any permission."""
+    """Whoever names a URL has chosen what is there; it runs in a jail, without any permission."""

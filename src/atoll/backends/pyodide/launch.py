@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.pyodide import deno
-from atoll.backends.pyodide.image import SCRIPTS
+from atoll.backends.pyodide.deno import SCRIPTS
 from atoll.jail.spec import GUEST_CODE, Bind, JailSpec, Limits
 from atoll.launch import library
 from atoll.launch.interpreter import GUEST_FOLDER
-from atoll.policy import MIB, Isolation
+from atoll.policy import MIB, ExecutionPolicy, Isolation
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from atoll.backends.pyodide.deno import Deno
     from atoll.backends.pyodide.distribution import Distribution
     from atoll.config import REPLConfig
-    from atoll.policy import ExecutionPolicy
 
 PAGE = 1 << 16
 MOST_PAGES = 65_536
@@ -48,29 +49,52 @@ class Parts:
     """None: Python starts as it does from nothing, which takes seconds."""
     wheels: tuple[Path, ...]
 
+    @property
+    def gone(self) -> bool:
+        """Whether somebody has cleared the cache since, or installed another wheel."""
+        kept = (self.pyodide.folder, *self.wheels, *([self.image] if self.image else []))
+        return not all(path.exists() for path in kept)
+
 
 def make_spec(config: REPLConfig, parts: Parts, level: Isolation, context_bytes: int) -> JailSpec:
-    """What the warden is asked for."""
+    """What the warden is asked for, to have a guest."""
+    pages = _pages(config.policy.memory_bytes, context_bytes)
+    flags = [f"--wasm-max-mem-pages={pages}", f"--stack-size={STACK_KIB}"]
+    limits = _limits(config.policy, context_bytes)
+    settings = functools.partial(_settings, config)
+    return _spec(parts, level, limits, "driver.mjs", settings, *flags)
+
+
+def image_spec(parts: Parts, level: Isolation, warm_up: str) -> JailSpec:
+    """The same, to have a memory image: whoever names a URL may not have looked what is there."""
+    limits = _limits(ExecutionPolicy(), 0)
+    return _spec(
+        parts, level, limits, "snapshot.mjs", lambda seen: {**_assets(seen), "warmUp": warm_up}
+    )
+
+
+def _spec(
+    parts: Parts,
+    level: Isolation,
+    limits: Limits,
+    script: str,
+    settings: Callable[[dict[str, str]], dict[str, Any]],
+    *flags: str,
+) -> JailSpec:
     jailed = level >= Isolation.JAILED
     places = _places(parts)
     seen = {name: f"{GUEST_CODE}/{name}" if jailed else source for name, source in places.items()}
-    pages = _pages(config.policy.memory_bytes, context_bytes)
-    flags = [f"--wasm-max-mem-pages={pages}", f"--stack-size={STACK_KIB}"]
-    arguments = deno.arguments(
-        f"{seen['js']}/driver.mjs",
-        reads=[path for name, path in seen.items() if name != "bin/deno"],
-        v8=flags,
-    )
-    settings = _settings(config, seen)
+    reads = [path for name, path in seen.items() if name != "bin/deno"]
+    arguments = deno.arguments(f"{seen['js']}/{script}", reads=reads, v8=[*flags])
     return JailSpec(
         jailed=jailed,
-        argv=(seen["bin/deno"], *arguments, json.dumps(settings)),
+        argv=(seen["bin/deno"], *arguments, json.dumps(settings(seen))),
         env={"DENO_DIR": ".deno", "NO_COLOR": "1"},
         binds=tuple(
             Bind(source=source, target=f"{GUEST_CODE}/{name}") for name, source in places.items()
         ),
         workspace=None,
-        limits=_limits(config.policy, context_bytes),
+        limits=limits,
     )
 
 
@@ -92,7 +116,19 @@ def _places(parts: Parts) -> dict[str, str]:
 def _settings(config: REPLConfig, seen: dict[str, str]) -> dict[str, Any]:
     policy = config.policy
     return {
+        **_assets(seen),
         "useWorker": config.use_worker,
+        "limits": {
+            "disk": policy.disk_bytes,
+            "fileSize": policy.file_size_bytes,
+            "openFiles": policy.max_open_files,
+        },
+    }
+
+
+def _assets(seen: dict[str, str]) -> dict[str, Any]:
+    """What is read before anything runs; see js/assets.mjs."""
+    return {
         "pyodide": seen["pyodide"],
         "snapshot": seen.get("image"),
         "folders": [
@@ -101,11 +137,6 @@ def _settings(config: REPLConfig, seen: dict[str, str]) -> dict[str, Any]:
             if name in seen
         ],
         "wheels": [path for name, path in seen.items() if name.startswith("wheels/")],
-        "limits": {
-            "disk": policy.disk_bytes,
-            "fileSize": policy.file_size_bytes,
-            "openFiles": policy.max_open_files,
-        },
     }
 
 

@@ -6,7 +6,9 @@ Deno cannot be handed descriptors, so what other guests are given as one is read
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
+import signal
 import stat
 from typing import TYPE_CHECKING
 
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atoll.channel import HostChannel
+    from atoll.types import EndReport
 
 CHUNK = 1 << 18
+ABORTED = 128 + signal.SIGABRT
+"""What the driver exits with when the guest has not ended itself but is broken; see driver.mjs."""
 
 
 class DenoLease(Lease):
@@ -61,6 +66,12 @@ class DenoLease(Lease):
         for pump in self._pumps:
             pump.cancel()
         await super().close()
+
+    def _finish(self, report: EndReport) -> None:
+        """A trap of WebAssembly and the like is a crash, though Deno has outlived it."""
+        if report.exit == ABORTED:
+            report = dataclasses.replace(report, exit=None, signal=signal.SIGABRT)
+        super()._finish(report)
 
     def _start(self, fd: int) -> None:
         regular = stat.S_ISREG(os.fstat(fd).st_mode)

@@ -79,6 +79,8 @@ class PyodideSandbox(GuestSandbox):
             raise UnsupportedError(self.backend, Capability.INTERPRETER)
 
     async def _launch(self) -> Launched:
+        if self._parts.gone:
+            self._parts = await asyncio.to_thread(_find_parts, self._config)
         size = self._shared.size - self._shared.width if self._shared else 0
         spec = make_spec(self._config, self._parts, self._walls, size)
         try:

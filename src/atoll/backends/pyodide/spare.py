@@ -6,6 +6,7 @@ It belongs to no event loop until it is taken, and ends with the warden, so with
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import select
 import threading
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from atoll.backends.pyodide.lease import DenoLease
 from atoll.channel import HostChannel
+from atoll.errors import SandboxStartError
 from atoll.jail.client import warden
 from atoll.launch.line import Line, pipes
 
@@ -86,9 +88,7 @@ class Spare:
             self._forget_parents()
             found = self._matching(spec) or start(spec)
             if self._waiting is None:
-                self._waiting = spec, start(spec)
-                atexit.unregister(self.close)
-                atexit.register(self.close)
+                self._start_next(spec)
         return found
 
     def close(self) -> None:
@@ -97,6 +97,13 @@ class Spare:
             waiting, self._waiting = self._waiting, None
             if waiting is not None and self._owner == os.getpid():
                 waiting[1].close()
+
+    def _start_next(self, spec: JailSpec) -> None:
+        """It is for later: a host that has no room for it now shall have the one asked for."""
+        with contextlib.suppress(OSError, SandboxStartError):
+            self._waiting = spec, start(spec)
+            atexit.unregister(self.close)
+            atexit.register(self.close)
 
     def _matching(self, spec: JailSpec) -> Started | None:
         if self._waiting is None:

@@ -104,10 +104,15 @@ export class Minder {
       case "answer":
         return this.#onAnswer(message.line, message.memory);
       case "end":
-        return this.#end(Number(message.code) | 0, String(message.why).slice(0, 2000));
+        return this.#onEnd(message.code, message.why);
       default:
         violation("a message of no known kind");
     }
+  }
+
+  #onEnd(code, why) {
+    if (!Number.isInteger(code) || typeof why !== "string") violation("an end of no known shape");
+    this.#end(code, why.slice(0, 2000));
   }
 
   #onReady() {

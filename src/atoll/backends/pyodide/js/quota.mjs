@@ -2,19 +2,19 @@
 // The walls behind it are the memory limits of the process: this makes errors of them in time.
 
 const ENOSPC = 51, EFBIG = 22; // Emscripten's own numbers
-const FOLDERS = ["/app", "/tmp", "/dev/shm", "/home/guest"];
 
 export function limitFiles(FS, { disk, fileSize, openFiles }) {
   const { stream, node } = FS.filesystems.MEMFS.ops_table.file;
   const { write } = stream, { setattr } = node;
-  let used = count(FS);
+  const given = count(FS); // Python's own files
+  let used = 0;
 
   function grow(one, size) {
     const more = size - one.usedBytes;
     if (more <= 0) return;
     if (fileSize !== null && size > fileSize) throw new FS.ErrnoError(EFBIG);
     if (disk === null) return;
-    if (used + more > disk) used = count(FS); // files may have gone
+    if (used + more > disk) used = count(FS) - given; // files may have gone
     if (used + more > disk) throw new FS.ErrnoError(ENOSPC);
     used += more;
   }
@@ -30,12 +30,14 @@ export function limitFiles(FS, { disk, fileSize, openFiles }) {
   FS.MAX_OPEN_FDS = openFiles - 1; // the last number, not how many
 }
 
+// Bytes of all files, wherever they are; also of those that have no name any more but are open.
 function count(FS) {
-  let total = 0;
+  const files = new Set();
   const visit = (one) => {
-    if (FS.isFile(one.mode)) total += one.usedBytes ?? 0;
+    if (FS.isFile(one.mode)) files.add(one);
     else if (FS.isDir(one.mode)) Object.values(one.contents ?? {}).forEach(visit);
   };
-  for (const folder of FOLDERS) visit(FS.lookupPath(folder).node);
-  return total;
+  visit(FS.root);
+  for (const stream of FS.streams) if (stream) visit(stream.node);
+  return [...files].reduce((total, { usedBytes }) => total + (usedBytes ?? 0), 0);
 }

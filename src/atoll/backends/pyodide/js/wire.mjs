@@ -54,7 +54,10 @@ const stdout = Deno.stdout;
 
 // Write one line whole; it blocks while the host does not read.
 export function sendLine(text) {
-  const bytes = encoder.encode(text + "\n");
+  sendBytes(encoder.encode(text + "\n"));
+}
+
+export function sendBytes(bytes) {
   for (let at = 0; at < bytes.length;) at += stdout.writeSync(bytes.subarray(at));
 }
 
