@@ -9,6 +9,12 @@ import pytest
 from replkit import Program
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine full of tests warms up slowly."""
+    monkeypatch.setenv("REPL_WARMUP_TIMEOUT_SECONDS", "60")
+
+
 @pytest.fixture
 def program() -> Iterator[Callable[..., Program]]:
     """Starts the program and waits until it is ready; it is ended with the test."""
