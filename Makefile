@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-JOBS ?= 4
+JOBS ?= 3
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 LAYERS := guest > errors > policy,types,log > config,availability,context,output,displays > \
 	bridge,statekey,store > channel,state > sandbox,session,replies > sync,jail,statepipe,wire > \

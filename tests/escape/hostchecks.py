@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 PROCESSES_OF_A_GUEST = 2
 """Its own, and pid 1 of its jail."""
-END_SECONDS = 1.0
+END_SECONDS = 5.0
+"""A moment; on a machine full of tests it may be as long as this."""
 FREED_SECONDS = 5.0
 SLACK_BYTES = 64 * MIB
 SLOWER_AT_MOST = 2000
@@ -69,7 +70,7 @@ class OutsideDirUnchanged(Check):
 
 
 class NoLeftoverProcs(Check):
-    """No process of the sandbox lives on for a second."""
+    """No process of the sandbox lives on."""
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
@@ -226,6 +227,13 @@ CHECKS: dict[str, type[Check]] = {
 }
 
 
+def _is_wasm_zygote(pid: int) -> bool:
+    try:
+        return b"atoll.backends.wasm.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def descendants(top: int | None) -> list[int]:
     """Every process below `top`, told by the parents that /proc names."""
     parents: dict[int, list[int]] = {}
@@ -237,8 +245,11 @@ def descendants(top: int | None) -> list[int]:
         parents.setdefault(int(fields[1]), []).append(int(stat.split("/")[2]))
     found, queue = [], list(parents.get(top or 0, ()))
     while queue:
-        found.append(queue.pop())
-        queue += parents.get(found[-1], ())
+        pid = queue.pop()
+        if any(_is_wasm_zygote(child) for child in parents.get(pid, ())):
+            continue  # a nursery of the ring wasm: guests wait there, from other tests too
+        found.append(pid)
+        queue += parents.get(pid, ())
     return found
 
 
