@@ -31,6 +31,13 @@ def again(open_box):
     return save_and_open
 
 
+def refused_where_there_are_descriptors(box):
+    """A guest that is a process has the pipe's descriptor; one in WebAssembly has none to take."""
+    if Capability.SUBPROCESS in box.capabilities:
+        return pytest.raises(atoll.StateError)
+    return contextlib.suppress(atoll.StateError)  # it may have closed its own folder
+
+
 def left_out(box):
     return dict(atoll.describe_state(box.save()).left_out)
 
@@ -301,7 +308,7 @@ def test_guest_code_that_takes_the_descriptor_does_not_hold_up_the_host(open_box
         "  for fd in range(3, 4096):\n   try:\n    os.close(fd)\n   except OSError: pass\n"
         "  return int, ()\nt = Thief()"
     )
-    with contextlib.suppress(atoll.StateError):  # a guest that has no descriptor cannot take it
+    with refused_where_there_are_descriptors(box):
         assert len(box.save()) < 10_000
     assert box.execute("6 * 7").value == 42
 
@@ -317,7 +324,7 @@ def test_a_guest_that_floods_the_pipe_is_not_kept(open_box):
         "   except OSError: pass\n"
         "  return int, ()\nf = Flood()"
     )
-    with contextlib.suppress(atoll.StateError):
+    with refused_where_there_are_descriptors(box):
         assert len(box.save()) < 100_000
     assert box.execute("6 * 7").value == 42
 
