@@ -46,6 +46,9 @@ RSS_GROWTH = 96 * MIB
 class Check:
     """A check with nothing to it: the base of the others."""
 
+    machine_wide = False
+    """Whether other programs on the machine can make it fail: what is found must be found again."""
+
     def __init__(self, attack: Attack, canaries: Canaries, neighbour: SyncSandbox) -> None:
         self.attack, self.canaries, self.neighbour = attack, canaries, neighbour
 
@@ -114,6 +117,8 @@ class NoLeftoverShm(Check):
 
 class DiskFreed(Check):
     """What the guest wrote takes no room any more, on disk or in memory."""
+
+    machine_wide = True
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
@@ -191,6 +196,8 @@ class NeighbourLatencyOk(Sampler):
     What is measured is the time from one answer to the next: a host that is stuck as a whole
     stops this thread too.
     """
+
+    machine_wide = True
 
     def __init__(self, *args: object) -> None:
         neighbour: SyncSandbox = args[2]  # type: ignore[assignment]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import pickle
 import signal
@@ -12,6 +13,7 @@ from typing import Self
 import canaries
 import corpus
 import harness
+import hostchecks
 import pytest
 
 import atoll
@@ -154,6 +156,18 @@ def test_state_that_is_loaded_on_the_host_is_found_out(stand_in: str) -> None:
 def test_saving_that_raises_anything_else_is_found_out(stand_in: str) -> None:
     failures = harness.run(_entry("nat-state-deep-recursion"), stand_in).failures
     assert failures == ["save: the host raised RecursionError: too deep"]
+
+
+@pytest.mark.parametrize("stand_in", [NoSandbox], indirect=True)
+@pytest.mark.parametrize(("taken", "held"), [([0, 1, 1, 1], True), (range(99), False)])
+def test_room_is_a_leak_only_if_it_is_taken_each_time(
+    stand_in: str, taken: list[int], monkeypatch: pytest.MonkeyPatch, *, held: bool
+) -> None:
+    readings = iter(taken)
+    monkeypatch.setattr(hostchecks, "FREED_SECONDS", 0)
+    monkeypatch.setattr(hostchecks, "_room_taken", lambda: next(readings) << 30)
+    attack = dataclasses.replace(_entry("nat-sys-bpf"), host_check=("disk_freed",), code="1 / 0")
+    assert harness.run(attack, stand_in).held is held
 
 
 class _Nothing:
