@@ -135,6 +135,8 @@ class DiskFreed(Check):
 class WorkspaceRemoved(Check):
     """No private working folder is left on the host."""
 
+    machine_wide = True
+
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
         self._before = _private_folders()
