@@ -1,0 +1,1 @@
+"""Files for agents: one set of operations, wherever the files are."""

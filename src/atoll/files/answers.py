@@ -1,0 +1,81 @@
+"""Answers of a guest, or of a stranger's shell: held to their shape before they are used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import SandboxError
+from atoll.files.types import FileError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def checked(operation: str, answer: object) -> dict[str, Any]:
+    """The answer, if it is one that guest/workspace can have given; else SandboxError."""
+    try:
+        return _SHAPES[operation](_of(dict, answer))
+    except (LookupError, TypeError, ValueError) as exc:
+        text = f"the answer to {operation} makes no sense: {str(exc)[:200]}"
+        raise SandboxError(text) from None
+
+
+def _entries(answer: dict[str, Any]) -> dict[str, Any]:
+    rows = [
+        [_of(str, path), _of(bool, is_dir), _of(int, size), float(modified)]
+        for path, is_dir, size, modified in answer["entries"]
+    ]
+    return {"entries": rows, "truncated": bool(answer.get("truncated"))}
+
+
+def _matches(answer: dict[str, Any]) -> dict[str, Any]:
+    rows = [
+        [_of(str, path), _of(int, line), _of(str, text)] for path, line, text in answer["matches"]
+    ]
+    return {"matches": rows, "truncated": bool(answer["truncated"])}
+
+
+def _text(answer: dict[str, Any]) -> dict[str, Any]:
+    return {"text": _of(str, answer["text"])}
+
+
+def _lines(answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" in answer:
+        return {**_coded(answer), "reason": _of(str, answer["reason"])}
+    content = [_of(str, line) for line in answer["content"]]
+    times = {name: float(answer[name]) for name in ("created", "modified")}
+    return {"content": content, **times}
+
+
+def _outcome(answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" in answer:
+        return {"error": _of(str, answer["error"])}
+    more = {"occurrences": _of(int, answer["occurrences"])} if "occurrences" in answer else {}
+    return {"path": _of(str, answer["path"]), **more}
+
+
+def _coded(answer: dict[str, Any]) -> dict[str, Any]:
+    return {"error": FileError(answer["error"])} if "error" in answer else {}
+
+
+def _data(answer: dict[str, Any]) -> dict[str, Any]:
+    return _coded(answer) or {"data": _of(bytes, answer["data"])}
+
+
+_SHAPES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "ls": _entries,
+    "glob": _entries,
+    "grep": _matches,
+    "read": _text,
+    "read_raw": _lines,
+    "write": _outcome,
+    "edit": _outcome,
+    "upload": _coded,
+    "download": _data,
+}
+
+
+def _of(kind: type, value: Any) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{type(value).__name__} instead of {kind.__name__}")
+    return value

@@ -1,0 +1,46 @@
+"""Files of a folder that this process holds descriptors of: no guest has any part in it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+from atoll.files.base import Files
+from atoll.files.folder import FolderPlace
+from atoll.guest.workspace import Workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    Folders = dict[str, int]
+    """Descriptors by the names that they have for the guest; the first is the working folder."""
+
+
+class FolderFiles(Files):
+    """Asks for the folders each time, as they may be others by then."""
+
+    def __init__(
+        self, folders: Callable[[], Awaitable[Folders]], max_file_bytes: int | None = None
+    ) -> None:
+        """`folders` gives descriptors that are ours to close."""
+        self._folders, self._max_file_bytes = folders, max_file_bytes
+
+    async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        folders = await self._folders()
+        place = FolderPlace(folders, self._max_file_bytes)
+
+        def work() -> dict[str, Any]:
+            try:
+                return Workspace(place).run(operation, params)
+            finally:
+                close_all(folders)
+
+        # Shielded: who is cancelled leaves, but the descriptors are in use until the work is done.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, work))
+
+
+def close_all(folders: Folders) -> None:
+    """Let go of all."""
+    for fd in folders.values():
+        os.close(fd)

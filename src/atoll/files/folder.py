@@ -1,0 +1,197 @@
+"""Folders that a guest has made, used by the host: the one boundary between the two.
+
+SECURITY: nothing is reached but below the descriptors, links that lead out are refused by the
+kernel, and what is read must be a file when it is open: a FIFO does not block, a device is not
+read. What is written is put beside and renamed, so a link in its place is replaced, not followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atoll.files.openat2 import open_beneath
+from atoll.guest.place import MOST_FOLDERS_DEEP, fill, locate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK
+_INNER_FOLDER = _FOLDER | os.O_NOFOLLOW | os.O_CLOEXEC
+_INNER_FILE = _READ | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+FILE_MODE, FOLDER_MODE = 0o644, 0o755
+
+
+class FolderPlace:
+    """Files below descriptors of folders, each known by a name; the first is the working folder.
+
+    The descriptors stay the caller's to close, after the last use.
+    """
+
+    def __init__(self, folders: Mapping[str, int], max_file_bytes: int | None = None) -> None:
+        self._folders = dict(folders)
+        self._names = tuple(folders)
+        self._max_file_bytes = max_file_bytes
+
+    def open(self, path: str) -> int:
+        """A descriptor to read something by; links are followed while they stay inside."""
+        return self._open(path, _READ)
+
+    def is_link(self, path: str) -> bool:
+        """Whether it is a link itself; what it leads to is not looked at."""
+        with _closing(self._open(path, os.O_PATH | os.O_NOFOLLOW)) as fd:
+            return stat.S_ISLNK(os.fstat(fd).st_mode)
+
+    def entries(self, path: str) -> list[tuple[str, os.stat_result]]:
+        """What is in a folder, links not followed."""
+        with _closing(self._open(path, _FOLDER)) as fd:
+            return _entries(fd)
+
+    def walk(self, path: str) -> Iterator[Found]:
+        """Files and folders below a folder; a file is all that is below itself."""
+        with _closing(self._open(path, _READ)) as fd:
+            info = os.fstat(fd)
+            if stat.S_ISDIR(info.st_mode):
+                yield from _below(fd, "", MOST_FOLDERS_DEEP)
+            else:
+                yield Found(os.path.basename(path), info, "", os.dup(fd))
+
+    def store(self, path: str, data: bytes, *, fresh: bool) -> None:
+        """Make a file, and folders on the way to it."""
+        if self._max_file_bytes is not None and len(data) > self._max_file_bytes:
+            raise OSError(errno.EFBIG, f"it has {len(data):,} bytes")
+        root, inner = locate(path, self._names)
+        parents, _, name = inner.rstrip("/").rpartition("/")
+        if name in ("", ".", "..") or inner.endswith("/"):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        with _closing(_make_folders(self._folders[root], parents)) as parent:
+            _put(parent, name, data, fresh=fresh)
+
+    def _open(self, path: str, flags: int) -> int:
+        root, inner = locate(path, self._names)
+        return open_beneath(self._folders[root], inner, flags)
+
+
+@dataclass(slots=True)
+class Found:
+    """Something that a walk came by; to be opened before the walk goes on."""
+
+    path: str
+    info: os.stat_result
+    name: str
+    folder: int
+    too_deep: bool = False
+
+    def open(self) -> int:
+        """A descriptor to read it by."""
+        if not self.name:
+            return self.folder  # the walk began with it
+        return os.open(self.name, _INNER_FILE, dir_fd=self.folder)
+
+
+def _below(folder: int, prefix: str, deeper: int) -> Iterator[Found]:
+    """What is below a folder, depth first."""
+    for name, info in sorted(_entries(folder), key=lambda entry: entry[0]):
+        is_folder = stat.S_ISDIR(info.st_mode)
+        yield Found(prefix + name, info, name, folder, is_folder and not deeper)
+        if is_folder and deeper:
+            with contextlib.suppress(OSError), _closing(_step(folder, name)) as inner:
+                yield from _below(inner, f"{prefix}{name}/", deeper - 1)
+
+
+def _step(folder: int, name: str) -> int:
+    return os.open(name, _INNER_FOLDER, dir_fd=folder)
+
+
+def _entries(folder: int) -> list[tuple[str, os.stat_result]]:
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # it has gone meanwhile
+                found.append((entry.name, entry.stat(follow_symlinks=False)))
+    return found
+
+
+def _make_folders(root: int, path: str) -> int:
+    """The folder at `path`, made if need be; a way out of the root is refused."""
+    here, way = os.dup(root), ""
+    for name in path.split("/"):
+        way = f"{way}/{name}" if way else name
+        try:
+            inner = open_beneath(root, way, _FOLDER) if way else os.dup(root)
+        except FileNotFoundError:
+            inner = _make_folder(here, name)
+        finally:
+            os.close(here)
+        here = inner
+    return here
+
+
+def _make_folder(parent: int, name: str) -> int:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, FOLDER_MODE, dir_fd=parent)
+    fd = os.open(name, _INNER_FOLDER, dir_fd=parent)
+    try:
+        _give(fd, os.fstat(parent))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _put(folder: int, name: str, data: bytes, *, fresh: bool) -> None:
+    owner = os.fstat(folder)
+    if fresh:
+        _create(folder, name, FILE_MODE, data, owner)
+        return
+    mode = _mode_to_keep(folder, name)
+    draft = f".{secrets.token_hex(8)}.draft"
+    _create(folder, draft, mode, data, owner)
+    try:
+        os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        os.unlink(draft, dir_fd=folder)
+        raise
+
+
+def _create(folder: int, name: str, mode: int, data: bytes, owner: os.stat_result) -> None:
+    """A new file of the guest's, whole or not at all."""
+    fd = os.open(name, _CREATE, mode, dir_fd=folder)
+    try:
+        _give(fd, owner)
+        fill(fd, data)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+        raise
+
+
+def _mode_to_keep(folder: int, name: str) -> int:
+    try:
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return FILE_MODE
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    return stat.S_IMODE(info.st_mode) & 0o777 if stat.S_ISREG(info.st_mode) else FILE_MODE
+
+
+def _give(fd: int, owner: os.stat_result) -> None:
+    """What the host makes in a guest's folder is the guest's."""
+    if os.fstat(fd).st_uid != owner.st_uid:
+        os.fchown(fd, owner.st_uid, owner.st_gid)
+
+
+@contextlib.contextmanager
+def _closing(fd: int) -> Iterator[int]:
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,129 @@
+"""Files as any program sees them, by their paths: for a guest, whose walls are elsewhere."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator
+
+READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+"""A FIFO must not hold us up."""
+MOST_FOLDERS_DEEP = 200
+
+
+def locate(path: str, roots: tuple[str, ...]) -> tuple[str, str]:
+    """The root that a path is below, and the rest of it; the first root if it names none.
+
+    `/notes.md` is `notes.md` in the first root: for whoever takes it for the whole world.
+    """
+    if "\0" in path:
+        raise ValueError("a path has no zero bytes")
+    whole = os.path.join(path, "") if path.startswith("/") else ""
+    for root in roots:
+        if whole.startswith(root + "/"):
+            return root, path[len(root) :].lstrip("/") or "."
+    return roots[0], path.lstrip("/") or "."
+
+
+class OpenPlace:
+    """The files of this process: below `root`, or where each path says if there is none."""
+
+    def __init__(self, root: str | None = None) -> None:
+        self._root = root
+
+    def open(self, path: str) -> int:
+        """A descriptor to read something by."""
+        return os.open(self._at(path), READ)
+
+    def is_link(self, path: str) -> bool:
+        """Whether it is a link itself."""
+        return os.path.islink(self._at(path))
+
+    def entries(self, path: str) -> list[tuple[str, os.stat_result]]:
+        """What is in a folder, links not followed."""
+        with os.scandir(self._at(path)) as found:
+            return [(one.name, one.stat(follow_symlinks=False)) for one in found]
+
+    def walk(self, path: str) -> Iterator[OpenFound]:
+        """Files and folders below a folder; a file is all that is below itself."""
+        top = self._at(path)
+        info = os.stat(top)
+        if not stat.S_ISDIR(info.st_mode):
+            yield OpenFound(os.path.basename(top), info, top)
+            return
+        yield from self._below(top, "", MOST_FOLDERS_DEEP)
+
+    def _below(self, folder: str, prefix: str, deeper: int) -> Iterator[OpenFound]:
+        try:
+            entries = sorted(self.entries(folder), key=lambda entry: entry[0])
+        except OSError:
+            return
+        for name, info in entries:
+            whole, is_folder = os.path.join(folder, name), stat.S_ISDIR(info.st_mode)
+            yield OpenFound(prefix + name, info, whole, is_folder and not deeper)
+            if is_folder and deeper:
+                yield from self._below(whole, prefix + name + "/", deeper - 1)
+
+    def store(self, path: str, data: bytes, *, fresh: bool) -> None:
+        """Make a file, and folders on the way to it."""
+        place = self._at(path)
+        parent = os.path.dirname(place)
+        if parent:
+            os.makedirs(parent, exist_ok=True)
+        if fresh:
+            _create(place, 0o644, data)
+            return
+        if os.path.isdir(place):
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        draft = "{}.{}.draft".format(place, os.urandom(4).hex())
+        _create(draft, _mode_of(place), data)
+        os.replace(draft, place)
+
+    def _at(self, path: str) -> str:
+        if self._root is None:
+            if "\0" in path:
+                raise ValueError("a path has no zero bytes")
+            return path or "."
+        return os.path.join(*locate(path, (self._root,)))
+
+
+class OpenFound:
+    """Something that a walk came by."""
+
+    def __init__(self, path: str, info: os.stat_result, whole: str, too_deep: bool = False) -> None:
+        self.path, self.info, self._whole, self.too_deep = path, info, whole, too_deep
+
+    def open(self) -> int:
+        """A descriptor to read it by."""
+        return os.open(self._whole, READ | getattr(os, "O_NOFOLLOW", 0))
+
+
+def _mode_of(path: str) -> int:
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:
+        return 0o644
+
+
+def _create(path: str, mode: int, data: bytes) -> None:
+    """A new file, whole or not at all."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        fill(fd, data)
+    except BaseException:
+        os.unlink(path)
+        raise
+
+
+def fill(fd: int, data: bytes) -> None:
+    """Write all of it, and close the file."""
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)

@@ -1,0 +1,36 @@
+"""Reads files that may be anything, and may change meanwhile; takes texts apart."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+MAX_FILE_BYTES = 512 << 20
+PIECE = 1 << 20
+
+
+def read_file(fd: int, info: os.stat_result) -> bytes:
+    """A whole file: no more than it was when we looked, and nothing that is none."""
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    if not stat.S_ISREG(info.st_mode):
+        raise OSError(errno.EINVAL, "it is no file")
+    if info.st_size > MAX_FILE_BYTES:
+        raise OSError(errno.EFBIG, "it has {:,} bytes".format(info.st_size))
+    pieces, left = [], info.st_size
+    while left > 0:
+        piece = os.read(fd, min(left, PIECE))
+        if not piece:
+            break
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def lines_of(data: bytes) -> list[str]:
+    """The lines of a text, without their ends; a last one that is not ended counts."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line[: -line.endswith("\r") or None] for line in lines]

@@ -1,0 +1,296 @@
+"""What an agent does with files: list, read, write, edit, search, in any place that has some.
+
+Plain values go in and come out, so that they cross any channel; whoever asked gives them types.
+Messages of `read`, `write` and `edit` are for a model to read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from . import globs, search
+from .texts import lines_of, read_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Iterator, Protocol
+
+    class Found(Protocol):
+        """Something that a walk came by."""
+
+        path: str
+        """Relative to where the walk began."""
+        info: os.stat_result
+        too_deep: bool
+        """Whether it is a folder that the walk does not enter."""
+
+        def open(self) -> int:
+            """A descriptor to read it by."""
+            ...
+
+    class Place(Protocol):
+        """Where files are. Every method raises OSError; no link leads out of it."""
+
+        def open(self, path: str) -> int:
+            """A descriptor of something that is there, to read it by."""
+            ...
+
+        def is_link(self, path: str) -> bool:
+            """Whether it is a link itself."""
+            ...
+
+        def entries(self, path: str) -> list[tuple[str, os.stat_result]]:
+            """What is in a folder, links not followed."""
+            ...
+
+        def walk(self, path: str) -> Iterator[Found]:
+            """Files and folders below a folder, each folder's in order; links are not followed."""
+            ...
+
+        def store(self, path: str, data: bytes, *, fresh: bool) -> None:
+            """Make a file, and folders on the way; a `fresh` one must not be there yet."""
+            ...
+
+
+MAX_FOUND = 10_000
+MAX_MATCHES = 1_000
+LINES = 2_000
+EMPTY = "System reminder: File exists but has empty contents"
+NOT_FOUND, DENIED, IS_FOLDER, INVALID = (
+    "file_not_found", "permission_denied", "is_directory", "invalid_path",
+)  # fmt: skip
+TOO_LARGE, NO_SPACE, FAILED = "too_large", "no_space", "io_error"
+_CODES = {
+    errno.ENOENT: NOT_FOUND,
+    errno.EACCES: DENIED,
+    errno.EPERM: DENIED,
+    errno.EROFS: DENIED,
+    errno.EISDIR: IS_FOLDER,
+    errno.ENOTDIR: INVALID,
+    errno.EINVAL: INVALID,
+    errno.ELOOP: INVALID,
+    errno.EXDEV: INVALID,
+    errno.ENAMETOOLONG: INVALID,
+    errno.EEXIST: INVALID,
+    errno.EFBIG: TOO_LARGE,
+    errno.ENOSPC: NO_SPACE,
+    errno.EDQUOT: NO_SPACE,
+}
+_WORDS = {
+    NOT_FOUND: "not found",
+    DENIED: "permission denied",
+    IS_FOLDER: "it is a folder",
+    INVALID: "the path leads to no file of the working folder",
+    TOO_LARGE: "it is too large",
+    NO_SPACE: "there is no room left",
+}
+
+
+class Workspace:
+    """The operations, by name: `run("ls", {"path": "."})`."""
+
+    def __init__(self, place: Place, make_matcher: search.MakeMatcher = search.matcher) -> None:
+        self._place, self._make_matcher = place, make_matcher
+        self._operations: dict[str, Callable[..., dict[str, Any]]] = {
+            "ls": self.ls,
+            "read": self.read,
+            "read_raw": self.read_raw,
+            "write": self.write,
+            "edit": self.edit,
+            "grep": self.grep,
+            "glob": self.glob,
+            "upload": self.upload,
+            "download": self.download,
+        }
+
+    def run(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Carry one out."""
+        return self._operations[operation](**params)
+
+    def ls(self, path: str) -> dict[str, Any]:
+        """What is in a folder; nothing if there is no such folder."""
+        try:
+            entries = self._place.entries(path)
+        except (OSError, ValueError):
+            return {"entries": []}
+        return {"entries": [_entry(name, info) for name, info in sorted(entries)]}
+
+    def read(self, path: str, offset: int, limit: int) -> dict[str, Any]:
+        """Some lines of a text, numbered; or why not."""
+        try:
+            data, _ = self._load(path)
+        except (OSError, ValueError) as exc:
+            code = code_of(exc)
+            if code == NOT_FOUND:
+                return {"text": "Error: File '{}' not found".format(path)}
+            return {"text": "Error: File '{}' cannot be read: {}".format(path, words(exc))}
+        if not data:
+            return {"text": EMPTY}
+        lines = lines_of(data)
+        shown = lines[offset : offset + limit]
+        if not shown:
+            text = "Error: Line offset {} is beyond the end of file '{}' ({} lines)"
+            return {"text": text.format(offset, path, len(lines))}
+        rows = ["{:6d}\t{}".format(offset + at, line) for at, line in enumerate(shown, 1)]
+        return {"text": "\n".join(rows)}
+
+    def read_raw(self, path: str) -> dict[str, Any]:
+        """A text's lines, and its times."""
+        try:
+            data, info = self._load(path)
+        except (OSError, ValueError) as exc:
+            return {"error": code_of(exc), "reason": words(exc)}
+        lines = data.decode("utf-8", "replace").split("\n")
+        return {"content": lines, "created": info.st_ctime, "modified": info.st_mtime}
+
+    def write(self, path: str, content: str) -> dict[str, Any]:
+        """A new text; one that is there already stays as it is."""
+        try:
+            self._place.store(path, content.encode("utf-8", "surrogateescape"), fresh=True)
+        except (OSError, ValueError) as exc:
+            if getattr(exc, "errno", None) == errno.EEXIST:
+                text = "Cannot write to {} because it already exists.".format(path)
+                return {"error": text}
+            return {"error": "Error: File '{}' cannot be written: {}".format(path, words(exc))}
+        return {"path": path}
+
+    def edit(self, path: str, old: str, new: str, replace_all: bool) -> dict[str, Any]:
+        """Put `new` in the place of `old`, which must be there, and once unless `replace_all`."""
+        try:
+            if self._place.is_link(path):
+                text = "Error: '{}' is a link: edit the file that it leads to"
+                return {"error": text.format(path)}
+            data, count = _edited(self._load(path)[0], old, new, replace_all)
+            self._place.store(path, data, fresh=False)
+        except _NotEditedError as exc:
+            return {"error": "Error: {}".format(exc)}
+        except (OSError, ValueError) as exc:
+            if code_of(exc) == NOT_FOUND:
+                return {"error": "Error: File '{}' not found".format(path)}
+            return {"error": "Error: File '{}' cannot be edited: {}".format(path, words(exc))}
+        return {"path": path, "occurrences": count}
+
+    def glob(self, pattern: str, path: str) -> dict[str, Any]:
+        """Files and folders whose path fits."""
+        fits = globs.compile_glob(pattern).fullmatch
+        entries: list[list[Any]] = []
+        cut = False
+        for found in self._walk(path):
+            cut |= found.too_deep
+            if fits(found.path):
+                entries.append(_entry(found.path, found.info))
+            if len(entries) > MAX_FOUND:
+                cut = True
+                break
+        return {"entries": sorted(entries[:MAX_FOUND]), "truncated": cut}
+
+    def grep(
+        self,
+        pattern: str,
+        path: str,
+        *,
+        glob: str | None,
+        regex: bool,
+        ignore_case: bool,
+        max_results: int,
+    ) -> dict[str, Any]:
+        """Lines of texts that have the pattern in them; files of another kind are left out."""
+        matcher = self._make_matcher(pattern, regex, ignore_case)
+        chosen = _chooser(glob)
+        matches: list[list[Any]] = []
+        cut = False
+        for found in self._walk(path):
+            cut |= found.too_deep
+            if stat.S_ISREG(found.info.st_mode) and chosen(found.path):
+                room = max_results + 1 - len(matches)
+                hits = search.lines_with(matcher, found, room)
+                matches += [[found.path, line, text] for line, text in hits]
+            if len(matches) > max_results:
+                cut = True
+                break
+        return {"matches": matches[:max_results], "truncated": cut}
+
+    def upload(self, path: str, data: bytes) -> dict[str, Any]:
+        """A file of these bytes, whatever was there."""
+        try:
+            self._place.store(path, data, fresh=False)
+        except (OSError, ValueError) as exc:
+            return {"error": code_of(exc)}
+        return {}
+
+    def download(self, path: str) -> dict[str, Any]:
+        """A file's bytes."""
+        try:
+            return {"data": self._load(path)[0]}
+        except (OSError, ValueError) as exc:
+            return {"error": code_of(exc)}
+
+    def _walk(self, path: str) -> Iterator[Found]:
+        """Nothing where there is no such folder."""
+        try:
+            yield from self._place.walk(path)
+        except (OSError, ValueError):
+            return
+
+    def _load(self, path: str) -> tuple[bytes, os.stat_result]:
+        fd = self._place.open(path)
+        try:
+            info = os.fstat(fd)
+            return read_file(fd, info), info
+        finally:
+            os.close(fd)
+
+
+def code_of(exc: Exception) -> str:
+    """One word for what went wrong."""
+    if isinstance(exc, OSError):
+        return _CODES.get(exc.errno or 0, FAILED)
+    return INVALID
+
+
+def words(exc: Exception) -> str:
+    """What went wrong, for a reader."""
+    return _WORDS.get(code_of(exc)) or str(exc)
+
+
+def _entry(path: str, info: os.stat_result) -> list[Any]:
+    return [path, stat.S_ISDIR(info.st_mode), info.st_size, info.st_mtime]
+
+
+class _NotEditedError(Exception):
+    """The text does not have what should be replaced, or has it too often."""
+
+
+def _edited(data: bytes, old: str, new: str, replace_all: bool) -> tuple[bytes, int]:
+    """The new text, and how often `old` was in it."""
+    if not old:
+        raise _NotEditedError("The string to replace is empty")
+    before, after = _as_in_file(data, old, new)
+    count = data.count(before)
+    if not count:
+        raise _NotEditedError("String not found in file: '{}'".format(old))
+    if count > 1 and not replace_all:
+        text = "String '{}' appears multiple times. "
+        text += "Use replace_all=True to replace all occurrences."
+        raise _NotEditedError(text.format(old))
+    return data.replace(before, after), count
+
+
+def _as_in_file(data: bytes, old: str, new: str) -> tuple[bytes, bytes]:
+    """Both as bytes; with the file's own line ends, if only with them `old` is in it."""
+    before, after = (text.encode("utf-8", "surrogateescape") for text in (old, new))
+    if before not in data and b"\n" in before and b"\r\n" in data:
+        before, after = (text.replace(b"\n", b"\r\n") for text in (before, after))
+    return before, after
+
+
+def _chooser(glob: str | None) -> Callable[[str], bool]:
+    """Whether a path is meant; a pattern without a folder in it is for names anywhere."""
+    if glob is None:
+        return lambda _path: True
+    fits = globs.compile_glob(glob).fullmatch
+    if "/" in glob.strip("/"):
+        return lambda path: fits(path) is not None
+    return lambda path: fits(path.rpartition("/")[2]) is not None
