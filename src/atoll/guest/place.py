@@ -23,10 +23,11 @@ def locate(path: str, roots: tuple[str, ...]) -> tuple[str, str]:
     if "\0" in path:
         raise ValueError("a path has no zero bytes")
     whole = os.path.join(path, "") if path.startswith("/") else ""
-    for root in roots:
-        if whole.startswith(root + "/"):
-            return root, path[len(root) :].lstrip("/") or "."
-    return roots[0], path.lstrip("/") or "."
+    root = next((one for one in roots if whole.startswith(one + "/")), "")
+    inner = path[len(root) :].lstrip("/") or "."
+    if os.path.normpath(inner).split("/")[0] == "..":
+        raise ValueError("the path leads out of the working folder")
+    return root or roots[0], inner
 
 
 class OpenPlace:
