@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from atoll.files.base import Files
     from atoll.types import SandboxResult
 
 MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
@@ -59,6 +60,11 @@ class Sandbox(Protocol):
 
     async def cancel(self) -> None:
         """Interrupt the running cell; nothing happens if none runs."""
+        ...
+
+    @property
+    def files(self) -> Files:
+        """The guest's files, from outside: list, read, write, edit, search, upload, download."""
         ...
 
     async def fork(self) -> Sandbox:
@@ -126,6 +132,11 @@ class BaseSandbox(ABC):
 
     async def cancel(self) -> None:  # noqa: B027
         """A ring that cannot cancel does nothing; its capabilities say so."""
+
+    @property
+    def files(self) -> Files:
+        """The guest's files; UnsupportedError where the ring declares no WORKSPACE."""
+        raise UnsupportedError(self.backend, Capability.WORKSPACE)
 
     async def fork(self) -> BaseSandbox:
         """A live clone; UnsupportedError where the ring declares no FORK."""

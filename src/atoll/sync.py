@@ -7,6 +7,8 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
+from atoll.files.sync import SyncFiles
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from types import TracebackType
@@ -131,6 +133,11 @@ class SyncSandbox:
     def cancel(self) -> None:
         """Interrupt the running cell, from another thread; nothing happens if none runs."""
         self._portal.run(self._box.cancel())
+
+    @property
+    def files(self) -> SyncFiles:
+        """The guest's files, from outside: list, read, write, edit, search, upload, download."""
+        return SyncFiles(self._box.files, self._portal.run)
 
     def fork(self) -> SyncSandbox:
         """A live clone with all that is in it, files too; each goes its own way from here."""

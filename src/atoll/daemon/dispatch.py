@@ -53,6 +53,7 @@ class Dispatch:
             "rollback": self._rollback,
             "branches": self._branches,
             "save": self._save,
+            "folders": self._folders,
             "destroy": self._destroy,
         }
 
@@ -219,6 +220,14 @@ class Dispatch:
             blob = await box.save()
         fd = await asyncio.to_thread(blobs.write, blob)
         return Answer({}, blobs.Gifts([fd]))
+
+    async def _folders(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        """The client works on them itself: it is the same user."""
+        _, session = client.session(params)
+        folders = await session.folders()
+        return Answer({"names": list(folders)}, blobs.Gifts(folders.values()))
 
     async def _destroy(
         self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts

@@ -7,10 +7,10 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from atoll.daemon.gate import Waiter
-from atoll.errors import SandboxClosedError, SandboxError, SandboxLostError
+from atoll.errors import SandboxClosedError, SandboxError, SandboxLostError, UnsupportedError
 from atoll.policy import Capability
 from atoll.replies import Replies
 
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 Opener = Callable[["REPLConfig"], Awaitable["BaseSandbox"]]
 LeftOut = Callable[[bytes], Collection[str]]
 T = TypeVar("T")
+
+
+class HasFolders(Protocol):
+    """A sandbox whose folders can be had."""
+
+    async def folders(self) -> dict[str, int]:
+        """Descriptors by name."""
+        ...
 
 
 class StateStore(Protocol):
@@ -104,6 +112,14 @@ class Session:
         finally:
             self._users -= 1
             self.used = time.monotonic()
+
+    async def folders(self) -> dict[str, int]:
+        """Descriptors of the guest's folders, the caller's to close; no need to wait for a cell."""
+        box = self.box
+        if box is None or self.idle:
+            async with self.in_turn() as box:
+                return await _folders(box)
+        return await _folders(box)
 
     async def start(self, box: BaseSandbox | None = None) -> BaseSandbox:
         """Open the sandbox, or take one over that is open."""
@@ -199,3 +215,9 @@ class Session:
             raise SandboxLostError(f"the session is {self._over}. Open a new one.")
         if self.over:
             raise SandboxClosedError(self._over)
+
+
+async def _folders(box: BaseSandbox) -> dict[str, int]:
+    if Capability.WORKSPACE not in box.capabilities:
+        raise UnsupportedError(box.backend, Capability.WORKSPACE)
+    return await cast("HasFolders", box).folders()

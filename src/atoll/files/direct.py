@@ -32,7 +32,8 @@ class FolderFiles(Files):
 
         def work() -> dict[str, Any]:
             try:
-                return Workspace(place).run(operation, params)
+                with place.as_owner(params["path"]):
+                    return Workspace(place).run(operation, params)
             finally:
                 close_all(folders)
 

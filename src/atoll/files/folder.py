@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.files.openat2 import open_beneath
+from atoll.files.owner import acting_as_owner
 from atoll.guest.place import MOST_FOLDERS_DEEP, fill, locate
 
 if TYPE_CHECKING:
@@ -39,6 +40,16 @@ class FolderPlace:
         self._folders = dict(folders)
         self._names = tuple(folders)
         self._max_file_bytes = max_file_bytes
+
+    @contextlib.contextmanager
+    def as_owner(self, path: str) -> Iterator[None]:
+        """Be the owner of the folder that a path is in, in this thread."""
+        try:
+            root = self._folders[locate(path, self._names)[0]]
+        except ValueError:  # which whoever uses the path is told
+            root = self._folders[self._names[0]]
+        with acting_as_owner(root):
+            yield
 
     def open(self, path: str) -> int:
         """A descriptor to read something by; links are followed while they stay inside."""
@@ -137,23 +148,16 @@ def _make_folders(root: int, path: str) -> int:
 def _make_folder(parent: int, name: str) -> int:
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, FOLDER_MODE, dir_fd=parent)
-    fd = os.open(name, _INNER_FOLDER, dir_fd=parent)
-    try:
-        _give(fd, os.fstat(parent))
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    return os.open(name, _INNER_FOLDER, dir_fd=parent)
 
 
 def _put(folder: int, name: str, data: bytes, *, fresh: bool) -> None:
-    owner = os.fstat(folder)
     if fresh:
-        _create(folder, name, FILE_MODE, data, owner)
+        _create(folder, name, FILE_MODE, data)
         return
     mode = _mode_to_keep(folder, name)
     draft = f".{secrets.token_hex(8)}.draft"
-    _create(folder, draft, mode, data, owner)
+    _create(folder, draft, mode, data)
     try:
         os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
@@ -161,11 +165,10 @@ def _put(folder: int, name: str, data: bytes, *, fresh: bool) -> None:
         raise
 
 
-def _create(folder: int, name: str, mode: int, data: bytes, owner: os.stat_result) -> None:
+def _create(folder: int, name: str, mode: int, data: bytes) -> None:
     """A new file of the guest's, whole or not at all."""
     fd = os.open(name, _CREATE, mode, dir_fd=folder)
     try:
-        _give(fd, owner)
         fill(fd, data)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -181,12 +184,6 @@ def _mode_to_keep(folder: int, name: str) -> int:
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     return stat.S_IMODE(info.st_mode) & 0o777 if stat.S_ISREG(info.st_mode) else FILE_MODE
-
-
-def _give(fd: int, owner: os.stat_result) -> None:
-    """What the host makes in a guest's folder is the guest's."""
-    if os.fstat(fd).st_uid != owner.st_uid:
-        os.fchown(fd, owner.st_uid, owner.st_gid)
 
 
 @contextlib.contextmanager

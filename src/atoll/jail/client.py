@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError, SandboxLostError, SandboxStartError
+from atoll.jail import packets
 from atoll.jail.spec import to_json
 from atoll.types import EndReport
 
@@ -28,6 +29,7 @@ _BOOT = (
 )
 _SEND_BUFFER = 1 << 20
 _EXIT_SECONDS = 5
+MAX_EVENT = 1 << 16
 
 
 class Lease:
@@ -37,6 +39,7 @@ class Lease:
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._usage: list[asyncio.Future[float]] = []
+        self._folders: list[asyncio.Future[list[int]]] = []
         self.started: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.ended: asyncio.Future[EndReport] = self._loop.create_future()
         sock.setblocking(False)
@@ -81,6 +84,22 @@ class Lease:
         self._send(b"usage")
         return await answer
 
+    async def folders(self) -> list[int]:
+        """Descriptors of the jail's folders, as SHOWN_FOLDERS has them; the caller's to close.
+
+        Where the guest has no root of its own, the working folder alone. SandboxLostError if all
+        is gone.
+        """
+        fds: list[int] = []
+        if not self.ended.done():
+            answer: asyncio.Future[list[int]] = self._loop.create_future()
+            self._folders.append(answer)
+            self._send(b"folders")
+            fds = await answer
+        if not fds:
+            raise SandboxLostError("the guest has ended, and its files with it")
+        return fds
+
     async def close(self) -> None:
         """Kill the jail and wait until nothing of it is left."""
         self.kill()
@@ -95,7 +114,7 @@ class Lease:
 
     def _on_readable(self) -> None:
         try:
-            data = self._receive()
+            data, fds = self._receive()
         except BlockingIOError:
             return
         if not data:
@@ -107,18 +126,28 @@ class Lease:
             _settle(self.started, message)
         elif event == "usage":
             _settle(self._usage.pop(0), message["cpu_seconds"])
+        elif event == "folders":
+            self._take_folders(fds)
         elif event == "failed":
             step, _, reason = message["reason"].partition(": ")
             self._fail(SandboxStartError(step, reason or step))
         else:
             self._finish(EndReport(**message))
 
-    def _receive(self) -> bytes:
+    def _receive(self) -> tuple[bytes, list[int]]:
         """The next message. A reset stands before it if the warden left a command unread."""
         for _ in range(2):
             with contextlib.suppress(ConnectionResetError):
-                return self._socket.recv(65536)
-        return b""
+                return packets.receive(self._socket, MAX_EVENT)
+        return b"", []
+
+    def _take_folders(self, fds: list[int]) -> None:
+        """For whoever asked first; if nobody waits any more, they are closed."""
+        answer = self._folders.pop(0)
+        if answer.done():
+            _close_all(fds)
+        else:
+            answer.set_result(fds)
 
     def _finish(self, report: EndReport) -> None:
         if not self.started.done():
@@ -138,9 +167,17 @@ class Lease:
         for answer in self._usage:
             answer.cancel()
         self._usage.clear()
+        for folders in self._folders:
+            _settle(folders, [])
+        self._folders.clear()
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _settle(future: asyncio.Future[Any], value: Any) -> None:

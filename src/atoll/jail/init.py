@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, NoReturn
 from atoll.jail import syscalls
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atoll.jail.spec import JailSpec
 
 _FIRST_HIGH_FD = 16
@@ -67,10 +69,9 @@ def execute(
     os._exit(127)
 
 
-def report(status_fd: int, line: str, listener: int | None = None) -> None:
-    """Tell the warden, on the socket that only it reads; it gets the filter's listener once."""
+def report(status_fd: int, line: str, fds: Sequence[int] = ()) -> None:
+    """Tell the warden, on the socket that only it reads; the descriptors are ours no more."""
     data = line.replace("\n", " ").encode(errors="replace")[:4000]
-    fds = [] if listener is None else [listener]
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(status_fd)) as end:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         end.sendmsg([data], rights)

@@ -35,6 +35,7 @@ class StartedWard(Ward):
         self._starter = self._pid = 0
         self._pidfd: int | None = None
         self._listener: Listener | None = None
+        self._folders: list[int] = []
         self._status = StatusLines()
         try:
             self.lifeline_read, self._lifeline = os.pipe2(os.O_CLOEXEC)
@@ -66,6 +67,10 @@ class StartedWard(Ward):
     def guest_pid(self) -> int:
         """Nobody asks: what was started is never cloned."""
         return 0
+
+    def _open_folders(self) -> list[int]:
+        """Those that were opened when it was built."""
+        return [os.dup(fd) for fd in self._folders]
 
     def roots(self) -> list[int]:
         """The one process: pid 1 of the jail, or the confined one."""
@@ -100,6 +105,9 @@ class StartedWard(Ward):
     def _hear(self, lines: list[tuple[str, str]], fds: list[int]) -> None:
         for word, rest in lines:
             self._note(word, rest)
+        if lines[0][0] == "folders":
+            self._folders = fds
+            return
         for fd in fds:
             self._listener = Listener(fd, self._judge, self._selector)
 
@@ -146,7 +154,7 @@ class StartedWard(Ward):
         self._status.close()
         if self._listener is not None:
             self._listener.close()
-        for fd in (self._lifeline, self._pidfd):
+        for fd in (self._lifeline, self._pidfd, *self._folders):
             if fd is not None:
                 os.close(fd)
 

@@ -32,11 +32,11 @@ def send(sock: socket.socket, message: dict[str, Any], fds: list[int] | None = N
     sock.sendmsg([json.dumps(message).encode()], rights)
 
 
-def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+def receive(sock: socket.socket, size: int = MAX_PACKET) -> tuple[bytes, list[int]]:
     """The next packet and its descriptors; no bytes at the end."""
     fds = array.array("i")
     room = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)
-    data, ancillary, flags, _ = sock.recvmsg(MAX_PACKET, room, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, flags, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
     for _, _, received in ancillary:
         fds.frombytes(received)
     if flags & socket.MSG_CTRUNC:

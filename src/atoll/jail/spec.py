@@ -10,6 +10,8 @@ GUEST_HOME = "/home/guest"
 WORK_FOLDER = "/app"
 WORK_ALIAS = "/mnt/data"
 GUEST_CODE = "/opt/atoll"
+SHOWN_FOLDERS = (WORK_FOLDER, "/tmp", GUEST_HOME)
+"""Folders of a jail that the host reads and writes too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.jail import meter, packets
 from atoll.jail.house import namespace_of
 from atoll.jail.listener import Verdict
+from atoll.jail.spec import SHOWN_FOLDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 GROUP_PATIENCE_SECONDS = 5.0
 MEMORY_SLACK = 32 << 20
+_SHOWN = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Ward(ABC):
@@ -175,10 +177,36 @@ class Ward(ABC):
             self._signal_guest()
         elif command == b"usage":
             self.tell("usage", cpu_seconds=self._cpu_seconds())
+        elif command == b"folders":
+            self._show_folders()
         else:
             self.kill()
         if not command:
             self._unwatch(self.lease.fileno())
+
+    def _show_folders(self) -> None:
+        """Let the host have the guest's folders; none if they are gone."""
+        fds = self._open_folders()
+        try:
+            with contextlib.suppress(OSError):
+                packets.send(self.lease, {"event": "folders"}, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _open_folders(self) -> list[int]:
+        """Through the root of the guest's process, which is still its own when all are open."""
+        fds: list[int] = []
+        pid = self.guest_pid()
+        with contextlib.suppress(OSError):
+            for folder in SHOWN_FOLDERS:
+                fd = os.open(f"/proc/{pid}/root{folder}", _SHOWN)
+                fds.append(fd)
+            if pid and self.guest_pid() == pid:
+                return fds
+        for fd in fds:
+            os.close(fd)
+        return []
 
     def _keep_gifts(self, fds: list[int]) -> None:
         for fd in self._gifts:

@@ -26,10 +26,12 @@ from atoll.jail.branch import BranchWard
 from atoll.jail.brood import HatchedWard, NurseryWard
 from atoll.jail.house import namespace_of
 from atoll.jail.jailed import JailedWard
-from atoll.jail.spec import JailSpec, NurserySpec, from_json
+from atoll.jail.spec import SHOWN_FOLDERS, JailSpec, NurserySpec, from_json
 from atoll.jail.ward import Ward
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atoll.jail.spec import HatchSpec, Limits, Spec
 
 METER_SECONDS = 0.1
@@ -229,7 +231,7 @@ def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         init.report(status, f"pid {os.getpid()}")
         steps.take(steps.CONFINED, jail)
-        init.report(status, "built", jail.listener)
+        _report_built(status, jail, [jail.folder])
         init.execute(jail.spec, guest_fds, status, folder=jail.folder)
     except steps.StepError as exc:
         init.report(status, f"error {exc}")
@@ -267,8 +269,15 @@ def _become_init(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
     if not os.read(go_read, 1):
         os._exit(1)  # the other process says why
     os.close(go_read)
-    init.report(status, "built", jail.listener)
+    _report_built(status, jail, SHOWN_FOLDERS)
     init.run(jail.spec, guest_fds, status, lifeline)
+
+
+def _report_built(status: int, jail: steps.Jail, folders: Sequence[str]) -> None:
+    """Folders first: once it is built, the host may ask for them."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    init.report(status, "folders", [os.open(folder, flags) for folder in folders])
+    init.report(status, "built", [] if jail.listener is None else [jail.listener])
 
 
 def _hand_over(fds: list[int], owner: int) -> None:

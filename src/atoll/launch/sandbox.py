@@ -6,6 +6,7 @@ A ring says how a guest is launched, and what it runs; the rest is here.
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,14 @@ from atoll import context as contexts
 from atoll import state, statepipe
 from atoll.config import REPLConfig
 from atoll.errors import SandboxClosedError, StateError
+from atoll.files.direct import FolderFiles
+from atoll.jail.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
 from atoll.policy import Isolation, check_positive
 from atoll.replies import Replies
 from atoll.sandbox import BaseSandbox, check_code
 
 if TYPE_CHECKING:
+    from atoll.files.base import Files
     from atoll.launch.greeting import Launched
     from atoll.types import SandboxResult
 
@@ -111,6 +115,24 @@ class GuestSandbox(BaseSandbox):
                 self._found_dead = not guest.session.alive
                 await self._bury(guest)
         return await asyncio.to_thread(state.seal, payload, facts, self._version)
+
+    @property
+    def files(self) -> Files:
+        """The guest's files, by descriptors of its folders: also while a cell runs."""
+        return FolderFiles(self.folders, self.policy.file_size_bytes)
+
+    async def folders(self) -> dict[str, int]:
+        """Descriptors of the guest's folders by their names, the caller's to close."""
+        guest = self._guest
+        if guest is None or guest.session.dead:
+            async with self._turn:
+                guest = await self._ensure()
+        fds = dict(zip(SHOWN_FOLDERS, await guest.lease.folders(), strict=False))
+        if self.workspace is not None:  # as its owner sees it, not as the guest does
+            os.close(fds[WORK_FOLDER])
+            fds[WORK_FOLDER] = os.open(self.workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        fds[WORK_ALIAS] = os.dup(fds[WORK_FOLDER])
+        return fds
 
     async def cancel(self) -> None:
         """Interrupt the running cell; one that will not be interrupted is killed."""

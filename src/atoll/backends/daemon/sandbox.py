@@ -12,6 +12,7 @@ from atoll.backends.daemon import link as links
 from atoll.bridge import HostBridge
 from atoll.config import REPLConfig, daemon_socket
 from atoll.errors import AtollError, IsolationError, SandboxClosedError, SandboxError, VariableError
+from atoll.files.direct import FolderFiles
 from atoll.guest import rpc, values
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import BaseSandbox, check_code
@@ -19,6 +20,7 @@ from atoll.wire import blobs, results, settings
 
 if TYPE_CHECKING:
     from atoll.backends.daemon.link import Link
+    from atoll.files.base import Files
     from atoll.types import SandboxResult
     from atoll.wire.peer import Answer
 
@@ -159,6 +161,15 @@ class DaemonClientSandbox(BaseSandbox):
         """Variables and files as bytes."""
         answer = await self._call("save", {})
         return await asyncio.to_thread(blobs.read, answer.gifts.take())
+
+    @property
+    def files(self) -> Files:
+        """The guest's files, by descriptors that the daemon hands over: also while a cell runs."""
+        return FolderFiles(self._folders, self.policy.file_size_bytes)
+
+    async def _folders(self) -> dict[str, int]:
+        answer = await self._call("folders", {})
+        return {str(name): answer.gifts.take() for name in answer.value["names"]}
 
     async def destroy(self) -> None:
         """End the session and everything that it started."""
