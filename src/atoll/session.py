@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 0.25
 CPU_POLL_SECONDS = 0.05
 DRAIN_LIMIT = 4 << 20
+MAX_FILE_IN_MESSAGE = 16 << 20
 READ_SIZE = 1 << 18
 _SHAPE_ERRORS = (
     LookupError,
@@ -87,12 +88,18 @@ class GuestSession:
         """Whether the guest has ended between requests."""
         return not self.alive or self._process.ended.done() or self._channel.ended
 
-    async def execute(self, code: str, timeout_ms: float, **facts: Any) -> SandboxResult:
-        """Run a cell; every fault of the guest's is in the result, and `facts` are."""
+    async def execute(
+        self, code: str, timeout_ms: float, *, look_again: bool = False, **facts: Any
+    ) -> SandboxResult:
+        """Run a cell; every fault of the guest's is in the result, and `facts` are.
+
+        `look_again`: somebody else has changed files since the last one.
+        """
+        params = {"code": code, "look_again": True} if look_again else {"code": code}
         self._captures = self._make_captures(self._config.on_stdout, self._config.on_stderr)
         started = time.perf_counter()
         try:
-            answer, stopped = await self._request("execute", {"code": code}, timeout_ms)
+            answer, stopped = await self._request("execute", params, timeout_ms)
         except RemoteError as exc:
             answer, stopped, self._violation = None, None, f"it refused to run: {str(exc)[:200]}"
         fields = self._verdict(answer, stopped, timeout_ms) or await self._death(
@@ -152,6 +159,19 @@ class GuestSession:
         if "error" in answer:
             raise StateError(f"the guest could not {method}: {str(answer['error'])[:1000]}")
         return answer
+
+    async def workspace(self, operation: str, params: Mapping[str, Any], timeout_ms: float) -> Any:
+        """Have the guest do something with its files; ValueError says what it does not accept."""
+        sent = {"params": values.encode(dict(params)), "most": MAX_FILE_IN_MESSAGE}
+        request = {"operation": operation, **sent}
+        try:
+            answer, stopped = await self._request("workspace", request, timeout_ms)
+        except RemoteError as exc:
+            raise ValueError(str(exc)[:1000]) from None
+        if answer is None or stopped or "answer" not in answer:
+            await self._death(stopped, timeout_ms)
+            raise SandboxError(f"{operation} ended or outlasted the sandbox")
+        return values.decode(answer["answer"])
 
     def hear(self, stream: int, data: bytes) -> None:
         """What the guest prints, where it comes as messages: 1 is stdout, 2 is stderr."""

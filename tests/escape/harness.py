@@ -47,16 +47,14 @@ DEFAULT_TIMEOUT_S = 20.0
 MAX_TIMEOUT_S = 4.0
 """What an attack that runs into its limit gets: the limit's length changes nothing."""
 
-UNSUPPORTED_STEPS: dict[str, tuple[str, ...]] = {
-    "upload": ("upload", "write-file", "put-file", "file-transfer"),
-}
-"""Step kinds that no ring can run yet, with the capability or method that would change it."""
-
 MAY_NEED_RESTART = frozenset({"runtime-tamper"})
 """Categories whose attack ruins the guest's own interpreter: initialize() has to repair it."""
 
 TRIES = 3
 """A leak is there every time; room that another program took meanwhile is not."""
+
+MOST_COLLECTED = 8 << 20
+"""Of a file that is taken along; larger ones say nothing more."""
 
 STATE_PATIENCE_S = 10.0
 """What saving or restoring may take above the limit it was given."""
@@ -177,10 +175,9 @@ def skip_reason(attack: Attack, backend: str) -> str | None:
 
 
 def unsupported(step: Step, capabilities: frozenset[Capability]) -> bool:
-    """Whether no ring can run this kind of step yet, or not one of these capabilities."""
-    if step.kind == "restore":
-        return Capability.SAVE not in capabilities
-    return step.kind in UNSUPPORTED_STEPS
+    """Whether a ring of these capabilities cannot run this kind of step."""
+    needed = {"restore": Capability.SAVE, "upload": Capability.WORKSPACE}.get(step.kind)
+    return needed is not None and needed not in capabilities
 
 
 @functools.cache
@@ -206,8 +203,10 @@ def _attack(course: Run) -> None:
         course.fail(f"stdout has no {attack.expect_stdout!r}: {str(result)[:500]}")
     if attack.category == "protocol" and "FORGED" in f"{result.value!r}{result.error}":
         course.fail("a forged answer was taken for the guest's")
-    if attack.category == "files" and result.files:
-        _require_regular(course, result)
+    if attack.category == "files":
+        _collect(course)
+        if result.files:
+            _require_regular(course, result)
 
 
 def _require_regular(course: Run, result: SandboxResult) -> None:
@@ -250,6 +249,8 @@ def _follow(course: Run) -> None:
             course.verdict.not_supported.append(step.session)
         elif step.kind == "restore":
             _restore(course, step)
+        elif step.kind == "upload":
+            _upload(course, step)
         else:
             box = course.box if step.kind == "same" else course.open()
             course.execute(box, step.code, f"then {step.session}")
@@ -267,6 +268,37 @@ def _restore(course: Run, step: Step) -> None:
     result = course.execute(box, step.code, f"then {step.session}")
     if result is not None and not result.success and not atoll.describe_state(blob).left_out:
         course.fail(f"then {step.session}: {result.error}")
+
+
+def _upload(course: Run, step: Step) -> None:
+    """Put a file where the attack has prepared something: it is put there, or refused."""
+    name = step.session.partition(":")[2]
+    try:
+        (result,) = course.box.files.upload([(name, b"from the host")])
+        (back,) = course.box.files.download([name])
+    except Exception as exc:
+        course.fail(f"then {step.session}: the host raised {type(exc).__name__}: {exc}")
+        return
+    if result.error is None and back.content != b"from the host":
+        course.fail(f"then {step.session}: it came back as {back}")
+    course.execute(course.box, step.code, f"then {step.session}")
+
+
+def _collect(course: Run) -> None:
+    """Take everything that the guest has made, as a caller would: no canary may be in it."""
+    if Capability.WORKSPACE not in course.box.capabilities:
+        return
+    files = course.box.files
+    try:
+        names = [info.path for info in files.glob("**") if info.size < MOST_COLLECTED][:200]
+        seen = repr([files.ls(), files.download(names), [files.read(one) for one in names[:20]]])
+        seen += repr(files.grep("a"))
+    except Exception as exc:
+        course.fail(f"its files: the host raised {type(exc).__name__}: {str(exc)[:200]}")
+        return
+    if canaries.MARK in seen and canaries.MARK not in course.attack.code:
+        at = seen.index(canaries.MARK)
+        course.fail(f"its files: {seen[max(0, at - 40) : at + 120]!r}")
 
 
 def _require_alive(course: Run) -> None:

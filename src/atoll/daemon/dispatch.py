@@ -226,7 +226,7 @@ class Dispatch:
     ) -> Answer:
         """The client works on them itself: it is the same user."""
         _, session = client.session(params)
-        folders = await session.folders()
+        folders = await session.folders(changing=params.get("changing") is True)
         return Answer({"names": list(folders)}, blobs.Gifts(folders.values()))
 
     async def _destroy(

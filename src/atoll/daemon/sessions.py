@@ -29,8 +29,8 @@ T = TypeVar("T")
 class HasFolders(Protocol):
     """A sandbox whose folders can be had."""
 
-    async def folders(self) -> dict[str, int]:
-        """Descriptors by name."""
+    async def folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
+        """Descriptors by name; whether they are to be changed."""
         ...
 
 
@@ -113,13 +113,13 @@ class Session:
             self._users -= 1
             self.used = time.monotonic()
 
-    async def folders(self) -> dict[str, int]:
+    async def folders(self, *, changing: bool) -> dict[str, int]:
         """Descriptors of the guest's folders, the caller's to close; no need to wait for a cell."""
         box = self.box
         if box is None or self.idle:
             async with self.in_turn() as box:
-                return await _folders(box)
-        return await _folders(box)
+                return await _folders(box, changing=changing)
+        return await _folders(box, changing=changing)
 
     async def start(self, box: BaseSandbox | None = None) -> BaseSandbox:
         """Open the sandbox, or take one over that is open."""
@@ -217,7 +217,7 @@ class Session:
             raise SandboxClosedError(self._over)
 
 
-async def _folders(box: BaseSandbox) -> dict[str, int]:
+async def _folders(box: BaseSandbox, *, changing: bool) -> dict[str, int]:
     if Capability.WORKSPACE not in box.capabilities:
         raise UnsupportedError(box.backend, Capability.WORKSPACE)
-    return await cast("HasFolders", box).folders()
+    return await cast("HasFolders", box).folders(changing)

@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     Folders = dict[str, int]
     """Descriptors by the names that they have for the guest; the first is the working folder."""
 
+CHANGING = frozenset({"write", "edit", "upload"})
+
 
 class FolderFiles(Files):
     """Asks for the folders each time, as they may be others by then."""
 
     def __init__(
-        self, folders: Callable[[], Awaitable[Folders]], max_file_bytes: int | None = None
+        self, folders: Callable[[bool], Awaitable[Folders]], max_file_bytes: int | None = None
     ) -> None:
-        """`folders` gives descriptors that are ours to close."""
+        """`folders` gives descriptors that are ours to close; it is told if we will change them."""
         self._folders, self._max_file_bytes = folders, max_file_bytes
 
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        folders = await self._folders()
+        folders = await self._folders(operation in CHANGING)
         place = FolderPlace(folders, self._max_file_bytes)
 
         def work() -> dict[str, Any]:

@@ -31,10 +31,10 @@ def locate(path: str, roots: tuple[str, ...]) -> tuple[str, str]:
 
 
 class OpenPlace:
-    """The files of this process: below `root`, or where each path says if there is none."""
+    """The files of this process: below some roots, or where each path says if there are none."""
 
-    def __init__(self, root: str | None = None) -> None:
-        self._root = root
+    def __init__(self, *roots: str) -> None:
+        self._roots = roots
 
     def open(self, path: str) -> int:
         """A descriptor to read something by."""
@@ -78,18 +78,18 @@ class OpenPlace:
         if fresh:
             _create(place, 0o644, data)
             return
-        if os.path.isdir(place):
+        if os.path.isdir(place) and not os.path.islink(place):
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         draft = "{}.{}.draft".format(place, os.urandom(4).hex())
         _create(draft, _mode_of(place), data)
         os.replace(draft, place)
 
     def _at(self, path: str) -> str:
-        if self._root is None:
+        if not self._roots:
             if "\0" in path:
                 raise ValueError("a path has no zero bytes")
             return path or "."
-        return os.path.join(*locate(path, (self._root,)))
+        return os.path.join(*locate(path, self._roots))
 
 
 class OpenFound:

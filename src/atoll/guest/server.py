@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     Handler = Callable[[dict[str, Any]], Any]
 
 
+ALSO_SHOWN = ("/mnt/data", "/tmp", "/home/guest")  # noqa: S108 - the guest's own
+
+
 class Server:
     """The guest as the host sees it."""
 
@@ -53,6 +56,7 @@ class Server:
             "validate": self._validate,
             "save": self._save,
             "restore": self._restore,
+            "workspace": self._workspace,
         }
 
     def rehearse(self) -> None:
@@ -128,7 +132,8 @@ class Server:
         return self._repl.namespace.get("context")
 
     def _execute(self, params: dict[str, Any]) -> dict[str, Any]:
-        before = self._files if self._private else delta.scan(self._folder)
+        known = self._private and "look_again" not in params
+        before = self._files if known else delta.scan(self._folder)
         started, cpu = time.perf_counter(), time.process_time()
         outcome: dict[str, Any] = self._gate.run(
             lambda: self._repl.run(params["code"]), late_interrupt
@@ -190,6 +195,20 @@ class Server:
         self._cell_ended()
         if stream is not None:
             stream.close()
+        return answer
+
+    def _workspace(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Do something with files, for a host that has no other way to them."""
+        with self._runtime:
+            from .place import OpenPlace
+            from .workspace import Workspace
+        space = Workspace(OpenPlace(self._folder, *ALSO_SHOWN), most=params["most"])
+        wanted = values.decode(params["params"])
+        answer: dict[str, Any] = self._gate.run(
+            lambda: {"answer": values.encode(space.run(params["operation"], wanted))},
+            lambda: {"interrupted": True},
+        )
+        self._files = delta.scan(self._folder)
         return answer
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -10,13 +10,13 @@ MAX_FILE_BYTES = 512 << 20
 PIECE = 1 << 20
 
 
-def read_file(fd: int, info: os.stat_result) -> bytes:
+def read_file(fd: int, info: os.stat_result, most: int = MAX_FILE_BYTES) -> bytes:
     """A whole file: no more than it was when we looked, and nothing that is none."""
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     if not stat.S_ISREG(info.st_mode):
         raise OSError(errno.EINVAL, "it is no file")
-    if info.st_size > MAX_FILE_BYTES:
+    if info.st_size > most:
         raise OSError(errno.EFBIG, "it has {:,} bytes".format(info.st_size))
     pieces, left = [], info.st_size
     while left > 0:

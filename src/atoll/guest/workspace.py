@@ -11,7 +11,7 @@ import os
 import stat
 
 from . import globs, search
-from .texts import lines_of, read_file
+from .texts import MAX_FILE_BYTES, lines_of, read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,8 +91,14 @@ _WORDS = {
 class Workspace:
     """The operations, by name: `run("ls", {"path": "."})`."""
 
-    def __init__(self, place: Place, make_matcher: search.MakeMatcher = search.matcher) -> None:
-        self._place, self._make_matcher = place, make_matcher
+    def __init__(
+        self,
+        place: Place,
+        make_matcher: search.MakeMatcher = search.matcher,
+        most: int = MAX_FILE_BYTES,
+    ) -> None:
+        """`most`: what a file may have that is read as a whole."""
+        self._place, self._make_matcher, self._most = place, make_matcher, most
         self._operations: dict[str, Callable[..., dict[str, Any]]] = {
             "ls": self.ls,
             "read": self.read,
@@ -238,7 +244,7 @@ class Workspace:
         fd = self._place.open(path)
         try:
             info = os.fstat(fd)
-            return read_file(fd, info), info
+            return read_file(fd, info, self._most), info
         finally:
             os.close(fd)
 

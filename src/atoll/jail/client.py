@@ -95,7 +95,7 @@ class Lease:
             answer: asyncio.Future[list[int]] = self._loop.create_future()
             self._folders.append(answer)
             self._send(b"folders")
-            fds = await answer
+            fds = await _unless_cancelled(answer)
         if not fds:
             raise SandboxLostError("the guest has ended, and its files with it")
         return fds
@@ -173,6 +173,16 @@ class Lease:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
+
+
+async def _unless_cancelled(answer: asyncio.Future[list[int]]) -> list[int]:
+    """Descriptors; if whoever waits is cancelled when they are there, they are closed."""
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if answer.done() and not answer.cancelled():
+            _close_all(answer.result())
+        raise
 
 
 def _close_all(fds: list[int]) -> None:

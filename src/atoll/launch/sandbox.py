@@ -40,7 +40,7 @@ class GuestSandbox(BaseSandbox):
         self._level = Isolation.NONE
         self._turn = asyncio.Lock()
         self._replies = Replies()
-        self._open = self._found_dead = False
+        self._open = self._found_dead = self._changed = False
 
     @property
     def isolation(self) -> Isolation:
@@ -75,7 +75,10 @@ class GuestSandbox(BaseSandbox):
             guest = await self._ensure()
             self.logger.log_execution_start("python", self.policy, code)
             try:
-                result = await guest.session.execute(code, limit, **self._facts())
+                changed, self._changed = self._changed, False
+                result = await guest.session.execute(
+                    code, limit, look_again=changed, **self._facts()
+                )
                 result = self._measured(guest, result)
             finally:
                 await self._bury(guest)
@@ -121,8 +124,12 @@ class GuestSandbox(BaseSandbox):
         """The guest's files, by descriptors of its folders: also while a cell runs."""
         return FolderFiles(self.folders, self.policy.file_size_bytes)
 
-    async def folders(self) -> dict[str, int]:
-        """Descriptors of the guest's folders by their names, the caller's to close."""
+    async def folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
+        """Descriptors of the guest's folders by their names, the caller's to close.
+
+        What is changed by hand is not the next cell's doing: the guest has to look again.
+        """
+        self._changed |= changing
         guest = self._guest
         if guest is None or guest.session.dead:
             async with self._turn:

@@ -41,6 +41,12 @@ def credentials(sock: socket.socket) -> tuple[int, int]:
     return pid, uid
 
 
+def _drop(answer: asyncio.Future[Answer]) -> None:
+    """Let go of what came with an answer that nobody waits for any more."""
+    if answer.done() and not answer.cancelled() and answer.exception() is None:
+        answer.result().gifts.close()
+
+
 class Answer:
     """A result, and the descriptors that come with it."""
 
@@ -91,6 +97,7 @@ class Peer:
             return await answer
         except asyncio.CancelledError:
             self.notify("cancel", {"id": ident})
+            _drop(answer)
             raise
         finally:
             self._waiting.pop(ident, None)

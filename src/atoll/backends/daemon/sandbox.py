@@ -167,8 +167,8 @@ class DaemonClientSandbox(BaseSandbox):
         """The guest's files, by descriptors that the daemon hands over: also while a cell runs."""
         return FolderFiles(self._folders, self.policy.file_size_bytes)
 
-    async def _folders(self) -> dict[str, int]:
-        answer = await self._call("folders", {})
+    async def _folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
+        answer = await self._call("folders", {"changing": changing})
         return {str(name): answer.gifts.take() for name in answer.value["names"]}
 
     async def destroy(self) -> None:

@@ -16,12 +16,16 @@ from atoll.errors import BackendUnavailableError, SandboxLostError, UnsupportedE
 from atoll.jail import probe
 from atoll.launch import library
 from atoll.launch.greeting import greet
+from atoll.launch.guestfiles import GuestFiles
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from atoll.backends.pyodide.spare import Started
     from atoll.config import REPLConfig
+    from atoll.files.base import Files
     from atoll.launch.greeting import Launched
     from atoll.types import SandboxResult
 
@@ -109,6 +113,19 @@ class PyodideSandbox(GuestSandbox):
         if result.memory_used_bytes is not None:
             return result
         return dataclasses.replace(result, memory_used_bytes=self._peak)
+
+    @property
+    def files(self) -> Files:
+        """The guest's files, by its own hand: they are in its memory."""
+        return GuestFiles(self._workspace)
+
+    async def _workspace(self, operation: str, params: Mapping[str, Any]) -> object:
+        async with self._turn:
+            guest = await self._ensure()
+            try:
+                return await guest.session.workspace(operation, params, self._timeout(None))
+            finally:
+                await self._bury(guest)
 
     @property
     def _version(self) -> tuple[int, ...]:
