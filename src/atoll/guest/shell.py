@@ -1,7 +1,7 @@
 """Shell commands: each a process of its own beside the guest's Python, in a session of its own.
 
 What a command leaves running lives on; a command that is stopped is ended with all of its session.
-The calls are bound when this is loaded, before guest code runs, so patching `os` changes nothing.
+What waits for a command and ends it is bound when this is loaded, before guest code can patch it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ PATIENCE_MS = 50
 PAUSE_MS = 5
 _KILL = 9
 _SIGNAL_BITS, _SIGNALLED = 0x7F, 128
+_open_handle: Any = getattr(posix, "pidfd_open", None)  # not before Python 3.9
 _PYTHON_FOLDER = os.path.dirname(sys.executable or "")
 
 
@@ -169,8 +170,8 @@ def _environment() -> dict[str, str]:
 def _handle(pid: int) -> int:
     """A descriptor that tells when it has ended; -1 where there is no such thing."""
     try:
-        return posix.pidfd_open(pid)
-    except (AttributeError, OSError):
+        return -1 if _open_handle is None else int(_open_handle(pid))
+    except OSError:
         return -1
 
 
