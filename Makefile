@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 3
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 LAYERS := guest > errors > policy,types,log > files,config,availability,context,output,displays > \
-	bridge,statekey,store > channel,state > sandbox,session,replies > sync,jail,statepipe,wire > \
+	bridge,statekey,store,verdict > channel,state > sandbox,session,replies > sync,jail,statepipe,wire > \
 	launch > backends > pool,factory > aio,daemon,replserver > cli
 
 .DEFAULT_GOAL := help

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from atoll.sync import SyncSandbox as SyncSandbox
     from atoll.types import Artifact as Artifact
     from atoll.types import Display as Display
+    from atoll.types import ExecuteResponse as ExecuteResponse
     from atoll.types import SandboxResult as SandboxResult
 
 __version__ = "0.1.0"
@@ -102,6 +103,7 @@ _HOMES = {
     "SyncSandbox": "sync",
     "Artifact": "types",
     "Display": "types",
+    "ExecuteResponse": "types",
     "SandboxResult": "types",
 }
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atoll.policy import ExecutionPolicy
-    from atoll.types import SandboxResult
+    from atoll.types import ExecuteResponse, SandboxResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +79,17 @@ class SandboxLogger:
             exit_code=result.exit_code,
             truncated=result.truncated,
         )
+
+    def log_shell_complete(self, response: ExecuteResponse) -> None:
+        """A shell command has ended, or was."""
+        if self._heard(logging.INFO):
+            self._emit(
+                "shell_complete",
+                logging.INFO,
+                exit_code=response.exit_code,
+                truncated=response.truncated,
+                error=response.error,
+            )
 
     def log_security_event(self, event_type: str, **details: Any) -> None:
         """A limit was hit or a rule broken."""

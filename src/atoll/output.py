@@ -48,8 +48,8 @@ class OutputCapture:
         return self._cut(), True
 
     def _cut(self) -> str:
-        notice = f"\n[... output cut: {self._total:,} bytes, the middle is left out ...]\n"
-        room = max(0, min(self._max_chars, self._max_bytes) - len(notice))
+        longest = self._notice(self._total)
+        room = max(0, min(self._max_chars, self._max_bytes) - len(longest))
         head_size = int(room * HEAD_SHARE)
         whole = self._head + self._tail
         head = _decode(whole[: 4 * head_size])[:head_size]
@@ -58,8 +58,10 @@ class OutputCapture:
         tail = _decode(whole[-4 * tail_size :])[-tail_size:] if tail_size else ""
         tail = _within(tail, tail_size if self._max_bytes <= self._max_chars else None)
         left_out = self._total - len(head.encode()) - len(tail.encode())
-        notice = f"\n[... output cut: {left_out:,} of {self._total:,} bytes left out ...]\n"
-        return head + notice + tail
+        return head + self._notice(left_out) + tail
+
+    def _notice(self, left_out: int) -> str:
+        return f"\n[... output cut: {left_out:,} of {self._total:,} bytes left out ...]\n"
 
 
 class LineSplitter:

@@ -57,6 +57,8 @@ class Capability(StrEnum):
     INTERPRETER = "interpreter"
     SUBPROCESS = "subprocess"
     THREADS = "threads"
+    SHELL = "shell"
+    """shell: commands of bash, or of sh, beside the session's Python."""
     FORK = "fork"
     """fork, checkpoint, rollback, branches: live clones."""
     SAVE = "save"

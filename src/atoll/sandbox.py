@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from atoll.files.base import Files
-    from atoll.types import SandboxResult
+    from atoll.types import ExecuteResponse, SandboxResult
 
 MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
 
@@ -26,6 +26,23 @@ def check_code(code: str) -> None:
         raise ConfigError(f"code must be a str, not {type(code).__name__}")
     if len(code) > MAX_CODE_LENGTH:
         raise ConfigError(f"the code has {len(code):,} characters; pass data as context instead")
+
+
+def check_command(command: str) -> None:
+    """Refuse what no shell can be given."""
+    if not isinstance(command, str):
+        raise ConfigError(f"a command must be a str, not {type(command).__name__}")
+    if not command.strip():
+        raise ConfigError("the command is empty: give one that a shell can run")
+    if "\0" in command:
+        raise ConfigError("the command has a zero byte, which no shell reads: leave it out")
+    if len(command) > MAX_CODE_LENGTH:
+        length = f"{len(command):,} characters, of at most {MAX_CODE_LENGTH:,}"
+        raise ConfigError(f"the command has {length}: put it into a file and run that")
+    try:
+        command.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as exc:
+        raise ConfigError(f"the command is no text: {exc.reason}; leave that out") from None
 
 
 @runtime_checkable
@@ -50,6 +67,10 @@ class Sandbox(Protocol):
         """Run a cell; variables live on. With a `key` used before: its result, and no run."""
         ...
 
+    async def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
+        """Run a shell command in the working folder, in the session's own walls and limits."""
+        ...
+
     async def validate_code(self, code: str) -> bool:
         """Whether the code compiles. Nothing of it runs."""
         ...
@@ -59,7 +80,7 @@ class Sandbox(Protocol):
         ...
 
     async def cancel(self) -> None:
-        """Interrupt the running cell; nothing happens if none runs."""
+        """Interrupt the running cell or command; nothing happens if none runs."""
         ...
 
     @property
@@ -137,6 +158,15 @@ class BaseSandbox(ABC):
     def files(self) -> Files:
         """The guest's files; UnsupportedError where the ring declares no WORKSPACE."""
         raise UnsupportedError(self.backend, Capability.WORKSPACE)
+
+    async def shell(
+        self,
+        command: str,  # noqa: ARG002
+        *,
+        timeout_ms: float | None = None,  # noqa: ARG002
+    ) -> ExecuteResponse:
+        """Run a shell command; UnsupportedError where the ring declares no SHELL."""
+        raise UnsupportedError(self.backend, Capability.SHELL)
 
     async def fork(self) -> BaseSandbox:
         """A live clone; UnsupportedError where the ring declares no FORK."""

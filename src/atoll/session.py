@@ -1,4 +1,4 @@
-"""One living guest, as the host sees it: runs cells under a deadline, keeps what they print.
+"""One living guest, as the host sees it: runs under a deadline, keeps what is printed.
 
     execute ──request──▶ channel ──▶ guest
        │                              │ stdout, stderr: pipes that the host reads itself
@@ -12,40 +12,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import mimetypes
 import os
-import signal
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atoll import displays
+from atoll import verdict
 from atoll.channel import ChannelEndedError, RemoteError
 from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import values
 from atoll.output import OutputCapture
-from atoll.types import Artifact, Outcome, SandboxResult
+from atoll.types import Outcome, SandboxResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from atoll.channel import HostChannel
     from atoll.config import LineCallback, REPLConfig
-    from atoll.types import EndReport
+    from atoll.types import EndReport, ExecuteResponse
+
+    Reader = Callable[[dict[str, Any]], dict[str, Any]]
 
 GRACE_SECONDS = 0.25
+SHELL_GRACE_SECONDS = 1.0
+"""A command that is stopped may have many processes, and each has to be gone."""
 CPU_POLL_SECONDS = 0.05
 DRAIN_LIMIT = 4 << 20
 MAX_FILE_IN_MESSAGE = 16 << 20
 READ_SIZE = 1 << 18
-_SHAPE_ERRORS = (
-    LookupError,
-    TypeError,
-    ValueError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-)
-"""What reading a value of another shape than expected can raise."""
 
 
 class GuestProcess(Protocol):
@@ -98,17 +91,15 @@ class GuestSession:
         params = {"code": code, "look_again": True} if look_again else {"code": code}
         self._captures = self._make_captures(self._config.on_stdout, self._config.on_stderr)
         started = time.perf_counter()
-        try:
-            answer, stopped = await self._request("execute", params, timeout_ms)
-        except RemoteError as exc:
-            answer, stopped, self._violation = None, None, f"it refused to run: {str(exc)[:200]}"
-        fields = self._verdict(answer, stopped, timeout_ms) or await self._death(
-            stopped, timeout_ms
-        )
-        self._drain()
-        output = self._collect()
+        fields = await self._run("execute", params, verdict.read_cell, timeout_ms)
         fields.setdefault("duration_ms", (time.perf_counter() - started) * 1000)
-        return SandboxResult(**{**facts, **fields, **output})
+        return SandboxResult(**{**facts, **fields})
+
+    async def shell(self, command: str, timeout_ms: float) -> ExecuteResponse:
+        """Run a shell command beside the guest's Python; variables live on if it is stopped."""
+        self._captures = self._make_captures(self._config.on_stdout, None)
+        fields = await self._run("shell", {"command": command}, verdict.read_shell, timeout_ms)
+        return verdict.response(fields, timeout_ms)
 
     async def get_variable(self, name: str, default: Any, timeout_ms: float) -> Any:
         """A variable's value; VariableError if it cannot be handed over."""
@@ -121,7 +112,7 @@ class GuestSession:
             raise VariableError(name, "reading it ended or outlasted the sandbox")
         try:
             return values.decode(answer["value"]) if answer["found"] else default
-        except _SHAPE_ERRORS as exc:
+        except verdict.SHAPE_ERRORS as exc:
             raise VariableError(name, f"the guest sent no value: {exc}") from None
 
     async def validate(self, code: str, timeout_ms: float) -> bool:
@@ -195,6 +186,20 @@ class GuestSession:
             os.close(fd)
         self._fds = []
 
+    async def _run(
+        self, method: str, params: Mapping[str, Any], read: Reader, timeout_ms: float
+    ) -> dict[str, Any]:
+        """The result's fields, what was printed among them; every fault of the guest's is there."""
+        try:
+            answer, stopped = await self._request(method, params, timeout_ms)
+        except RemoteError as exc:
+            answer, stopped, self._violation = None, None, f"it refused to run: {str(exc)[:200]}"
+        fields = self._verdict(answer, read, stopped, timeout_ms) or await self._death(
+            stopped, timeout_ms
+        )
+        self._drain()
+        return {**fields, **self._collect()}
+
     async def _request(
         self, method: str, params: Mapping[str, Any], timeout_ms: float
     ) -> tuple[dict[str, Any] | None, Outcome | None]:
@@ -213,10 +218,10 @@ class GuestSession:
             if request.done():
                 stopped = None  # the answer counts, however late; no interrupt may come after it
             if stopped:
-                await self._interrupt(request)
+                await self._interrupt(request, method)
             return await self._answer(request), stopped
         except asyncio.CancelledError:  # the caller has gone: the guest must not go on alone
-            await self._interrupt(request)
+            await self._interrupt(request, method)
             raise
         finally:
             request.cancel()
@@ -234,9 +239,10 @@ class GuestSession:
             return None
         return answer if isinstance(answer, dict) else {}
 
-    async def _interrupt(self, request: asyncio.Future[Any]) -> None:
+    async def _interrupt(self, request: asyncio.Future[Any], method: str) -> None:
+        least = SHELL_GRACE_SECONDS if method == "shell" else 0
         self._process.interrupt()
-        done, _ = await asyncio.wait({request}, timeout=self.grace_seconds)
+        done, _ = await asyncio.wait({request}, timeout=max(least, self.grace_seconds))
         if not done:
             self.alive = False
             self._process.kill()
@@ -256,14 +262,18 @@ class GuestSession:
             self._stop_with(Outcome.CPU)
 
     def _verdict(
-        self, answer: dict[str, Any] | None, stopped: Outcome | None, timeout_ms: float
+        self,
+        answer: dict[str, Any] | None,
+        read: Reader,
+        stopped: Outcome | None,
+        timeout_ms: float,
     ) -> dict[str, Any] | None:
         """The result's fields from a guest's answer; None if there is no answer to go by."""
         if answer is None:
             return None
         try:
-            fields = _read_answer(answer)
-        except _SHAPE_ERRORS:
+            fields = read(answer)
+        except verdict.SHAPE_ERRORS:
             self._violation = "an answer of no known shape"
             self._process.kill()
             return None
@@ -282,24 +292,13 @@ class GuestSession:
         if stopped:
             return {**self._stop_fields(stopped, timeout_ms), **lost}
         if report.out_of_memory:
-            return {**_fault(Outcome.MEMORY, "MemoryError", self._memory_text(), 137), **lost}
+            return {**verdict.out_of_memory(self._config.policy), **lost}
         if self._violation:
-            text = f"the guest broke the protocol and was ended: {self._violation}"
-            return {**_fault(Outcome.BROKEN, "ProtocolError", text, 70), **lost}
-        return {**_death_fields(report), **lost}
+            return {**verdict.broken(self._violation), **lost}
+        return {**verdict.death(report), **lost}
 
-    def _stop_fields(self, stopped: Outcome, timeout_ms: float) -> dict[str, Any]:
-        if stopped is Outcome.CANCELLED:
-            return _fault(stopped, "KeyboardInterrupt", "the execution was cancelled", 130)
-        if stopped is Outcome.CPU:
-            limit = self._config.policy.cpu_seconds
-            return _fault(stopped, "TimeoutError", f"the CPU limit of {limit:g} s was reached", 152)
-        text = f"the execution took longer than {timeout_ms:g} ms"
-        return _fault(stopped, "TimeoutError", text, 124)
-
-    def _memory_text(self) -> str:
-        limit = self._config.policy.memory_bytes
-        return f"the sandbox used more than its {limit:,} bytes of memory and was ended"
+    def _stop_fields(self, reason: Outcome, timeout_ms: float) -> dict[str, Any]:
+        return verdict.stopped(reason, timeout_ms, self._config.policy)
 
     def _make_captures(
         self, on_stdout: LineCallback | None, on_stderr: LineCallback | None
@@ -333,67 +332,3 @@ class GuestSession:
         (stdout, cut_out), (stderr, cut_err) = (one.finish() for one in self._captures)
         self._captures = self._unheard
         return {"stdout": stdout, "stderr": stderr, "truncated": cut_out or cut_err}
-
-
-def _read_answer(answer: dict[str, Any]) -> dict[str, Any]:
-    """A guest's answer as a result's fields, every one checked: the guest may lie in shape too."""
-    interrupted = answer["kind"] == "interrupted"
-    kind = Outcome.CANCELLED if interrupted else Outcome(answer["kind"])
-    if kind not in (Outcome.OK, Outcome.ERROR, Outcome.EXITED, Outcome.CANCELLED):
-        raise ValueError(kind)
-    created, modified = _files(answer["files"]["created"]), _files(answer["files"]["modified"])
-    memory = answer.get("memory_bytes")
-    return {
-        "kind": kind,
-        "exit_code": int(answer["exit_code"]),
-        "error": _text(answer.get("error")),
-        "error_type": _text(answer.get("error_type")),
-        "duration_ms": float(answer["duration_ms"]),
-        "cpu_ms": float(answer["cpu_ms"]),
-        "value": values.decode(answer.get("value")),
-        "value_repr": _text(answer.get("value_repr")),
-        "displays": displays.read(answer.get("displays", [])),
-        "memory_used_bytes": None if memory is None else int(memory),
-        "files_created": tuple(one.path for one in created),
-        "files_modified": tuple(one.path for one in modified),
-        "artifacts": created + modified,
-    }
-
-
-def _files(rows: list[Any]) -> tuple[Artifact, ...]:
-    return tuple(
-        Artifact(path=str(path), size=int(size), media_type=_media_type(str(path)))
-        for path, size in rows
-    )
-
-
-def _media_type(path: str) -> str:
-    return mimetypes.guess_type(path)[0] or "application/octet-stream"
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _fault(kind: Outcome, error_type: str, text: str, exit_code: int) -> dict[str, Any]:
-    error = f"{error_type}: {text}"
-    return {"kind": kind, "error_type": error_type, "error": error, "exit_code": exit_code}
-
-
-def _death_fields(report: EndReport) -> dict[str, Any]:
-    if report.signal is not None:
-        name = _signal_name(report.signal)
-        text = f"the guest's process was ended by {name}"
-        return _fault(Outcome.CRASHED, "ProcessCrashed", text, 128 + report.signal)
-    if report.exit is None:
-        text = "the guest's process has ended, and nobody was told how"
-        return _fault(Outcome.CRASHED, "ProcessCrashed", text, 1)
-    text = f"the guest's process ended itself with exit code {report.exit}"
-    return _fault(Outcome.EXITED, "ProcessExited", text, report.exit or 0)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"

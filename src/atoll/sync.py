@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from atoll.policy import Capability, Isolation
     from atoll.sandbox import BaseSandbox
-    from atoll.types import SandboxResult
+    from atoll.types import ExecuteResponse, SandboxResult
 
 T = TypeVar("T")
 
@@ -122,6 +122,10 @@ class SyncSandbox:
         """Run a cell; variables live on. With a `key` that was used before: its result again."""
         return self._portal.run(self._box.execute(code, timeout_ms=timeout_ms, key=key))
 
+    def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
+        """Run a shell command in the working folder, in the session's own walls and limits."""
+        return self._portal.run(self._box.shell(command, timeout_ms=timeout_ms))
+
     def validate_code(self, code: str) -> bool:
         """Whether the code compiles. Nothing of it runs."""
         return self._portal.run(self._box.validate_code(code))
@@ -131,7 +135,7 @@ class SyncSandbox:
         return self._portal.run(self._box.get_variable(name, default))
 
     def cancel(self) -> None:
-        """Interrupt the running cell, from another thread; nothing happens if none runs."""
+        """Interrupt what runs, from another thread; nothing happens if nothing does."""
         self._portal.run(self._box.cancel())
 
     @property

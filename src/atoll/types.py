@@ -103,3 +103,17 @@ class SandboxResult:
     def files(self) -> tuple[str, ...]:
         """Files created, then modified."""
         return self.files_created + self.files_modified
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecuteResponse:
+    """What a shell command printed, and how it ended."""
+
+    output: str
+    """stdout and stderr as they came."""
+    exit_code: int | None = None
+    """As shells say it: 124 if it took too long, 128 + N after signal N; None if nobody knows."""
+    truncated: bool = False
+    """Whether the middle of the output was left out."""
+    error: str | None = None
+    """Why it was ended from outside, or not run; None if it ended by itself."""

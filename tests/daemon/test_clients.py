@@ -272,6 +272,31 @@ async def test_a_cell_that_waits_for_its_turn_can_be_cancelled(serve):
         await box.destroy()
 
 
+async def test_a_command_that_waits_for_its_turn_can_be_cancelled(serve):
+    served = await serve(max_running=1)
+    one, two = [await atoll.aio.create_sandbox(backend="daemon") for _ in range(2)]
+    running = asyncio.create_task(one.shell("until [ -e go ]; do sleep 0.02; done; echo ran"))
+    await until(lambda: served.server._gate.running == 1)
+    waiting = asyncio.create_task(two.shell("touch ran"))
+    await until(lambda: served.server._gate.waiting == 1)
+    await two.cancel()
+    assert await waiting == atoll.ExecuteResponse(
+        output="", exit_code=130, error="the command was cancelled"
+    )
+    await one.cancel()
+    assert (await running).exit_code == 130
+    assert (await two.shell("ls")).output == ""
+    for box in (one, two):
+        await box.destroy()
+
+
+async def test_a_ring_of_the_daemons_without_a_shell_says_so(serve):
+    await serve(open_notebook)
+    async with atoll.aio.create_sandbox(backend="daemon") as box:
+        with pytest.raises(atoll.UnsupportedError, match="'notebook' cannot shell"):
+            await box.shell("true")
+
+
 async def test_executions_within_executions_do_not_wait_for_each_other_for_ever(serve):
     await serve(max_running=1, max_queue=10)
 

@@ -15,7 +15,7 @@ import atoll
 from atoll import errors
 from atoll.context import Context
 from atoll.policy import ExecutionPolicy, Mount
-from atoll.types import Artifact, Display, Outcome, SandboxResult
+from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
 from atoll.wire import blobs, faults, results, settings
 
 FULL = SandboxResult(
@@ -57,6 +57,24 @@ def test_every_field_of_a_result_crosses():
             assert getattr(FULL, field.name) != field.default, f"give {field.name} a value here"
     assert crossed(FULL) == FULL
     assert crossed(SandboxResult(kind=Outcome.OK)) == SandboxResult(kind=Outcome.OK)
+
+
+@pytest.mark.spec("R3.1")
+def test_every_field_of_a_commands_response_crosses():
+    long = "out \ud800 é" + "x" * results.LONG_TEXT
+    full = ExecuteResponse(output=long, exit_code=124, truncated=True, error="why")
+    for field in dataclasses.fields(full):
+        assert getattr(full, field.name) != field.default, f"give {field.name} a value here"
+    for response in (full, ExecuteResponse(output=""), ExecuteResponse(output="x", exit_code=0)):
+        plain, beside = results.to_wire(response)
+        plain = json.loads(json.dumps(plain))
+        assert results.response_from_wire(plain, bytes(beside)) == response
+
+
+@pytest.mark.parametrize("plain", [{}, {"output": [0, 9]}, {"output": "", "new": 1}, {"output": 5}])
+def test_what_is_no_response_is_refused(plain):
+    with pytest.raises(atoll.SandboxError, match="no result"):
+        results.response_from_wire(plain, b"")
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,12 @@ async def test_the_base_is_harmless_where_a_ring_adds_nothing():
         assert isinstance(box, atoll.Sandbox)
 
 
+@pytest.mark.spec("R3.11")
+async def test_a_ring_that_declares_no_shell_has_none():
+    with pytest.raises(atoll.UnsupportedError, match="backend 'custom' cannot shell"):
+        await Echo().shell("true")
+
+
 def test_the_blocking_shell_has_every_method_with_the_same_arguments():
     def public(cls):
         return {n for n in dir(cls) if not n.startswith("_")} | set(

@@ -40,6 +40,13 @@ def test_memory_stays_bounded_in_a_flood():
     assert "of 10,000,000 bytes" in one.finish()[0]
 
 
+def test_a_cut_of_a_flood_is_within_the_limit_too():
+    one = OutputCapture(max_bytes=1 << 20, max_chars=1000)
+    for _ in range(400):
+        one.feed(b"y" * (1 << 20))
+    assert len(one.finish()[0]) <= 1000
+
+
 def test_a_tiny_limit_still_says_that_it_cut():
     text, cut = capture(b"x" * 1000, max_bytes=10, max_chars=10)
     assert cut

@@ -112,3 +112,13 @@ def test_its_private_folder_is_removed_whatever_is_in_it(confined):
 
 def test_memory_is_limited(confined):
     assert confined.execute("b = bytearray(900 << 20)").error_type == "MemoryError"
+
+
+@pytest.mark.spec("R3.11")
+def test_there_is_no_shell_where_no_process_can_be_started(confined):
+    confined.execute("x = 'kept'")
+    with pytest.raises(
+        atoll.UnsupportedError, match="cannot run a shell where it is only confined"
+    ):
+        confined.shell("true")
+    assert confined.execute("x").value == "kept"

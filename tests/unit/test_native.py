@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -267,3 +268,15 @@ answers == [8_000_000] * 20
     with atoll.create_sandbox(backend="native", tools={"hold": hold}, policy=policy) as box:
         assert box.execute(code).value is True
     assert most <= MAX_CALL_BYTES // 8_000_000 + 2
+
+
+@pytest.mark.spec("R3.1")
+def test_a_command_is_logged_without_its_words_above_debug():
+    events = []
+    with atoll.create_sandbox(backend="native", logger=atoll.SandboxLogger(events.append)) as box:
+        box.shell("echo secret; exit 3")
+    start, code, end = events
+    assert (start.name, start.fields["runtime"]) == ("execution_start", "shell")
+    assert (code.level, code.fields["code"]) == (logging.DEBUG, "echo secret; exit 3")
+    assert (end.name, end.level) == ("shell_complete", logging.INFO)
+    assert end.fields == {"exit_code": 3, "truncated": False, "error": None}

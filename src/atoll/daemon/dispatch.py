@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -13,16 +14,16 @@ from atoll.errors import ConfigError
 from atoll.guest import values
 from atoll.log import SandboxLogger
 from atoll.policy import Capability, check_positive
-from atoll.types import Outcome, SandboxResult
+from atoll.types import ExecuteResponse, Outcome, SandboxResult
 from atoll.wire import blobs, results, settings
 from atoll.wire.peer import Answer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from atoll.config import REPLConfig
     from atoll.daemon.connection import Connection
-    from atoll.daemon.gate import Gate, Slot
+    from atoll.daemon.gate import Gate
     from atoll.daemon.sessions import Session
     from atoll.daemon.table import SessionTable
     from atoll.sandbox import BaseSandbox
@@ -45,6 +46,7 @@ class Dispatch:
             "initialize": self._initialize,
             "attach": self._attach,
             "execute": self._execute,
+            "shell": self._shell,
             "cancel": self._cancel,
             "get_variable": self._get_variable,
             "validate": self._validate,
@@ -122,29 +124,39 @@ class Dispatch:
         async def run() -> SandboxResult:
             async with session.in_turn() as box:
                 try:
-                    async with self._gate.slot(session.waiter) as slot:
-                        return await self._run(session, box, (client, name, slot), code, limit)
+                    async with self._speaking(client, name, session):
+                        result = await box.execute(code, timeout_ms=limit)
                 except CancelledInQueueError:
                     return _never_run(session, box)
+            session.memory = result.memory_used_bytes or 0
+            return result
 
-        plain, beside = results.to_wire(await session.replies.once(key, run))
-        return Answer({"result": plain}, blobs.Gifts([blobs.write(beside)] if beside else []))
+        return _answer(await session.replies.once(key, run))
 
-    async def _run(
-        self,
-        session: Session,
-        box: BaseSandbox,
-        listener: tuple[Connection, str, Slot],
-        code: str,
-        limit: float | None,
-    ) -> SandboxResult:
-        client, name, slot = listener
-        session.voice.speak_to(client.peer, name, slot)
-        self.executions += 1
-        result = await box.execute(code, timeout_ms=limit)
-        session.voice.flush()
-        session.memory = result.memory_used_bytes or 0
-        return result
+    async def _shell(
+        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    ) -> Answer:
+        name, session = client.session(params)
+        command, limit = _text(params, "command"), params.get("timeout_ms")
+        check_positive("timeout_ms", limit)
+        async with session.in_turn() as box:
+            try:
+                async with self._speaking(client, name, session):
+                    return _answer(await box.shell(command, timeout_ms=limit))
+            except CancelledInQueueError:
+                error = "the command was cancelled"
+                return _answer(ExecuteResponse(output="", exit_code=130, error=error))
+
+    @contextlib.asynccontextmanager
+    async def _speaking(
+        self, client: Connection, name: str, session: Session
+    ) -> AsyncIterator[None]:
+        """A place among the running, where what is printed goes to the client."""
+        async with self._gate.slot(session.waiter) as slot:
+            session.voice.speak_to(client.peer, name, slot)
+            self.executions += 1
+            yield
+            session.voice.flush()
 
     async def _cancel(
         self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
@@ -255,6 +267,11 @@ async def _fork(box: BaseSandbox, config: REPLConfig) -> BaseSandbox:
     if Capability.FORK not in box.capabilities:
         return await box.fork()  # which says that it cannot
     return await cast("_ForkWith", box).fork_with(config)
+
+
+def _answer(result: SandboxResult | ExecuteResponse) -> Answer:
+    plain, beside = results.to_wire(result)
+    return Answer({"result": plain}, blobs.Gifts([blobs.write(beside)] if beside else []))
 
 
 def _never_run(session: Session, box: BaseSandbox) -> SandboxResult:

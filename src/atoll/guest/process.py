@@ -1,11 +1,11 @@
-"""The guest as a process of its own: serves its channel, and can clone itself."""
+"""The guest as a process of its own: serves its channel, runs shell commands, can clone itself."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from . import clone, rights, rpc
+from . import clone, delta, rights, rpc, shell
 from .channel import ChannelClosedError
 from .server import Server
 
@@ -43,10 +43,10 @@ class ProcessServer(Server):
         super().__init__(
             channel, gate, streams, gifts, folder, runtime=runtime, inherited=inherited
         )
-        self._channel, self._kept = channel, streams
+        self._channel, self._kept, self._own_gate = channel, streams, gate
         self._pid = os.getpid()
         self._clones: list[int] = []
-        self._methods["fork"] = self._fork
+        self._methods.update(fork=self._fork, shell=self._shell)
 
     def serve(self) -> None:
         """Answer requests until the host goes."""
@@ -69,6 +69,14 @@ class ProcessServer(Server):
         if os.getpid() != self._pid:  # the cell forked, and this is the child at the cell's end
             self._streams.flush()
             os._exit(0)
+
+    def _shell(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Run a command; what it does to files is not the next cell's doing."""
+        answer = shell.run(params["command"], self._folder, self._kept.output, self._own_gate)
+        self._cell_ended()
+        if self._private:
+            self._files = delta.scan(self._folder)
+        return answer
 
     def _fork(self, _params: dict[str, Any]) -> dict[str, Any]:
         """Clone this process; the clone goes on with the descriptors that the host has sent."""

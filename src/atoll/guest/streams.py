@@ -19,6 +19,11 @@ class StandardStreams:
         self._keep_at = keep_at
         self._kept = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, keep_at) for fd in (1, 2)}
 
+    @property
+    def output(self) -> int:
+        """Where what is printed goes, whatever guest code did to descriptor 1."""
+        return self._kept[1]
+
     def move_up(self, fds: list[int]) -> list[int]:
         """The same descriptors with high numbers, which guest code that closes low ones spares."""
         import fcntl

@@ -1,27 +1,31 @@
-"""A SandboxResult as plain JSON and back, whole: bytes and long texts travel beside it."""
+"""Results as plain JSON and back, whole: bytes and long texts travel beside them."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.errors import SandboxError
 from atoll.guest import values
 from atoll.policy import Isolation
-from atoll.types import Artifact, Display, Outcome, SandboxResult
+from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+T = TypeVar("T", SandboxResult, ExecuteResponse)
 LONG_TEXT = 1 << 20
-_FIELDS = {field.name: field.default for field in dataclasses.fields(SandboxResult)}
+_FIELDS = {
+    shape: {field.name: field.default for field in dataclasses.fields(shape)}
+    for shape in (SandboxResult, ExecuteResponse)
+}
 
 
-def to_wire(result: SandboxResult) -> tuple[dict[str, Any], bytearray]:
+def to_wire(result: SandboxResult | ExecuteResponse) -> tuple[dict[str, Any], bytearray]:
     """The fields that are not at their default, and the bytes that they point into."""
     beside = bytearray()
     plain: dict[str, Any] = {}
-    for name, default in _FIELDS.items():
+    for name, default in _FIELDS[type(result)].items():
         value = getattr(result, name)
         if value is not default:
             write = _WRITERS.get(name)
@@ -31,13 +35,22 @@ def to_wire(result: SandboxResult) -> tuple[dict[str, Any], bytearray]:
 
 def from_wire(plain: dict[str, Any], beside: bytes) -> SandboxResult:
     """The result again; SandboxError for what `to_wire` never makes."""
+    return _read(SandboxResult, plain, beside)
+
+
+def response_from_wire(plain: dict[str, Any], beside: bytes) -> ExecuteResponse:
+    """The same for a shell command."""
+    return _read(ExecuteResponse, plain, beside)
+
+
+def _read(shape: type[T], plain: dict[str, Any], beside: bytes) -> T:
     try:
         fields = {
             name: _READERS[name](value, beside) if name in _READERS else value
             for name, value in plain.items()
         }
-        return SandboxResult(**fields)
-    except (LookupError, TypeError, ValueError, RecursionError) as exc:
+        return shape(**fields)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
         raise SandboxError(f"the daemon sent no result: {exc!r}"[:500]) from None
 
 
@@ -83,6 +96,7 @@ def _get_artifacts(rows: list[Any], _beside: bytes) -> tuple[Artifact, ...]:
 _WRITERS: dict[str, Callable[[Any, bytearray], Any]] = {
     "kind": lambda kind, _: kind.name,
     "stdout": _put_text,
+    "output": _put_text,
     "stderr": _put_text,
     "value": lambda value, _: values.encode(value),
     "displays": _put_displays,
@@ -95,6 +109,7 @@ _WRITERS: dict[str, Callable[[Any, bytearray], Any]] = {
 _READERS: dict[str, Callable[[Any, bytes], Any]] = {
     "kind": lambda name, _: Outcome[name],
     "stdout": _get_text,
+    "output": _get_text,
     "stderr": _get_text,
     "value": lambda value, _: values.decode(value),
     "displays": _get_displays,

@@ -15,13 +15,13 @@ from atoll.errors import AtollError, IsolationError, SandboxClosedError, Sandbox
 from atoll.files.direct import FolderFiles
 from atoll.guest import rpc, values
 from atoll.policy import Capability, Isolation, check_positive
-from atoll.sandbox import BaseSandbox, check_code
+from atoll.sandbox import BaseSandbox, check_code, check_command
 from atoll.wire import blobs, results, settings
 
 if TYPE_CHECKING:
     from atoll.backends.daemon.link import Link
     from atoll.files.base import Files
-    from atoll.types import SandboxResult
+    from atoll.types import ExecuteResponse, SandboxResult
     from atoll.wire.peer import Answer
 
 
@@ -111,6 +111,20 @@ class DaemonClientSandbox(BaseSandbox):
         if self._failure is not None:
             raise self._failure
         return result
+
+    async def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
+        """Run a command with bash, or sh; what it leaves running ends with the session."""
+        check_positive("timeout_ms", timeout_ms)
+        check_command(command)
+        self._failure = None
+        self.logger.log_execution_start("shell", self.policy, command)
+        answer = await self._call("shell", {"command": command, "timeout_ms": timeout_ms})
+        beside = blobs.read(answer.gifts.take()) if answer.gifts else b""
+        response = results.response_from_wire(answer.value["result"], beside)
+        self.logger.log_shell_complete(response)
+        if self._failure is not None:
+            raise self._failure
+        return response
 
     async def validate_code(self, code: str) -> bool:
         """Whether the code compiles in the guest's Python. Nothing of it runs."""

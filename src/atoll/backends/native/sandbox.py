@@ -6,16 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.backends.native.launch import launch
+from atoll.errors import UnsupportedError
 from atoll.jail import probe
 from atoll.launch import interpreter, library
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
+from atoll.sandbox import check_command
 
 if TYPE_CHECKING:
     from atoll.availability import Availability
     from atoll.config import REPLConfig
     from atoll.launch.greeting import Launched
     from atoll.launch.interpreter import Interpreter
+    from atoll.types import ExecuteResponse
 
 
 class NativePythonSandbox(GuestSandbox):
@@ -30,6 +33,24 @@ class NativePythonSandbox(GuestSandbox):
     async def availability(cls, config: REPLConfig) -> Availability:
         """Whether this ring can run here, and how strongly."""
         return await probe.availability(lambda: interpreter.resolve(config.python))
+
+    async def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
+        """Run a command with bash, or sh; what it leaves running ends with the sandbox."""
+        limit = self._timeout(timeout_ms)
+        check_command(command)
+        async with self._turn:
+            guest = await self._ensure()
+            if self._level < Isolation.JAILED:
+                level = self._level.name.lower()
+                raise UnsupportedError(self.backend, f"run a shell where it is only {level}")
+            self.logger.log_execution_start("shell", self.policy, command)
+            try:
+                response = await guest.session.shell(command, limit)
+            finally:
+                self._found_dead |= not guest.session.alive  # the next cell's result says so
+                await self._bury(guest)
+        self.logger.log_shell_complete(response)
+        return response
 
     async def _prepare(self) -> Isolation:
         self._python = await self._interpreter()

@@ -34,6 +34,7 @@ GRACE_SECONDS = 1.0
 _MISSING = {
     Capability.HOST_FOLDER,
     Capability.SHARED_CONTEXT,
+    Capability.SHELL,
     Capability.INTERPRETER,
     Capability.SUBPROCESS,
     Capability.THREADS,

@@ -27,6 +27,7 @@ MISSING = frozenset(
         Capability.FORK,
         Capability.INTERPRETER,
         Capability.SHARED_CONTEXT,
+        Capability.SHELL,
         Capability.SUBPROCESS,
         Capability.THREADS,
         Capability.LIMIT_PROCESSES,

@@ -1,0 +1,205 @@
+"""Shell commands: each a process of its own beside the guest's Python, in a session of its own.
+
+What a command leaves running lives on; a command that is stopped is ended with all of its session.
+What waits for a command and ends it is bound when this is loaded, before guest code can patch it.
+"""
+
+from __future__ import annotations
+
+import os
+import posix
+import sys
+from posix import (
+    O_CLOEXEC,
+    O_RDONLY,
+    O_RDWR,
+    O_TMPFILE,
+    WNOHANG,
+    close,
+    killpg,
+    listdir,
+    read,
+    waitpid,
+    write,
+)
+from posix import open as open_fd
+from select import POLLIN, poll
+
+from . import values
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .interrupt import InterruptGate
+
+SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
+LONGEST_ARGUMENT = 100_000
+"""The kernel takes 128 KiB; what is longer is read from a file without a name."""
+PATIENCE_MS = 50
+"""How late an interrupt may be seen that came just before a sleep began."""
+PAUSE_MS = 5
+_KILL = 9
+_SIGNAL_BITS, _SIGNALLED = 0x7F, 128
+_open_handle: Any = getattr(posix, "pidfd_open", None)  # not before Python 3.9
+_PYTHON_FOLDER = os.path.dirname(sys.executable or "")
+
+
+def run(text: str, folder: str, output: int, gate: InterruptGate) -> dict[str, Any]:
+    """The answer: how the command ended, that it was interrupted, or why it could not be run."""
+    command = _Command()
+
+    def work() -> dict[str, Any]:
+        with gate:  # never between its start and our knowing of it
+            command.start(text, folder, output)
+        return {"exit_code": command.wait()}
+
+    try:
+        return gate.run(work, command.interrupted)  # type: ignore[no-any-return]
+    except BaseException as exc:  # guest code may have put anything in the way of a start
+        command.end()
+        return {"error": "{}: {}".format(type(exc).__name__, values.short_text(exc))}
+    finally:
+        command.forget()
+
+
+class _Command:
+    """A shell and what it starts, until it has ended or is."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+        self._handle = -1
+        self._reaped = False
+
+    def start(self, text: str, folder: str, output: int) -> None:
+        """As leader of a session: its number is that of all processes in it."""
+        import subprocess
+
+        shell = next(path for path in SHELLS if os.path.exists(path))
+        data = text.encode("utf-8", "surrogateescape")
+        script = _script(data) if len(data) > LONGEST_ARGUMENT else -1
+        try:
+            self._process = subprocess.Popen(
+                [shell, "-c", data] if script < 0 else [shell, "/dev/fd/{}".format(script)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=folder,
+                env=_environment(),
+                pass_fds=[] if script < 0 else [script],
+                start_new_session=True,
+            )
+        finally:
+            if script >= 0:
+                close(script)
+        self._handle = _handle(self._process.pid)
+
+    def wait(self) -> int | None:
+        """Its exit code as shells say it; None if guest code was faster to ask."""
+        watch = poll()
+        if self._handle >= 0:
+            watch.register(self._handle, POLLIN)
+        while True:
+            try:
+                ended, status = waitpid(self._process.pid, WNOHANG)
+            except ChildProcessError:
+                return None
+            if ended:
+                self._reaped = True
+                return _exit_code(status)
+            watch.poll(PATIENCE_MS if self._handle >= 0 else PAUSE_MS)
+
+    def interrupted(self) -> dict[str, Any]:
+        """Nothing of it is left when this returns."""
+        self.end()
+        return {"interrupted": True}
+
+    def end(self) -> None:
+        """Kill its session: group by group, as a group cannot fork away from that."""
+        if self._process is None:
+            return
+        while True:
+            groups = _groups_of(self._process.pid)
+            for group in groups:
+                try:
+                    killpg(group, _KILL)
+                except OSError:
+                    pass  # it has gone by itself
+            self._reap()
+            if not groups:
+                return
+            poll().poll(1)
+
+    def forget(self) -> None:
+        """Let go of what leads to it."""
+        if self._handle >= 0:
+            close(self._handle)
+        if self._process is not None:
+            self._process.returncode = 0  # nobody else need wait for it
+
+    def _reap(self) -> None:
+        if not self._reaped:
+            try:
+                self._reaped = bool(waitpid(self._process.pid, WNOHANG)[0])
+            except ChildProcessError:
+                self._reaped = True
+
+
+def _script(data: bytes) -> int:
+    """A file without a name that holds the command."""
+    fd = open_fd("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0o600)  # noqa: S108 - the jail's own
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[write(fd, view) :]
+    except BaseException:
+        close(fd)
+        raise
+    return fd
+
+
+def _environment() -> dict[str, str]:
+    """That of the session, with its own Python found first."""
+    env = dict(os.environ)
+    folders = env.get("PATH", os.defpath).split(":")
+    if _PYTHON_FOLDER and folders[0] != _PYTHON_FOLDER:
+        env["PATH"] = ":".join([_PYTHON_FOLDER, *folders])
+    return env
+
+
+def _handle(pid: int) -> int:
+    """A descriptor that tells when it has ended; -1 where there is no such thing."""
+    try:
+        return -1 if _open_handle is None else int(_open_handle(pid))
+    except OSError:
+        return -1
+
+
+def _exit_code(status: int) -> int:
+    number = status & _SIGNAL_BITS
+    return _SIGNALLED + number if number else status >> 8
+
+
+def _groups_of(session: int) -> set[int]:
+    """The process groups of a session that still have somebody alive in them."""
+    found = set()
+    for name in listdir("/proc"):
+        state, group, its_session = _facts(name) if name.isdigit() else ("Z", 0, 0)
+        if its_session == session and state not in "ZX":
+            found.add(group)
+    return found
+
+
+def _facts(pid: str) -> tuple[str, int, int]:
+    """State, process group and session of a process."""
+    try:
+        fd = open_fd("/proc/{}/stat".format(pid), O_RDONLY | O_CLOEXEC)
+    except OSError:
+        return "X", 0, 0
+    try:
+        state, _, group, session = read(fd, 4096).rpartition(b")")[2].split()[:4]
+    except (OSError, ValueError):
+        return "X", 0, 0
+    finally:
+        close(fd)
+    return state.decode("ascii"), int(group), int(session)
