@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from atoll.errors import ConfigError, UnsupportedError
+from atoll.files.base import NoFiles
 from atoll.guest.rpc import MAX_MESSAGE_BYTES
 from atoll.log import SECURITY_EVENTS, SandboxLogger
 from atoll.policy import Capability, ExecutionPolicy, Isolation
@@ -156,8 +157,8 @@ class BaseSandbox(ABC):
 
     @property
     def files(self) -> Files:
-        """The guest's files; UnsupportedError where the ring declares no WORKSPACE."""
-        raise UnsupportedError(self.backend, Capability.WORKSPACE)
+        """The guest's files; their use is an UnsupportedError where a ring has no WORKSPACE."""
+        return NoFiles(self.backend)
 
     async def shell(
         self,

@@ -61,6 +61,12 @@ async def test_the_base_is_harmless_where_a_ring_adds_nothing():
 
 
 @pytest.mark.spec("R3.11")
+async def test_a_ring_that_declares_no_workspace_says_so_when_it_is_used():
+    with pytest.raises(atoll.UnsupportedError, match="backend 'custom' cannot ls files"):
+        await Echo().files.ls()
+
+
+@pytest.mark.spec("R3.11")
 async def test_a_ring_that_declares_no_shell_has_none():
     with pytest.raises(atoll.UnsupportedError, match="backend 'custom' cannot shell"):
         await Echo().shell("true")

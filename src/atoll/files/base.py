@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import ConfigError
+from atoll.errors import ConfigError, UnsupportedError
 from atoll.files.types import (
     DownloadResult,
     EditResult,
@@ -113,6 +113,16 @@ class Files(ABC):
             return await self._ask(operation, {"path": path, **params})
         except ValueError as exc:
             raise ConfigError(str(exc)) from None
+
+
+class NoFiles(Files):
+    """Of a ring that has none to show."""
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+
+    async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        raise UnsupportedError(self._backend, f"{operation} files")
 
 
 def _infos(answer: dict[str, Any]) -> list[FileInfo]:
