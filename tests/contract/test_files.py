@@ -259,6 +259,18 @@ def test_a_host_folder_is_the_working_folder(open_box, tmp_path):
 
 
 @pytest.mark.needs(Capability.HOST_FOLDER)
+def test_a_host_folder_that_is_gone_is_told_and_leaks_nothing(open_box, tmp_path):
+    (folder := tmp_path / "gone").mkdir()
+    box = open_box(workspace=folder)
+    before = len(os.listdir("/proc/self/fd"))
+    folder.rmdir()
+    for _ in range(5):
+        with pytest.raises(atoll.SandboxError, match="cannot be opened"):
+            box.files.ls()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+@pytest.mark.needs(Capability.HOST_FOLDER)
 def test_mounts_keep_their_rights(open_box, tmp_path):
     tmp_path.chmod(0o755)
     (tmp_path / "data").write_text("read me")

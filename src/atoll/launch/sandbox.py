@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 from atoll import context as contexts
 from atoll import state, statepipe
 from atoll.config import REPLConfig
-from atoll.errors import SandboxClosedError, StateError
-from atoll.files.direct import FolderFiles
+from atoll.errors import SandboxClosedError, SandboxError, StateError
+from atoll.files.direct import FolderFiles, close_all
 from atoll.jail.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
 from atoll.policy import Isolation, check_positive
 from atoll.replies import Replies
 from atoll.sandbox import BaseSandbox, check_code
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from atoll.files.base import Files
     from atoll.launch.greeting import Launched
     from atoll.types import SandboxResult
@@ -135,10 +137,13 @@ class GuestSandbox(BaseSandbox):
             async with self._turn:
                 guest = await self._ensure()
         fds = dict(zip(SHOWN_FOLDERS, await guest.lease.folders(), strict=False))
-        if self.workspace is not None:  # as its owner sees it, not as the guest does
-            os.close(fds[WORK_FOLDER])
-            fds[WORK_FOLDER] = os.open(self.workspace, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        fds[WORK_ALIAS] = os.dup(fds[WORK_FOLDER])
+        try:
+            if self.workspace is not None:  # as its owner sees it, not as the guest does
+                fds[WORK_FOLDER] = _exchange(fds[WORK_FOLDER], self.workspace)
+            fds[WORK_ALIAS] = os.dup(fds[WORK_FOLDER])
+        except BaseException:
+            close_all(fds)
+            raise
         return fds
 
     async def cancel(self) -> None:
@@ -233,3 +238,13 @@ class GuestSandbox(BaseSandbox):
 
 async def _share(context: Any) -> contexts.Context | None:
     return None if context is None else await asyncio.to_thread(contexts.share, context)
+
+
+def _exchange(fd: int, folder: Path) -> int:
+    """A descriptor of `folder` in place of another; SandboxError if it is not there any more."""
+    try:
+        found = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise SandboxError(f"the working folder {folder} cannot be opened: {exc.strerror}") from exc
+    os.close(fd)
+    return found
