@@ -102,12 +102,18 @@ class BusyError(SandboxError):
     retryable = True
 
 
+_RINGS_THAT_CAN = {
+    "fork": "Use backend='daemon' (atoll daemon start).",
+    "shell": "Use backend='native' or 'daemon'.",
+}
+
+
 class UnsupportedError(SandboxError):
     """A power that the ring does not declare."""
 
     def __init__(self, backend: str, capability: str) -> None:
         self.backend, self.capability = backend, capability
-        hint = "Use backend='daemon' (atoll daemon start)." if capability == "fork" else ""
+        hint = _RINGS_THAT_CAN.get(capability, "")
         super().__init__(f"backend {backend!r} cannot {capability}{_with_hint(hint)}")
 
 

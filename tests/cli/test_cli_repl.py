@@ -142,6 +142,31 @@ def test_commands(feed, tmp_path):
     ]
 
 
+@pytest.mark.spec("R3.1")
+def test_a_shell_command_runs_beside_the_cells(feed):
+    cells = "x = 6\nopen('a', 'w').write('hi')\n!cat a; echo; echo oops >&2; exit 3\n!\nx * 7\n"
+    code, out, err = feed(cells, "--backend", "native")
+    assert (code, out) == (0, "2\nhi\noops\n42\n")
+    assert err.splitlines() == [
+        "atoll: exit code 3",
+        "atoll: the command is empty: give one that a shell can run",
+    ]
+
+
+def test_a_shell_command_ends_at_the_time_limit(feed):
+    _, out, err = feed("x = 1\n%timeout 0.3\n!echo begun; sleep 60\n%timeout 20\nx\n")
+    assert out.splitlines()[-2:] == ["a cell may take 20 s", "1"]
+    assert "took longer than 300 ms" in err
+
+
+def test_a_ring_without_a_shell_says_which_have_one(feed):
+    _, out, err = feed("!ls\n1\n", "--backend", "wasm")
+    assert (out, err) == (
+        "1\n",
+        "atoll: backend 'wasm' cannot shell. Use backend='native' or 'daemon'.\n",
+    )
+
+
 def test_the_time_limit_holds(feed):
     _, _, err = feed("%timeout 0.2\nwhile True: pass\n\n")
     assert err.endswith("atoll: TimeoutError: the execution took longer than 200 ms\n")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.cli.interrupts import Canceller, on_ctrl_c
 from atoll.cli.streams import STREAM_LIMIT, harmless
-from atoll.types import Outcome
+from atoll.types import Outcome, SandboxResult
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from atoll.cli.streams import GuestOutput
     from atoll.sandbox import BaseSandbox
-    from atoll.types import SandboxResult
+    from atoll.types import ExecuteResponse
 
+T = TypeVar("T")
 MAX_EXIT_CODE = 255
 
 
@@ -29,16 +32,38 @@ async def run_cell(
 
     `at_prompt`: its last line is ended in any case, and no Ctrl-C ends the process.
     """
+    work = box.execute(code, timeout_ms=timeout_ms)
+    result = await _watched(box, output, work, end_on_second=not at_prompt)
+    _finish(output, result, end_lines=at_prompt)
+    return result
+
+
+async def run_command(
+    box: BaseSandbox, command: str, output: GuestOutput, timeout_ms: float
+) -> ExecuteResponse:
+    """Run a shell command beside the cells, at a prompt."""
+    work = box.shell(command, timeout_ms=timeout_ms)
+    done = await _watched(box, output, work, end_on_second=False)
+    printed = SandboxResult(kind=Outcome.OK, stdout=done.output, truncated=done.truncated)
+    _finish(output, printed, end_lines=True)
+    return done
+
+
+async def _watched(
+    box: BaseSandbox, output: GuestOutput, work: Coroutine[Any, Any, T], *, end_on_second: bool
+) -> T:
     canceller = Canceller(box)
     output.on_failure = canceller.start
     try:
-        with on_ctrl_c(canceller.start, end_on_second=not at_prompt):
-            result = await box.execute(code, timeout_ms=timeout_ms)
+        with on_ctrl_c(canceller.start, end_on_second=end_on_second):
+            return await work
     finally:
         canceller.stop()
-    if not output.finish(result, end_lines=at_prompt):
+
+
+def _finish(output: GuestOutput, result: SandboxResult, *, end_lines: bool) -> None:
+    if not output.finish(result, end_lines=end_lines):
         complain(f"output cut: a stream has more than {STREAM_LIMIT:,} characters")
-    return result
 
 
 def explain(result: SandboxResult) -> str | None:

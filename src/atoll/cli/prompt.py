@@ -80,7 +80,7 @@ class Prompt:
 
 def is_complete(lines: list[str]) -> bool:
     """Whether the lines are a cell; one that cannot compile is, so that the guest says why."""
-    if lines[0].startswith("%"):
+    if lines[0].startswith(("%", "!")):
         return True
     try:
         return codeop.compile_command("\n".join(lines), "<cell>", "single") is not None

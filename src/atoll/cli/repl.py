@@ -12,7 +12,7 @@ from atoll.cli import cells, settings, streams
 from atoll.cli.magic import Magic
 from atoll.cli.prompt import Prompt
 from atoll.context import Context
-from atoll.errors import ConfigError
+from atoll.errors import ConfigError, UnsupportedError
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Repl:
         """Run a cell or a %-command; an exit code if it was to leave."""
         if not cell.strip():
             return None
+        if cell.startswith("!"):
+            return self._shell(cell[1:].strip())
         if not cell.startswith("%"):
             return self._run(cell)
         answer = self._magic.do(cell)
@@ -91,6 +93,18 @@ class Repl:
         self._show(result)
         left = result.kind is Outcome.EXITED and not result.state_lost
         return cells.exit_code(result) if left else None
+
+    def _shell(self, command: str) -> int | None:
+        """Run a shell command beside the cells; only an output that is gone ends the loop."""
+        timeout = self._magic.timeout_ms
+        try:
+            done = self._runner.run(cells.run_command(self._box, command, self._output, timeout))
+        except (ConfigError, UnsupportedError) as exc:
+            cells.complain(str(exc))
+            return None
+        if done.error or done.exit_code:
+            cells.complain(done.error or f"exit code {done.exit_code}")
+        return None if self._output.failure is None else 1
 
     async def _cell(self, code: str) -> SandboxResult:
         timeout = self._magic.timeout_ms
