@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
 
+MAX_COMMAND_LENGTH = 2 << 20
+
 
 def check_code(code: str) -> None:
     """Refuse what is no text, and more of it than a message can carry."""
@@ -37,8 +39,8 @@ def check_command(command: str) -> None:
         raise ConfigError("the command is empty: give one that a shell can run")
     if "\0" in command:
         raise ConfigError("the command has a zero byte, which no shell reads: leave it out")
-    if len(command) > MAX_CODE_LENGTH:
-        length = f"{len(command):,} characters, of at most {MAX_CODE_LENGTH:,}"
+    if len(command) > MAX_COMMAND_LENGTH:
+        length = f"{len(command):,} characters, of at most {MAX_COMMAND_LENGTH:,}"
         raise ConfigError(f"the command has {length}: put it into a file and run that")
     try:
         command.encode("utf-8", "surrogateescape")

@@ -60,7 +60,7 @@ def read_shell(answer: dict[str, Any]) -> dict[str, Any]:
     if answer.get("interrupted") is True:
         return fault(Outcome.CANCELLED, "KeyboardInterrupt", "the command was interrupted", 130)
     if "error" in answer:
-        text = f"no shell could be started: {str(answer['error'])[:1000]}"
+        text = f"the command could not be run: {str(answer['error'])[:1000]}"
         return fault(Outcome.ERROR, "OSError", text, CANNOT_RUN)
     code = answer["exit_code"]
     if code is not None and (type(code) is not int or code not in range(256)):

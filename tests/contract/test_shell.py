@@ -11,7 +11,7 @@ import pytest
 import atoll
 from atoll import Capability, ConfigError, ExecutionPolicy
 from atoll.backends import registry
-from atoll.sandbox import MAX_CODE_LENGTH
+from atoll.sandbox import MAX_COMMAND_LENGTH
 
 SHELL = pytest.mark.needs(Capability.SHELL)
 LONGEST_ARGUMENT = 128 << 10
@@ -161,6 +161,13 @@ def test_a_command_of_any_length_runs(box, length):
 
 
 @SHELL
+def test_the_longest_command_runs_whatever_its_characters_take(box):
+    start = "echo ran; exit 3\n: "
+    response = box.shell(start + "😀" * (MAX_COMMAND_LENGTH - len(start)))
+    assert (response.output, response.exit_code) == ("ran\n", 3)
+
+
+@SHELL
 @pytest.mark.spec("R3.1")
 @pytest.mark.parametrize(
     ("command", "output"),
@@ -281,7 +288,7 @@ def test_python3_is_the_interpreter_that_was_asked_for(open_box):
         (" \n\t", "the command is empty: give one that a shell can run"),
         ("echo \0", "the command has a zero byte, which no shell reads: leave it out"),
         ("echo \ud800", "the command is no text: surrogates not allowed; leave that out"),
-        (":" * (MAX_CODE_LENGTH + 1), "put it into a file and run that"),
+        (":" * (MAX_COMMAND_LENGTH + 1), "put it into a file and run that"),
     ],
     ids=["int", "bytes", "none", "empty", "blank", "zero", "surrogate", "long"],
 )

@@ -75,8 +75,21 @@ def test_a_shell_that_cannot_be_started_says_why(box, code, words):
     box.execute(f"x = 'kept'\n{code}")
     response = box.shell("true")
     assert (response.exit_code, response.output) == (126, "")
-    assert response.error.startswith(f"no shell could be started: {words}")
+    assert response.error.startswith(f"the command could not be run: {words}")
     assert box.execute("x").value == "kept"
+
+
+def test_a_handler_of_the_session_that_raises_ends_the_command(box):
+    box.execute(
+        "import signal\n"
+        "def ring(*_): raise ValueError('ring')\n"
+        "signal.signal(signal.SIGALRM, ring)\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.3)"
+    )
+    response = box.shell("echo partial; sleep 60")
+    assert (response.output, response.exit_code) == ("partial\n", 126)
+    assert response.error == "the command could not be run: ValueError: ring"
+    assert box.shell("pgrep sleep").output == ""
 
 
 def test_an_exit_code_that_is_not_known_is_none(box):

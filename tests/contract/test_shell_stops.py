@@ -168,7 +168,7 @@ def test_no_room_for_a_shell_is_said(open_box):
     )
     response = box.shell("true")
     assert (response.exit_code, response.output) == (126, "")
-    assert response.error.startswith("no shell could be started: BlockingIOError: ")
+    assert response.error.startswith("the command could not be run: BlockingIOError: ")
     box.execute("stop.set()")
     assert until_it_runs(box).exit_code == 0
 
@@ -189,7 +189,7 @@ def test_disk_is_limited(open_box):
     assert "No space left on device" in response.output
     long = f": {'x' * (1 << 20)}"
     assert box.shell(long).error == (
-        "no shell could be started: OSError: [Errno 28] No space left on device"
+        "the command could not be run: OSError: [Errno 28] No space left on device"
     )
     assert box.shell(f"rm big; {long[:1000]}").exit_code == 0
     assert box.shell(long).exit_code == 0
