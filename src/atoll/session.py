@@ -36,6 +36,7 @@ GRACE_SECONDS = 0.25
 SHELL_GRACE_SECONDS = 1.0
 """A command that is stopped may have many processes, and each has to be gone."""
 CPU_POLL_SECONDS = 0.05
+SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.002
 DRAIN_LIMIT = 4 << 20
 MAX_FILE_IN_MESSAGE = 16 << 20
 READ_SIZE = 1 << 18
@@ -69,6 +70,7 @@ class GuestSession:
         self._stop: asyncio.Future[Outcome | None] | None = None
         self._violation: str | None = None
         self.alive = True
+        self._interrupts = 0
         self.grace_seconds = GRACE_SECONDS
         """How long a guest has to heed an interrupt; a ring with a longer way to it gives more."""
         for index, fd in enumerate(output_fds):
@@ -247,6 +249,21 @@ class GuestSession:
             self.alive = False
             self._process.kill()
             await asyncio.wait({request})
+        else:
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Let no interrupt hit the next request: wait, a little, until the guest has seen it."""
+        self._interrupts += 1
+        with contextlib.suppress(TimeoutError, RemoteError, ChannelEndedError):
+            async with asyncio.timeout(SETTLE_SECONDS):
+                while await self._interrupts_seen() < self._interrupts:  # noqa: ASYNC110 - asked
+                    await asyncio.sleep(SETTLE_POLL_SECONDS)
+
+    async def _interrupts_seen(self) -> int:
+        answer = await self._channel.request("interrupts", {})
+        seen = answer.get("seen") if isinstance(answer, dict) else None
+        return seen if isinstance(seen, int) else self._interrupts
 
     def _stop_with(self, reason: Outcome) -> None:
         if self._stop is not None and not self._stop.done():

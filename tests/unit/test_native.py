@@ -280,3 +280,15 @@ def test_a_command_is_logged_without_its_words_above_debug():
     assert (code.level, code.fields["code"]) == (logging.DEBUG, "echo secret; exit 3")
     assert (end.name, end.level) == ("shell_complete", logging.INFO)
     assert end.fields == {"exit_code": 3, "truncated": False, "error": None}
+
+
+async def test_an_interrupt_that_comes_late_does_not_hit_the_next_cell():
+    async with atoll.aio.create_sandbox(backend="native") as box:
+        await box.execute("import time; x = 1")
+        lease = box._guest.lease
+        at_once, loop = lease.interrupt, asyncio.get_running_loop()
+        lease.interrupt = lambda: loop.call_later(0.3, at_once)
+        first = await box.execute("time.sleep(0.15); x", timeout_ms=50)
+        lease.interrupt = at_once
+        second = await box.execute("time.sleep(0.5); x")
+        assert (first.value, second.value) == (1, 1), (first, second)

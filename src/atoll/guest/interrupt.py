@@ -24,6 +24,8 @@ class InterruptGate:
         self._open = False
         self._pending = False
         self._held = 0
+        self.seen = 0
+        """Interrupts that have come, to whatever effect."""
         self._main = _thread.get_ident()
 
     def run(self, work: Callable[[], Any], on_interrupt: Callable[[], Any]) -> Any:
@@ -44,6 +46,7 @@ class InterruptGate:
 
     def on_signal(self, _signum: int, _frame: FrameType | None) -> None:
         """Handle SIGINT: the interrupt itself, or a note that one is due."""
+        self.seen += 1
         if not self._open:
             return
         if self._held:

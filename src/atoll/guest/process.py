@@ -47,6 +47,7 @@ class ProcessServer(Server):
         self._pid = os.getpid()
         self._clones: list[int] = []
         self._methods.update(fork=self._fork, shell=self._shell)
+        self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
 
     def serve(self) -> None:
         """Answer requests until the host goes."""
@@ -105,6 +106,7 @@ class ProcessServer(Server):
             os._exit(1)
         self._channel.reopen(requests, answers)
         self._kept.redirect(output, errors)
+        self._own_gate.seen = 0
         self._pid, self._clones = os.getpid(), []
         raise BecameClone
 
