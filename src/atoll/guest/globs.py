@@ -4,51 +4,85 @@ from __future__ import annotations
 
 import re
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Match, Optional
+
+    FitsName = Callable[[str], Optional[Match[str]]]
+
 MOST_ALTERNATIVES = 256
-_ANY_FOLDERS = "(?:[^/]+/)*"
+_ANY_FOLDERS = None
+"""What `**` becomes."""
 
 
-def compile_glob(pattern: str) -> re.Pattern[str]:
-    """What a relative path is matched with; ValueError if the pattern makes no sense."""
-    alternatives = [_translate(one) for one in _braces(pattern.strip("/"))]
-    return re.compile("(?:{})".format("|".join(alternatives)), re.DOTALL)
+class Glob:
+    """A pattern, ready to be matched: in time that no pattern can blow up."""
+
+    def __init__(self, pattern: str) -> None:
+        self._ways = [_segments(one) for one in _braces(pattern.strip("/"))]
+
+    def matches(self, path: str) -> bool:
+        """Whether a relative path fits."""
+        names = path.split("/")
+        return any(_fits(names, way) for way in self._ways)
 
 
-def _translate(pattern: str) -> str:
+def _segments(pattern: str) -> list[FitsName | None]:
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
-    text = ""
-    for index, part in enumerate(parts):
-        last = index == len(parts) - 1
-        if part == "**":
-            text += _ANY_FOLDERS + "[^/]+" if last else _ANY_FOLDERS
+    if parts[-1:] == ["**"]:
+        parts.append("*")  # what is below, not the folder itself
+    return [_ANY_FOLDERS if part == "**" else _name(part) for part in parts]
+
+
+def _fits(names: list[str], way: list[FitsName | None]) -> bool:
+    """Name by name; where it fails, the last `**` takes one more, and no earlier one ever need."""
+    at = step = 0
+    last: tuple[int, int] | None = None
+    while at < len(names):
+        fits = way[step] if step < len(way) else None
+        if step < len(way) and fits is _ANY_FOLDERS:
+            last, step = (at, step), step + 1
+        elif fits is not None and fits(names[at]):
+            at, step = at + 1, step + 1
+        elif last is not None:
+            last = (last[0] + 1, last[1])
+            at, step = last[0], last[1] + 1
         else:
-            text += _name(part) + ("" if last else "/")
-    return text
+            return False
+    return step == len(way)
 
 
-def _name(part: str) -> str:
-    """One name: stars beside each other are one, so that matching cannot blow up."""
-    text, at = "", 0
+def _name(part: str) -> FitsName:
+    """Of one name. What stands between two stars is looked for once, and kept where it is found."""
+    first, *others = _between_stars(part)
+    text = first
+    for index, between in enumerate(others[:-1]):
+        text += "(?=(?P<g{0}>.*?{1}))(?P=g{0})".format(index, between)
+    text += "".join(".*" + last for last in others[-1:])
+    return re.compile(text, re.DOTALL).fullmatch
+
+
+def _between_stars(part: str) -> list[str]:
+    """The pieces of a pattern that its stars divide, as regular expressions without any."""
+    pieces, at = [""], 0
     while at < len(part):
         char = part[at]
         end = part.find("]", at + 2) if char == "[" else -1
         if char == "*":
-            text += "" if text.endswith("[^/]*") else "[^/]*"
-        elif char == "?":
-            text += "[^/]"
+            pieces += [""] if pieces[-1] or len(pieces) == 1 else []
         elif end > 0:
-            text += _one_of(part[at + 1 : end])
+            pieces[-1] += _one_of(part[at + 1 : end])
             at = end
         else:
-            text += re.escape(char)
+            pieces[-1] += "." if char == "?" else re.escape(char)
         at += 1
-    return text
+    return pieces
 
 
 def _one_of(inside: str) -> str:
     negated = inside[:1] in ("!", "^")
     body = re.sub(r"([\\\[\]^&~|])", r"\\\1", inside[1:] if negated else inside)
-    return "(?!/)[{}{}]".format("^" if negated else "", body)
+    return "[{}{}]".format("^" if negated else "", body)
 
 
 def _braces(pattern: str) -> list[str]:

@@ -180,7 +180,7 @@ class Workspace:
 
     def glob(self, pattern: str, path: str) -> dict[str, Any]:
         """Files and folders whose path fits."""
-        fits = globs.compile_glob(pattern).fullmatch
+        fits = globs.Glob(pattern).matches
         entries: list[list[Any]] = []
         cut = False
         for found in self._walk(path):
@@ -296,7 +296,7 @@ def _chooser(glob: str | None) -> Callable[[str], bool]:
     """Whether a path is meant; a pattern without a folder in it is for names anywhere."""
     if glob is None:
         return lambda _path: True
-    fits = globs.compile_glob(glob).fullmatch
+    fits = globs.Glob(glob).matches
     if "/" in glob.strip("/"):
-        return lambda path: fits(path) is not None
-    return lambda path: fits(path.rpartition("/")[2]) is not None
+        return fits
+    return lambda path: fits(path.rpartition("/")[2])
