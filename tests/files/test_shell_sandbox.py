@@ -285,9 +285,14 @@ def test_upload_replaces_a_link_and_keeps_a_mode(box, work):
     (work / "a").write_text("a")
     (work / "a").chmod(0o700)
     (work / "link").symlink_to("a")
-    assert [one.error for one in box.upload([("link", b"new"), ("a", b"A")])] == [None, None]
-    assert (work / "link").read_text() == "new"
-    assert not (work / "link").is_symlink()
+    (work / "folder").mkdir()
+    (work / "other").symlink_to("folder")
+    sent = box.upload([("link", b"new"), ("other", b"new"), ("a", b"A")])
+    assert [one.error for one in sent] == [None, None, None]
+    for name in ("link", "other"):
+        assert (work / name).read_text() == "new"
+        assert not (work / name).is_symlink()
+    assert os.listdir(work / "folder") == []
     assert ((work / "a").read_text(), (work / "a").stat().st_mode & 0o777) == ("A", 0o700)
 
 

@@ -48,7 +48,8 @@ class Sources:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """The operation's answer; `invalid` if its arguments make no sense."""
     place = importlib.import_module(PACKAGE + ".place").OpenPlace()
-    workspace = importlib.import_module(PACKAGE + ".workspace").Workspace(place)
+    operations = importlib.import_module(PACKAGE + ".workspace").Workspace
+    workspace = operations(place, most=request["most"])
     params = request["params"]
     if "data" in params:
         params["data"] = base64.b64decode(params["data"])

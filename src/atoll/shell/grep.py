@@ -11,6 +11,7 @@ from atoll.guest.texts import MAX_FILE_BYTES
 from atoll.guest.workspace import chooser
 from atoll.shell import told
 from atoll.shell.commands import encoded
+from atoll.shell.line import MAX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -95,8 +96,8 @@ class _Search:
     async def _over_lines(self, name: str, room: int) -> list[tuple[int, str]]:
         """A pattern of several lines is no work for grep: the file is fetched."""
         whole = os.path.join(self._path, name) if name else self._path
-        answer = await self._line.ask("fetch", encoded(whole), str(MAX_FILE_BYTES))
-        place, _ = told.fetched(answer, MAX_FILE_BYTES)
+        answer = await self._line.ask("fetch", encoded(whole), str(MAX_FILE))
+        place, _ = told.fetched(answer, MAX_FILE)
         if place.fault or b"\0" in place.data[:PROBE_BYTES]:
             return []
         find = matcher(self._pattern, False, "i" in self._how)

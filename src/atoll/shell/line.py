@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SMALLEST, FIRST, LARGEST = 1_500, 48_000, 600_000
 """Bytes of an answer in one output: what every sandbox must let through, and what is tried."""
 MAX_ANSWER = 128 << 20
+MAX_FILE = 90 << 20
+"""Bytes of a file that is read as a whole: an answer with it has room, encoded once more."""
 _UP = (MAX_COMMAND - ROOM_FOR_SCRIPT) // 4 * 3
 
 

@@ -15,13 +15,12 @@ from atoll.guest.workspace import EMPTY, Workspace, page
 from atoll.shell import told
 from atoll.shell.commands import encoded
 from atoll.shell.grep import grep
-from atoll.shell.line import MAX_ANSWER
+from atoll.shell.line import MAX_FILE
 from atoll.shell.recalled import RecalledPlace
 
 if TYPE_CHECKING:
     from atoll.shell.line import Line
 
-MAX_BYTES = MAX_ANSWER - 4096
 MAX_PATH, MAX_NAME = 4095, 255
 MOST_LINES = 1 << 40
 
@@ -55,11 +54,11 @@ class PosixDialect:
         return checked(operation, Workspace(place).run(operation, params))
 
     async def _fetched(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        words = [encoded(params["path"]), str(MAX_BYTES)]
+        words = [encoded(params["path"]), str(MAX_FILE)]
         if operation == "read":
             words += [str(min(params[name], MOST_LINES)) for name in ("offset", "limit")]
             words[2] = str(int(words[2]) + 1)
-        place, total = told.fetched(await self._line.ask("fetch", *words), MAX_BYTES)
+        place, total = told.fetched(await self._line.ask("fetch", *words), MAX_FILE)
         if operation == "edit":
             return await self._stored(operation, params, place)
         if operation == "read" and not place.fault:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.errors import SandboxError
 from atoll.files.answers import checked
 from atoll.shell.commands import encoded
-from atoll.shell.line import MAX_ANSWER, AnswerTooLargeError
+from atoll.shell.line import MAX_ANSWER, MAX_FILE, AnswerTooLargeError
 
 if TYPE_CHECKING:
     from atoll.shell.line import Line
@@ -31,13 +31,7 @@ class PythonDialect:
         """Carry out an operation of guest/workspace."""
         data = _request(operation, params)
         twice = operation in READ_ONLY
-        try:
-            packed = await self._line.ask("python", _program(), data=data, twice=twice)
-            answer = _unpack(packed)
-        except AnswerTooLargeError:
-            if operation == "download":
-                return {"error": "too_large"}
-            raise
+        answer = _unpack(await self._line.ask("python", _program(), data=data, twice=twice))
         if "invalid" in answer:
             raise ValueError(str(answer["invalid"])[:1000])
         return checked(operation, answer)
@@ -46,7 +40,7 @@ class PythonDialect:
 def _request(operation: str, params: dict[str, Any]) -> bytes:
     if "data" in params:
         params = {**params, "data": base64.b64encode(params["data"]).decode("ascii")}
-    request = {"modules": _modules(), "operation": operation, "params": params}
+    request = {"modules": _modules(), "most": MAX_FILE, "operation": operation, "params": params}
     return zlib.compress(json.dumps(request).encode())
 
 

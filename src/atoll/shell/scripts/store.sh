@@ -24,7 +24,10 @@ work() {
     if make "$p" && chmod go-w "$p"; then echo +; else refuse "$e"; fi
     return
   fi
-  if [ -d "$p" ]; then refuse ": Is a directory"; return; fi
+  if [ -d "$p" ]; then
+    if ! [ -L "$p" ]; then refuse ": Is a directory"; return; fi
+    rm -f "$p"
+  fi
   w=${p%/*}/.$T.draft m=go-w
   if [ -f "$p" ]; then m=$(stat -L -c %a "$p"); fi
   if make "$w" && e=$(chmod "$m" "$w" 2>&1) && e=$(mv -f "$w" "$p" 2>&1); then
