@@ -104,7 +104,8 @@ class LocalSandbox(FolderFiles):
     ) -> None:
         await self.close()
 
-    async def _descriptors(self) -> Folders:
+    async def _descriptors(self, changing: bool) -> Folders:  # noqa: FBT001 - as FolderFiles asks
+        del changing
         self._check_open()
         return {name: os.dup(self._folder) for name in self._names}
 
