@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     from atoll.errors import UnsupportedError as UnsupportedError
     from atoll.errors import VariableError as VariableError
     from atoll.factory import create_sandbox as create_sandbox
+    from atoll.files.types import DownloadResult as DownloadResult
+    from atoll.files.types import EditResult as EditResult
+    from atoll.files.types import FileData as FileData
+    from atoll.files.types import FileError as FileError
+    from atoll.files.types import FileInfo as FileInfo
+    from atoll.files.types import GrepMatch as GrepMatch
+    from atoll.files.types import UploadResult as UploadResult
+    from atoll.files.types import WriteResult as WriteResult
     from atoll.guest.values import Opaque as Opaque
     from atoll.log import SandboxLogger as SandboxLogger
     from atoll.policy import Capability as Capability
@@ -49,6 +57,9 @@ if TYPE_CHECKING:
     from atoll.replserver.messages import REPLResponse as REPLResponse
     from atoll.sandbox import BaseSandbox as BaseSandbox
     from atoll.sandbox import Sandbox as Sandbox
+    from atoll.shell.blocking import LocalSandbox as LocalSandbox
+    from atoll.shell.blocking import ShellSandbox as ShellSandbox
+    from atoll.shell.protocol import SandboxBackendProtocol as SandboxBackendProtocol
     from atoll.state import StateInfo as StateInfo
     from atoll.state import describe_state as describe_state
     from atoll.store import SqliteStateStore as SqliteStateStore
@@ -82,6 +93,14 @@ _HOMES = {
     "StateError": "errors",
     "UnsupportedError": "errors",
     "VariableError": "errors",
+    "DownloadResult": "files.types",
+    "EditResult": "files.types",
+    "FileData": "files.types",
+    "FileError": "files.types",
+    "FileInfo": "files.types",
+    "GrepMatch": "files.types",
+    "UploadResult": "files.types",
+    "WriteResult": "files.types",
     "Opaque": "guest.values",
     "SandboxLogger": "log",
     "Pool": "pool",
@@ -96,6 +115,9 @@ _HOMES = {
     "REPLResponse": "replserver.messages",
     "BaseSandbox": "sandbox",
     "Sandbox": "sandbox",
+    "LocalSandbox": "shell.blocking",
+    "ShellSandbox": "shell.blocking",
+    "SandboxBackendProtocol": "shell.protocol",
     "StateInfo": "state",
     "describe_state": "state",
     "SqliteStateStore": "store",

@@ -74,15 +74,19 @@ class OpenPlace:
         place = self._at(path)
         parent = os.path.dirname(place)
         if parent:
-            os.makedirs(parent, exist_ok=True)
+            _make_folders(parent)
         if fresh:
             _create(place, 0o644, data)
             return
         if os.path.isdir(place) and not os.path.islink(place):
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
-        draft = "{}.{}.draft".format(place, os.urandom(4).hex())
+        draft = os.path.join(parent, ".{}.draft".format(os.urandom(8).hex()))
         _create(draft, _mode_of(place), data)
-        os.replace(draft, place)
+        try:
+            os.replace(draft, place)
+        except BaseException:
+            os.unlink(draft)
+            raise
 
     def _at(self, path: str) -> str:
         if not self._roots:
@@ -101,6 +105,13 @@ class OpenFound:
     def open(self) -> int:
         """A descriptor to read it by."""
         return os.open(self._whole, READ | getattr(os, "O_NOFOLLOW", 0))
+
+
+def _make_folders(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError:  # which would be said of the file that is to be made there
+        raise NotADirectoryError(errno.ENOTDIR, "a file is in the way") from None
 
 
 def _mode_of(path: str) -> int:

@@ -135,12 +135,7 @@ class Workspace:
         if not data:
             return {"text": EMPTY}
         lines = lines_of(data)
-        shown = lines[offset : offset + limit]
-        if not shown:
-            text = "Error: Line offset {} is beyond the end of file '{}' ({} lines)"
-            return {"text": text.format(offset, path, len(lines))}
-        rows = ["{:6d}\t{}".format(offset + at, line) for at, line in enumerate(shown, 1)]
-        return {"text": "\n".join(rows)}
+        return page(path, lines[offset : offset + limit], offset, len(lines))
 
     def read_raw(self, path: str) -> dict[str, Any]:
         """A text's lines, and its times."""
@@ -204,7 +199,7 @@ class Workspace:
     ) -> dict[str, Any]:
         """Lines of texts that have the pattern in them; files of another kind are left out."""
         matcher = self._make_matcher(pattern, regex, ignore_case)
-        chosen = _chooser(glob)
+        chosen = chooser(glob)
         matches: list[list[Any]] = []
         cut = False
         for found in self._walk(path):
@@ -261,6 +256,15 @@ def words(exc: Exception) -> str:
     return _WORDS.get(code_of(exc)) or str(exc)
 
 
+def page(path: str, lines: list[str], offset: int, total: int) -> dict[str, Any]:
+    """Lines of a text with their numbers; or that there are none so far on."""
+    if not lines:
+        text = "Error: Line offset {} is beyond the end of file '{}' ({} lines)"
+        return {"text": text.format(offset, path, total)}
+    rows = ["{:6d}\t{}".format(offset + at, line) for at, line in enumerate(lines, 1)]
+    return {"text": "\n".join(rows)}
+
+
 def _entry(path: str, info: os.stat_result) -> list[Any]:
     return [path, stat.S_ISDIR(info.st_mode), info.st_size, info.st_mtime]
 
@@ -292,7 +296,7 @@ def _as_in_file(data: bytes, old: str, new: str) -> tuple[bytes, bytes]:
     return before, after
 
 
-def _chooser(glob: str | None) -> Callable[[str], bool]:
+def chooser(glob: str | None) -> Callable[[str], bool]:
     """Whether a path is meant; a pattern without a folder in it is for names anywhere."""
     if glob is None:
         return lambda _path: True

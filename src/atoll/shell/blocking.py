@@ -1,0 +1,120 @@
+"""Workspaces behind a shell, for blocking code."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from atoll.files.sync import SyncFiles, run_at_once
+from atoll.shell import local, sandbox
+from atoll.sync import Portal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from os import PathLike
+    from types import TracebackType
+
+    from atoll.files.base import Files
+    from atoll.policy import Isolation
+    from atoll.types import ExecuteResponse
+
+
+class ShellSandbox(SyncFiles, ABC):
+    """Any sandbox that can run a shell command. A subclass says how, and its `id`.
+
+        class Container(atoll.ShellSandbox):
+            id = "container-1"
+
+            def execute(self, command):
+                done = subprocess.run(["docker", "exec", "box", "sh", "-c", command], ...)
+                return atoll.ExecuteResponse(output=done.stdout, exit_code=done.returncode)
+
+        Container().read("/etc/os-release")
+
+    All else is as in `atoll.aio.ShellSandbox`.
+    """
+
+    _run = staticmethod(run_at_once)
+
+    def __init__(self) -> None:
+        """Nothing has to be said; a subclass need not even call this."""
+
+    @property
+    @abstractmethod
+    def id(self) -> str:
+        """A name that no other sandbox has."""
+
+    @abstractmethod
+    def execute(self, command: str) -> ExecuteResponse:
+        """Run a shell command, up to 128 KiB long; stdout and stderr may be merged."""
+
+    @cached_property
+    def _files(self) -> Files:  # type: ignore[override]
+        return _Waiting(self)
+
+
+class _Waiting(sandbox.ShellSandbox):
+    """A blocking sandbox, as one whose commands have always ended already."""
+
+    def __init__(self, box: ShellSandbox) -> None:
+        self._box = box
+
+    @property
+    def id(self) -> str:
+        return self._box.id
+
+    async def execute(self, command: str) -> ExecuteResponse:
+        return self._box.execute(command)
+
+
+class LocalSandbox(SyncFiles):
+    """Your own machine, for development: commands run as you. IT ISOLATES NOTHING.
+
+        with atoll.LocalSandbox(cwd="project") as box:
+            print(box.execute("make test").output)
+
+    All else is as in `atoll.aio.LocalSandbox`.
+    """
+
+    def __init__(
+        self,
+        cwd: str | PathLike[str] | None = None,
+        timeout: float = local.TIMEOUT_MS,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._box = local.LocalSandbox(cwd, timeout, env)
+        self._portal = Portal.shared()
+        super().__init__(self._box, self._portal.run)
+
+    @property
+    def id(self) -> str:
+        """A name that no other sandbox has."""
+        return self._box.id
+
+    @property
+    def isolation(self) -> Isolation:
+        """None at all."""
+        return self._box.isolation
+
+    def execute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
+        """Run a command with bash in the folder; `timeout` in milliseconds."""
+        return self._portal.run(self._box.execute(command, timeout=timeout))
+
+    def close(self) -> None:
+        """End what still runs, and let go of the folder. Calling it twice is harmless."""
+        self._portal.run(self._box.close())
+
+    def __repr__(self) -> str:
+        return repr(self._box)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,119 @@
+"""Searches with the `grep` of a stranger's sandbox: which files first, then their lines."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from atoll.guest.place import MOST_FOLDERS_DEEP
+from atoll.guest.search import PROBE_BYTES, matcher, matching_lines
+from atoll.guest.texts import MAX_FILE_BYTES
+from atoll.guest.workspace import chooser
+from atoll.shell import told
+from atoll.shell.commands import encoded
+from atoll.shell.line import MAX_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from atoll.shell.line import Line
+
+    Hits = tuple[str, list[tuple[int, str]]]
+
+FILES_AT_ONCE, WORDS_AT_ONCE = 64, 40_000
+MAX_PATTERN = 20_000
+
+
+async def grep(
+    line: Line,
+    pattern: str,
+    path: str,
+    *,
+    glob: str | None,
+    regex: bool,
+    ignore_case: bool,
+    max_results: int,
+) -> dict[str, Any]:
+    """Lines with the pattern in them; a regular expression is one of `grep -E`."""
+    _check(pattern, regex=regex)
+    how = "-a" + ("E" if regex else "F") + ("i" if ignore_case else "")
+    search = _Search(line, path, pattern, how)
+    chosen, matches = chooser(glob), list[list[Any]]()
+    names, cut = await search.candidates()
+    files = [name for name in names if chosen(name or os.path.basename(path))]
+    async for name, hits in search.hits(files, max_results + 1):
+        matches += [[name or os.path.basename(path), number, text] for number, text in hits]
+        if len(matches) > max_results:
+            cut = True
+            break
+    return {"matches": matches[:max_results], "truncated": cut}
+
+
+def _check(pattern: str, *, regex: bool) -> None:
+    if not pattern:
+        raise ValueError("the pattern is empty")
+    if "\0" in pattern:
+        raise ValueError("the pattern has a zero byte: no text has one")
+    if len(pattern) > MAX_PATTERN:
+        raise ValueError(f"the pattern has more than {MAX_PATTERN:,} characters")
+    if regex and "\n" in pattern:
+        raise ValueError("not a regular expression: grep takes them line by line")
+
+
+class _Search:
+    """One pattern below one path."""
+
+    def __init__(self, line: Line, path: str, pattern: str, how: str) -> None:
+        self._line, self._path, self._pattern, self._how = line, path, pattern, how
+
+    async def candidates(self) -> tuple[list[str], bool]:
+        """Files with some line of the pattern in them; "" is the path itself."""
+        longest = max(self._pattern.split("\n"), key=len)
+        words = [encoded(self._path), self._how, encoded(longest)]
+        limits = [str(MOST_FOLDERS_DEEP + 1), str(MAX_FILE_BYTES + 1)]
+        answer = await self._line.ask("candidates", *words, *limits)
+        if answer.startswith(b"-"):
+            reason = answer[1:].decode("utf-8", "replace").strip().removeprefix("grep: ")
+            raise ValueError(f"not a regular expression: {reason[:200]}")
+        return told.candidates(answer)
+
+    async def hits(self, files: list[str], room: int) -> AsyncIterator[Hits]:
+        """The lines that match, file by file, up to `room` of each."""
+        if "\n" in self._pattern:
+            for name in files:
+                yield name, await self._over_lines(name, room)
+            return
+        for some in _batches(files):
+            base = [encoded(self._path), self._how, encoded(self._pattern), str(room)]
+            if some == [""]:
+                base[0], names = encoded(""), [encoded(self._path)]
+            else:
+                names = [encoded(name) for name in some]
+            found = told.lines(await self._line.ask("lines", *base, *names), len(some))
+            for name, hits in zip(some, found, strict=True):
+                yield name, hits
+
+    async def _over_lines(self, name: str, room: int) -> list[tuple[int, str]]:
+        """A pattern of several lines is no work for grep: the file is fetched."""
+        whole = os.path.join(self._path, name) if name else self._path
+        answer = await self._line.ask("fetch", encoded(whole), str(MAX_FILE))
+        place, _ = told.fetched(answer, MAX_FILE)
+        if place.fault or b"\0" in place.data[:PROBE_BYTES]:
+            return []
+        find = matcher(self._pattern, False, "i" in self._how)
+        return list(matching_lines(find, place.data, room))
+
+
+def _batches(files: list[str]) -> Iterator[list[str]]:
+    """As many as one command takes."""
+    some: list[str] = []
+    size = 0
+    for name in files:
+        length = len(encoded(name))
+        if some and (len(some) == FILES_AT_ONCE or size + length > WORDS_AT_ONCE):
+            yield some
+            some, size = [], 0
+        some.append(name)
+        size += length
+    if some:
+        yield some

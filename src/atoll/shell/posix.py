@@ -1,0 +1,102 @@
+"""File operations where there is no Python: `sh`, and the tools that every bare container has.
+
+Scripts fetch, list and store; what is done with it is done here, by the code that all others use.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from atoll.files.answers import checked
+from atoll.guest.place import MOST_FOLDERS_DEEP
+from atoll.guest.texts import lines_of
+from atoll.guest.workspace import EMPTY, Workspace, page
+from atoll.shell import told
+from atoll.shell.commands import encoded
+from atoll.shell.grep import grep
+from atoll.shell.line import MAX_FILE
+from atoll.shell.recalled import RecalledPlace
+
+if TYPE_CHECKING:
+    from atoll.shell.line import Line
+
+MAX_PATH, MAX_NAME = 4095, 255
+MOST_LINES = 1 << 40
+
+
+class PosixDialect:
+    """Speaks to `sh`."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def run(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Carry out an operation of guest/workspace."""
+        fault = _fault_of_path(params["path"])
+        if fault:
+            place = RecalledPlace(fault=fault, refusal=fault)
+            return Workspace(place).run(operation, params)  # an OSError or ValueError is an answer
+        if operation == "grep":
+            return checked(operation, await grep(self._line, **params))
+        if operation in ("ls", "glob"):
+            return await self._listed(operation, params)
+        if operation in ("write", "upload"):
+            return await self._stored(operation, params, RecalledPlace())
+        return await self._fetched(operation, params)
+
+    async def _listed(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        depth = 1 if operation == "ls" else MOST_FOLDERS_DEEP + 1
+        answer = await self._line.ask("list", encoded(params["path"]), str(depth))
+        if operation == "ls" and not answer.startswith(b"folder"):
+            return {"entries": []}
+        place = RecalledPlace(rows=told.rows(answer, params["path"]))
+        return checked(operation, Workspace(place).run(operation, params))
+
+    async def _fetched(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        words = [encoded(params["path"]), str(MAX_FILE)]
+        if operation == "read":
+            words += [str(min(params[name], MOST_LINES)) for name in ("offset", "limit")]
+            words[2] = str(int(words[2]) + 1)
+        place, total = told.fetched(await self._line.ask("fetch", *words), MAX_FILE)
+        if operation == "edit":
+            return await self._stored(operation, params, place)
+        if operation == "read" and not place.fault:
+            return _page(params, place, total)
+        answer = Workspace(place).run(operation, params)
+        if "content" in answer and place.info:
+            answer.update(created=place.info.st_ctime, modified=place.info.st_mtime)
+        return checked(operation, answer)
+
+    async def _stored(
+        self, operation: str, params: dict[str, Any], place: RecalledPlace
+    ) -> dict[str, Any]:
+        answer = Workspace(place).run(operation, params)
+        if place.stored is None:
+            return answer
+        path, fresh = encoded(params["path"]), "1" if operation == "write" else "0"
+        words = [path, fresh, str(len(place.stored))]
+        reply = await self._line.ask(
+            "store", *words, data=place.stored, twice=False, draft=params["path"]
+        )
+        place.refusal = told.fault(reply)
+        return Workspace(place).run(operation, params) if place.refusal else answer
+
+
+def _page(params: dict[str, Any], place: RecalledPlace, total: int) -> dict[str, Any]:
+    if not place.info or not place.info.st_size:
+        return {"text": EMPTY}
+    return page(params["path"], lines_of(place.data), params["offset"], total)
+
+
+def _fault_of_path(path: str) -> Exception | None:
+    """What the kernel would say to it; such a path would not even come through."""
+    try:
+        name = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as exc:
+        return exc
+    if b"\0" in name:
+        return ValueError("a path has no zero bytes")
+    if len(name) > MAX_PATH or any(len(part) > MAX_NAME for part in name.split(b"/")):
+        return OSError(errno.ENAMETOOLONG, "the path is too long")
+    return None

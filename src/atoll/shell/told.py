@@ -1,0 +1,119 @@
+"""What the scripts print, taken apart: a stranger printed it, so it may be anything."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from atoll.errors import SandboxError
+from atoll.guest.place import MOST_FOLDERS_DEEP
+from atoll.guest.search import shown
+from atoll.shell.recalled import RecalledPlace, Row, fault_of, status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_CODES = {
+    "No such file or directory": errno.ENOENT,
+    "Directory nonexistent": errno.ENOENT,
+    "Permission denied": errno.EACCES,
+    "Operation not permitted": errno.EPERM,
+    "Read-only file system": errno.EROFS,
+    "Is a directory": errno.EISDIR,
+    "Not a directory": errno.ENOTDIR,
+    "File exists": errno.EEXIST,
+    "File name too long": errno.ENAMETOOLONG,
+    "Filename too long": errno.ENAMETOOLONG,
+    "Too many levels of symbolic links": errno.ELOOP,
+    "Symbolic link loop": errno.ELOOP,
+    "File too large": errno.EFBIG,
+    "No space left on device": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Quota exceeded": errno.EDQUOT,
+}
+
+
+def _or_nonsense(parse: Callable[P, T]) -> Callable[P, T]:
+    @wraps(parse)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return parse(*args, **kwargs)
+        except (ValueError, LookupError, OverflowError) as exc:
+            raise SandboxError(f"the sandbox's answer makes no sense: {str(exc)[:200]}") from None
+
+    return guarded
+
+
+@_or_nonsense
+def rows(told: bytes, path: str) -> list[Row]:
+    """Of list.sh: what is in or below a folder, or a file alone."""
+    kind, _, rest = told.partition(b"\n")
+    records = rest.split(b"//\n")[:-1]
+    if kind == b"file":
+        return [Row(os.path.basename(path), _row(one).info) for one in records[:1]]
+    return [row for row in map(_row, records) if row.path]
+
+
+def _row(record: bytes) -> Row:
+    mode, size, modified, changed, name = record.split(b" ", 4)
+    info = _info(mode, size, modified, changed)
+    path = name[2:].decode("utf-8", "surrogateescape")
+    too_deep = path.count("/") >= MOST_FOLDERS_DEEP and stat.S_ISDIR(info.st_mode)
+    return Row(path, info, too_deep)
+
+
+def _info(mode: bytes, size: bytes, modified: bytes, changed: bytes) -> os.stat_result:
+    return status(int(mode, 16) & 0xFFFF, int(size), float(modified), float(changed))
+
+
+@_or_nonsense
+def fetched(told: bytes, most: int) -> tuple[RecalledPlace, int]:
+    """Of fetch.sh: a file, or why there is none; and how many lines it has, if that was asked."""
+    kind, _, rest = told.partition(b"\n")
+    place = RecalledPlace(link=kind == b"link")
+    if not rest.startswith(b"+"):
+        place.fault = fault(rest)
+        return place, 0
+    head, _, place.data = rest[1:].partition(b"\n")
+    size, mode, modified, changed, lines = head.split(b" ")
+    place.info = _info(mode, size, modified, changed)
+    place.fault = fault_of(place.info, most)
+    return place, int(lines)
+
+
+def fault(told: bytes) -> OSError | None:
+    """Of store.sh and others: what went wrong, from the words of the program that it did to."""
+    if told.startswith(b"+"):
+        return None
+    reason = told[1:].decode("utf-8", "replace").strip().rpartition(": ")[2][:200]
+    return OSError(_CODES.get(reason, errno.EIO), reason or "the shell did not say why")
+
+
+@_or_nonsense
+def candidates(told: bytes) -> tuple[list[str], bool]:
+    """Of candidates.sh: files that have the pattern, in order; whether folders are left out."""
+    head, _, rest = told[1:].partition(b"\n")
+    plain, _, odd = (b"\n" + rest).partition(b"\n\n")
+    names = [*plain.split(b"\n")[1:], *odd.split(b"//\n")[:-1]]
+    paths = [name[2:].decode("utf-8", "surrogateescape") for name in names]
+    return sorted(paths, key=lambda path: path.split("/")), int(head) > 0
+
+
+@_or_nonsense
+def lines(told: bytes, count: int) -> list[list[tuple[int, str]]]:
+    """Of lines.sh: number and text of the lines that match, file by file."""
+    found: list[list[tuple[int, str]]] = []
+    for line in told.split(b"\n")[:-1]:
+        if line == b"=":
+            found.append([])
+        else:
+            number, _, text = line.partition(b":")
+            found[-1].append((int(number), shown(text)))
+    if len(found) != count:
+        raise ValueError(f"{len(found)} files instead of {count}")
+    return found
