@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable
+
 MOST_ALTERNATIVES = 256
 _ANY_FOLDERS = "(?:[^/]+/)*"
 
@@ -12,6 +16,16 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
     """What a relative path is matched with; ValueError if the pattern makes no sense."""
     alternatives = [_translate(one) for one in _braces(pattern.strip("/"))]
     return re.compile("(?:{})".format("|".join(alternatives)), re.DOTALL)
+
+
+def chooser(pattern: str | None) -> Callable[[str], bool]:
+    """Whether a path is meant; a pattern without a folder in it is for names anywhere."""
+    if pattern is None:
+        return lambda _path: True
+    fits = compile_glob(pattern).fullmatch
+    if "/" in pattern.strip("/"):
+        return lambda path: fits(path) is not None
+    return lambda path: fits(path.rpartition("/")[2]) is not None
 
 
 def _translate(pattern: str) -> str:

@@ -91,8 +91,11 @@ _WORDS = {
 class Workspace:
     """The operations, by name: `run("ls", {"path": "."})`."""
 
-    def __init__(self, place: Place, make_matcher: search.MakeMatcher = search.matcher) -> None:
-        self._place, self._make_matcher = place, make_matcher
+    def __init__(
+        self, place: Place, searcher: Callable[..., dict[str, Any]] = search.search
+    ) -> None:
+        """`searcher` carries out `grep`: it takes the place before the arguments."""
+        self._place, self._search = place, searcher
         self._operations: dict[str, Callable[..., dict[str, Any]]] = {
             "ls": self.ls,
             "read": self.read,
@@ -197,20 +200,8 @@ class Workspace:
         max_results: int,
     ) -> dict[str, Any]:
         """Lines of texts that have the pattern in them; files of another kind are left out."""
-        matcher = self._make_matcher(pattern, regex, ignore_case)
-        chosen = _chooser(glob)
-        matches: list[list[Any]] = []
-        cut = False
-        for found in self._walk(path):
-            cut |= found.too_deep
-            if stat.S_ISREG(found.info.st_mode) and chosen(found.path):
-                room = max_results + 1 - len(matches)
-                hits = search.lines_with(matcher, found, room)
-                matches += [[found.path, line, text] for line, text in hits]
-            if len(matches) > max_results:
-                cut = True
-                break
-        return {"matches": matches[:max_results], "truncated": cut}
+        options = {"glob": glob, "regex": regex, "ignore_case": ignore_case}
+        return self._search(self._place, pattern, path, max_results=max_results, **options)
 
     def upload(self, path: str, data: bytes) -> dict[str, Any]:
         """A file of these bytes, whatever was there."""
@@ -284,13 +275,3 @@ def _as_in_file(data: bytes, old: str, new: str) -> tuple[bytes, bytes]:
     if before not in data and b"\n" in before and b"\r\n" in data:
         before, after = (text.replace(b"\n", b"\r\n") for text in (before, after))
     return before, after
-
-
-def _chooser(glob: str | None) -> Callable[[str], bool]:
-    """Whether a path is meant; a pattern without a folder in it is for names anywhere."""
-    if glob is None:
-        return lambda _path: True
-    fits = globs.compile_glob(glob).fullmatch
-    if "/" in glob.strip("/"):
-        return lambda path: fits(path) is not None
-    return lambda path: fits(path.rpartition("/")[2]) is not None
