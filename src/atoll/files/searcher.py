@@ -60,7 +60,8 @@ class Searcher:
         except (OSError, ValueError):
             return {"matches": [], "truncated": False}
         tree = Tree(top, os.path.basename(path), chosen)
-        run = _Run(iter(tree), matcher, max_results + 1, self._stop)
+        threads = _threads() if regex else 1
+        run = _Run(iter(tree), matcher, max_results + 1, self._stop, threads)
         try:
             hits = run.all_hits()
         finally:
@@ -73,8 +74,14 @@ class _Run:
     """One search. What threads share is behind the lock."""
 
     def __init__(
-        self, files: Generator[tuple[str, int]], matcher: Matcher, room: int, stop: Event
+        self,
+        files: Generator[tuple[str, int]],
+        matcher: Matcher,
+        room: int,
+        stop: Event,
+        threads: int,
     ) -> None:
+        self._threads = threads
         self._files, self._matcher, self._room, self._stop = files, matcher, room, stop
         self._lock = Lock()
         self._batches = 0
@@ -93,7 +100,7 @@ class _Run:
         return [hit for number in sorted(self._hits) for hit in self._hits[number]]
 
     def _work_together(self) -> None:
-        helpers = _threads() - 1
+        helpers = self._threads - 1
         with ThreadPoolExecutor(helpers or 1, "atoll-search") as pool:
             others = [pool.submit(self._work) for _ in range(helpers)]
             self._work()
@@ -161,4 +168,5 @@ def _close(files: deque[tuple[str, int]]) -> None:
 
 
 def _threads() -> int:
+    """For expressions: of the rest, most is Python's own work, which threads would wait for."""
     return min(MOST_THREADS, len(os.sched_getaffinity(0)))
