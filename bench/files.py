@@ -58,14 +58,14 @@ def grep_file_regex(scale: Scale) -> Iterator[Arms]:
     yield from _beside_ripgrep(scale, "file", EXPRESSION, regex=True)
 
 
-@row(what=f"grep: {HARD} on a line of 1 MB, ended by b", against="aab on it", rounds=20)
+@row(what=f"grep: {HARD} on a line of 1 MB, ended by b", against="a$ on it", rounds=20)
 def grep_catastrophic(_scale: Scale) -> Iterator[Arms]:
     needs("re2", extra="search")
     with _folder() as (folder, place):
         (folder / "line").write_text("a" * 10**6 + "b\n")
         yield Arms(
             ours=timed(lambda: _count(place, HARD, "line", regex=True)),
-            theirs=timed(lambda: _count(place, "aab", "line", regex=True)),
+            theirs=timed(lambda: _count(place, "a$", "line", regex=True)),
         )
 
 
