@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench,data,wasm,pyodide]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench,data,wasm,pyodide,search]'
 	@touch $(STAMP)
 
 demo: $(STAMP) ## Run the main job: a model-written snippet over a large context, jailed

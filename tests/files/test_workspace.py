@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from atoll.files.folder import FolderPlace
+from atoll.files.searcher import Searcher
 from atoll.guest.place import OpenPlace
 from atoll.guest.workspace import EMPTY, MAX_FOUND, Workspace
 
@@ -20,7 +21,7 @@ def space(request, tmp_path):
         yield Workspace(OpenPlace(str(tmp_path)))
         return
     fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
-    yield Workspace(FolderPlace({"/app": fd}))
+    yield Workspace(FolderPlace({"/app": fd}), Searcher())
     os.close(fd)
 
 
@@ -139,6 +140,7 @@ def test_grep_finds_literal_text_with_path_line_and_text(space, tmp_path):
 
 
 def test_grep_with_a_regular_expression_or_without_case(space, tmp_path):
+    pytest.importorskip("re2", reason="google-re2 is not installed: pip install 'atoll[search]'")
     (tmp_path / "a").write_text("Alpha 1\nbeta 22\ngamma\n")
     found = space.grep(r"^\w+ \d+$", **{**GREP, "regex": True})["matches"]
     assert [line for _, line, _ in found] == [1, 2]

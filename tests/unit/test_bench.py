@@ -6,6 +6,7 @@ import fcntl
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -151,6 +152,22 @@ def test_a_row_of_the_ring_pyodide_is_measured(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(file.read_text())["rows"]
     assert measured(row)
+
+
+def test_rows_about_search_have_numbers_or_say_what_is_not_installed(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    done = bench("--quick", "--only", "grep", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
+    assert len(rows) == 5
+    if find_spec("re2") is None:
+        assert rows["grep-catastrophic"]["note"] == "not installed: pip install 'atoll[search]'"
+        pytest.skip("google-re2 is not installed: no expression can be searched for")
+    assert measured(rows.pop("grep-catastrophic"))
+    if shutil.which("rg") is None:
+        assert {row["note"] for row in rows.values()} == {"not installed: ripgrep, the program rg"}
+        pytest.skip("ripgrep is not installed: there is nothing to measure against")
+    assert all(map(measured, rows.values()))
 
 
 def test_unknown_row_is_refused_with_those_there_are() -> None:

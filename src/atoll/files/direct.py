@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 from atoll.files.base import Files
 from atoll.files.folder import FolderPlace
+from atoll.files.searcher import Searcher
 from atoll.guest.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -32,15 +34,20 @@ class FolderFiles(Files):
         folders = await self._folders(operation in CHANGING)
         place = FolderPlace(folders, self._max_file_bytes)
 
+        stop = threading.Event()
+
         def work() -> dict[str, Any]:
             try:
                 with place.as_owner(params["path"]):
-                    return Workspace(place).run(operation, params)
+                    return Workspace(place, Searcher(stop)).run(operation, params)
             finally:
                 close_all(folders)
 
         # Shielded: who is cancelled leaves, but the descriptors are in use until the work is done.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, work))
+        try:
+            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, work))
+        finally:
+            stop.set()
 
 
 def close_all(folders: Folders) -> None:

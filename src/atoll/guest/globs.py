@@ -27,6 +27,16 @@ class Glob:
         return any(_fits(names, way) for way in self._ways)
 
 
+def chooser(pattern: str | None) -> Callable[[str], bool]:
+    """Whether a path is meant; a pattern without a folder in it is for names anywhere."""
+    if pattern is None:
+        return lambda _path: True
+    fits = Glob(pattern).matches
+    if "/" in pattern.strip("/"):
+        return fits
+    return lambda path: fits(path.rpartition("/")[2])
+
+
 def _segments(pattern: str) -> list[FitsName | None]:
     parts = [part for part in pattern.split("/") if part not in ("", ".")]
     if parts[-1:] == ["**"]:

@@ -1,80 +1,155 @@
-"""Finds the lines of a text that a pattern is in."""
+"""Finds the lines of texts that a pattern is in, with nothing but the standard library.
+
+Lines are searched one by one: no match goes over the end of one. files/searcher does the same on
+the host, where a pattern must not be able to hold it up.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 
-from .texts import MAX_FILE_BYTES, read_file
+from . import texts
+from .globs import chooser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterator, Tuple
+    from typing import Any, Callable, Iterator
 
-    from .workspace import Found
+    from .workspace import Found, Place
 
-    Matcher = Callable[[bytes, int], Tuple[int, int]]
-    """Where it begins and ends in some bytes, from a place on; -1 and -1 if it is not there."""
-    MakeMatcher = Callable[[str, bool, bool], Matcher]
-    """The pattern; whether it is a regular expression; whether case does not count."""
+    Find = Callable[[int], int]
+    """A place in the first line from here on, where a line begins, that fits; or -1."""
+    Matcher = Callable[[bytes], Find]
 
-NOWHERE = (-1, -1)
 PROBE_BYTES = 8192
 MAX_LINE = 2_000
 """Characters of a line that are shown."""
+_WHOLE_TEXT = re.compile(r"(?:[^\\]|\\[^AzZ])*\\[AzZ]", re.DOTALL)
+
+
+def search(
+    place: Place,
+    pattern: str,
+    path: str,
+    *,
+    glob: str | None,
+    regex: bool,
+    ignore_case: bool,
+    max_results: int,
+) -> dict[str, Any]:
+    """Lines with the pattern in them, in files below `path` that fit `glob`."""
+    find, chosen = matcher(pattern, regex, ignore_case), chooser(glob)
+    matches: list[list[Any]] = []
+    cut = False
+    for found in _files(place, path):
+        cut |= found.too_deep
+        if stat.S_ISREG(found.info.st_mode) and chosen(found.path):
+            data, headed = _heads(_text_of(found))
+            cut |= headed
+            hits = matching_lines(find, data, max_results + 1 - len(matches))
+            matches += [[found.path, line, text] for line, text in hits]
+        if len(matches) > max_results:
+            cut = True
+            break
+    return {"matches": matches[:max_results], "truncated": cut}
 
 
 def matcher(pattern: str, regex: bool, ignore_case: bool) -> Matcher:
-    """With nothing but the standard library; ValueError if the pattern makes no sense."""
+    """What finds it; ValueError if the pattern makes no sense."""
+    check(pattern, regex)
+    if regex or (ignore_case and not pattern.isascii()):
+        return _expression(pattern if regex else re.escape(pattern), ignore_case)
     needle = pattern.encode("utf-8", "surrogateescape")
-    if not needle:
+    if ignore_case:
+        return _folded(needle.lower())
+    return lambda data: lambda at: data.find(needle, at)
+
+
+def check(pattern: str, regex: bool) -> None:
+    """ValueError if it cannot be searched for line by line."""
+    if not pattern:
         raise ValueError("the pattern is empty")
-    if not regex and not ignore_case:
-        return _literal(needle)
-    flags = re.MULTILINE | (re.IGNORECASE if ignore_case else 0)
+    if "\n" in pattern:
+        raise ValueError("the pattern has a line end in it: search for one of its lines")
+    if regex and _WHOLE_TEXT.match(pattern):
+        text = "the regular expression has \\A, \\z or \\Z in it, but lines are searched one by one"
+        raise ValueError(text + ": use ^ and $")
+
+
+def _folded(needle: bytes) -> Matcher:
+    def prepare(data: bytes) -> Find:
+        lower = data.lower()
+        return lambda at: lower.find(needle, at)
+
+    return prepare
+
+
+def _expression(pattern: str, ignore_case: bool) -> Matcher:
+    flags = re.ASCII if pattern.isascii() else 0
     try:
-        found = re.compile(needle if regex else re.escape(needle), flags).search
-    except re.error as exc:
+        fits = re.compile(pattern, flags | (re.IGNORECASE if ignore_case else 0)).search
+    except (re.error, RecursionError, OverflowError) as exc:
         raise ValueError("not a regular expression: {}".format(exc)) from None
 
-    def find(data: bytes, start: int) -> tuple[int, int]:
-        match = found(data, start)
-        return match.span() if match else NOWHERE
+    def prepare(data: bytes) -> Find:
+        def find(at: int) -> int:
+            while at < len(data):
+                end = data.find(b"\n", at)
+                end = len(data) if end < 0 else end
+                if fits(data[at:end].decode("utf-8", "surrogateescape")):
+                    return at
+                at = end + 1
+            return -1
 
-    return find
+        return find
+
+    return prepare
 
 
-def _literal(needle: bytes) -> Matcher:
-    def find(data: bytes, start: int) -> tuple[int, int]:
-        at = data.find(needle, start)
-        return (at, at + len(needle)) if at >= 0 else NOWHERE
-
-    return find
-
-
-def lines_with(find: Matcher, found: Found, room: int) -> Iterator[tuple[int, str]]:
-    """Number and text of up to `room` lines with a match; none of what is no text."""
-    if found.info.st_size > MAX_FILE_BYTES:
+def _files(place: Place, path: str) -> Iterator[Found]:
+    """Nothing where there is no such folder."""
+    try:
+        yield from place.walk(path)
+    except (OSError, ValueError):
         return
+
+
+def _text_of(found: Found) -> bytes:
+    """Nothing of what is no text, too large, gone, or not ours to read."""
+    if found.info.st_size > texts.MAX_FILE_BYTES:
+        return b""
     try:
         fd = found.open()
     except OSError:
-        return  # gone, or not ours to read
+        return b""
     try:
-        data = read_file(fd, os.fstat(fd))
+        data = texts.read_file(fd, os.fstat(fd))
     except OSError:
-        return
+        return b""
     finally:
         os.close(fd)
-    if b"\0" not in data[:PROBE_BYTES]:
-        yield from matching_lines(find, data, room)
+    return b"" if b"\0" in data[:PROBE_BYTES] else data
+
+
+def _heads(data: bytes) -> tuple[bytes, bool]:
+    """The text without what goes over the longest line, and whether anything does."""
+    at, longest = 0, texts.LONGEST_LINE
+    while len(data) - at > longest:
+        end = data.rfind(b"\n", at, at + longest + 1)
+        if end < 0:
+            return b"\n".join(line[:longest] for line in data.split(b"\n")), True
+        at = end + 1
+    return data, False
 
 
 def matching_lines(find: Matcher, data: bytes, room: int) -> Iterator[tuple[int, str]]:
-    """The same of bytes that are there."""
+    """Number and text of up to `room` lines with a match."""
     at, line, counted = 0, 1, 0
+    find_from = find(data)
     while room > 0 and at < len(data):
-        start, _ = find(data, at)
+        start = find_from(at)
         if start < 0:
             return
         line += data.count(b"\n", counted, start)

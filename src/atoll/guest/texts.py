@@ -8,6 +8,8 @@ import stat
 
 MAX_FILE_BYTES = 512 << 20
 PIECE = 1 << 20
+LONGEST_LINE = 16 << 20
+"""Bytes of a line that are searched."""
 
 
 def read_file(fd: int, info: os.stat_result, most: int = MAX_FILE_BYTES) -> bytes:

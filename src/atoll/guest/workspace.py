@@ -94,11 +94,11 @@ class Workspace:
     def __init__(
         self,
         place: Place,
-        make_matcher: search.MakeMatcher = search.matcher,
+        searcher: Callable[..., dict[str, Any]] = search.search,
         most: int = MAX_FILE_BYTES,
     ) -> None:
-        """`most`: what a file may have that is read as a whole."""
-        self._place, self._make_matcher, self._most = place, make_matcher, most
+        """`searcher` carries out `grep`; `most` is what a file may have that is read as a whole."""
+        self._place, self._search, self._most = place, searcher, most
         self._operations: dict[str, Callable[..., dict[str, Any]]] = {
             "ls": self.ls,
             "read": self.read,
@@ -198,20 +198,8 @@ class Workspace:
         max_results: int,
     ) -> dict[str, Any]:
         """Lines of texts that have the pattern in them; files of another kind are left out."""
-        matcher = self._make_matcher(pattern, regex, ignore_case)
-        chosen = chooser(glob)
-        matches: list[list[Any]] = []
-        cut = False
-        for found in self._walk(path):
-            cut |= found.too_deep
-            if stat.S_ISREG(found.info.st_mode) and chosen(found.path):
-                room = max_results + 1 - len(matches)
-                hits = search.lines_with(matcher, found, room)
-                matches += [[found.path, line, text] for line, text in hits]
-            if len(matches) > max_results:
-                cut = True
-                break
-        return {"matches": matches[:max_results], "truncated": cut}
+        options = {"glob": glob, "regex": regex, "ignore_case": ignore_case}
+        return self._search(self._place, pattern, path, max_results=max_results, **options)
 
     def upload(self, path: str, data: bytes) -> dict[str, Any]:
         """A file of these bytes, whatever was there."""
@@ -294,13 +282,3 @@ def _as_in_file(data: bytes, old: str, new: str) -> tuple[bytes, bytes]:
     if before not in data and b"\n" in before and b"\r\n" in data:
         before, after = (text.replace(b"\n", b"\r\n") for text in (before, after))
     return before, after
-
-
-def chooser(glob: str | None) -> Callable[[str], bool]:
-    """Whether a path is meant; a pattern without a folder in it is for names anywhere."""
-    if glob is None:
-        return lambda _path: True
-    fits = globs.Glob(glob).matches
-    if "/" in glob.strip("/"):
-        return fits
-    return lambda path: fits(path.rpartition("/")[2])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from atoll.guest.globs import chooser
 from atoll.guest.place import MOST_FOLDERS_DEEP
 from atoll.guest.search import PROBE_BYTES, matcher, matching_lines
 from atoll.guest.texts import MAX_FILE_BYTES
-from atoll.guest.workspace import chooser
 from atoll.shell import told
 from atoll.shell.commands import encoded
 from atoll.shell.line import MAX_FILE

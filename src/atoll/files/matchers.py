@@ -1,0 +1,140 @@
+"""What finds a pattern in bytes on the host: linear in their number, whatever pattern and bytes.
+
+SECURITY: never `re`, whose backtracking a guest's text could draw out for ever.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import ConfigError
+from atoll.files.required import required_text
+from atoll.guest.search import check
+
+if TYPE_CHECKING:
+    from atoll.guest.search import Find
+
+Matcher = Callable[[bytearray, int], "Find"]
+"""For so many bytes of a buffer, which end with a line's end."""
+
+_NOT_IN_RE2 = ("(?=", "(?!", "(?<=", "(?<!")
+_FLAGS = b"(?m)"
+_MISSES = 32
+"""Lines of a block that have the required text for nothing, before it is no longer looked for."""
+
+# memmem lets other threads run meanwhile, and is twice as fast as bytes.find
+_memmem = ctypes.CDLL(None).memmem
+_memmem.restype = ctypes.c_void_p
+_memmem.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+
+
+def make_matcher(pattern: str, *, regex: bool, ignore_case: bool) -> Matcher:
+    """What finds it; ConfigError says what is wrong with the pattern."""
+    try:
+        check(pattern, regex)
+    except ValueError as exc:
+        raise ConfigError(str(exc)) from None
+    needle = pattern.encode("utf-8", "surrogateescape")
+    if regex:
+        required = "" if ignore_case else required_text(pattern)
+        expression = _compile(needle, ignore_case=ignore_case)
+        return _either(required.encode(), expression) if required else _expression(expression)
+    if not ignore_case:
+        return _literal(needle)
+    if pattern.isascii():
+        return _folded(needle.lower())
+    return _expression(_compile(needle, ignore_case=True, literal=True))
+
+
+def _literal(needle: bytes) -> Matcher:
+    size = len(needle)
+
+    def prepare(buffer: bytearray, used: int) -> Find:
+        held = ctypes.c_char.from_buffer(buffer)  # while it is held, the buffer stays where it is
+        base = ctypes.addressof(held)
+
+        def find(at: int, _held: object = held) -> int:
+            found = _memmem(base + at, used - at, needle, size)
+            return -1 if found is None else found - base
+
+        return find
+
+    return prepare
+
+
+def _folded(needle: bytes) -> Matcher:
+    """Without regard to case: of ASCII letters, which is what bytes know of it."""
+    literal = _literal(needle)
+
+    def prepare(buffer: bytearray, used: int) -> Find:
+        with memoryview(buffer) as view:
+            return literal(bytearray(view[:used]).lower(), used)
+
+    return prepare
+
+
+def _expression(expression: Any) -> Matcher:
+    def prepare(buffer: bytearray, used: int) -> Find:
+        def find(at: int) -> int:
+            match = expression.search(buffer, at, used)
+            return -1 if match is None or match.start() >= used else match.start()
+
+        return find
+
+    return prepare
+
+
+def _either(required: bytes, expression: Any) -> Matcher:
+    """Looks for the required text, and at its line only; at all if that has not paid."""
+    literal, anywhere = _literal(required), _expression(expression)
+
+    def prepare(buffer: bytearray, used: int) -> Find:
+        find_text, find_any, misses = literal(buffer, used), anywhere(buffer, used), 0
+
+        def find(at: int) -> int:
+            nonlocal misses
+            while misses < _MISSES:
+                place = find_text(at)
+                if place < 0:
+                    return -1
+                begin, end = buffer.rfind(b"\n", at, place) + 1, buffer.find(b"\n", place)
+                if expression.search(buffer, begin or at, end) is not None:
+                    return place
+                misses, at = misses + 1, end + 1
+            return find_any(at) if at < used else -1
+
+        return find
+
+    return prepare
+
+
+def _compile(pattern: bytes, *, ignore_case: bool, literal: bool = False) -> Any:
+    try:
+        import re2  # noqa: PLC0415 - an extra
+    except ImportError:
+        what = "regular expressions, and other case of letters beyond ASCII, need google-re2"
+        raise ConfigError(f"{what}: pip install 'atoll[search]'") from None
+    options = re2.Options()
+    options.never_nl, options.never_capture = True, True
+    options.log_errors, options.case_sensitive = False, not ignore_case
+    text = re2.escape(pattern) if literal else pattern
+    try:
+        return re2.compile(_FLAGS + text, options)
+    except re2.error as exc:
+        raise ConfigError(_complaint(pattern.decode("utf-8", "replace"), exc)) from None
+
+
+def _complaint(pattern: str, exc: Exception) -> str:
+    """What re2 says, in words that whoever wrote the pattern can act on."""
+    said = exc.args[0] if exc.args else b""
+    reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+    reason = reason.replace(_FLAGS.decode(), "", 1)
+    if any(sign in pattern for sign in _NOT_IN_RE2):
+        advice = "look-around is not supported: search for what is to be there, without (?=...)"
+    elif reason.startswith("invalid escape sequence") and reason[-1:].isdigit():
+        advice = "backreferences are not supported: write the text out"
+    else:
+        return f"not a regular expression: {reason}"
+    return f"not a regular expression that can be searched for: {reason}; {advice}"

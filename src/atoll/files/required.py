@@ -1,0 +1,96 @@
+"""A text that every match of a regular expression has in it: what is cheap to look for first."""
+
+from __future__ import annotations
+
+_STANDS_FOR_MANY = "dDwWsSbB"
+_REPEATED_MAYBE_NEVER = ("?", "*", "{")
+SHORTEST = 3
+
+
+def required_text(pattern: str) -> str:
+    """The longest that is easily seen; empty if there is none, or the pattern is not simple.
+
+    Whatever it is unsure of it gives up on: a shorter text is slower, a wrong one would hide lines.
+    """
+    try:
+        longest = max(_Scan(pattern).runs(), key=len, default="")
+    except (_NotSimpleError, IndexError):
+        return ""
+    return longest if len(longest) >= SHORTEST else ""
+
+
+class _NotSimpleError(Exception):
+    """It has something that is not understood here."""
+
+
+class _Scan:
+    """Goes over a pattern once, from left to right."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern, self._at = pattern, 0
+
+    def runs(self) -> list[str]:
+        """Characters beside each other that every match has, outside of groups and classes."""
+        runs = [""]
+        while self._at < len(self._pattern):
+            char = self._next_literal()
+            if self._pattern.startswith(_REPEATED_MAYBE_NEVER, self._at):
+                self._skip_repetition()
+                char = ""
+            if char:
+                runs[-1] += char
+            if not char or self._pattern.startswith("+", self._at):
+                runs.append("")
+        return runs
+
+    def _next_literal(self) -> str:
+        """One character that stands for itself; empty, having passed it, for anything else."""
+        char = self._take()
+        if char == "\\":
+            return self._escaped()
+        if char == "|" or char in ")]}":
+            raise _NotSimpleError
+        if char == "(":
+            self._skip_group()
+        elif char == "[":
+            self._skip_class()
+        elif char not in ".^$+?*{":
+            return char
+        return ""
+
+    def _escaped(self) -> str:
+        char = self._take()
+        if char in _STANDS_FOR_MANY:
+            return ""
+        if char.isalnum() or not char.isascii():
+            raise _NotSimpleError
+        return char
+
+    def _skip_repetition(self) -> None:
+        if self._take() == "{":
+            while self._take() != "}":
+                pass
+
+    def _skip_group(self) -> None:
+        """Only groups without options: those may reach over the rest of the pattern."""
+        if self._pattern.startswith("?", self._at) and self._pattern[self._at + 1] != ":":
+            raise _NotSimpleError
+        while (char := self._take()) != ")":
+            if char == "\\":
+                self._escaped()
+            elif char == "(":
+                self._skip_group()
+            elif char == "[":
+                self._skip_class()
+
+    def _skip_class(self) -> None:
+        if self._pattern.startswith("^", self._at):
+            self._at += 1
+        self._take()  # a bracket that closes is one of the characters if it is the first
+        while (char := self._take()) != "]":
+            if char in "[\\":
+                raise _NotSimpleError
+
+    def _take(self) -> str:
+        self._at += 1
+        return self._pattern[self._at - 1]

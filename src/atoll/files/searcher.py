@@ -1,0 +1,66 @@
+"""Searches a guest's folder on the host: files in order, hits too, and no more than asked for."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from atoll.files.blocks import Desk
+from atoll.files.matchers import make_matcher
+from atoll.files.tree import Tree
+from atoll.guest.globs import chooser
+
+if TYPE_CHECKING:
+    from atoll.files.folder import FolderPlace
+
+
+class Searcher:
+    """Carries out `grep` for a Workspace; another thread may set `stop`, and it ends soon."""
+
+    def __init__(self, stop: Event | None = None) -> None:
+        self._stop = stop or Event()
+
+    def __call__(
+        self,
+        place: FolderPlace,
+        pattern: str,
+        path: str,
+        *,
+        glob: str | None,
+        regex: bool,
+        ignore_case: bool,
+        max_results: int,
+    ) -> dict[str, Any]:
+        """As guest/search does it."""
+        matcher = make_matcher(pattern, regex=regex, ignore_case=ignore_case)
+        chosen = chooser(glob)
+        try:
+            top = place.open(path)
+        except (OSError, ValueError):
+            return {"matches": [], "truncated": False}
+        tree = Tree(top, os.path.basename(path), chosen)
+        desk = Desk(matcher, max_results + 1, self._stop)
+        try:
+            _search(tree, desk)
+        finally:
+            os.close(top)
+        cut = desk.full or tree.too_deep or desk.headed
+        return {"matches": desk.hits[:max_results], "truncated": cut}
+
+
+def _search(tree: Tree, desk: Desk) -> None:
+    files = iter(tree)
+    try:
+        for path, fd in files:
+            try:
+                with suppress(OSError):  # it is not for us to read after all
+                    desk.add(path, fd)
+            finally:
+                os.close(fd)
+            if not desk.wanted:
+                return
+        desk.look()
+    finally:
+        files.close()
