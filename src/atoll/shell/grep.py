@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from atoll.guest import search
 from atoll.guest.globs import chooser
 from atoll.guest.place import MOST_FOLDERS_DEEP
-from atoll.guest.search import PROBE_BYTES, matcher, matching_lines
 from atoll.guest.texts import MAX_FILE_BYTES
 from atoll.shell import told
 from atoll.shell.commands import encoded
-from atoll.shell.line import MAX_FILE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -37,11 +36,11 @@ async def grep(
     """Lines with the pattern in them; a regular expression is one of `grep -E`."""
     _check(pattern, regex=regex)
     how = "-a" + ("E" if regex else "F") + ("i" if ignore_case else "")
-    search = _Search(line, path, pattern, how)
+    task = _Search(line, path, pattern, how)
     chosen, matches = chooser(glob), list[list[Any]]()
-    names, cut = await search.candidates()
+    names, cut = await task.candidates()
     files = [name for name in names if chosen(name or os.path.basename(path))]
-    async for name, hits in search.hits(files, max_results + 1):
+    async for name, hits in task.hits(files, max_results + 1):
         matches += [[name or os.path.basename(path), number, text] for number, text in hits]
         if len(matches) > max_results:
             cut = True
@@ -50,14 +49,11 @@ async def grep(
 
 
 def _check(pattern: str, *, regex: bool) -> None:
-    if not pattern:
-        raise ValueError("the pattern is empty")
+    search.check(pattern, regex)
     if "\0" in pattern:
         raise ValueError("the pattern has a zero byte: no text has one")
     if len(pattern) > MAX_PATTERN:
         raise ValueError(f"the pattern has more than {MAX_PATTERN:,} characters")
-    if regex and "\n" in pattern:
-        raise ValueError("not a regular expression: grep takes them line by line")
 
 
 class _Search:
@@ -67,9 +63,8 @@ class _Search:
         self._line, self._path, self._pattern, self._how = line, path, pattern, how
 
     async def candidates(self) -> tuple[list[str], bool]:
-        """Files with some line of the pattern in them; "" is the path itself."""
-        longest = max(self._pattern.split("\n"), key=len)
-        words = [encoded(self._path), self._how, encoded(longest)]
+        """Files with the pattern in them; "" is the path itself."""
+        words = [encoded(self._path), self._how, encoded(self._pattern)]
         limits = [str(MOST_FOLDERS_DEEP + 1), str(MAX_FILE_BYTES + 1)]
         answer = await self._line.ask("candidates", *words, *limits)
         if answer.startswith(b"-"):
@@ -79,10 +74,6 @@ class _Search:
 
     async def hits(self, files: list[str], room: int) -> AsyncIterator[Hits]:
         """The lines that match, file by file, up to `room` of each."""
-        if "\n" in self._pattern:
-            for name in files:
-                yield name, await self._over_lines(name, room)
-            return
         for some in _batches(files):
             base = [encoded(self._path), self._how, encoded(self._pattern), str(room)]
             if some == [""]:
@@ -92,16 +83,6 @@ class _Search:
             found = told.lines(await self._line.ask("lines", *base, *names), len(some))
             for name, hits in zip(some, found, strict=True):
                 yield name, hits
-
-    async def _over_lines(self, name: str, room: int) -> list[tuple[int, str]]:
-        """A pattern of several lines is no work for grep: the file is fetched."""
-        whole = os.path.join(self._path, name) if name else self._path
-        answer = await self._line.ask("fetch", encoded(whole), str(MAX_FILE))
-        place, _ = told.fetched(answer, MAX_FILE)
-        if place.fault or b"\0" in place.data[:PROBE_BYTES]:
-            return []
-        find = matcher(self._pattern, False, "i" in self._how)
-        return list(matching_lines(find, place.data, room))
 
 
 def _batches(files: list[str]) -> Iterator[list[str]]:
