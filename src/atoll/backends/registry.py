@@ -86,9 +86,7 @@ def load(name: str) -> RingClass:
     return cast("RingClass", found)
 
 
-async def choose(
-    config: REPLConfig, needed: frozenset[Capability] = frozenset()
-) -> RingClass:
+async def choose(config: REPLConfig, needed: frozenset[Capability] = frozenset()) -> RingClass:
     """The ring to use. A named one is never replaced; `auto` never takes one weaker than asked."""
     if config.backend != "auto":
         return _named(config.backend, needed)

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _LONGEST_PATH = 4096
 _ROOTS = tuple(f"{root}/" for root in (*SHOWN_FOLDERS, WORK_ALIAS))
-_INSIDE = (FileError.INVALID_PATH, FileError.FILE_NOT_FOUND)
-"""What is no file for us may be one for the guest: behind a link, or where something is mounted."""
 _CODES = {
     81: FileError.IS_DIRECTORY,
     82: FileError.FILE_NOT_FOUND,
@@ -38,6 +36,7 @@ cat {path} > {draft} || {{ rm -f {draft}; exit 1; }}"""
 _PLACE = """\
 trap 'rm -f {draft}' EXIT
 [ -d {path} ] && exit 81
+[ -p {path} ] && exit 84
 mkdir -p -- {folder} 2>/dev/null || {{ [ -e {folder} ] && exit 84; exit 83; }}
 [ -w {path} ] || {{ [ ! -e {path} ] && [ -w {folder} ]; }} || exit 83
 cat {draft} > {path}"""
@@ -66,7 +65,7 @@ class Anywhere:
             return None, FileError.INVALID_PATH
         if _is_shown(path):
             content, error = await self._get(path)
-            if error not in _INSIDE:
+            if error is not FileError.INVALID_PATH:
                 return content, error
         draft = _draft()
         if failure := await self._run(_FETCH, path, draft):
