@@ -7,7 +7,7 @@ JOBS ?= 3
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 LAYERS := guest > errors > policy,types,log > files,config,availability,context,output,displays > \
 	bridge,statekey,store,verdict > channel,state > sandbox,session,replies > sync,jail,statepipe,wire > \
-	shell,launch > backends > pool,factory > aio,daemon,replserver > cli
+	shell,launch > backends > pool,factory > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format spec bench soak docs clean

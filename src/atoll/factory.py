@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from atoll.config import Handler, LineCallback
     from atoll.log import SandboxLogger
-    from atoll.policy import ExecutionPolicy, Isolation
+    from atoll.policy import Capability, ExecutionPolicy, Isolation
     from atoll.sandbox import BaseSandbox
 
 
@@ -79,9 +79,11 @@ class Opening:
             await self._box.destroy()
 
 
-async def open_sandbox(config: REPLConfig) -> BaseSandbox:
+async def open_sandbox(
+    config: REPLConfig, needed: frozenset[Capability] = frozenset()
+) -> BaseSandbox:
     """Choose the ring, make the sandbox, start it; on failure nothing is left behind."""
-    ring = await registry.choose(config)
+    ring = await registry.choose(config, needed)
     box = ring(config)
     try:
         await box.initialize(config.context)

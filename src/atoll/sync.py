@@ -56,6 +56,10 @@ class Portal:
             raise
         return call.result()
 
+    async def bring(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` there for a caller in another loop, who is not held up; cancelled with him."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
@@ -96,6 +100,16 @@ class SyncSandbox:
     def __init__(self, box: BaseSandbox) -> None:
         self._box = box
         self._portal = Portal.shared()
+
+    @property
+    def inner(self) -> BaseSandbox:
+        """The async sandbox, whose calls belong into the portal's loop."""
+        return self._box
+
+    @property
+    def portal(self) -> Portal:
+        """Where the async sandbox lives."""
+        return self._portal
 
     @property
     def backend(self) -> str:

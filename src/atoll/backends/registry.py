@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from atoll.errors import BackendUnavailableError, IsolationError, UnknownBackendError
+from atoll.errors import (
+    BackendUnavailableError,
+    IsolationError,
+    UnknownBackendError,
+    UnsupportedError,
+)
 from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
@@ -81,10 +86,10 @@ def load(name: str) -> RingClass:
     return cast("RingClass", found)
 
 
-async def choose(config: REPLConfig) -> RingClass:
+async def choose(config: REPLConfig, needed: frozenset[Capability] = frozenset()) -> RingClass:
     """The ring to use. A named one is never replaced; `auto` never takes one weaker than asked."""
     if config.backend != "auto":
-        return load(config.backend)
+        return _named(config.backend, needed)
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
     reasons = []
     for name in AUTO_ORDER:
@@ -93,7 +98,7 @@ async def choose(config: REPLConfig) -> RingClass:
         except BackendUnavailableError as exc:
             reasons.append(str(exc))
             continue
-        if lacking := _wanted(config) - ring.capabilities:
+        if lacking := (_wanted(config) | needed) - ring.capabilities:
             reasons.append(f"{name}: it has no {', '.join(sorted(lacking))}")
             continue
         found = await ring.availability(config)
@@ -102,6 +107,13 @@ async def choose(config: REPLConfig) -> RingClass:
         have = found.isolation.name.lower() if found.isolation is not None else "nothing"
         reasons.append(f"{name}: {found.reason or f'offers {have}'}. {found.hint}".strip())
     raise IsolationError("auto", f"no ring offers {least.name.lower()}: {'; '.join(reasons)}")
+
+
+def _named(name: str, needed: frozenset[Capability]) -> RingClass:
+    ring = load(name)
+    for lacking in sorted(needed - ring.capabilities):
+        raise UnsupportedError(name, lacking)
+    return ring
 
 
 def _wanted(config: REPLConfig) -> set[Capability]:

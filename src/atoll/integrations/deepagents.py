@@ -1,0 +1,177 @@
+"""A backend for deepagents: its agents' commands and files are those of a sandbox.
+
+    agent = create_deep_agent(model=..., backend=AtollSandbox())
+
+What is not here, deepagents' own base class does by running sh and python3 in the guest.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Self, Unpack
+
+from atoll.errors import ConfigError, UnsupportedError
+from atoll.factory import merge, open_sandbox
+from atoll.integrations.anywhere import Anywhere
+from atoll.policy import Capability, check_positive
+from atoll.sync import Portal, SyncSandbox
+
+try:
+    from deepagents.backends.protocol import (
+        ExecuteResponse,
+        FileDownloadResponse,
+        FileUploadResponse,
+    )
+    from deepagents.backends.sandbox import BaseSandbox
+except ImportError as exc:
+    text = "atoll.integrations.deepagents needs deepagents. Type: pip install 'atoll[deepagents]'"
+    raise ImportError(text) from exc
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from atoll.factory import Options
+
+NEEDED = frozenset({Capability.SHELL, Capability.WORKSPACE})
+OUTPUT_LENGTH = 4_000_000
+"""What deepagents reads at once, 500 KiB, may be six times as long on its way, as JSON."""
+NOT_RUN = 2
+
+
+class AtollSandbox(BaseSandbox):
+    """A sandbox for deepagents, blocking and async; its commands run one after another.
+
+    `box` is an open sandbox, which stays its owner's to destroy. Without it one is opened, with the
+    `options` of create_sandbox; it ends with close(), or at the end of a `with` block.
+    `timeout`: the seconds that a command has if the agent gives none; unset: the sandbox's own.
+    """
+
+    def __init__(
+        self,
+        box: SyncSandbox | None = None,
+        *,
+        timeout: float | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        check_positive("timeout", timeout)
+        if box is not None and options:
+            raise ConfigError(f"{min(options)} is for a new sandbox, and there is one already")
+        self._owned = box is None
+        self._box = _open(options) if box is None else _checked(box)
+        self._timeout = timeout
+        self._portal = self._box.portal
+        self._anywhere = Anywhere(self._box.inner)
+        self._id = f"atoll-{self._box.backend}-{secrets.token_hex(4)}"
+
+    @property
+    def id(self) -> str:
+        """A name that no other has."""
+        return self._id
+
+    def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
+        """Run a shell command in the guest; what ended it from outside is said in its output.
+
+        `timeout` is in seconds; 0 is the longest that the sandbox allows by itself.
+        """
+        return self._portal.run(self._execute(command, timeout))
+
+    async def aexecute(
+        self,
+        command: str,
+        *,
+        timeout: int | None = None,  # noqa: ASYNC109 - deepagents' word
+    ) -> ExecuteResponse:
+        """As execute; the command ends if its caller is cancelled."""
+        return await self._portal.bring(self._execute(command, timeout))
+
+    def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """Put files at absolute paths of the guest's: one answer each, in order."""
+        return self._portal.run(self._upload(files))
+
+    async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        """As upload_files."""
+        return await self._portal.bring(self._upload(files))
+
+    def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """Get files from absolute paths of the guest's: one answer each, in order."""
+        return self._portal.run(self._download(paths))
+
+    async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
+        """As download_files."""
+        return await self._portal.bring(self._download(paths))
+
+    def close(self) -> None:
+        """End the sandbox, if it was opened here. Calling it twice is harmless."""
+        if self._owned:
+            self._box.destroy()
+
+    async def aclose(self) -> None:
+        """As close."""
+        if self._owned:
+            await self._portal.bring(self._box.inner.destroy())
+
+    async def _execute(self, command: str, timeout: float | None) -> ExecuteResponse:  # noqa: ASYNC109
+        seconds = self._timeout if timeout is None else timeout
+        limit = seconds * 1000 if seconds else None
+        try:
+            done = await self._box.inner.shell(command, timeout_ms=limit)
+        except ConfigError as exc:  # a model's mistake, for the model to read
+            return ExecuteResponse(output=f"Error: {exc}", exit_code=NOT_RUN)
+        output = _joined(done.output, done.error) if done.error else done.output
+        return ExecuteResponse(output=output, exit_code=done.exit_code, truncated=done.truncated)
+
+    async def _upload(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
+        upload = self._anywhere.upload
+        return [
+            FileUploadResponse(path=path, error=_plain(await upload(path, data)))
+            for path, data in files
+        ]
+
+    async def _download(self, paths: list[str]) -> list[FileDownloadResponse]:
+        responses = []
+        for path in paths:
+            content, error = await self._anywhere.download(path)
+            responses.append(FileDownloadResponse(path=path, content=content, error=_plain(error)))
+        return responses
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _open(options: Options) -> SyncSandbox:
+    options.setdefault("max_output_length", OUTPUT_LENGTH)
+    return SyncSandbox(Portal.shared().run(open_sandbox(merge(None, options), NEEDED)))
+
+
+def _checked(box: SyncSandbox) -> SyncSandbox:
+    for lacking in sorted(NEEDED - box.capabilities):
+        raise UnsupportedError(box.backend, lacking)
+    return box
+
+
+def _joined(output: str, line: str) -> str:
+    return f"{output}{'' if output.endswith(chr(10)) or not output else chr(10)}{line}"
+
+
+def _plain(error: str | None) -> str | None:
+    """A code as a str of its own, which whatever prints or packs it knows."""
+    return None if error is None else str(error)
