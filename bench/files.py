@@ -1,7 +1,7 @@
-"""Rows about files: a search of a guest's folder from the host, beside ripgrep over the same.
+"""Rows about files: `box.files` beside the same by shell commands, a search beside ripgrep.
 
 ripgrep may follow paths, as nobody moves them here; a search of a guest's folder may not. Its start
-as a process is counted, as one pays it. Rows about `box.files` beside `box.shell` belong below.
+as a process is counted, as one pays it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import atoll
 from atoll.files.folder import FolderPlace
 from atoll.files.searcher import Searcher
 from bench.rows import Arms, Goal, UnavailableError, needs, row, timed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from bench.rows import Scale
 
@@ -32,6 +33,16 @@ WORDS = [
     "the", "return", "value", "of", "self", "index", "buffer", "import", "class", "error", "config",
     "session", "folder", "answer", "channel", "if", "else", "not", "None", "True", "path", "name",
 ]  # fmt: skip
+FILL = f"""
+import os
+text = "some line of a text\\n" * 100
+for folder in range(10):
+    os.makedirs(f"ten/{{folder}}")
+    for number in range(100):
+        needle = {LITERAL!r} if number == 50 else ""
+        open(f"ten/{{folder}}/{{number}}.txt", "w").write(text + needle)
+open("long", "w").write("a line of code, more or less\\n" * 5000)
+"""
 AS_WE_DO = ("--no-config", "--no-ignore", "--hidden", "--no-heading", "--line-number", "--text")
 GOAL = Goal(ratio=1.5, at_full_size=True)
 
@@ -67,6 +78,38 @@ def grep_catastrophic(_scale: Scale) -> Iterator[Arms]:
             ours=timed(lambda: _count(place, HARD, "line", regex=True)),
             theirs=timed(lambda: _count(place, "a$", "line", regex=True)),
         )
+
+
+@row(what="files: ls of a folder with 100 files", against="box.shell: ls -la", rounds=100)
+def files_ls(_scale: Scale) -> Iterator[Arms]:
+    yield from _beside_shell(lambda box: len(box.files.ls("ten/0")), "ls -la ten/0", 100)
+
+
+@row(what="files: read 2,000 lines", against="box.shell: head | cat -n", rounds=100)
+def files_read(_scale: Scale) -> Iterator[Arms]:
+    command = "head -n 2000 long | cat -n"
+    yield from _beside_shell(lambda box: box.files.read("long").count("\n") + 1, command, 2000)
+
+
+@row(what="files: grep 1,000 files of 2 kB", against="box.shell: grep -rnF", rounds=50)
+def files_grep(_scale: Scale) -> Iterator[Arms]:
+    command = f"grep -rnF {LITERAL} ten"
+    yield from _beside_shell(lambda box: len(box.files.grep(LITERAL, "ten")), command, 10)
+
+
+def _beside_shell(
+    ours: Callable[[atoll.SyncSandbox], int], command: str, expected: int
+) -> Iterator[Arms]:
+    with atoll.create_sandbox(backend="native") as box:
+        assert box.execute(FILL).success
+
+        def direct() -> None:
+            assert ours(box) == expected
+
+        def by_shell() -> None:
+            assert box.shell(command).output.count("\n") >= expected
+
+        yield Arms(ours=timed(direct), theirs=timed(by_shell))
 
 
 def _beside_ripgrep(
