@@ -166,6 +166,14 @@ def test_a_missing_package_says_how_to_get_it(box):
     assert "rings native and daemon" in result.stderr
 
 
+def test_advice_is_heard_by_who_listens_to_stderr():
+    heard: list[str] = []
+    with atoll.create_sandbox(backend="wasm", on_stderr=heard.append) as box:
+        result = box.execute("import numpy")
+        assert heard[-1] == result.stderr.splitlines()[-1]
+        assert "`atoll wasm install numpy`" in heard[-1]
+
+
 @pytest.mark.spec("R1.12")
 def test_output_is_capped_in_bytes():
     policy = ExecutionPolicy(stdout_max_bytes=1000, stderr_max_bytes=500)

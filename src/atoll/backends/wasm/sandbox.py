@@ -77,5 +77,12 @@ class PythonSandbox(GuestSandbox):
         fuel, memory, cpu_ms, ending = self._gauge.read()
         if not guest.session.alive and ending is Ending.NONE:  # killed, and not counted to the end
             return replace(result, memory_used_bytes=self._gauge.read_held())
-        result = advice.explain(result, ending, fuel, self.policy)
+        result = self._advised(result, advice.explain(result, ending, fuel, self.policy))
         return replace(result, fuel_consumed=fuel, memory_used_bytes=memory, cpu_ms=cpu_ms)
+
+    def _advised(self, before: SandboxResult, after: SandboxResult) -> SandboxResult:
+        """Who listens to stderr hears advice too, unless the error says it."""
+        advice_alone = after.stderr[len(before.stderr) :].strip("\n")
+        if advice_alone and after.error == before.error and self._config.on_stderr is not None:
+            self._config.on_stderr(advice_alone)
+        return after
