@@ -11,7 +11,7 @@ import os
 import stat
 
 from . import globs, search
-from .texts import MAX_FILE_BYTES, lines_of, read_file
+from .texts import MAX_FILE_BYTES, count_lines, lines_of, read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,8 +134,7 @@ class Workspace:
             return {"text": "Error: File '{}' cannot be read: {}".format(path, words(exc))}
         if not data:
             return {"text": EMPTY}
-        lines = lines_of(data)
-        return page(path, lines[offset : offset + limit], offset, len(lines))
+        return page(path, lines_of(data, offset, limit), offset, count_lines(data))
 
     def read_raw(self, path: str) -> dict[str, Any]:
         """A text's lines, and its times."""
@@ -241,12 +240,16 @@ def code_of(exc: Exception) -> str:
 
 def words(exc: Exception) -> str:
     """What went wrong, for a reader."""
+    if isinstance(exc, UnicodeEncodeError):
+        return "it has a character that UTF-8 cannot hold, half of a surrogate pair"
+    if getattr(exc, "errno", None) == errno.ENAMETOOLONG:
+        return "its name is too long"
     return _WORDS.get(code_of(exc)) or str(exc)
 
 
 def page(path: str, lines: list[str], offset: int, total: int) -> dict[str, Any]:
     """Lines of a text with their numbers; or that there are none so far on."""
-    if not lines:
+    if offset >= total:
         text = "Error: Line offset {} is beyond the end of file '{}' ({} lines)"
         return {"text": text.format(offset, path, total)}
     rows = ["{:6d}\t{}".format(offset + at, line) for at, line in enumerate(lines, 1)]
