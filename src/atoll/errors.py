@@ -102,6 +102,7 @@ class BusyError(SandboxError):
     retryable = True
 
 
+_IN_WORDS = {"shell": "run shell commands"}
 _RINGS_THAT_CAN = {
     "fork": "Use backend='daemon' (atoll daemon start).",
     "shell": "Use backend='native' or 'daemon'.",
@@ -114,7 +115,8 @@ class UnsupportedError(SandboxError):
     def __init__(self, backend: str, capability: str) -> None:
         self.backend, self.capability = backend, capability
         hint = _RINGS_THAT_CAN.get(capability, "")
-        super().__init__(f"backend {backend!r} cannot {capability}{_with_hint(hint)}")
+        what = _IN_WORDS.get(capability, capability)
+        super().__init__(f"backend {backend!r} cannot {what}{_with_hint(hint)}")
 
 
 class StateError(SandboxError):

@@ -161,10 +161,14 @@ class GuestSession:
             answer, stopped = await self._request("workspace", request, timeout_ms)
         except RemoteError as exc:
             raise ValueError(str(exc)[:1000]) from None
-        if answer is None or stopped or "answer" not in answer:
-            await self._death(stopped, timeout_ms)
-            raise SandboxError(f"{operation} ended or outlasted the sandbox")
-        return values.decode(answer["answer"])
+        if answer and "answer" in answer:
+            return values.decode(answer["answer"])
+        if answer and answer.get("interrupted"):
+            why = self._stop_fields(stopped, timeout_ms)["error"] if stopped else "it was stopped"
+            raise SandboxError(f"the guest did not finish {operation}: {why}")
+        fields = await self._death(stopped, timeout_ms)
+        lost = "its variables and files are lost"
+        raise SandboxError(f"the guest ended during {operation}, {lost}: {fields['error']}")
 
     def hear(self, stream: int, data: bytes) -> None:
         """What the guest prints, where it comes as messages: 1 is stdout, 2 is stderr."""

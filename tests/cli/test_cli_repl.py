@@ -163,7 +163,7 @@ def test_a_ring_without_a_shell_says_which_have_one(feed):
     _, out, err = feed("!ls\n1\n", "--backend", "wasm")
     assert (out, err) == (
         "1\n",
-        "atoll: backend 'wasm' cannot shell. Use backend='native' or 'daemon'.\n",
+        "atoll: backend 'wasm' cannot run shell commands. Use backend='native' or 'daemon'.\n",
     )
 
 

@@ -62,7 +62,7 @@ async def test_it_is_there_for_async_callers(ring):
 def test_a_ring_without_a_shell_says_so(ring, open_box):
     if Capability.SHELL in registry.load(ring).capabilities:
         pytest.skip(f"ring {ring} has a shell")
-    with pytest.raises(atoll.UnsupportedError, match=f"backend '{ring}' cannot shell"):
+    with pytest.raises(atoll.UnsupportedError, match=f"backend '{ring}' cannot run shell commands"):
         open_box().shell("true")
 
 

@@ -293,7 +293,7 @@ async def test_a_command_that_waits_for_its_turn_can_be_cancelled(serve):
 async def test_a_ring_of_the_daemons_without_a_shell_says_so(serve):
     await serve(open_notebook)
     async with atoll.aio.create_sandbox(backend="daemon") as box:
-        with pytest.raises(atoll.UnsupportedError, match="'notebook' cannot shell"):
+        with pytest.raises(atoll.UnsupportedError, match="'notebook' cannot run shell commands"):
             await box.shell("true")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tracemalloc
 
 import pytest
 
@@ -232,3 +233,34 @@ def test_sparse_files_are_not_read_whole(space, tmp_path):
     assert space.download("sparse") == {"error": "too_large"}
     assert space.grep("x", **GREP)["matches"] == []
     assert space.ls("/")["entries"][0][2] == 1 << 40
+
+
+@pytest.mark.spec("R3.4")
+def test_a_page_of_many_lines_costs_no_more_than_the_file(space, tmp_path):
+    size = 4 << 20
+    (tmp_path / "many").write_bytes(b"\n" * size)
+    tracemalloc.start()
+    try:
+        assert space.read("many", size - 1, 10**30) == {"text": f"{size}\t"}
+        assert space.read("many", 0, 2) == {"text": "     1\t\n     2\t"}
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * size  # a list of the lines alone has 8 bytes for each
+
+
+@pytest.mark.spec("R3.4")
+def test_a_page_of_no_lines_is_no_error(space, tmp_path):
+    (tmp_path / "a").write_text("x\n")
+    assert space.read("a", 0, 0) == {"text": ""}
+
+
+@pytest.mark.spec("R3.6")
+def test_write_says_what_is_wrong_with_a_text_or_a_name(space):
+    assert space.write("a", "\ud800")["error"] == (
+        "Error: File 'a' cannot be written: "
+        "it has a character that UTF-8 cannot hold, half of a surrogate pair"
+    )
+    long = "n" * 300
+    text = f"Error: File '{long}' cannot be written: its name is too long"
+    assert space.write(long, "")["error"] == text

@@ -186,7 +186,10 @@ async def test_async_code_lets_go_of_it_too():
 def test_a_ring_without_a_shell_is_refused_before_it_starts():
     with pytest.raises(atoll.UnsupportedError) as caught:
         AtollSandbox(backend="wasm")
-    assert str(caught.value) == "backend 'wasm' cannot shell. Use backend='native' or 'daemon'."
+    assert (
+        str(caught.value)
+        == "backend 'wasm' cannot run shell commands. Use backend='native' or 'daemon'."
+    )
     with (
         atoll.create_sandbox(backend="wasm") as box,
         pytest.raises(atoll.UnsupportedError, match="Use backend='native'"),

@@ -206,3 +206,13 @@ async def test_destroy_ends_a_running_cell_in_direct_mode():
 @pytest.mark.parametrize("code", ["import js", "import pyodide_js", "open('/etc/shadow')"])
 def test_direct_mode_gives_the_guest_no_more(direct, code):
     assert not direct.execute(code).success
+
+
+@pytest.mark.spec("R3.11")
+async def test_a_search_without_end_is_stopped_and_variables_stay():
+    async with atoll.aio.create_sandbox(backend="pyodide", timeout_ms=3000) as box:
+        await box.execute("kept = 1")
+        await box.files.write("a.txt", "a" * 60 + "b")
+        with pytest.raises(atoll.SandboxError, match=r"did not finish grep: .*3000 ms"):
+            await box.files.grep("(a+)+$", regex=True)
+        assert (await box.execute("kept")).value == 1

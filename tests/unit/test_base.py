@@ -68,7 +68,7 @@ async def test_a_ring_that_declares_no_workspace_says_so_when_it_is_used():
 
 @pytest.mark.spec("R3.11")
 async def test_a_ring_that_declares_no_shell_has_none():
-    with pytest.raises(atoll.UnsupportedError, match="backend 'custom' cannot shell"):
+    with pytest.raises(atoll.UnsupportedError, match="backend 'custom' cannot run shell commands"):
         await Echo().shell("true")
 
 

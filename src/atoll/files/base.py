@@ -31,7 +31,7 @@ class Files(ABC):
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         """Carry out an operation of guest/workspace; ValueError if its arguments make no sense."""
 
-    async def ls(self, path: str = "/") -> list[FileInfo]:
+    async def ls(self, path: str = ".") -> list[FileInfo]:
         """What is in a folder; nothing if there is no such folder."""
         return _infos(await self._run("ls", path=path))
 
@@ -66,7 +66,7 @@ class Files(ABC):
     async def grep(
         self,
         pattern: str,
-        path: str = "/",
+        path: str = ".",
         glob: str | None = None,
         *,
         regex: bool = False,
@@ -76,6 +76,8 @@ class Files(ABC):
         """Lines with `pattern` in them, literally unless `regex`, in files that fit `glob`."""
         _check_text("pattern", pattern)
         _check_count("max_results", max_results)
+        if glob is not None:
+            _check_text("glob", glob)
         params = {"glob": glob, "regex": bool(regex), "ignore_case": bool(ignore_case)}
         answer = await self._run(
             "grep", pattern=pattern, path=path, max_results=max_results, **params
@@ -85,7 +87,7 @@ class Files(ABC):
         ]
         return Listing(found, truncated=answer["truncated"])
 
-    async def glob(self, pattern: str, path: str = "/") -> Listing[FileInfo]:
+    async def glob(self, pattern: str, path: str = ".") -> Listing[FileInfo]:
         """Files and folders below `path` that fit `pattern`, in order, dot files too."""
         _check_text("pattern", pattern)
         answer = await self._run("glob", pattern=pattern, path=path)
@@ -93,10 +95,12 @@ class Files(ABC):
 
     async def upload(self, files: Iterable[tuple[str, bytes]]) -> list[UploadResult]:
         """Put files there, whatever was there before: one result each, in order."""
-        return [await self._upload(path, bytes(data)) for path, data in files]
+        return [await self._upload(*_checked_pair(pair)) for pair in files]
 
     async def download(self, paths: Iterable[str]) -> list[DownloadResult]:
         """Get files from there: one result each, in order."""
+        if isinstance(paths, str | bytes):
+            raise ConfigError(f"download takes a list of paths: [{paths!r}]")
         return [await self._download(path) for path in paths]
 
     async def _upload(self, path: str, data: bytes) -> UploadResult:
@@ -154,6 +158,18 @@ def _error(code: FileError, path: str, reason: str) -> OSError:
     if code is FileError.FILE_NOT_FOUND:
         return FileNotFoundError(f"File '{path}' not found")
     return kinds.get(code, OSError)(f"File '{path}' cannot be read: {reason}")
+
+
+def _checked_pair(pair: object) -> tuple[str, bytes]:
+    """A file to put somewhere; bytes() alone would make zeros of a number."""
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise ConfigError(f"upload takes a list of pairs (path, bytes), not of {pair!r:.100}")
+    path, data = pair
+    _check_text("path", path)
+    if not isinstance(data, bytes | bytearray | memoryview):
+        text = f"what is uploaded to {path!r} must be bytes, not {type(data).__name__}"
+        raise ConfigError(f"{text}: encode() a text")
+    return path, bytes(data)
 
 
 def _check_text(name: str, value: object) -> None:

@@ -38,7 +38,7 @@ class SyncFiles:
     def __init__(self, files: Files, run: Runner) -> None:
         self._files, self._run = files, run
 
-    def ls(self, path: str = "/") -> list[FileInfo]:
+    def ls(self, path: str = ".") -> list[FileInfo]:
         """What is in a folder; nothing if there is no such folder."""
         return self._run(self._files.ls(path))
 
@@ -63,7 +63,7 @@ class SyncFiles:
     def grep(
         self,
         pattern: str,
-        path: str = "/",
+        path: str = ".",
         glob: str | None = None,
         *,
         regex: bool = False,
@@ -74,7 +74,7 @@ class SyncFiles:
         options = {"regex": regex, "ignore_case": ignore_case, "max_results": max_results}
         return self._run(self._files.grep(pattern, path, glob, **options))  # type: ignore[arg-type]
 
-    def glob(self, pattern: str, path: str = "/") -> Listing[FileInfo]:
+    def glob(self, pattern: str, path: str = ".") -> Listing[FileInfo]:
         """Files and folders below `path` that fit `pattern`, in order, dot files too."""
         return self._run(self._files.glob(pattern, path))
 

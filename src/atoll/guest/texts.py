@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import itertools
 import os
 import stat
 
@@ -30,9 +32,18 @@ def read_file(fd: int, info: os.stat_result, most: int = MAX_FILE_BYTES) -> byte
     return b"".join(pieces)
 
 
-def lines_of(data: bytes) -> list[str]:
-    """The lines of a text, without their ends; a last one that is not ended counts."""
-    lines = data.decode("utf-8", "replace").split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return [line[: -line.endswith("\r") or None] for line in lines]
+def lines_of(data: bytes, offset: int = 0, limit: int = MAX_FILE_BYTES) -> list[str]:
+    """Some lines of a text, without their ends; only these are made, however many there are."""
+    first = min(offset, len(data))
+    wanted = itertools.islice(io.BytesIO(data), first, first + min(limit, len(data)))
+    return [_without_end(line.decode("utf-8", "replace")) for line in wanted]
+
+
+def count_lines(data: bytes) -> int:
+    """How many lines a text has; a last one that is not ended counts."""
+    return data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
+
+
+def _without_end(line: str) -> str:
+    line = line[: -line.endswith("\n") or None]
+    return line[: -line.endswith("\r") or None]

@@ -11,7 +11,7 @@ import os
 import stat
 
 from . import globs, search
-from .texts import MAX_FILE_BYTES, lines_of, read_file
+from .texts import MAX_FILE_BYTES, count_lines, lines_of, read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 
 MAX_FOUND = 10_000
+MAX_RAW_BYTES = 16 << 20
+"""Of a text whose every line is handed over: each takes many times its size."""
 MAX_MATCHES = 1_000
 LINES = 2_000
 EMPTY = "System reminder: File exists but has empty contents"
@@ -134,13 +136,12 @@ class Workspace:
             return {"text": "Error: File '{}' cannot be read: {}".format(path, words(exc))}
         if not data:
             return {"text": EMPTY}
-        lines = lines_of(data)
-        return page(path, lines[offset : offset + limit], offset, len(lines))
+        return page(path, lines_of(data, offset, limit), offset, count_lines(data))
 
     def read_raw(self, path: str) -> dict[str, Any]:
         """A text's lines, and its times."""
         try:
-            data, info = self._load(path)
+            data, info = self._load(path, MAX_RAW_BYTES)
         except (OSError, ValueError) as exc:
             return {"error": code_of(exc), "reason": words(exc)}
         lines = data.decode("utf-8", "replace").split("\n")
@@ -223,11 +224,11 @@ class Workspace:
         except (OSError, ValueError):
             return
 
-    def _load(self, path: str) -> tuple[bytes, os.stat_result]:
+    def _load(self, path: str, most: int = MAX_FILE_BYTES) -> tuple[bytes, os.stat_result]:
         fd = self._place.open(path)
         try:
             info = os.fstat(fd)
-            return read_file(fd, info, self._most), info
+            return read_file(fd, info, min(most, self._most)), info
         finally:
             os.close(fd)
 
@@ -241,12 +242,16 @@ def code_of(exc: Exception) -> str:
 
 def words(exc: Exception) -> str:
     """What went wrong, for a reader."""
+    if isinstance(exc, UnicodeEncodeError):
+        return "it has a character that UTF-8 cannot hold, half of a surrogate pair"
+    if getattr(exc, "errno", None) == errno.ENAMETOOLONG:
+        return "its name is too long"
     return _WORDS.get(code_of(exc)) or str(exc)
 
 
 def page(path: str, lines: list[str], offset: int, total: int) -> dict[str, Any]:
     """Lines of a text with their numbers; or that there are none so far on."""
-    if not lines:
+    if offset >= total:
         text = "Error: Line offset {} is beyond the end of file '{}' ({} lines)"
         return {"text": text.format(offset, path, total)}
     rows = ["{:6d}\t{}".format(offset + at, line) for at, line in enumerate(lines, 1)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
 from atoll import state, statepipe
@@ -32,6 +32,9 @@ STATE_TIMEOUT_MS = 30_000
 
 class GuestSandbox(BaseSandbox):
     """One guest at a time. A ring implements `_prepare`, `_launch` and `_state_params`."""
+
+    _not_shown: ClassVar[set[str]] = set()
+    """Of the folders that a jail shows to the host: those that the guest does not see."""
 
     def __init__(self, config: REPLConfig | None = None) -> None:
         self._config = config or REPLConfig(backend=self.backend)
@@ -95,6 +98,7 @@ class GuestSandbox(BaseSandbox):
             try:
                 return await guest.session.validate(code, self._timeout(None))
             finally:
+                self._found_dead |= not guest.session.alive
                 await self._bury(guest)
 
     async def get_variable(self, name: str, default: Any = None) -> Any:
@@ -104,6 +108,7 @@ class GuestSandbox(BaseSandbox):
             try:
                 return await guest.session.get_variable(name, default, self._timeout(None))
             finally:
+                self._found_dead |= not guest.session.alive
                 await self._bury(guest)
 
     async def save(self) -> bytes:
@@ -138,6 +143,8 @@ class GuestSandbox(BaseSandbox):
                 guest = await self._ensure()
         fds = dict(zip(SHOWN_FOLDERS, await guest.lease.folders(), strict=False))
         try:
+            for name in self._not_shown & set(fds):
+                os.close(fds.pop(name))
             if self.workspace is not None:  # as its owner sees it, not as the guest does
                 fds[WORK_FOLDER] = _exchange(fds[WORK_FOLDER], self.workspace)
             fds[WORK_ALIAS] = os.dup(fds[WORK_FOLDER])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
+from atoll.errors import ConfigError
 from atoll.files.sync import SyncFiles, run_at_once
 from atoll.shell import local, sandbox
 from atoll.sync import Portal
@@ -65,7 +67,11 @@ class _Waiting(sandbox.ShellSandbox):
         return self._box.id
 
     async def execute(self, command: str) -> ExecuteResponse:
-        return self._box.execute(command)
+        response: Any = self._box.execute(command)
+        if inspect.iscoroutine(response):
+            response.close()
+            raise ConfigError("execute() is async: derive from atoll.aio.ShellSandbox instead")
+        return cast("ExecuteResponse", response)
 
 
 class LocalSandbox(SyncFiles):

@@ -35,7 +35,7 @@ class SandboxBackendProtocol(Protocol):
         """Run a shell command."""
         ...
 
-    async def ls(self, path: str = "/") -> list[FileInfo]:
+    async def ls(self, path: str = ".") -> list[FileInfo]:
         """What is in a folder; nothing if there is no such folder."""
         ...
 
@@ -60,7 +60,7 @@ class SandboxBackendProtocol(Protocol):
     async def grep(
         self,
         pattern: str,
-        path: str = "/",
+        path: str = ".",
         glob: str | None = None,
         *,
         regex: bool = False,
@@ -70,7 +70,7 @@ class SandboxBackendProtocol(Protocol):
         """Lines with `pattern` in them, literally unless `regex`, in files that fit `glob`."""
         ...
 
-    async def glob(self, pattern: str, path: str = "/") -> Listing[FileInfo]:
+    async def glob(self, pattern: str, path: str = ".") -> Listing[FileInfo]:
         """Files and folders below `path` that fit `pattern`, in order, dot files too."""
         ...
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from atoll.launch.greeting import Launched
     from atoll.types import SandboxResult
 
+FILES_TIMEOUT_MS = 30_000
 GRACE_SECONDS = 1.0
 """A signal goes through two threads, and Python looks for it only now and then."""
 _MISSING = {
@@ -124,8 +125,10 @@ class PyodideSandbox(GuestSandbox):
         async with self._turn:
             guest = await self._ensure()
             try:
-                return await guest.session.workspace(operation, params, self._timeout(None))
+                limit = min(self._config.timeout_ms, FILES_TIMEOUT_MS)
+                return await guest.session.workspace(operation, params, limit)
             finally:
+                self._found_dead |= not guest.session.alive
                 await self._bury(guest)
 
     @property

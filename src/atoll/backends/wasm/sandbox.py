@@ -11,6 +11,7 @@ from atoll.backends.wasm.gauge import Ending
 from atoll.backends.wasm.launch import launch
 from atoll.backends.wasm.progress import Progress
 from atoll.jail import probe
+from atoll.jail.spec import GUEST_HOME
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
 
@@ -41,6 +42,7 @@ class PythonSandbox(GuestSandbox):
     backend: ClassVar[str] = "wasm"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - MISSING
 
+    _not_shown: ClassVar[set[str]] = {GUEST_HOME}
     _built: Built
     _gauge: Gauge
 
