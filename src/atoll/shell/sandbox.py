@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.errors import SandboxError
 from atoll.files.base import Files
 from atoll.shell.commands import command, script
-from atoll.shell.line import Line
+from atoll.shell.line import Line, check_shape
 from atoll.shell.posix import PosixDialect
 from atoll.shell.python import PythonDialect
 
@@ -58,6 +58,7 @@ async def _find_out(execute: Execute) -> PythonDialect | PosixDialect:
     """What the sandbox's shell can do."""
     mark = secrets.token_hex(16)
     response = await execute(command(script("probe"), mark))
+    check_shape(response)
     found = re.search(rf"{mark} (python|sh|none)([a-z ]*)\.", response.output)
     if not found:
         seen = response.error or response.output.strip()[-300:]
