@@ -8,6 +8,9 @@ import stat
 
 MAX_FILE_BYTES = 512 << 20
 PIECE = 1 << 20
+PASSED = 1 << 16
+MOST_LINES = 1_000_000
+"""Each takes far more memory than it has bytes."""
 LONGEST_LINE = 16 << 20
 """Bytes of a line that are searched."""
 
@@ -28,6 +31,36 @@ def read_file(fd: int, info: os.stat_result, most: int = MAX_FILE_BYTES) -> byte
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces)
+
+
+def page_of(data: bytes, offset: int, limit: int) -> list[str]:
+    """Some of its lines; the others are passed over, not taken apart."""
+    start = _line_start(data, 0, offset)
+    return lines_of(data[start : _line_start(data, start, limit)])
+
+
+def count_lines(data: bytes) -> int:
+    """A last one that is not ended counts."""
+    return data.count(b"\n") + (not data.endswith(b"\n"))
+
+
+def _line_start(data: bytes, at: int, lines: int) -> int:
+    """Where it goes on after so many lines."""
+    while lines > 0 and at < len(data):
+        ends = data.count(b"\n", at, at + PASSED)
+        if ends >= lines:
+            for _ in range(lines):
+                at = data.find(b"\n", at) + 1
+            return at
+        at, lines = at + PASSED, lines - ends
+    return min(at, len(data))
+
+
+def check_lines(count: int) -> None:
+    """OSError if a list of so many is more than a host should be made to hold."""
+    if count > MOST_LINES:
+        text = "{:,} of its lines, and {:,} can be had at once".format(count, MOST_LINES)
+        raise OSError(errno.EFBIG, text)
 
 
 def lines_of(data: bytes) -> list[str]:
