@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 
 import atoll.aio
 from atoll.errors import ConfigError, SandboxError
-from atoll.files import blocks
+from atoll.files import blocks, owner
 from atoll.files.answers import checked
 from atoll.files.direct import AT_ONCE
 from atoll.files.folder import FolderPlace
@@ -187,3 +188,16 @@ async def test_many_at_once_are_all_answered_and_leave_no_descriptor(native_box)
     await asyncio.gather(*tasks, return_exceptions=True)
     assert await native_box.files.read("a.txt") == "     1\thello"
     assert len(os.listdir("/proc/self/fd")) <= before + 4 * AT_ONCE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as somebody else")
+def test_who_cannot_be_the_owner_does_nothing_as_root(root, monkeypatch):
+    os.chown(root, 12345, 12345)
+    fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
+    kernel = owner._libc
+    knows_nobody = SimpleNamespace(setfsuid=lambda _: kernel.setfsuid(-1), setfsgid=kernel.setfsgid)
+    monkeypatch.setattr(owner, "_libc", knows_nobody)
+    with pytest.raises(PermissionError), owner.acting_as_owner(fd):
+        pass
+    os.close(fd)
+    assert (kernel.setfsuid(-1), kernel.setfsgid(-1)) == (0, 0)
