@@ -9,6 +9,7 @@ import pytest
 from shells import KINDS, AsyncBox, Awaited, BlockingBox, Shell, tools
 
 import atoll
+from atoll.errors import SandboxError
 from atoll.guest.workspace import EMPTY
 
 STRANGE = [
@@ -454,3 +455,44 @@ def test_answers_that_make_no_sense_are_errors_or_failures(kind, answer, operati
         result = None
     assert not result or result.error
     assert box.commands < 100
+
+
+class Stranger(atoll.ShellSandbox):
+    """Gives whatever it was made to."""
+
+    id = "stranger"
+
+    def __init__(self, answer):
+        super().__init__()
+        self._answer, self.asked = answer, 0
+
+    def execute(self, command):
+        self.asked += 1
+        return self._answer(command)
+
+
+def _mark(command):
+    """What stands around answers: a stranger sees it."""
+    return re.findall(r"\b[0-9a-f]{32}\b", command)[0]
+
+
+@pytest.mark.spec("R3.2")
+@pytest.mark.parametrize("answer", [None, "text", b"bytes", {"output": "x"}, 7])
+def test_what_is_no_response_is_an_error_in_words(answer):
+    with pytest.raises(SandboxError, match=r"must be an ExecuteResponse"):
+        Stranger(lambda _: answer).ls()
+
+
+@pytest.mark.spec("R3.2")
+@pytest.mark.parametrize("truncated", [True, False])
+def test_an_answer_that_begins_again_and_again_ends_in_bounded_time(truncated):
+    def answer(command):
+        mark = _mark(command)
+        text = f"{mark} python." if "python3 -" in command and len(command) < 2_000 else ""
+        text = text or f"{mark} python.\n" + f"{mark} 1 " * 200_000
+        return atoll.ExecuteResponse(output=text, exit_code=None, truncated=truncated)
+
+    stranger = Stranger(answer)
+    with pytest.raises(SandboxError, match=r"no answer|cannot be read"):
+        stranger.read("x")
+    assert stranger.asked < 20

@@ -65,5 +65,5 @@ def test_an_execute_that_gives_something_else_is_told(answer):
             assert command
             return answer
 
-    with pytest.raises(atoll.ConfigError, match="must give an ExecuteResponse whose output is"):
+    with pytest.raises(atoll.SandboxError, match="must be an ExecuteResponse"):
         Wrong().ls()

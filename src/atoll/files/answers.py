@@ -15,7 +15,7 @@ def checked(operation: str, answer: object) -> dict[str, Any]:
     """The answer, if it is one that guest/workspace can have given; else SandboxError."""
     try:
         return _SHAPES[operation](_of(dict, answer))
-    except (LookupError, TypeError, ValueError) as exc:
+    except (LookupError, TypeError, ValueError, OverflowError) as exc:
         text = f"the answer to {operation} makes no sense: {str(exc)[:200]}"
         raise SandboxError(text) from None
 

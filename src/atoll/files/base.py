@@ -31,9 +31,10 @@ class Files(ABC):
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         """Carry out an operation of guest/workspace; ValueError if its arguments make no sense."""
 
-    async def ls(self, path: str = ".") -> list[FileInfo]:
+    async def ls(self, path: str = ".") -> Listing[FileInfo]:
         """What is in a folder; nothing if there is no such folder."""
-        return _infos(await self._run("ls", path=path))
+        answer = await self._run("ls", path=path)
+        return Listing(_infos(answer), truncated=answer["truncated"])
 
     async def read(self, path: str, offset: int = 0, limit: int = LINES) -> str:
         """Lines of a text with their numbers, as for a model; what is wrong is said in the text."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 BLOCK = 1 << 20
 """Bytes that are looked through at once: about what a core has near."""
 PIECE = 1 << 16
+SECONDS = 60.0
+"""How long a search may take: files without end, and folders that move, are no way to hold us."""
 _LINE_END = 10
 
 
@@ -36,6 +39,7 @@ class Desk:
     def __init__(self, matcher: Matcher, room: int, stop: Event) -> None:
         """`room`: how many hits are of use."""
         self.matcher, self._room, self._stop = matcher, room, stop
+        self._until = time.monotonic() + SECONDS
         self.hits: list[Hit] = []
         self.headed = False
         """Whether only the head of some line was searched."""
@@ -52,7 +56,12 @@ class Desk:
     @property
     def wanted(self) -> bool:
         """Whether to go on."""
-        return not self.full and not self._stop.is_set()
+        return not self.full and not self.late and not self._stop.is_set()
+
+    @property
+    def late(self) -> bool:
+        """Whether it has taken too long."""
+        return time.monotonic() > self._until
 
     def reserve(self, size: int) -> None:
         """Have a buffer for so many bytes and a line's end; what is in it stays."""

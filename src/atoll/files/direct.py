@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Folders = dict[str, int]
     """Descriptors by the names that they have for the guest; the first is the working folder."""
 
+AT_ONCE = 8
+"""Operations on a sandbox: each has descriptors, and a thread if there is one."""
 CHANGING = frozenset({"write", "edit", "upload"})
 
 
@@ -29,23 +31,37 @@ class FolderFiles(Files):
     ) -> None:
         """`folders` gives descriptors that are ours to close; it is told if we will change them."""
         self._folders, self._max_file_bytes = folders, max_file_bytes
+        self._room = asyncio.Semaphore(AT_ONCE)
 
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        folders = await self._folders(operation in CHANGING)
-        place = FolderPlace(folders, self._max_file_bytes)
+        await self._room.acquire()
+        try:
+            folders = await self._folders(operation in CHANGING)
+        except BaseException:
+            self._room.release()
+            raise
+        return await self._work(folders, operation, params)
 
+    async def _work(
+        self, folders: Folders, operation: str, params: dict[str, Any]
+    ) -> dict[str, Any]:
+        place = FolderPlace(folders, self._max_file_bytes)
         stop = threading.Event()
 
         def work() -> dict[str, Any]:
             try:
+                if stop.is_set():  # whoever asked has left before it began
+                    return {}
                 with place.as_owner(params["path"]):
                     return Workspace(place, Searcher(stop)).run(operation, params)
             finally:
                 close_all(folders)
 
         # Shielded: who is cancelled leaves, but the descriptors are in use until the work is done.
+        done = asyncio.get_running_loop().run_in_executor(None, work)
+        done.add_done_callback(lambda _: self._room.release())
         try:
-            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, work))
+            return await asyncio.shield(done)
         finally:
             stop.set()
 

@@ -72,7 +72,7 @@ class FolderPlace:
             if stat.S_ISDIR(info.st_mode):
                 yield from _below(fd, "", MOST_FOLDERS_DEEP)
             else:
-                yield Found(os.path.basename(path), info, "", os.dup(fd))
+                yield Found(os.path.basename(path), info, "", fd)
 
     def store(self, path: str, data: bytes, *, fresh: bool) -> None:
         """Make a file, and folders on the way to it."""
@@ -103,7 +103,7 @@ class Found:
     def open(self) -> int:
         """A descriptor to read it by."""
         if not self.name:
-            return self.folder  # the walk began with it
+            return os.dup(self.folder)  # the walk began with it
         return os.open(self.name, _INNER_FILE, dir_fd=self.folder)
 
 
@@ -146,6 +146,8 @@ def _make_folders(root: int, path: str) -> int:
 
 
 def _make_folder(parent: int, name: str) -> int:
+    if name == "..":  # the way to it has gone meanwhile; from here, it may lead out
+        raise FileNotFoundError(errno.ENOENT, "a folder on the way has gone")
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, FOLDER_MODE, dir_fd=parent)
     return os.open(name, _INNER_FOLDER, dir_fd=parent)

@@ -21,6 +21,8 @@ Matcher = Callable[[bytearray, int], "Find"]
 
 _NOT_IN_RE2 = ("(?=", "(?!", "(?<=", "(?<!")
 _FLAGS = b"(?m)"
+MOST_INSTRUCTIONS = 2_000
+"""Time is linear in the bytes, but each may cost as much as the expression has of these."""
 _MISSES = 32
 """Lines of a block that have the required text for nothing, before it is no longer looked for."""
 
@@ -121,9 +123,12 @@ def _compile(pattern: bytes, *, ignore_case: bool, literal: bool = False) -> Any
     options.log_errors, options.case_sensitive = False, not ignore_case
     text = re2.escape(pattern) if literal else pattern
     try:
-        return re2.compile(_FLAGS + text, options)
+        expression = re2.compile(_FLAGS + text, options)
     except re2.error as exc:
         raise ConfigError(_complaint(pattern.decode("utf-8", "replace"), exc)) from None
+    if expression.programsize > MOST_INSTRUCTIONS:
+        raise ConfigError("the regular expression is too large: repeat less in it, as with {1,100}")
+    return expression
 
 
 def _complaint(pattern: str, exc: Exception) -> str:

@@ -14,7 +14,7 @@ def required_text(pattern: str) -> str:
     """
     try:
         longest = max(_Scan(pattern).runs(), key=len, default="")
-    except (_NotSimpleError, IndexError):
+    except (_NotSimpleError, IndexError, RecursionError):
         return ""
     return longest if len(longest) >= SHORTEST else ""
 

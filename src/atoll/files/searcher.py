@@ -46,7 +46,7 @@ class Searcher:
             _search(tree, desk)
         finally:
             os.close(top)
-        cut = desk.full or tree.too_deep or desk.headed
+        cut = desk.full or tree.too_deep or desk.headed or desk.late
         return {"matches": desk.hits[:max_results], "truncated": cut}
 
 

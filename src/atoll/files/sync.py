@@ -38,7 +38,7 @@ class SyncFiles:
     def __init__(self, files: Files, run: Runner) -> None:
         self._files, self._run = files, run
 
-    def ls(self, path: str = ".") -> list[FileInfo]:
+    def ls(self, path: str = ".") -> Listing[FileInfo]:
         """What is in a folder; nothing if there is no such folder."""
         return self._run(self._files.ls(path))
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     FitsName = Callable[[str], Optional[Match[str]]]
 
 MOST_ALTERNATIVES = 256
+LONGEST = 4096
+"""Characters: as many as a path can have."""
 _ANY_FOLDERS = None
 """What `**` becomes."""
 
@@ -98,6 +100,8 @@ def _one_of(inside: str) -> str:
 def _braces(pattern: str) -> list[str]:
     """Every way to choose from `{a,b}`; a brace that is not closed stands for itself."""
     found, done = [pattern], []
+    if len(pattern) > LONGEST:
+        raise ValueError("the pattern has more than {:,} characters".format(LONGEST))
     while found:
         one = found.pop()
         start, end = _innermost(one)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
-import io
-import itertools
 import os
 import stat
 
 MAX_FILE_BYTES = 512 << 20
 PIECE = 1 << 20
+PASSED = 1 << 16
+MOST_LINES = 1_000_000
+"""Each takes far more memory than it has bytes."""
 LONGEST_LINE = 16 << 20
 """Bytes of a line that are searched."""
 
@@ -32,18 +33,39 @@ def read_file(fd: int, info: os.stat_result, most: int = MAX_FILE_BYTES) -> byte
     return b"".join(pieces)
 
 
-def lines_of(data: bytes, offset: int = 0, limit: int = MAX_FILE_BYTES) -> list[str]:
-    """Some lines of a text, without their ends; only these are made, however many there are."""
-    first = min(offset, len(data))
-    wanted = itertools.islice(io.BytesIO(data), first, first + min(limit, len(data)))
-    return [_without_end(line.decode("utf-8", "replace")) for line in wanted]
+def page_of(data: bytes, offset: int, limit: int) -> list[str]:
+    """Some of its lines; the others are passed over, not taken apart."""
+    start = _line_start(data, 0, offset)
+    return lines_of(data[start : _line_start(data, start, limit)])
 
 
 def count_lines(data: bytes) -> int:
-    """How many lines a text has; a last one that is not ended counts."""
-    return data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
+    """A last one that is not ended counts."""
+    return data.count(b"\n") + (not data.endswith(b"\n"))
 
 
-def _without_end(line: str) -> str:
-    line = line[: -line.endswith("\n") or None]
-    return line[: -line.endswith("\r") or None]
+def _line_start(data: bytes, at: int, lines: int) -> int:
+    """Where it goes on after so many lines."""
+    while lines > 0 and at < len(data):
+        ends = data.count(b"\n", at, at + PASSED)
+        if ends >= lines:
+            for _ in range(lines):
+                at = data.find(b"\n", at) + 1
+            return at
+        at, lines = at + PASSED, lines - ends
+    return min(at, len(data))
+
+
+def check_lines(count: int) -> None:
+    """OSError if a list of so many is more than a host should be made to hold."""
+    if count > MOST_LINES:
+        text = "{:,} of its lines, and {:,} can be had at once".format(count, MOST_LINES)
+        raise OSError(errno.EFBIG, text)
+
+
+def lines_of(data: bytes) -> list[str]:
+    """The lines of a text, without their ends; a last one that is not ended counts."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line[: -line.endswith("\r") or None] for line in lines]

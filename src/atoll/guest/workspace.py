@@ -11,7 +11,7 @@ import os
 import stat
 
 from . import globs, search
-from .texts import MAX_FILE_BYTES, count_lines, lines_of, read_file
+from .texts import MAX_FILE_BYTES, check_lines, count_lines, page_of, read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 
 MAX_FOUND = 10_000
-MAX_RAW_BYTES = 16 << 20
-"""Of a text whose every line is handed over: each takes many times its size."""
 MAX_MATCHES = 1_000
 LINES = 2_000
 EMPTY = "System reminder: File exists but has empty contents"
@@ -122,13 +120,16 @@ class Workspace:
         try:
             entries = self._place.entries(path)
         except (OSError, ValueError):
-            return {"entries": []}
-        return {"entries": [_entry(name, info) for name, info in sorted(entries)]}
+            return {"entries": [], "truncated": False}
+        rows = [_entry(name, info) for name, info in sorted(entries)[:MAX_FOUND]]
+        return {"entries": rows, "truncated": len(entries) > MAX_FOUND}
 
     def read(self, path: str, offset: int, limit: int) -> dict[str, Any]:
         """Some lines of a text, numbered; or why not."""
         try:
             data, _ = self._load(path)
+            total = count_lines(data)
+            check_lines(min(max(total - offset, 0), limit))
         except (OSError, ValueError) as exc:
             code = code_of(exc)
             if code == NOT_FOUND:
@@ -136,12 +137,13 @@ class Workspace:
             return {"text": "Error: File '{}' cannot be read: {}".format(path, words(exc))}
         if not data:
             return {"text": EMPTY}
-        return page(path, lines_of(data, offset, limit), offset, count_lines(data))
+        return page(path, page_of(data, offset, limit), offset, total)
 
     def read_raw(self, path: str) -> dict[str, Any]:
         """A text's lines, and its times."""
         try:
-            data, info = self._load(path, MAX_RAW_BYTES)
+            data, info = self._load(path)
+            check_lines(count_lines(data))
         except (OSError, ValueError) as exc:
             return {"error": code_of(exc), "reason": words(exc)}
         lines = data.decode("utf-8", "replace").split("\n")
@@ -164,7 +166,7 @@ class Workspace:
             if self._place.is_link(path):
                 text = "Error: '{}' is a link: edit the file that it leads to"
                 return {"error": text.format(path)}
-            data, count = _edited(self._load(path)[0], old, new, replace_all)
+            data, count = _edited(self._load(path)[0], old, new, replace_all, self._most)
             self._place.store(path, data, fresh=False)
         except _NotEditedError as exc:
             return {"error": "Error: {}".format(exc)}
@@ -200,7 +202,8 @@ class Workspace:
     ) -> dict[str, Any]:
         """Lines of texts that have the pattern in them; files of another kind are left out."""
         options = {"glob": glob, "regex": regex, "ignore_case": ignore_case}
-        return self._search(self._place, pattern, path, max_results=max_results, **options)
+        most = min(max_results, MAX_FOUND)
+        return self._search(self._place, pattern, path, max_results=most, **options)
 
     def upload(self, path: str, data: bytes) -> dict[str, Any]:
         """A file of these bytes, whatever was there."""
@@ -224,11 +227,11 @@ class Workspace:
         except (OSError, ValueError):
             return
 
-    def _load(self, path: str, most: int = MAX_FILE_BYTES) -> tuple[bytes, os.stat_result]:
+    def _load(self, path: str) -> tuple[bytes, os.stat_result]:
         fd = self._place.open(path)
         try:
             info = os.fstat(fd)
-            return read_file(fd, info, min(most, self._most)), info
+            return read_file(fd, info, self._most), info
         finally:
             os.close(fd)
 
@@ -266,7 +269,7 @@ class _NotEditedError(Exception):
     """The text does not have what should be replaced, or has it too often."""
 
 
-def _edited(data: bytes, old: str, new: str, replace_all: bool) -> tuple[bytes, int]:
+def _edited(data: bytes, old: str, new: str, replace_all: bool, most: int) -> tuple[bytes, int]:
     """The new text, and how often `old` was in it."""
     if not old:
         raise _NotEditedError("The string to replace is empty")
@@ -278,6 +281,9 @@ def _edited(data: bytes, old: str, new: str, replace_all: bool) -> tuple[bytes, 
         text = "String '{}' appears multiple times. "
         text += "Use replace_all=True to replace all occurrences."
         raise _NotEditedError(text.format(old))
+    size = len(data) + count * (len(after) - len(before))
+    if size > most:
+        raise OSError(errno.EFBIG, "it would have {:,} bytes".format(size))
     return data.replace(before, after), count
 
 

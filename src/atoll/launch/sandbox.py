@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
@@ -126,7 +127,7 @@ class GuestSandbox(BaseSandbox):
                 await self._bury(guest)
         return await asyncio.to_thread(state.seal, payload, facts, self._version)
 
-    @property
+    @cached_property
     def files(self) -> Files:
         """The guest's files, by descriptors of its folders: also while a cell runs."""
         return FolderFiles(self.folders, self.policy.file_size_bytes)

@@ -8,7 +8,6 @@ nothing else that is printed can be taken for one.
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import re
 import secrets
@@ -29,6 +28,7 @@ SMALLEST, FIRST, LARGEST = 1_500, 48_000, 600_000
 MAX_ANSWER = 128 << 20
 MAX_FILE = 90 << 20
 """Bytes of a file that is read as a whole: an answer with it has room, encoded once more."""
+_SIZE = re.compile(r"(\d{1,15})\s", re.ASCII)
 _UP = (MAX_COMMAND - ROOM_FOR_SCRIPT) // 4 * 3
 
 
@@ -133,20 +133,30 @@ class _Call:
 
     def read(self, response: ExecuteResponse) -> tuple[int, bytes] | None:
         """The size and the bytes between the marks; none if they are not there, or not whole."""
-        shape = rf"{self._mark} (\d{{1,15}})\s([A-Za-z0-9+/=\s]*){self._mark}\."
-        found = re.search(shape, response.output)
-        if not found:
+        check_shape(response)
+        end = max(response.output.rfind(f"{self._mark}."), 0)
+        start = response.output.rfind(f"{self._mark} ", 0, end)
+        found = _SIZE.match(response.output, start + len(self._mark) + 1, end)
+        if start < 0 or not found:
             return None
         size = int(found[1])
         try:
-            body = base64.b64decode("".join(found[2].split()), validate=True)
-        except binascii.Error:
+            words = response.output[found.end() : end].split()
+            body = base64.b64decode("".join(words), validate=True)
+        except ValueError:
             return None
         return (size, body) if len(body) in (0, size) else None
 
     def began(self, response: ExecuteResponse) -> bool:
         """Whether there is the beginning of an answer."""
         return f"{self._mark} " in response.output
+
+
+def check_shape(response: ExecuteResponse) -> None:
+    """Whoever wrote the sandbox may have it give anything."""
+    if not isinstance(getattr(response, "output", None), str):
+        text = f"execute() of the sandbox gave {type(response).__name__}"
+        raise SandboxError(f"{text}: it must be an ExecuteResponse with an output of str")
 
 
 def _failure(response: ExecuteResponse) -> SandboxError:

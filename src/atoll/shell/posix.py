@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.files.answers import checked
 from atoll.guest.place import MOST_FOLDERS_DEEP
-from atoll.guest.texts import lines_of
+from atoll.guest.texts import check_lines, count_lines, lines_of
 from atoll.guest.workspace import EMPTY, Workspace, page
 from atoll.shell import told
 from atoll.shell.commands import encoded
@@ -49,7 +49,7 @@ class PosixDialect:
         depth = 1 if operation == "ls" else MOST_FOLDERS_DEEP + 1
         answer = await self._line.ask("list", encoded(params["path"]), str(depth))
         if operation == "ls" and not answer.startswith(b"folder"):
-            return {"entries": []}
+            return {"entries": [], "truncated": False}
         place = RecalledPlace(rows=told.rows(answer, params["path"]))
         return checked(operation, Workspace(place).run(operation, params))
 
@@ -86,6 +86,7 @@ class PosixDialect:
 def _page(params: dict[str, Any], place: RecalledPlace, total: int) -> dict[str, Any]:
     if not place.info or not place.info.st_size:
         return {"text": EMPTY}
+    check_lines(count_lines(place.data))
     return page(params["path"], lines_of(place.data), params["offset"], total)
 
 

@@ -7,10 +7,10 @@ import secrets
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import ConfigError, SandboxError
+from atoll.errors import SandboxError
 from atoll.files.base import Files
 from atoll.shell.commands import command, script
-from atoll.shell.line import Line
+from atoll.shell.line import Line, check_shape
 from atoll.shell.posix import PosixDialect
 from atoll.shell.python import PythonDialect
 
@@ -58,9 +58,7 @@ async def _find_out(execute: Execute) -> PythonDialect | PosixDialect:
     """What the sandbox's shell can do."""
     mark = secrets.token_hex(16)
     response = await execute(command(script("probe"), mark))
-    if not isinstance(getattr(response, "output", None), str):
-        text = "execute() must give an ExecuteResponse whose output is a str"
-        raise ConfigError(f"{text}, not {response!r:.100}")
+    check_shape(response)
     found = re.search(rf"{mark} (python|sh|none)([a-z ]*)\.", response.output)
     if not found:
         seen = response.error or response.output.strip()[-300:]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+MOST_RECORDS = 1_000_000
+"""Each takes far more memory than it has bytes."""
 _CODES = {
     "No such file or directory": errno.ENOENT,
     "Directory nonexistent": errno.ENOENT,
@@ -53,10 +55,16 @@ def _or_nonsense(parse: Callable[P, T]) -> Callable[P, T]:
 def rows(told: bytes, path: str) -> list[Row]:
     """Of list.sh: what is in or below a folder, or a file alone."""
     kind, _, rest = told.partition(b"\n")
+    _check_count(rest)
     records = rest.split(b"//\n")[:-1]
     if kind == b"file":
         return [Row(os.path.basename(path), _row(one).info) for one in records[:1]]
     return [row for row in map(_row, records) if row.path]
+
+
+def _check_count(told: bytes) -> None:
+    if told.count(b"\n") > MOST_RECORDS:
+        raise ValueError(f"it has more than {MOST_RECORDS:,} parts")
 
 
 def _row(record: bytes) -> Row:
@@ -97,6 +105,7 @@ def fault(told: bytes) -> OSError | None:
 @_or_nonsense
 def candidates(told: bytes) -> tuple[list[str], bool]:
     """Of candidates.sh: files that have the pattern, in order; whether folders are left out."""
+    _check_count(told)
     head, _, rest = told[1:].partition(b"\n")
     plain, _, odd = (b"\n" + rest).partition(b"\n\n")
     names = [*plain.split(b"\n")[1:], *odd.split(b"//\n")[:-1]]
@@ -107,6 +116,7 @@ def candidates(told: bytes) -> tuple[list[str], bool]:
 @_or_nonsense
 def lines(told: bytes, count: int) -> list[list[tuple[int, str]]]:
     """Of lines.sh: number and text of the lines that match, file by file."""
+    _check_count(told)
     found: list[list[tuple[int, str]]] = []
     for line in told.split(b"\n")[:-1]:
         if line == b"=":

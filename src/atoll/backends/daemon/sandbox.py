@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
@@ -176,7 +177,7 @@ class DaemonClientSandbox(BaseSandbox):
         answer = await self._call("save", {})
         return await asyncio.to_thread(blobs.read, answer.gifts.take())
 
-    @property
+    @cached_property
     def files(self) -> Files:
         """The guest's files, by descriptors that the daemon hands over: also while a cell runs."""
         return FolderFiles(self._folders, self.policy.file_size_bytes)
