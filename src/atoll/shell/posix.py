@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.files.answers import checked
 from atoll.guest.place import MOST_FOLDERS_DEEP
 from atoll.guest.texts import check_lines, count_lines, lines_of
-from atoll.guest.workspace import EMPTY, Workspace, page
+from atoll.guest.workspace import EMPTY, Workspace, page, words
 from atoll.shell import told
 from atoll.shell.commands import encoded
 from atoll.shell.grep import grep
@@ -86,7 +86,10 @@ class PosixDialect:
 def _page(params: dict[str, Any], place: RecalledPlace, total: int) -> dict[str, Any]:
     if not place.info or not place.info.st_size:
         return {"text": EMPTY}
-    check_lines(count_lines(place.data))
+    try:
+        check_lines(count_lines(place.data))
+    except OSError as exc:
+        return {"text": f"Error: File '{params['path']}' cannot be read: {words(exc)}"}
     return page(params["path"], lines_of(place.data), params["offset"], total)
 
 
