@@ -195,7 +195,9 @@ def test_who_cannot_be_the_owner_does_nothing_as_root(root, monkeypatch):
     os.chown(root, 12345, 12345)
     fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
     kernel = owner._libc
-    knows_nobody = SimpleNamespace(setfsuid=lambda _: kernel.setfsuid(-1), setfsgid=kernel.setfsgid)
+    knows_nobody = SimpleNamespace(
+        setfsuid=lambda _: kernel.setfsuid(-1), setfsgid=kernel.setfsgid, syscall=kernel.syscall
+    )
     monkeypatch.setattr(owner, "_libc", knows_nobody)
     with pytest.raises(PermissionError), owner.acting_as_owner(fd):
         pass

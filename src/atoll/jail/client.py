@@ -30,6 +30,7 @@ _BOOT = (
 _SEND_BUFFER = 1 << 20
 _EXIT_SECONDS = 5
 MAX_EVENT = 1 << 16
+FULL_SECONDS = 0.005
 
 
 class Lease:
@@ -93,8 +94,9 @@ class Lease:
         fds: list[int] = []
         if not self.ended.done():
             answer: asyncio.Future[list[int]] = self._loop.create_future()
+            while not self._send(b"folders"):  # noqa: ASYNC110 - the warden has much to read
+                await asyncio.sleep(FULL_SECONDS)
             self._folders.append(answer)
-            self._send(b"folders")
             fds = await _unless_cancelled(answer)
         if not fds:
             raise SandboxLostError("the guest has ended, and its files with it")
@@ -107,10 +109,16 @@ class Lease:
             await asyncio.shield(self.ended)
         self._detach()
 
-    def _send(self, command: bytes) -> None:
+    def _send(self, command: bytes) -> bool:
+        """Whether there was room for it, or nobody is there to read it any more."""
         if self._socket.fileno() >= 0 and not self.ended.done():
-            with contextlib.suppress(OSError):
+            try:
                 self._socket.send(command)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+        return True
 
     def _on_readable(self) -> None:
         try:
