@@ -26,6 +26,16 @@ async def test_files_are_apart_in_both_directions(family, folder):
     assert await said(clone, look) == "one second ['both', 'second']"
 
 
+@pytest.mark.spec("R3.11")
+async def test_files_from_outside_are_each_ones_own(family):
+    box = await family.open()
+    await box.files.write("both", "one")
+    clone = await family.fork(box)
+    await clone.files.edit("both", "one", "two")
+    assert await said(box, "print(open('both').read())") == "one"
+    assert await said(clone, "print(open('both').read())") == "two"
+
+
 async def test_an_open_file_is_still_the_firsts(family):
     """Descriptors are inherited: they lead to the first one's file, and share its place."""
     box = await family.open()

@@ -105,4 +105,5 @@ class PooledSandbox(NativePythonSandbox):
         shared = config.context if isinstance(config.context, Context) else self._shared
         vars(twin).update(_guest=guest, _marks={}, _turn=asyncio.Lock(), _replies=Replies())
         vars(twin).update(_config=config, _shared=shared)
+        vars(twin).pop("files", None)  # which lead to the first one's folders
         return twin
