@@ -43,8 +43,11 @@ def main() -> None:
         print(f"ring {box.backend}, isolation {box.isolation.name.lower()}.\n")
         for code in SNIPPETS:
             show(code, box.execute(code))
-        print("The report is a variable of the guest's, read from outside:")
-        print("  ", box.get_variable("notes"))
+        print("The report is a file of the guest's, read from outside:")
+        print(box.files.read("report.md"))
+        if atoll.Capability.SHELL in box.capabilities:
+            print("and a shell in the same jail: wc -l report.md; id -un; hostname")
+            print(" ", *box.shell("wc -l report.md; id -un; hostname").output.splitlines())
     show_rings()
 
 
