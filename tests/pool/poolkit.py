@@ -62,13 +62,14 @@ async def said(box: PooledSandbox, code: str, **options: Any) -> str:
 
 
 def nurseries() -> list[int]:
-    """Processes that the warden has started, but for jails of the native ring."""
+    """Processes that the warden has started, but for the rings native and wasm."""
     assert warden.pid is not None
-    return [pid for pid in meter.children(warden.pid) if not _is_native(pid)]
+    return [pid for pid in meter.children(warden.pid) if not _is_anothers(pid)]
 
 
-def _is_native(pid: int) -> bool:
-    return any(b"guest.__main__" in _command(child) for child in meter.children(pid))
+def _is_anothers(pid: int) -> bool:
+    marks = (b"guest.__main__", b"atoll.backends.wasm.worker")
+    return any(mark in _command(child) for child in meter.children(pid) for mark in marks)
 
 
 def _command(pid: int) -> bytes:
