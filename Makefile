@@ -29,7 +29,7 @@ demo: $(STAMP) ## Run the main job: a model-written snippet over a large context
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP) ## Pass the whole test-suite
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/python tools/suite.py $(JOBS) $(ARGS)
 
 check: $(STAMP) ## Format, lint, types, layers, shape
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import time
 
 import pytest
 
@@ -76,6 +77,9 @@ def test_what_was_never_asked_for_is_closed_with_the_sandbox():
         box._portal.run(_give(box._box, read))
         os.close(read)
         os.close(write)
+    end = time.monotonic() + 10
+    while open_files() > before and time.monotonic() < end:
+        time.sleep(0.02)
     assert open_files() <= before
 
 
