@@ -1,4 +1,4 @@
-"""Run the test-suite side by side; what failed beside others is tried once more, alone, and named."""
+"""Run the suite side by side; what failed beside others is tried once more, alone, and named."""
 
 from __future__ import annotations
 
