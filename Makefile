@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 3
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
-LAYERS := guest > errors > policy,types,log > files,config,availability,context,output,displays > \
-	bridge,statekey,store,verdict > channel,state > sandbox,session,replies > sync,jail,statepipe,wire > \
-	shell,launch > backends > pool,factory > aio,daemon,replserver > cli,integrations
+LAYERS := guest > errors > policy,types,log > guard,text > \
+	files,config,availability,context,output,displays > \
+	explore,retrieval,archive,web,bridge,statekey,store,verdict > channel,state > sandbox,session,replies > sync,jail,statepipe,wire > \
+	shell,launch > backends > pool,factory > environment > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format spec bench soak docs clean
@@ -22,7 +23,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench,data,wasm,pyodide,search]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench,data,wasm,pyodide,agent,semantic]'
 	@touch $(STAMP)
 
 demo: $(STAMP) ## Run the main job: a model-written snippet over a large context, jailed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,11 @@ _SWITCHES = dict.fromkeys(("", "true", "1", "yes", "on"), True)
 _SWITCHES |= dict.fromkeys(("false", "0", "no", "off"), False)
 DEFAULT_STATE_MB = 50
 SHORTEST_KEY = 16
+GUARDS = ("ast", "restrictedpython")
+_POSITIVE = (
+    "timeout_ms", "max_output_length", "max_concurrency", "max_state_bytes", "output_cap",
+    "max_output_preview", "max_grep_results", "min_exploration_calls",
+)  # fmt: skip
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 
 
@@ -78,12 +83,35 @@ class REPLConfig:
     max_concurrency: int = 32
     """Calls of one batch that run on the host at one time."""
     logger: SandboxLogger = field(default_factory=SandboxLogger)
+    guard: str | None = None
+    """A check of the code before it runs: `ast`, `restrictedpython`; a seat belt, not a wall."""
+    agent_tools: bool = False
+    """Whether the guest has peek, grep, FINAL and their like; REPLEnvironment sets this."""
+    timeout_seconds: InitVar[float | None] = None
+    """`timeout_ms` for those who count in seconds: given, it is the one that counts."""
+    output_cap: int = 8192
+    """Characters of a turn's output beyond which the model sees a summary, and a file has all."""
+    spill_dir: Path | None = None
+    """Where such files go; unset: a private folder, thrown away at the end."""
+    max_output_preview: int = 1500
+    """Characters of a summary with its header and its footer."""
+    max_grep_results: int = 100
+    require_exploration_before_final: bool = False
+    """Whether FINAL is refused until the context was looked into `min_exploration_calls` times."""
+    min_exploration_calls: int = 1
+    use_toon_encoding: bool = True
+    """Whether structured values are shown to the model as TOON where that is shorter."""
 
-    def __post_init__(self) -> None:
-        check_positive("timeout_ms", self.timeout_ms)
-        check_positive("max_output_length", self.max_output_length)
-        check_positive("max_concurrency", self.max_concurrency)
-        check_positive("max_state_bytes", self.max_state_bytes)
+    def __post_init__(self, timeout_seconds: float | None) -> None:
+        if timeout_seconds is not None and not isinstance(timeout_seconds, _Derived):
+            check_positive("timeout_seconds", timeout_seconds)
+            object.__setattr__(self, "timeout_ms", timeout_seconds * 1000)
+        for name in _POSITIVE:
+            check_positive(name, getattr(self, name))
+        if self.guard is not None and self.guard not in GUARDS:
+            raise ConfigError(f"no guard {self.guard!r}: there are {', '.join(GUARDS)}")
+        if self.spill_dir is not None:
+            object.__setattr__(self, "spill_dir", Path(self.spill_dir).expanduser().absolute())
         if self.min_isolation is not None:
             object.__setattr__(self, "min_isolation", Isolation.parse(self.min_isolation))
         if self.wasm_binary_path is not None:
@@ -95,6 +123,14 @@ class REPLConfig:
         for name in self.tools:
             if not _NAME.match(name):
                 raise ConfigError(f"a tool's name must be a Python name, not {name!r}")
+
+
+class _Derived(float):
+    """`timeout_ms` as seconds. dataclasses.replace hands it back: it is nobody's wish then."""
+
+
+# Set after the class, which would take a property for the field's default.
+setattr(REPLConfig, "timeout_seconds", property(lambda self: _Derived(self.timeout_ms / 1000)))  # noqa: B010
 
 
 def _index_url(given: str | Sequence[str] | None) -> str | tuple[str, ...] | None:
