@@ -85,8 +85,8 @@ class REPLConfig:
     logger: SandboxLogger = field(default_factory=SandboxLogger)
     guard: str | None = None
     """A check of the code before it runs: `ast`, `restrictedpython`; a seat belt, not a wall."""
-    agent_tools: bool = False
-    """Whether the guest has peek, grep, FINAL and their like; REPLEnvironment sets this."""
+    explored_length: int | None = None
+    """Given by REPLEnvironment: the guest has peek, grep, FINAL, and so many characters to see."""
     timeout_seconds: InitVar[float | None] = None
     """`timeout_ms` for those who count in seconds: given, it is the one that counts."""
     output_cap: int = 8192

@@ -124,12 +124,12 @@ def share(value: Any) -> Context | None:
     if isinstance(value, Context):
         return value
     if isinstance(value, str):
-        return _share_text(value) if len(value) > INLINE_LIMIT else None
+        return share_text(value) if len(value) > INLINE_LIMIT else None
     text = _as_json(value)
     return Context.from_json(text, value) if len(text) > INLINE_LIMIT else None
 
 
-def _share_text(text: str) -> Context:
+def share_text(text: str) -> Context:
     """One memory file for one str, however many live sandboxes are given it."""
     context = _shared.get(id(text))
     if context is None:  # an entry keeps its text alive, so the id cannot be another's

@@ -44,6 +44,16 @@ class Options(TypedDict, total=False):
     tools: Mapping[str, Handler]
     max_concurrency: int
     logger: SandboxLogger
+    guard: str | None
+    timeout_seconds: float | None
+    output_cap: int
+    spill_dir: PathLike[str] | str | None
+    max_output_preview: int
+    max_grep_results: int
+    require_exploration_before_final: bool
+    min_exploration_calls: int
+    use_toon_encoding: bool
+    explored_length: int | None
 
 
 def create_sandbox(config: REPLConfig | None = None, **options: Unpack[Options]) -> SyncSandbox:
@@ -95,7 +105,7 @@ async def open_sandbox(
 
 def merge(config: REPLConfig | None, options: Options) -> REPLConfig:
     """One configuration of the two; ConfigError names an option that does not exist."""
-    known = {field.name for field in dataclasses.fields(REPLConfig)}
+    known = {field.name for field in dataclasses.fields(REPLConfig)} | {"timeout_seconds"}
     if unknown := set(options) - known:
         raise ConfigError(f"unknown option {min(unknown)!r}: there are {', '.join(sorted(known))}")
     return dataclasses.replace(config or REPLConfig(), **options)  # type: ignore[arg-type]

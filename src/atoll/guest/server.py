@@ -28,6 +28,9 @@ ALSO_SHOWN = ("/mnt/data", "/tmp", "/home/guest")  # noqa: S108 - the guest's ow
 class Server:
     """The guest as the host sees it."""
 
+    own_files = True
+    """Whether guest code may open files by itself; where not, nothing here does it for it."""
+
     def __init__(
         self,
         calls: Calls,
@@ -97,7 +100,20 @@ class Server:
             self._bridge.set_shared(value)
         else:
             self._repl.namespace["context"] = None
+        if "agent" in params:
+            self._equip(params["agent"])
         return {"context_shared": shared}
+
+    def _equip(self, agent: dict[str, Any]) -> None:
+        """Offer what a model explores and answers with."""
+        with self._runtime:
+            from .explorer import ContextLength, Explorer
+        namespace = self._repl.namespace
+        explorer = Explorer(self._bridge.call_host, namespace, self.own_files)
+        offered: dict[str, Any] = {name: getattr(explorer, name) for name in explorer.NAMES}
+        offered["context_len"] = ContextLength(agent["context_len"])
+        self._offer(offered)
+        namespace["answer"] = {"content": "", "ready": False}
 
     def _load_context(self, source: dict[str, Any]) -> tuple[Any, bool]:
         if "value" in source:
@@ -124,9 +140,12 @@ class Server:
         ):
             offered[one.__name__] = one
         offered.update((name, self._bridge.tool(name)) for name in tools)
-        for name, value in offered.items():
+        self._offer(offered)
+
+    def _offer(self, names: dict[str, Any]) -> None:
+        for name, value in names.items():
             setattr(builtins, name, value)
-        self._offered = offered
+        self._offered.update(names)
 
     def _context(self) -> Any:
         return self._repl.namespace.get("context")

@@ -18,7 +18,10 @@ from atoll.policy import ExecutionPolicy, Isolation, Mount
 
 HANDLERS = ("on_llm_query", "on_rlm_query")
 STREAMS = ("on_stdout", "on_stderr")
-_PLAIN = ("timeout_ms", "max_output_length", "max_concurrency", "max_state_bytes", "preload")
+_PLAIN = (
+    "timeout_ms", "max_output_length", "max_concurrency", "max_state_bytes", "preload",
+    "explored_length",
+)  # fmt: skip
 _LIMITS = tuple(
     field.name
     for field in dataclasses.fields(ExecutionPolicy)

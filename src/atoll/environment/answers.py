@@ -1,0 +1,101 @@
+"""Takes a final answer: refuses one that comes too early or has the wrong shape, checks quotes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from atoll.environment.types import Final
+from atoll.explore import evidence
+from atoll.guest.values import Opaque
+from atoll.text.toon import to_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.config import REPLConfig
+    from atoll.environment.tally import Tally
+    from atoll.explore.index import ContextIndex
+    from atoll.explore.ledger import Ledger
+
+FUNCTION_TYPES = ("function", "builtin_function_or_method", "method", "type", "module")
+TYPE_NAMES: Mapping[type, str] = {
+    str: "a text", int: "a whole number", float: "a number", bool: "True or False",
+    list: "a list", dict: "a dict",
+}  # fmt: skip
+
+
+class Answers:
+    """The host's end of FINAL, FINAL_VAR, SUBMIT and the dict `answer`."""
+
+    def __init__(
+        self,
+        config: REPLConfig,
+        tally: Tally,
+        ledger: Ledger,
+        index: ContextIndex | None,
+        fields: Mapping[str, type] | None,
+    ) -> None:
+        self._config, self._tally, self._ledger = config, tally, ledger
+        self._index, self._fields = index, fields
+        self.final: Final | None = None
+
+    async def take(self, how: str, value: Any, quotes: list[Any]) -> None:
+        """Accept an answer; ValueError with what the model has to do first."""
+        self._check_explored()
+        if isinstance(value, Opaque) and value.type_name in FUNCTION_TYPES:
+            raise ValueError(f"{how} was given a {value.type_name}: give what it returns")
+        if self._fields is not None:
+            _check_fields(value, self._fields, how)
+        self.final = Final(
+            how=str(how)[:20],
+            value=value,
+            text=value if isinstance(value, str) else self._told(value),
+            evidence=await asyncio.to_thread(self._evidence, quotes),
+            coverage=self._ledger.coverage(),
+        )
+
+    async def take_variable(self, answer: Any) -> str | None:
+        """The dict `answer`, if it is ready; what is wrong with it, if something is."""
+        if not isinstance(answer, dict) or answer.get("ready") is not True:
+            return None
+        content, quotes = answer.get("content"), answer.get("quotes", [])
+        if content is None or content == "":
+            return 'answer["ready"] is True, but answer["content"] is empty'
+        try:
+            await self.take("answer", content, quotes if isinstance(quotes, list) else [])
+        except ValueError as exc:
+            return f"the answer was not taken: {exc}"
+        return None
+
+    def _check_explored(self) -> None:
+        wanted, done = self._config.min_exploration_calls, self._tally.explored
+        if self._config.require_exploration_before_final and done < wanted:
+            raise ValueError(
+                f"look before you answer: {wanted} call(s) of peek, grep or their like are asked "
+                f"for, and there were {done}. Call grep(pattern) or peek(n), then FINAL again"
+            )
+
+    def _evidence(self, quotes: Any) -> tuple[evidence.Evidence, ...]:
+        if not quotes:
+            return ()
+        if self._index is None:
+            raise ValueError("there is no context that quotes could be from: leave them out")
+        return evidence.check(self._index, quotes)
+
+    def _told(self, value: Any) -> str:
+        return to_text(value, toon=self._config.use_toon_encoding)
+
+
+def _check_fields(value: Any, fields: Mapping[str, type], how: str) -> None:
+    example = "SUBMIT({})".format(", ".join(f"{name}=..." for name in fields))
+    if not isinstance(value, dict):
+        raise ValueError(f"the answer has fields, and {how} gave none: call {example}")  # noqa: TRY004
+    if wrong := set(fields) ^ set(map(str, value)):
+        raise ValueError(f"{', '.join(sorted(wrong))}: missing or unknown; call {example}")
+    for name, kind in fields.items():
+        accepted = (int, float) if kind is float else kind
+        if not isinstance(value[name], accepted) or (
+            isinstance(value[name], bool) > (kind is bool)
+        ):
+            raise ValueError(f"{name} must be {TYPE_NAMES.get(kind, kind.__name__)}")

@@ -1,0 +1,82 @@
+"""archive_open, archive_file and archive_search on the host: one archive is open at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from atoll.archive import open_archive
+from atoll.environment import arguments
+from atoll.environment.looking import ELSEWHERE
+
+if TYPE_CHECKING:
+    from atoll.archive import Archive
+    from atoll.environment.documents import Documents
+
+MOST_TOLD = 1_000
+"""Members that archive_open tells of."""
+MOST_TEXT = 8 << 20
+"""Characters of a member that cross to the guest."""
+
+
+class Archives:
+    """Tools that run in threads, one after the other."""
+
+    def __init__(self, documents: Documents, max_results: int) -> None:
+        self._documents, self._most = documents, max_results
+        self._archive: Archive | None = None
+        self._lock = threading.Lock()
+
+    def archive_open(self, path: str, data: bytes | None = None) -> dict[str, Any]:
+        """Open a document's archive, or the bytes of one; the members' names and sizes."""
+        name = arguments.text(path, "path")
+        if data is not None and not isinstance(data, bytes):
+            raise ValueError("an archive is bytes, or the path of a file")
+        with self._lock:
+            archive = self._open(name, data)
+            if archive is None:
+                return {ELSEWHERE: True}
+            self._close()
+            self._archive = archive
+            told = [{"name": one.name, "size": one.size} for one in archive.members[:MOST_TOLD]]
+        return {"members": told}
+
+    def archive_file(self, name: str) -> str:
+        """The text of a member."""
+        with self._lock:
+            text = self._opened().text(arguments.text(name, "name"))
+        if len(text) > MOST_TEXT:
+            raise ValueError(
+                f"{name} has {len(text):,} characters, and {MOST_TEXT:,} can be handed over: "
+                "use archive_search"
+            )
+        return text
+
+    def archive_search(self, query: str) -> dict[str, Any]:
+        """Lines with `query` in them."""
+        with self._lock:
+            found = self._opened().search(arguments.text(query, "query"), most=self._most)
+        hits = [{"path": hit.member, "line": hit.line, "text": hit.text} for hit in found.hits]
+        return {"hits": hits, "more": found.more}
+
+    def close(self) -> None:
+        """Let go of the archive."""
+        with self._lock:
+            self._close()
+
+    def _open(self, name: str, data: bytes | None) -> Archive | None:
+        if data is not None:
+            return open_archive(data, name)
+        with self._documents.opened(name) as fd:
+            return None if fd is None else open_archive(os.fdopen(os.dup(fd), "rb"), name)
+
+    def _opened(self) -> Archive:
+        if self._archive is None:
+            raise ValueError("no archive is open: call archive_open(path) first")
+        return self._archive
+
+    def _close(self) -> None:
+        if self._archive is not None:
+            self._archive.close()
+            self._archive = None

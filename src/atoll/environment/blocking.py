@@ -1,0 +1,81 @@
+"""REPLEnvironment for blocking code: a typed shell around the async one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, Unpack
+
+from atoll.environment import core
+from atoll.sync import Portal, SyncSandbox
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from atoll.config import REPLConfig
+    from atoll.environment.setting import EnvironmentOptions
+    from atoll.environment.types import Final, Turn
+    from atoll.explore.ledger import Coverage
+
+
+class REPLEnvironment:
+    """A context, a sandbox beside it, and the tools that a model looks into it with."""
+
+    def __init__(
+        self, config: REPLConfig | None = None, **options: Unpack[EnvironmentOptions]
+    ) -> None:
+        """`options` are fields of REPLConfig, and those of Setting."""
+        self._portal = Portal.shared()
+        self._inner = self._portal.run(_make(config, options))
+
+    @property
+    def box(self) -> SyncSandbox:
+        """The sandbox."""
+        return SyncSandbox(self._inner.box)
+
+    @property
+    def session_id(self) -> str:
+        """The name of this session, and of its folder of spilled output."""
+        return self._inner.session_id
+
+    @property
+    def final(self) -> Final | None:
+        """The answer, once one was given."""
+        return self._inner.final
+
+    @property
+    def coverage(self) -> Coverage:
+        """Which of the context was scanned so far, and which was shown to a model."""
+        return self._inner.coverage
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often each tool was called."""
+        return self._inner.calls
+
+    def start(self) -> Self:
+        """Open the sandbox, with the tools in it."""
+        self._portal.run(self._inner.start())
+        return self
+
+    def execute(self, code: str, *, timeout_ms: float | None = None) -> Turn:
+        """Run a cell of a model's; what it is to be told is in the Turn."""
+        return self._portal.run(self._inner.execute(code, timeout_ms=timeout_ms))
+
+    def close(self) -> None:
+        """End the sandbox and let go of everything. Calling it twice is harmless."""
+        self._portal.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        self._portal.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def _make(config: REPLConfig | None, options: EnvironmentOptions) -> core.REPLEnvironment:
+    return core.REPLEnvironment(config, **options)

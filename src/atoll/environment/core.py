@@ -1,0 +1,171 @@
+"""REPLEnvironment, async: puts sandbox, tools, answers and observations together.
+
+SECURITY: the tools are trusted and their callers are not. Guest code reaches them by the bridge
+alone, as plain values; it has no reference to any of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import inspect
+import os
+import uuid
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from atoll.environment.desk import Desk
+from atoll.environment.observe import render
+from atoll.environment.setting import index_of, split
+from atoll.environment.types import Turn
+from atoll.errors import SandboxClosedError, SandboxError
+from atoll.factory import open_sandbox
+from atoll.text.redact import Redactor, secrets_of
+from atoll.text.sanitize import sanitize_code_unicode
+from atoll.text.spill import Spill
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from atoll.config import Handler, REPLConfig
+    from atoll.environment.setting import EnvironmentOptions
+    from atoll.environment.types import Final
+    from atoll.explore.ledger import Coverage
+    from atoll.sandbox import BaseSandbox
+    from atoll.types import SandboxResult
+
+
+class REPLEnvironment:
+    """A context, a sandbox beside it, and the tools that a model looks into it with."""
+
+    def __init__(
+        self, config: REPLConfig | None = None, **options: Unpack[EnvironmentOptions]
+    ) -> None:
+        """`options` are fields of REPLConfig, and those of Setting."""
+        self._config, self._setting = split(config, options)
+        self.session_id = self._setting.session_id or uuid.uuid4().hex
+        self._index = index_of(self._config.context)
+        self._redactor = Redactor(secrets_of(os.environ))
+        self._spill = Spill(
+            self._config.spill_dir,
+            self.session_id,
+            cap=self._config.output_cap,
+            preview=self._config.max_output_preview,
+            summarise=self._setting.worker,
+        )
+        self._desk = Desk(self._config, self._setting, self._index, self._spill.files)
+        self._box: BaseSandbox | None = None
+        self._turn, self._turns = asyncio.Lock(), 0
+
+    @property
+    def box(self) -> BaseSandbox:
+        """The sandbox; SandboxClosedError before start() and after close()."""
+        if self._box is None:
+            raise SandboxClosedError("the environment is not open: start() it, or use `async with`")
+        return self._box
+
+    @property
+    def final(self) -> Final | None:
+        """The answer, once one was given."""
+        return self._desk.answers.final
+
+    @property
+    def coverage(self) -> Coverage:
+        """Which of the context was scanned so far, and which was shown to a model."""
+        return self._desk.ledger.coverage()
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often each tool was called."""
+        return self._desk.tally.calls
+
+    async def start(self) -> Self:
+        """Open the sandbox, with the tools in it."""
+        if self._box is None:
+            length = 0 if self._index is None else self._index.length
+            self._box = await open_sandbox(
+                dataclasses.replace(
+                    self._config,
+                    explored_length=length,
+                    tools=self._desk.tools(self._config.tools),
+                    on_llm_query=self._overheard(self._config.on_llm_query),
+                    on_rlm_query=self._overheard(self._config.on_rlm_query),
+                )
+            )
+        return self
+
+    async def execute(self, code: str, *, timeout_ms: float | None = None) -> Turn:
+        """Run a cell of a model's; what it is to be told is in the Turn."""
+        async with self._turn:
+            self._turns += 1
+            plain = sanitize_code_unicode(code)
+            result = await self.box.execute(plain, timeout_ms=timeout_ms)
+            text = render(result, toon=self._config.use_toon_encoding)
+            if trouble := await self._read_answer(result, plain):
+                text = f"{text}\n{trouble}"
+            observed = await self._spill.observe(self._turns, self._clean(text))
+            await asyncio.to_thread(self._show, observed.text)
+            return Turn(
+                number=self._turns,
+                observation=observed.text,
+                result=result,
+                code=plain,
+                final=self.final,
+                spilled=observed.path,
+            )
+
+    async def close(self) -> None:
+        """End the sandbox and let go of everything. Calling it twice is harmless."""
+        box, self._box = self._box, None
+        if box is not None:
+            await box.destroy()
+        self._desk.close()
+        self._spill.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _read_answer(self, result: SandboxResult, code: str) -> str | None:
+        """Look whether the dict `answer` is ready, if the code speaks of it."""
+        if not result.success or "answer" not in code:
+            return None
+        with contextlib.suppress(SandboxError):  # one that cannot be handed over is none
+            return await self._desk.answers.take_variable(await self.box.get_variable("answer"))
+        return None
+
+    def _overheard(self, handler: Handler | None) -> Handler | None:
+        """A handler whose prompts lose their secrets, and count as shown to a model."""
+        if handler is None:
+            return None
+        if inspect.iscoroutinefunction(handler):
+
+            async def ask(prompt: str, *rest: Any) -> Any:
+                return await handler(await asyncio.to_thread(self._told, prompt), *rest)
+
+            return ask
+        return lambda prompt, *rest: handler(self._told(prompt), *rest)
+
+    def _told(self, prompt: str) -> str:
+        """What a sub-call's model is told: in a thread, as the ledger is searched for it."""
+        clean = self._clean(prompt)
+        self._show(clean)
+        return clean
+
+    def _clean(self, text: str) -> str:
+        return self._redactor.redact(text) if self._setting.redact else text
+
+    def _show(self, text: str) -> None:
+        for start, end in self._desk.shown.match(text):
+            self._desk.ledger.show(start, end)

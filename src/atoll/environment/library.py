@@ -1,0 +1,103 @@
+"""code_search and doc_search on the host: over the documents, and the sections of the context."""
+
+from __future__ import annotations
+
+import threading
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from atoll.environment import arguments
+from atoll.retrieval import Retriever
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from atoll.explore.index import ContextIndex
+
+MOST_FOUND = 100
+LARGEST_CONTEXT = 64 << 20
+CONTEXT = "context"
+
+
+class Library:
+    """The indexes, made when they are first asked for, and refreshed when documents change."""
+
+    def __init__(
+        self, documents: Path | None, index: ContextIndex | None, server: str | None
+    ) -> None:
+        self._documents, self._index, self._server = documents, index, server
+        self._files: Retriever | None = None
+        self._texts: Retriever | None = None
+        self._lock = threading.Lock()
+
+    def code_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
+        """The units of code that fit best."""
+        return self._search(query, k, "code")
+
+    def doc_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
+        """The sections that fit best."""
+        return self._search(query, k, "doc")
+
+    def close(self) -> None:
+        """Let go of the indexes."""
+        with self._lock:
+            for one in (self._files, self._texts):
+                if one is not None:
+                    one.close()
+            self._files = self._texts = None
+
+    def _search(self, query: str, k: int, kind: str) -> list[dict[str, Any]]:
+        wanted = arguments.text(query, "query")
+        most = max(1, arguments.count(k, "k", MOST_FOUND))
+        found = [one.search(wanted, k=most, kind=kind) for one in self._indexes(kind)]
+        return [_told(unit) for unit in _in_turn(found)][:most]
+
+    def _indexes(self, kind: str) -> list[Retriever]:
+        with self._lock:
+            indexes = [self._documents_index()]
+            if kind == "doc":
+                indexes.append(self._context_index())
+        there = [one for one in indexes if one is not None]
+        if not there:
+            raise ValueError("there is nothing to search: no documents, and no context to section")
+        return there
+
+    def _documents_index(self) -> Retriever | None:
+        if self._documents is None:
+            return None
+        if self._files is None:
+            self._files = Retriever(self._documents, server=self._server)
+        self._files.refresh()
+        return self._files
+
+    def _context_index(self) -> Retriever | None:
+        if self._index is None:
+            return None
+        if self._index.length > LARGEST_CONTEXT:
+            if self._documents is not None:
+                return None
+            raise ValueError(
+                f"the context has {self._index.length:,} characters; doc_search takes up to "
+                f"{LARGEST_CONTEXT:,}: use grep"
+            )
+        if self._texts is None:
+            self._texts = Retriever({CONTEXT: self._index.text(0, self._index.length)})
+            self._texts.refresh()
+        return self._texts
+
+
+def _in_turn(found: list[Any]) -> list[Any]:
+    """The best of each index first: their scores do not compare."""
+    return [one for rank in zip_longest(*found) for one in rank if one is not None]
+
+
+def _told(unit: Any) -> dict[str, Any]:
+    return {
+        "path": unit.path,
+        "line": unit.start_line,
+        "end_line": unit.end_line,
+        "kind": unit.kind,
+        "name": unit.name,
+        "text": unit.signature or unit.text,
+        "score": round(unit.score, 3),
+    }

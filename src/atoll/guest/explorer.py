@@ -1,0 +1,174 @@
+"""What a model calls to look into its context and to give its answer: thin, the host does the work.
+
+A file of the guest's own is looked into here: no host has to open what a guest has made.
+"""
+
+from __future__ import annotations
+
+from .looking import Hits, entries_of, grep_file, peek_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    CallHost = Callable[..., Any]
+
+PEEKED = 500
+"""Characters that peek() shows unless it is told how many."""
+LARGEST_SENT = 16 << 20
+"""Bytes of an archive of the guest's own that are handed to the host."""
+SHOWN_VARIABLES = 200
+
+
+class ContextLength(int):
+    """The context's characters; `context_len` and `context_len()` are both in use."""
+
+    def __call__(self) -> int:
+        """The number itself."""
+        return int(self)
+
+
+class Explorer:
+    """The functions; each checks what it is given, so that a model learns what it did wrong."""
+
+    NAMES = (
+        "peek",
+        "grep",
+        "list_dir",
+        "code_search",
+        "doc_search",
+        "archive_open",
+        "archive_file",
+        "archive_search",
+        "web_fetch",
+        "FINAL",
+        "FINAL_VAR",
+        "SUBMIT",
+        "SHOW_VARS",
+    )
+
+    def __init__(self, call_host: CallHost, namespace: dict[str, Any], own_files: bool) -> None:
+        self._call, self._namespace, self._own_files = call_host, namespace, own_files
+
+    def peek(self, first: Any = PEEKED, second: int | None = None, start: int = 0) -> str:
+        """Text from a place on: peek(n), peek(n, start), peek(path), peek(path, n, start)."""
+        if isinstance(first, str):
+            path, n = first, PEEKED if second is None else second
+            answer = self._call("peek", n, start, path)
+            return peek_file(path, n, start) if self._mine(answer, path) else answer["text"]
+        text: str = self._call("peek", first, start if second is None else second)["text"]
+        return text
+
+    def grep(self, first: str, second: str | None = None, ignore_case: bool = False) -> Hits:
+        """Lines that match, with numbers and offsets: grep(pattern), grep(path, pattern)."""
+        path, pattern = (None, first) if second is None else (first, second)
+        answer = self._call("grep", pattern, path, ignore_case)
+        if path is not None and self._mine(answer, path):
+            return grep_file(path, pattern, ignore_case, answer["most"])
+        return Hits(answer["hits"], answer["more"])
+
+    def list_dir(self, path: str = ".") -> list[str]:
+        """Names in a folder; folders end in a slash. Documents first, then the own files."""
+        answer = self._call("list_dir", path)
+        mine = entries_of(path) if self._own_files else None
+        if mine is None and answer["names"] is None:
+            raise FileNotFoundError("there is no folder {!r}: try list_dir()".format(path))
+        return sorted(set(answer["names"] or []) | set(mine or []))
+
+    def code_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
+        """The functions, classes and methods that fit a question best."""
+        return Hits(self._call("code_search", query, k))
+
+    def doc_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
+        """The sections of documents that fit a question best."""
+        return Hits(self._call("doc_search", query, k))
+
+    def archive_open(self, path: Any) -> list[dict[str, Any]]:
+        """Open a zip, tar, 7z or pdf (a path, or its bytes): its members, for archive_file."""
+        if isinstance(path, (bytes, bytearray)):
+            return Hits(self._call("archive_open", "archive", bytes(path))["members"])
+        answer = self._call("archive_open", path)
+        if self._mine(answer, path):
+            answer = self._call("archive_open", path, _read_own(path))
+        return Hits(answer["members"])
+
+    def archive_file(self, name: str) -> str:
+        """The text of a member of the archive that was opened last."""
+        text: str = self._call("archive_file", name)
+        return text
+
+    def archive_search(self, query: str) -> Hits:
+        """Lines of the archive's members that have `query` in them."""
+        answer = self._call("archive_search", query)
+        return Hits(answer["hits"], answer["more"])
+
+    def web_fetch(self, url: str) -> str:
+        """The text of a page, from the hosts that are allowed."""
+        text: str = self._call("web_fetch", url)
+        return text
+
+    def FINAL(self, answer: Any, quotes: Any = ()) -> None:  # noqa: N802 - as models know it
+        """Give the final answer and end; `quotes` are passages of the context that show it."""
+        self._finish("FINAL", _value(answer, "FINAL"), quotes)
+
+    def FINAL_VAR(self, name: str, quotes: Any = ()) -> None:  # noqa: N802 - as models know it
+        """Give a variable, by its name, as the final answer, and end."""
+        if not isinstance(name, str):
+            raise TypeError("FINAL_VAR takes a variable's name as a text: FINAL_VAR('result')")
+        key = name.strip().strip("\"'")
+        if key not in self._namespace:
+            known = ", ".join(self._variables()) or "none yet"
+            raise NameError(
+                "there is no variable {!r} to give as the answer; there are: {}. "
+                "Assign it first, then call FINAL_VAR".format(key[:100], known)
+            )
+        self._finish("FINAL_VAR", _value(self._namespace[key], "FINAL_VAR"), quotes)
+
+    def SUBMIT(self, *values: Any, **fields: Any) -> None:  # noqa: N802 - as models know it
+        """Give the final answer as named fields, and end."""
+        if len(values) > 1 or (values and fields):
+            raise TypeError("SUBMIT takes fields by name: SUBMIT(answer=..., reason=...)")
+        self._finish("SUBMIT", _value(values[0] if values else fields, "SUBMIT"), ())
+
+    def SHOW_VARS(self) -> dict[str, str]:  # noqa: N802 - as models know it
+        """The variables that there are, and their types."""
+        return {name: type(self._namespace[name]).__name__ for name in self._variables()}
+
+    def _finish(self, how: str, value: Any, quotes: Any) -> None:
+        quoted = [quotes] if isinstance(quotes, str) else list(quotes)
+        self._call("FINAL", how, value, quoted)
+        raise SystemExit(0)
+
+    def _variables(self) -> list[str]:
+        names = [name for name in self._namespace if not name.startswith("_")]
+        return names[:SHOWN_VARIABLES]
+
+    def _mine(self, answer: Any, path: str) -> bool:
+        """Whether the host has left a path to us: it has nothing of that name."""
+        if not answer.get("elsewhere"):
+            return False
+        if not self._own_files:
+            raise FileNotFoundError("there is no document {!r}: try list_dir()".format(path))
+        return True
+
+
+def _value(value: Any, where: str) -> Any:
+    if callable(value):
+        kind = "a class" if isinstance(value, type) else "a function"
+        name = getattr(value, "__name__", "f")
+        raise TypeError(
+            "{0} was given {1}, not an answer. Call it, and give what it returns: "
+            "{0}({2}(...))".format(where, kind, name)
+        )
+    return value
+
+
+def _read_own(path: str) -> bytes:
+    with open(path, "rb") as file:
+        data = file.read(LARGEST_SENT + 1)
+    if len(data) > LARGEST_SENT:
+        raise ValueError(
+            "{} has more than {:,} bytes, which is the most that archive_open takes of a file "
+            "made here; zipfile and tarfile can read it".format(path, LARGEST_SENT)
+        )
+    return data

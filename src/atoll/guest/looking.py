@@ -1,0 +1,85 @@
+"""Looking into the guest's own files, and how hits are shown: pure, for guest/explorer."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterable
+
+SHOWN_LINE = 200
+_SKIP = 1 << 20
+
+
+class Hits(list):  # type: ignore[type-arg]
+    """Dicts, printed one a line; `more` says that there are others."""
+
+    def __init__(self, items: Iterable[dict[str, Any]] = (), more: bool = False) -> None:
+        super().__init__(items)
+        self.more = more
+
+    def __repr__(self) -> str:
+        lines = [_line(item) for item in self] or ["(nothing found)"]
+        if self.more:
+            lines.append("(there are more: narrow the pattern)")
+        return "\n".join(lines)
+
+
+def _line(item: Any) -> str:
+    """A hit as `line [start:end] text`; anything else as its fields."""
+    if not isinstance(item, dict):
+        return repr(item)
+    if "line" in item and "text" in item:
+        where = " [{}:{}]".format(item["start"], item["end"]) if "start" in item else ""
+        path = "{}:".format(item["path"]) if "path" in item else ""
+        return "{}{}{} {}".format(path, item["line"], where, item["text"])
+    return "  ".join("{}={}".format(key, value) for key, value in item.items())
+
+
+def peek_file(path: str, n: int, start: int) -> str:
+    """`n` characters of a text file, from character `start` on."""
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        left = start
+        while left > 0:
+            skipped = len(file.read(min(left, _SKIP)))
+            if not skipped:
+                return ""
+            left -= skipped
+        return file.read(n)
+
+
+def grep_file(path: str, pattern: str, ignore_case: bool, most: int) -> Hits:
+    """The lines of a text file that match."""
+    import re
+
+    try:
+        search = re.compile(pattern, re.IGNORECASE if ignore_case else 0).search
+    except re.error as exc:
+        raise ValueError("bad pattern {!r}: {}".format(pattern, exc)) from None
+    hits, at = Hits(), 0
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        for number, line in enumerate(file, 1):
+            found = search(line.rstrip("\r\n"))
+            if found:
+                if len(hits) == most:
+                    hits.more = True
+                    break
+                hits.append(_hit(number, at, found, line))
+            at += len(line)
+    return hits
+
+
+def _hit(number: int, at: int, found: Any, line: str) -> dict[str, Any]:
+    first = max(0, found.start() - SHOWN_LINE // 2)
+    text = line.rstrip("\r\n")[first : first + SHOWN_LINE]
+    return {"line": number, "start": at + found.start(), "end": at + found.end(), "text": text}
+
+
+def entries_of(path: str) -> list[str] | None:
+    """What is in a folder, folders with a slash; None if it is none."""
+    import os
+
+    try:
+        with os.scandir(path) as found:
+            return [one.name + "/" * one.is_dir(follow_symlinks=False) for one in found]
+    except OSError:
+        return None
