@@ -51,7 +51,7 @@ class Explorer:
         self._call, self._namespace, self._own_files = call_host, namespace, own_files
 
     def peek(self, first: Any = PEEKED, second: int | None = None, start: int = 0) -> str:
-        """Text from a place on: peek(n), peek(n, start), peek(path), peek(path, n, start)."""
+        """Characters of the context, or of a file, from a place on."""
         if isinstance(first, str):
             path, n = first, PEEKED if second is None else second
             answer = self._call("peek", n, start, path)
@@ -60,7 +60,7 @@ class Explorer:
         return text
 
     def grep(self, first: str, second: str | None = None, ignore_case: bool = False) -> Hits:
-        """Lines that match, with numbers and offsets: grep(pattern), grep(path, pattern)."""
+        """Lines of the context, or of a file, that match, with their numbers and offsets."""
         path, pattern = (None, first) if second is None else (first, second)
         answer = self._call("grep", pattern, path, ignore_case)
         if path is not None and self._mine(answer, path):
