@@ -25,7 +25,8 @@ class TarReader(Reader):
         with tarfile.TarFile(fileobj=cast("io.BytesIO", headers), mode="r") as tar:
             entries = 0
             while (info := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined] # each would keep a copy of the global headers
+                # each would keep a copy of the global headers
+                tar.members.clear()  # type: ignore[attr-defined]
                 entries += 1
                 self.catalog.count(entries)
                 if info.size < 0:
