@@ -53,9 +53,9 @@ class Archive:
         except BaseException:
             self.close()
             raise
-        self.kind: str = listed["kind"]
+        self.kind = str(listed["kind"])
         """zip, tar, tar.gz and so on, 7z, pdf; gz and so on for a single packed file."""
-        self.members = tuple(Member(name=n, size=s, kind=k) for n, s, k in listed["members"])
+        self.members = tuple(_member(*one) for one in listed["members"])
         self.skipped = _skipped(listed["skipped"])
         """Links, devices, encrypted entries, unsafe and duplicate names."""
 
@@ -76,7 +76,7 @@ class Archive:
             raise ConfigError(f"most must be at most {MOST_HITS}, not {most}")
         options = {"regex": regex, "ignore_case": ignore_case}
         found = self._ask("search", query=query, most=most, **options)[0]
-        hits = [Hit(member=m, line=line, text=text) for m, line, text in found["hits"]]
+        hits = [_hit(*one) for one in found["hits"]]
         return Hits(hits, truncated=found["truncated"], unread=_skipped(found["unread"]))
 
     def open(self, name: str) -> Archive:
@@ -108,7 +108,7 @@ class Archive:
         with self._opening:
             if not self._process.running:  # a member took it down: the others can still be read
                 self._open()
-        return self._process.ask(operation, **request)
+            return self._process.ask(operation, **request)
 
     def _open(self) -> dict[str, Any]:
         fds = () if self._fd is None else (self._fd,)
@@ -120,5 +120,13 @@ class Archive:
 _LONGEST_NAME = 1000
 
 
+def _member(name: object, size: int | None, kind: object) -> Member:
+    return Member(name=str(name), size=None if size is None else int(size), kind=str(kind))
+
+
+def _hit(member: object, line: int, text: object) -> Hit:
+    return Hit(member=str(member), line=int(line), text=str(text))
+
+
 def _skipped(pairs: list[list[str]]) -> tuple[Skipped, ...]:
-    return tuple(Skipped(name=name, reason=reason) for name, reason in pairs)
+    return tuple(Skipped(name=str(name), reason=str(reason)) for name, reason in pairs)

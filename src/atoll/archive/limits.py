@@ -70,5 +70,6 @@ class Clock:
 
     def check(self) -> None:
         """ArchiveLimitError if so."""
-        taken = round(time.monotonic() - self._start, 1)
-        self._limits.check("max_seconds", taken, "the time in seconds")
+        if self.late:
+            most = self._limits.max_seconds
+            raise ArchiveLimitError("max_seconds", most=most, what="the time in seconds")

@@ -24,6 +24,7 @@ _BOOT = (
     "import sys; from importlib import import_module; sys.path[:] = sys.argv[4:]; "
     "import_module(sys.argv[1]).main()"
 )
+_KEPT = ("LD_LIBRARY_PATH",)
 _MOST_HEADER = 64 * MIB
 _MOST_REQUEST = 60_000
 """Bytes of a request: it must fit into a pipe."""
@@ -39,7 +40,7 @@ class Process:
         self._module, self._memory, self._seconds, self._most = module, memory, seconds, most
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
-        self._closed = False
+        self._closed = threading.Event()
 
     @property
     def running(self) -> bool:
@@ -54,18 +55,25 @@ class Process:
 
     def start(self, fds: tuple[int, ...] = ()) -> None:
         """Have a process; these descriptors are open in it, under their numbers."""
-        if self._closed:
+        if self._closed.is_set():
             raise ArchiveError("the archive is closed")
-        arguments = [self._module, str(self._memory), str(self._seconds), *filter(None, sys.path)]
+        arguments = [self._module, str(self._memory), str(self._seconds), *_search_path()]
         self._child = subprocess.Popen(
             [sys.executable, "-I", "-S", "-B", "-c", _BOOT, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             bufsize=0,
-            env={},
+            env={name: os.environ[name] for name in _KEPT if name in os.environ},
+            cwd="/",
+            start_new_session=True,
             pass_fds=fds,
         )
+        if (
+            self._closed.is_set()
+        ):  # by another thread, which may have come too early to see the child
+            self._end()
+            raise ArchiveError("the archive is closed")
 
     def ask(self, operation: str, **request: object) -> tuple[dict[str, Any], bytes]:
         """Its answer. ArchiveError tells what is wrong with the input, or that it took all down."""
@@ -84,7 +92,7 @@ class Process:
 
     def close(self) -> None:
         """End it, also in the midst of a request of another thread."""
-        self._closed = True
+        self._closed.set()
         child = self._child
         if child is not None:
             with suppress(ProcessLookupError):
@@ -97,7 +105,7 @@ class Process:
         size, rest = FRAME.unpack(self._exactly(child, FRAME.size, until))
         if size > _MOST_HEADER or rest > self._most:
             raise ArchiveError(f"the reader answers with {size + rest} bytes, which cannot be")
-        header = json.loads(self._exactly(child, size, until))
+        header = _parsed(self._exactly(child, size, until))
         return header, self._exactly(child, rest, until)
 
     def _exactly(self, child: subprocess.Popen[bytes], size: int, until: float) -> bytes:
@@ -108,21 +116,25 @@ class Process:
         while len(data) < size:
             left = until - time.monotonic()
             if left <= 0 or not poll.poll(left * 1000):
-                most = self._seconds
-                raise ArchiveLimitError("max_seconds", most=most, what="the time in seconds")
+                raise self._late()
             piece = os.read(child.stdout.fileno(), min(size - len(data), MIB))
             if not piece:
-                raise ArchiveError(self._ended(child))
+                raise self._ended(child)
             data += piece
         return bytes(data)
 
-    def _ended(self, child: subprocess.Popen[bytes]) -> str:
-        if self._closed:
-            return "the archive was closed meanwhile"
+    def _ended(self, child: subprocess.Popen[bytes]) -> ArchiveError:
+        if self._closed.is_set():
+            return ArchiveError("the archive was closed meanwhile")
         code = child.wait(_GRACE_SECONDS)
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        limit = f"max_memory_bytes={self._memory}"
-        return f"it took its reader down ({how}): it is damaged, or needs more than {limit}"
+        if code == -signal.SIGXCPU:
+            return self._late()
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        text = f"it took its reader down ({how}): it is damaged, or needs more than"
+        return ArchiveError(f"{text} max_memory_bytes={self._memory}")
+
+    def _late(self) -> ArchiveError:
+        return ArchiveLimitError("max_seconds", most=self._seconds, what="the time in seconds")
 
     def _end(self) -> None:
         child, self._child = self._child, None
@@ -135,6 +147,10 @@ class Process:
                 pipe.close()
 
 
+def _search_path() -> list[str]:
+    return [os.path.abspath(place) for place in sys.path if place]
+
+
 def _send(child: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
     text = json.dumps(request).encode()
     if len(text) > _MOST_REQUEST:
@@ -144,14 +160,24 @@ def _send(child: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
         child.stdin.write(FRAME.pack(len(text), 0) + text)
 
 
+def _parsed(text: bytes) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise ArchiveError("the reader answers with nothing that makes sense")
+    return header
+
+
 def _raise(header: dict[str, Any], memory: int) -> None:
     fault = header.get("fault")
     if fault == "limit":
-        facts = {name: header[name] for name in ("value", "most", "what")}
-        raise ArchiveLimitError(str(header["limit"]), **facts)
+        facts = {name: header.get(name) for name in ("value", "most", "what")}
+        raise ArchiveLimitError(str(header.get("limit")), **facts)  # type: ignore[arg-type]
     if fault == "memory":
         raise ArchiveLimitError("max_memory_bytes", most=memory, what="what it needs")
     if fault == "config":
-        raise ConfigError(header["text"])
+        raise ConfigError(str(header.get("text")))
     if fault:
-        raise ArchiveError(header["text"])
+        raise ArchiveError(str(header.get("text")))

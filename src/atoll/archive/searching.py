@@ -53,6 +53,8 @@ def _searchable(data: bytes) -> bytearray:
 
 
 def _lines(matcher: Matcher, data: bytearray) -> Iterator[tuple[int, str]]:
+    if not data:
+        return
     find, at, line, counted = matcher(data, len(data)), 0, 1, 0
     while at < len(data) and (place := find(at)) >= 0:
         begin = data.rfind(b"\n", at, place) + 1 or at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
 from atoll.archive.reader import Reader
@@ -40,7 +41,7 @@ class SevenReader(Reader):
 
     def _unpack(self, names: list[str]) -> dict[str, bytes]:
         raw = {self.catalog.keys[name]: name for name in names}
-        factory = _factory(self, raw)
+        factory = _factory(self, {PurePosixPath(one).as_posix(): name for one, name in raw.items()})
         self._seven.reset()
         self._seven.extract(targets=list(raw), factory=factory)
         return {name: made.data.getvalue() for name, made in factory.made.items()}

@@ -63,7 +63,7 @@ def _refused(info: zipfile.ZipInfo) -> str:
 def _check_overlap(infos: list[zipfile.ZipInfo], end: int) -> None:
     """Of entries that share packed bytes a small file can have any number."""
     for info in sorted(infos, key=lambda one: one.header_offset, reverse=True):
-        least = _LOCAL_HEADER + len(info.orig_filename.encode("utf-8", "replace"))
+        least = _LOCAL_HEADER + len(info.orig_filename)
         if info.header_offset + least + info.compress_size > end:
             raise ArchiveError(
                 f"the zip is refused: {info.filename[:200]!r} overlaps another entry"

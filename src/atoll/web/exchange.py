@@ -43,9 +43,10 @@ class Reply:
 async def exchange(url: str, target: Target, addresses: Sequence[Address], most: int) -> Reply:
     """GET a URL that was checked, from one of the addresses that were."""
     backend = Pinned(addresses, target.port)
+    tls = _tls() if target.scheme == "https" else None
     try:
         async with (
-            httpcore2.AsyncConnectionPool(ssl_context=_tls(), network_backend=backend) as pool,
+            httpcore2.AsyncConnectionPool(ssl_context=tls, network_backend=backend) as pool,
             pool.stream("GET", _address(url, target), headers=_HEADERS) as response,
         ):
             return await _read(response, most)

@@ -74,7 +74,8 @@ class Fetcher:
     async def _fetch(self, url: str) -> tuple[Page, bool]:
         final, reply = await self._follow(urldefrag(url).url)
         content_type = reply.headers.get("content-type", "")
-        title, text, cut = await read(reply, content_type, self.policy.timeout_seconds)
+        seconds, most = self.policy.timeout_seconds, self.policy.max_bytes
+        title, text, cut = await read(reply, content_type, seconds=seconds, most=most)
         page = Page(
             url=url,
             final_url=final,

@@ -12,8 +12,8 @@ _LONGEST_TITLE = 500
 _PIECE = 1 << 20
 
 
-def text(fd: int, charset: str) -> tuple[dict[str, Any], bytes]:
-    """Title and text of the page in a descriptor; without a charset, as its own head says."""
+def text(fd: int, charset: str, most: int) -> tuple[dict[str, Any], bytes]:
+    """Title and text of a page, `most` bytes; without a charset, as its own head says."""
     try:
         from resiliparse.extract.html2text import extract_plain_text  # noqa: PLC0415 - an extra
         from resiliparse.parse.encoding import bytes_to_str, detect_encoding  # noqa: PLC0415
@@ -24,7 +24,8 @@ def text(fd: int, charset: str) -> tuple[dict[str, Any], bytes]:
     encoding = charset or detect_encoding(data, from_html_meta=True)
     tree = HTMLTree.parse(bytes_to_str(data, encoding))
     title = " ".join((tree.title or "").split())[:_LONGEST_TITLE]
-    return {"title": title}, extract_plain_text(tree, links=True).encode("utf-8", "replace")
+    whole = extract_plain_text(tree, links=True).encode("utf-8", "replace")
+    return {"title": title, "cut": len(whole) > most}, whole[:most]
 
 
 def main() -> None:

@@ -36,14 +36,13 @@ Read = tuple[str, str, bool]
 """Title, text, whether it was cut."""
 
 
-async def read(reply: Reply, content_type: str, seconds: float) -> Read:
-    """Title, text and whether it was cut; WebError if it is nothing that can be read."""
+async def read(reply: Reply, content_type: str, *, seconds: float, most: int) -> Read:
+    """A reply, up to `most` bytes of text; WebError if it is nothing that can be read."""
     kind, charset = _parsed(content_type)
     if kind in _HTML:
-        title, text = await _html(reply.body, charset, seconds)
-        return title, text, False
+        return await _html(reply.body, charset, seconds, most)
     if kind == "application/pdf":
-        return await _pdf(reply, seconds)
+        return await _pdf(reply, seconds, most)
     if not (kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml"))):
         shown = kind[:100] or "of no declared type"
         raise WebError(f"the page is {shown}: only HTML, text, JSON, XML and PDF are read")
@@ -63,13 +62,13 @@ def _decoded(data: bytes, charset: str) -> str:
     return data.decode(charset, "replace") if charset else decode(data)[0]
 
 
-async def _html(data: bytes, charset: str, seconds: float) -> tuple[str, str]:
+async def _html(data: bytes, charset: str, seconds: float, most: int) -> Read:
     """By a process of its own, as a C library and a hostile page are not to meet in this one."""
     limits = ArchiveLimits(max_seconds=seconds)
-    process = Process("atoll.web.html", memory=_MEMORY, seconds=seconds, most=4 * len(data) + MIB)
+    process = Process("atoll.web.html", memory=_MEMORY, seconds=seconds, most=most)
     fd = as_descriptor(data, limits)
     try:
-        return await asyncio.to_thread(_ask, process, fd, charset)
+        return await asyncio.to_thread(_ask, process, fd, charset, most)
     except ArchiveError as exc:
         raise WebError(f"the page cannot be read: {exc}") from None
     finally:
@@ -77,23 +76,23 @@ async def _html(data: bytes, charset: str, seconds: float) -> tuple[str, str]:
         os.close(fd)
 
 
-def _ask(process: Process, fd: int, charset: str) -> tuple[str, str]:
+def _ask(process: Process, fd: int, charset: str, most: int) -> Read:
     process.start((fd,))
-    header, text = process.ask("text", fd=fd, charset=charset)
-    return str(header["title"]), text.decode("utf-8", "replace")
+    header, text = process.ask("text", fd=fd, charset=charset, most=most)
+    return str(header["title"]), text.decode("utf-8", "replace"), bool(header["cut"])
 
 
-async def _pdf(reply: Reply, seconds: float) -> Read:
+async def _pdf(reply: Reply, seconds: float, most: int) -> Read:
     if reply.truncated:
         raise WebError(f"the PDF is cut off after {len(reply.body)} bytes, as max_bytes says")
     try:
-        return await asyncio.to_thread(_pages, reply.body, seconds)
+        return await asyncio.to_thread(_pages, reply.body, seconds, most)
     except ArchiveError as exc:
         raise WebError(f"the PDF cannot be read: {exc}") from None
 
 
-def _pages(data: bytes, seconds: float) -> Read:
-    texts, size, most = [], 0, max(4 * len(data), MIB)
+def _pages(data: bytes, seconds: float, most: int) -> Read:
+    texts, size = [], 0
     with open_archive(data, "page.pdf", ArchiveLimits(max_seconds=seconds)) as archive:
         if archive.kind != "pdf":
             raise ArchiveError(f"it is a {archive.kind}")
@@ -102,4 +101,4 @@ def _pages(data: bytes, seconds: float) -> Read:
             size += len(texts[-1])
             if size > most:
                 break
-    return "", "\n\n".join(texts), size > most
+    return "", "\n\n".join(texts)[:most], size > most
