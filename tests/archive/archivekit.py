@@ -52,6 +52,18 @@ def make_tar(files: dict[str, bytes], mode: str = "") -> bytes:
     return made.getvalue()
 
 
+def make_7z(files: dict[str, bytes], password: str | None = None) -> bytes:
+    """A 7z of these, by name."""
+    import py7zr
+
+    made = io.BytesIO()
+    filters = None if password else [{"id": py7zr.FILTER_LZMA2, "preset": 1}]
+    with py7zr.SevenZipFile(made, "w", filters=filters, password=password) as archive:
+        for name, data in files.items():
+            archive.writestr(data, name)
+    return made.getvalue()
+
+
 def tar_block(name: str, size: bytes, kind: bytes = b"0", magic: bytes = b"ustar\x0000") -> bytes:
     """One header, by hand, with whatever size it is to claim."""
     head = name.encode().ljust(100, b"\0") + b"0000644\0" + b"0000000\0" * 2

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from archivekit import make_pdf, make_tar, make_zip
+from archivekit import make_7z, make_pdf, make_tar, make_zip
 
 import atoll
 from atoll.archive import ArchiveLimits, Hit, Member, open_archive
@@ -43,18 +43,6 @@ def make_zst(files) -> bytes:
     from backports import zstd
 
     return zstd.compress(make_tar(files))
-
-
-def make_7z(files) -> bytes:
-    import py7zr
-
-    made = io.BytesIO()
-    with py7zr.SevenZipFile(
-        made, "w", filters=[{"id": py7zr.FILTER_LZMA2, "preset": 1}]
-    ) as archive:
-        for name, data in files.items():
-            archive.writestr(data, name)
-    return made.getvalue()
 
 
 KINDS = {

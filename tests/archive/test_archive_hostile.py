@@ -11,7 +11,7 @@ import tarfile
 import zipfile
 
 import pytest
-from archivekit import Opened, make_tar, make_zip, overlapping_zip, tar_block
+from archivekit import Opened, make_7z, make_tar, make_zip, overlapping_zip, tar_block
 
 import atoll
 
@@ -205,3 +205,11 @@ def test_garbage_is_no_archive():
 def test_the_kind_is_seen_in_the_bytes_whatever_the_name():
     with Opened(make_tar({"a": b"x"}, ":gz"), "innocent.zip") as reader:
         assert reader.kind == "tar.gz"
+
+
+def test_an_encrypted_7z_is_refused():
+    with (
+        pytest.raises(atoll.ArchiveError, match="the 7z is encrypted"),
+        Opened(make_7z({"a": b"x"}, "word")),
+    ):
+        pass

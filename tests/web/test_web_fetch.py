@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import threading
 import zlib
 
 import pytest
@@ -10,6 +11,8 @@ from archivekit import make_pdf
 from webkit import HOST, fetcher
 
 import atoll
+from atoll.archive.inflate import Zlib
+from atoll.web.body import Body
 from atoll.web.cache import MOST_PAGES, Cache
 from atoll.web.policy import Page
 
@@ -116,6 +119,20 @@ async def test_a_packed_body_is_cut_at_the_limit_as_it_is_unpacked(name, pack, s
         assert page.truncated
 
 
+def test_no_more_is_unpacked_than_there_is_room_for(monkeypatch):
+    sizes: list[int] = []
+    unpack = Zlib.decompress
+
+    def counted(self, data, max_length):
+        sizes.append(len(unpack(self, data, max_length)))
+        return bytes(sizes[-1])
+
+    monkeypatch.setattr(Zlib, "decompress", counted)
+    body = Body("gzip", 1000)
+    body.add(gzip.compress(b"x" * 5_000_000))
+    assert (sizes, body.truncated) == ([1001], True)
+
+
 async def test_a_packing_that_was_not_asked_for_is_refused(server):
     async with fetcher(server) as fetching:
         with pytest.raises(atoll.WebError, match="packs by 'br', which was not asked for"):
@@ -151,6 +168,19 @@ async def test_a_server_that_drips_is_left_at_the_time_limit(part, server):
     async with fetcher(server, timeout_seconds=0.4) as fetching:
         with pytest.raises(atoll.WebError, match=r"took longer than timeout_seconds=0\.4"):
             await fetching.fetch(server.url())
+
+
+async def test_a_lookup_that_hangs_is_left_at_the_time_limit(server):
+    free = threading.Event()
+
+    def hang(*_):
+        free.wait(30)
+        return []
+
+    async with fetcher(server, hang, timeout_seconds=0.2) as fetching:
+        with pytest.raises(atoll.WebError, match=r"took longer than timeout_seconds=0\.2"):
+            await fetching.fetch(server.url())
+        free.set()
 
 
 async def test_headers_without_end_are_refused(server):
