@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from atoll.backends.wasm import run_untrusted_python as run_untrusted_python
     from atoll.config import REPLConfig as REPLConfig
     from atoll.context import Context as Context
+    from atoll.errors import ArchiveError as ArchiveError
+    from atoll.errors import ArchiveLimitError as ArchiveLimitError
     from atoll.errors import AtollError as AtollError
     from atoll.errors import BackendUnavailableError as BackendUnavailableError
     from atoll.errors import BusyError as BusyError
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from atoll.errors import UnknownBackendError as UnknownBackendError
     from atoll.errors import UnsupportedError as UnsupportedError
     from atoll.errors import VariableError as VariableError
+    from atoll.errors import WebError as WebError
+    from atoll.errors import WebRefusedError as WebRefusedError
     from atoll.factory import create_sandbox as create_sandbox
     from atoll.files.types import DownloadResult as DownloadResult
     from atoll.files.types import EditResult as EditResult
@@ -79,6 +83,10 @@ _HOMES = {
     "REPLConfig": "config",
     "Context": "context",
     "AtollError": "errors",
+    "ArchiveError": "errors",
+    "ArchiveLimitError": "errors",
+    "WebError": "errors",
+    "WebRefusedError": "errors",
     "BackendUnavailableError": "errors",
     "ConfigError": "errors",
     "IsolationError": "errors",

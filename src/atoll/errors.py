@@ -4,6 +4,10 @@ AtollError
 ├── ConfigError                 a bad argument (also a ValueError)
 │   ├── UnknownBackendError     no ring of that name
 │   └── LimitUnsupportedError   a limit that the ring cannot enforce here
+├── ArchiveError                an archive or PDF that cannot be read
+│   └── ArchiveLimitError       it hits one of ArchiveLimits
+├── WebError                    a page that cannot be had
+│   └── WebRefusedError         it must not be: the policy refuses it
 ├── BackendUnavailableError     the ring cannot run here
 │   └── IsolationError          it can, but not as strongly as asked
 └── SandboxError                a sandbox failed as such
@@ -53,6 +57,27 @@ class LimitUnsupportedError(ConfigError):
     def __init__(self, backend: str, limit: str, hint: str) -> None:
         self.backend, self.limit, self.hint = backend, limit, hint
         super().__init__(f"backend {backend!r} cannot enforce {limit} here: {hint}")
+
+
+class ArchiveError(AtollError):
+    """An archive or PDF that cannot be read."""
+
+
+class ArchiveLimitError(ArchiveError):
+    """An archive that hits a limit: its name in ArchiveLimits, what there is, what may be."""
+
+    def __init__(self, limit: str, *, most: float, what: str, value: float | None = None) -> None:
+        self.limit, self.value, self.most, self.what = limit, value, most, what
+        there_is = f"is {value}, more than" if value is not None else "is more than"
+        super().__init__(f"{what} {there_is} {limit}={most}: raise it if the file is trusted")
+
+
+class WebError(AtollError):
+    """A page that cannot be had: the network, the server, or what it sends."""
+
+
+class WebRefusedError(WebError):
+    """A page that must not be had: the policy refuses it."""
 
 
 class BackendUnavailableError(AtollError):
