@@ -6,6 +6,8 @@ AtollError
 │   └── LimitUnsupportedError   a limit that the ring cannot enforce here
 ├── BackendUnavailableError     the ring cannot run here
 │   └── IsolationError          it can, but not as strongly as asked
+├── RetrievalError              an index that cannot be made, written or asked
+│   └── IndexDamagedError       its file is damaged; it is made anew, and few ever see this
 └── SandboxError                a sandbox failed as such
     ├── SandboxStartError       it could not be started
     ├── SandboxClosedError      it has been destroyed
@@ -69,6 +71,14 @@ class ComponentMissingError(AtollError, FileNotFoundError):
 
 class IsolationError(BackendUnavailableError):
     """Isolation that was asked for and is not to be had."""
+
+
+class RetrievalError(AtollError):
+    """An index for code_search and doc_search that cannot be made, written or asked."""
+
+
+class IndexDamagedError(RetrievalError):
+    """An index whose file is damaged, or of another version."""
 
 
 class SandboxError(AtollError):
