@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.retrieval.types import CODE, DOC, Unit
+from atoll.retrieval.types import CODE, DOC
 
 if TYPE_CHECKING:
     from atoll.retrieval.nextplaid import NextPlaid
     from atoll.retrieval.store import Record, Store
+    from atoll.retrieval.types import Unit
 
     Ranked = list[tuple[Unit, float]]
 
@@ -26,7 +27,8 @@ class PlaidEngine:
 
     def sync(self, store: Store) -> None:
         """Give the server what it lacks, take from it what is gone."""
-        if any([self._server.create(name) for name in self._indices.values()]):
+        new = [self._server.create(name) for name in self._indices.values()]
+        if any(new):
             store.mark_sent(self._key, [], store.sent(self._key))  # it has forgotten everything
         records, sent = store.records(), store.sent(self._key)
         gone = sorted(sent.keys() - records.keys())

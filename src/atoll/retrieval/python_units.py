@@ -42,7 +42,7 @@ def _definitions(body: Sequence[ast.AST]) -> Iterator[_Definition]:
         if isinstance(node, _Definition):
             yield node
         elif isinstance(node, ast.If | ast.Try | ast.With):
-            yield from _definitions([one for one in ast.iter_child_nodes(node)])
+            yield from _definitions(list(ast.iter_child_nodes(node)))
         elif isinstance(node, ast.ExceptHandler):
             yield from _definitions(node.body)
 

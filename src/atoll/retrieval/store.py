@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import IndexDamagedError, RetrievalError
@@ -27,7 +28,9 @@ MEMORY = ":memory:"
 _WAIT_SECONDS = 30
 _PAGE = 4096
 _FIELDS = tuple(Unit.__annotations__)
+_values = attrgetter(*_FIELDS)
 _COLUMNS = ", ".join(f'u."{name}"' for name in _FIELDS)
+_TEXTS = "name, body, doc, content='', tokenize='porter unicode61'"
 _SCHEMA = f"""
 CREATE TABLE files (path TEXT PRIMARY KEY, stamp TEXT NOT NULL, hash BLOB NOT NULL);
 CREATE TABLE units (id INTEGER PRIMARY KEY, corpus TEXT NOT NULL,
@@ -35,8 +38,8 @@ CREATE TABLE units (id INTEGER PRIMARY KEY, corpus TEXT NOT NULL,
 CREATE INDEX units_of_file ON units (path);
 CREATE TABLE vectors (key BLOB PRIMARY KEY, tokens INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE TABLE sent (server TEXT, path TEXT, hash BLOB NOT NULL, PRIMARY KEY (server, path));
-CREATE VIRTUAL TABLE words_code USING fts5 (name, body, doc, content='', tokenize='porter unicode61');
-CREATE VIRTUAL TABLE words_doc USING fts5 (name, body, doc, content='', tokenize='porter unicode61');
+CREATE VIRTUAL TABLE words_code USING fts5 ({_TEXTS});
+CREATE VIRTUAL TABLE words_doc USING fts5 ({_TEXTS});
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};
 """
@@ -228,7 +231,7 @@ def _insert(db: sqlite3.Connection, corpus: str, unit: Unit) -> None:
     marks = ", ".join("?" * (len(_FIELDS) + 1))
     columns = ", ".join(f'"{name}"' for name in _FIELDS)
     statement = f"INSERT INTO units (corpus, {columns}) VALUES ({marks})"  # noqa: S608
-    number = db.execute(statement, (corpus, *astuple(unit))).lastrowid
+    number = db.execute(statement, (corpus, *_values(unit))).lastrowid
     table = _WORDS[corpus]
     statement = f"INSERT INTO {table} (rowid, name, body, doc) VALUES (?, ?, ?, ?)"  # noqa: S608
     db.execute(statement, (number, *_words(unit)))

@@ -108,7 +108,7 @@ def _statement(node: Any) -> Any:
 
 
 def _is_body(node: Any) -> bool:
-    return node.type.endswith(("body", "list", "block", "closure", "object", "structure"))
+    return str(node.type).endswith(("body", "list", "block", "closure", "object", "structure"))
 
 
 def _unit(source: Source, piece: _Piece) -> Unit:

@@ -53,7 +53,7 @@ class Found:
     """The unit, cut where it is long."""
 
 
-class Hits(tuple[Found, ...]):
+class Hits(tuple[Found, ...]):  # noqa: SLOT001 - what it is made of has no room for slots
     """What was found, best first, and how: which mode answered, and what went wrong on the way."""
 
     mode_used: str

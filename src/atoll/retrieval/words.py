@@ -13,9 +13,12 @@ _CAMEL = re.compile(r"\b[A-Za-z]+[a-z0-9][A-Z][A-Za-z0-9]*")
 _IDEOGRAPH = re.compile(r"([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff])")
 _WORD = re.compile(r"[^\W_]+")
 MOST_WORDS = 48
-_COMMON = frozenset(
-    ["a", "an", "and", "are", "as", "at", "be", "been", "by", "can", "do", "does", "for", "from", "has", "have", "how", "i", "if", "in", "into", "is", "it", "its", "may", "of", "on", "or", "so", "such", "than", "that", "the", "their", "then", "there", "this", "to", "was", "what", "when", "where", "which", "will", "with", "you", "your", "we"]
-)
+_COMMON = frozenset({
+    "a", "an", "and", "are", "as", "at", "be", "been", "by", "can", "do", "does", "for", "from",
+    "has", "have", "how", "i", "if", "in", "into", "is", "it", "its", "may", "of", "on", "or",
+    "so", "such", "than", "that", "the", "their", "then", "there", "this", "to", "was", "we",
+    "what", "when", "where", "which", "will", "with", "you", "your",
+})  # fmt: skip
 
 
 def split_words(text: str) -> str:

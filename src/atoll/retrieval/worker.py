@@ -1,7 +1,7 @@
 """The process that parses: reads a path and a text a line, writes their units a line.
 
-SECURITY: parsers in C look at files of a hostile guest here, so this process has no secrets, little
-memory, and nobody misses it when it crashes. It trusts its input, the reader of its output does not.
+SECURITY: parsers in C look at files of a hostile guest here, so this process has no secrets and
+little memory, and nobody misses it when it crashes. Whoever reads its output does not trust it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import resource
 import sys
-from dataclasses import asdict
 
 from atoll.retrieval.chunks import chunk
 from atoll.retrieval.types import Unit
@@ -30,9 +29,13 @@ def main() -> None:
         resource.setrlimit(limit, (value, value))
     for line in sys.stdin.buffer:
         path, text, most = json.loads(line)
-        answer = [asdict(unit) for unit in chunk(path, text, most)]
+        answer = [_record(unit) for unit in chunk(path, text, most)]
         sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
         sys.stdout.buffer.flush()
+
+
+def _record(unit: Unit) -> dict[str, object]:
+    return {name: getattr(unit, name) for name in Unit.__annotations__}
 
 
 def read_units(line: bytes, path: str, most: int) -> list[Unit]:
