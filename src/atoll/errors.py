@@ -10,6 +10,8 @@ AtollError
 │   └── WebRefusedError         it must not be: the policy refuses it
 ├── BackendUnavailableError     the ring cannot run here
 │   └── IsolationError          it can, but not as strongly as asked
+├── RetrievalError              an index that cannot be made, written or asked
+│   └── IndexDamagedError       its file is damaged; it is made anew, and few ever see this
 └── SandboxError                a sandbox failed as such
     ├── SandboxStartError       it could not be started
     ├── SandboxClosedError      it has been destroyed
@@ -94,6 +96,14 @@ class ComponentMissingError(AtollError, FileNotFoundError):
 
 class IsolationError(BackendUnavailableError):
     """Isolation that was asked for and is not to be had."""
+
+
+class RetrievalError(AtollError):
+    """An index for code_search and doc_search that cannot be made, written or asked."""
+
+
+class IndexDamagedError(RetrievalError):
+    """An index whose file is damaged, or of another version."""
 
 
 class SandboxError(AtollError):

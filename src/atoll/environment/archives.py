@@ -57,8 +57,8 @@ class Archives:
         """Lines with `query` in them."""
         with self._lock:
             found = self._opened().search(arguments.text(query, "query"), most=self._most)
-        hits = [{"path": hit.member, "line": hit.line, "text": hit.text} for hit in found.hits]
-        return {"hits": hits, "more": found.more}
+        hits = [{"path": hit.member, "line": hit.line, "text": hit.text} for hit in found]
+        return {"hits": hits, "more": found.truncated}
 
     def close(self) -> None:
         """Let go of the archive."""

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from atoll.environment import arguments
-from atoll.retrieval import Retriever
+from atoll.retrieval import NextPlaid, Retriever
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,8 +66,8 @@ class Library:
         if self._documents is None:
             return None
         if self._files is None:
-            self._files = Retriever(self._documents, server=self._server)
-        self._files.refresh()
+            server = None if self._server is None else NextPlaid(self._server)
+            self._files = Retriever(self._documents, server=server)
         return self._files
 
     def _context_index(self) -> Retriever | None:
@@ -82,7 +82,6 @@ class Library:
             )
         if self._texts is None:
             self._texts = Retriever({CONTEXT: self._index.text(0, self._index.length)})
-            self._texts.refresh()
         return self._texts
 
 
