@@ -179,7 +179,7 @@ def test_time_is_linear_in_the_code(shape, tokens):
 
 
 def test_a_megabyte_is_made_plain_and_more_is_left_alone():
-    filler = "a = 'b'  # some comment, some more of it, and more, to the line's very end\n"
+    filler = "a = 'b'  # some comment, " + "some more of it, " * 50 + "to the line's very end\n"
     code = filler * ((MOST_CHARACTERS - 20) // len(filler)) + "x = 47°"
     assert sanitize_code_unicode(code) == code[:-1]
     longer = filler * (MOST_CHARACTERS // len(filler)) + "x = 47°" + " " * len(filler)
