@@ -48,11 +48,13 @@ def is_met(result: Result, scale: Scale) -> bool | None:
 
 
 def quantity(value: float, unit: str) -> str:
-    """A number of seconds or bytes, with a unit that suits it; a rate as it is."""
+    """A number of seconds or bytes, with a unit that suits it; rates and tokens as they are."""
     if unit == "bytes":
         return f"{value / 1e6:,.1f} MB"
     if unit == "/s":
         return f"{value:,.0f} /s"
+    if unit == "tokens":
+        return f"{value:,.0f} tokens"
     for size, name in ((1.0, "s"), (1e-3, "ms")):
         if abs(value) >= size:
             return f"{value / size:,.2f} {name}"
