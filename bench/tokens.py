@@ -103,12 +103,13 @@ def _beside_json(
     picked = "JSON" if to_text(value) == to_text(value, toon=False) else "TOON"
     assert picked == form, f"to_text took {picked}"
     yield Arms(
-        ours=lambda: _tokens(to_text(value)),
-        theirs=lambda: _tokens(json.dumps(value, **options)),
+        ours=lambda: tokens(to_text(value)),
+        theirs=lambda: tokens(json.dumps(value, **options)),
     )
 
 
-def _tokens(text: str) -> float:
+def tokens(text: str) -> float:
+    """How many a model counts."""
     return float(len(_encoding().encode(text)))
 
 
