@@ -1,0 +1,1 @@
+"""A large context, explored by code: searched, counted, quoted, and what was seen of it."""
