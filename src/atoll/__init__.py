@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from atoll.errors import VariableError as VariableError
     from atoll.errors import WebError as WebError
     from atoll.errors import WebRefusedError as WebRefusedError
+    from atoll.environment.blocking import REPLEnvironment as REPLEnvironment
+    from atoll.environment.types import Final as Final
+    from atoll.environment.types import Turn as Turn
+    from atoll.explore.evidence import Evidence as Evidence
+    from atoll.explore.ledger import Coverage as Coverage
     from atoll.factory import create_sandbox as create_sandbox
     from atoll.files.types import DownloadResult as DownloadResult
     from atoll.files.types import EditResult as EditResult
@@ -73,6 +78,7 @@ if TYPE_CHECKING:
     from atoll.types import Display as Display
     from atoll.types import ExecuteResponse as ExecuteResponse
     from atoll.types import SandboxResult as SandboxResult
+    from atoll.web.policy import WebPolicy as WebPolicy
 
 __version__ = "0.1.0"
 
@@ -101,6 +107,12 @@ _HOMES = {
     "StateError": "errors",
     "UnsupportedError": "errors",
     "VariableError": "errors",
+    "REPLEnvironment": "environment.blocking",
+    "Final": "environment.types",
+    "Turn": "environment.types",
+    "Evidence": "explore.evidence",
+    "Coverage": "explore.ledger",
+    "WebPolicy": "web.policy",
     "DownloadResult": "files.types",
     "EditResult": "files.types",
     "FileData": "files.types",

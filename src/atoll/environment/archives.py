@@ -69,7 +69,10 @@ class Archives:
         if data is not None:
             return open_archive(data, name)
         with self._documents.opened(name) as fd:
-            return None if fd is None else open_archive(os.fdopen(os.dup(fd), "rb"), name)
+            if fd is None:
+                return None
+            with os.fdopen(os.dup(fd), "rb") as file:
+                return open_archive(file, name)
 
     def _opened(self) -> Archive:
         if self._archive is None:

@@ -100,7 +100,8 @@ class REPLEnvironment:
             self._turns += 1
             plain = sanitize_code_unicode(code)
             result = await self.box.execute(plain, timeout_ms=timeout_ms)
-            text = render(result, toon=self._config.use_toon_encoding)
+            answered = self.final is not None
+            text = render(result, toon=self._config.use_toon_encoding, answered=answered)
             if trouble := await self._read_answer(result, plain):
                 text = f"{text}\n{trouble}"
             observed = await self._spill.observe(self._turns, self._clean(text))

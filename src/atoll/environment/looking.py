@@ -74,4 +74,3 @@ class Looking:
         if self._index is None:
             raise ValueError("there is no context: give a path, as list_dir() shows them")
         return self._index
-
