@@ -135,6 +135,15 @@ def test_a_member_that_cannot_be_read_does_not_end_a_search():
         ]
 
 
+def test_a_member_that_is_damaged_does_not_end_a_search():
+    data = bytearray(make_zip({"bad": b"needle " * 20, "good": b"needle"}))
+    data[40] ^= 0xFF
+    with open_archive(bytes(data)) as archive:
+        hits = archive.search("needle")
+        assert [hit.member for hit in hits] == ["good"]
+        assert hits.unread[0].reason.startswith("'bad' is damaged: ")
+
+
 def test_what_is_not_there_is_said():
     archive = open_archive(make_zip(FILES))
     with archive, pytest.raises(atoll.ArchiveError, match="there is no member 'nope': see members"):

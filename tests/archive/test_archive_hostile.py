@@ -7,11 +7,12 @@ import io
 import os
 import stat
 import struct
+import sys
 import tarfile
 import zipfile
 
 import pytest
-from archivekit import Opened, make_7z, make_tar, make_zip, overlapping_zip, tar_block
+from archivekit import Opened, make_7z, make_pdf, make_tar, make_zip, overlapping_zip, tar_block
 
 import atoll
 
@@ -211,5 +212,18 @@ def test_an_encrypted_7z_is_refused():
     with (
         pytest.raises(atoll.ArchiveError, match="the 7z is encrypted"),
         Opened(make_7z({"a": b"x"}, "word")),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("module", "make"), [("py7zr", make_7z), ("pypdfium2", lambda _: make_pdf(b"x"))]
+)
+def test_a_library_that_is_missing_is_named_with_what_to_type(module, make, monkeypatch):
+    data = make({"a": b"x"})
+    monkeypatch.setitem(sys.modules, module, None)
+    with (
+        pytest.raises(atoll.ArchiveError, match=rf"need {module}: pip install 'atoll\[archive\]'"),
+        Opened(data),
     ):
         pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from webkit import HOST, fetcher, pointing_to
 
@@ -182,3 +184,9 @@ def test_a_list_that_makes_no_sense_is_refused(allow):
 def test_a_limit_that_cannot_be_is_refused(field):
     with pytest.raises(atoll.ConfigError, match=field):
         WebPolicy(**{field: 0})
+
+
+def test_a_library_that_is_missing_is_named_with_what_to_type(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ssrfguard", None)
+    with pytest.raises(atoll.ConfigError, match=r"needs ssrfguard: pip install 'atoll\[web\]'"):
+        Fetcher()

@@ -23,6 +23,7 @@ _READERS = {
     "pdf": "pdfs:PdfReader",
 }
 PIECE = 1 << 20
+_LONGEST_TEXT = 500
 
 
 class Reader:
@@ -44,7 +45,13 @@ class Reader:
         if name not in self.catalog.keys:
             raise ArchiveError(self._missing(name))
         self.check_size(name, self.catalog.sizes[name] or 0)
-        return self.data(name)
+        try:
+            return self.data(name)
+        except (ArchiveError, MemoryError, RecursionError):
+            raise
+        except Exception as exc:  # a library on hostile bytes: anything may come
+            text = f"{name!r} is damaged: {type(exc).__name__}: {exc}"
+            raise ArchiveError(text[:_LONGEST_TEXT]) from exc
 
     def data(self, name: str) -> bytes:
         """A member that is there and not too large, as far as is known."""
