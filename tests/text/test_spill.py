@@ -304,12 +304,14 @@ async def test_a_worker_model_that_takes_too_long_is_not_waited_for(tmp_path):
             await stuck.wait()  # and does not stop when told to
         return "late"
 
-    with Spill(tmp_path, "s1", summarise=summarise, summary_seconds=0.05) as spill:
-        seen = await asyncio.wait_for(spill.observe(3, LONG), 60)
-    assert LINES[0] in seen.text
-    await asyncio.wait_for(told.wait(), 60)
-    stuck.set()
-    await asyncio.sleep(0)
+    try:
+        with Spill(tmp_path, "s1", summarise=summarise, summary_seconds=0.05) as spill:
+            seen = await asyncio.wait_for(spill.observe(3, LONG), 20)
+        assert LINES[0] in seen.text
+        await asyncio.wait_for(told.wait(), 20)
+    finally:
+        stuck.set()
+        await asyncio.sleep(0)
 
 
 async def test_a_caller_that_gives_up_takes_the_worker_model_along(tmp_path):
