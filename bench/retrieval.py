@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING
 from atoll.retrieval import Retriever
 from atoll.retrieval.chunks import chunk
 from atoll.retrieval.words import query_words
-from bench.docstrings import Question, make_set
+from bench.docstrings import make_set
 from bench.rows import Arms, Goal, UnavailableError, needs, row, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from bench.docstrings import Question
     from bench.rows import Scale
 
     Ranking = Callable[[str], list[tuple[str, str]]]

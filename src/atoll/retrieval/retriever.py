@@ -176,7 +176,7 @@ def _found(unit: Unit, score: float) -> Found:
         end_line=unit.end_line,
         start=unit.start,
         end=unit.end,
-        score=round(score, 4),
+        score=score,
         text=unit.body[:LONGEST_TEXT],
     )
 
