@@ -181,8 +181,9 @@ def test_an_error_or_a_redirect_is_not_followed(server, plaid, folder, status):
 
 def test_a_server_that_is_down_is_a_warning_that_names_it():
     server = NextPlaid("http://127.0.0.1:9")
-    with Retriever({"a": "red apple"}, server=server) as one, pytest.warns(
-        RuntimeWarning, match=r"NextPLAID at http://127\.0\.0\.1:9 does not answer"
+    with (
+        Retriever({"a": "red apple"}, server=server) as one,
+        pytest.warns(RuntimeWarning, match=r"NextPLAID at http://127\.0\.0\.1:9 does not answer"),
     ):
         hits = one.search("apple", kind="doc")
     assert [hit.path for hit in hits] == ["a"]

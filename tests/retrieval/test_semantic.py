@@ -39,7 +39,7 @@ def test_the_text_that_means_the_same_comes_first(mode):
     with Retriever(TEXTS, mode=mode) as one:
         hits = one.search(QUERY, kind="doc")
     assert hits.mode_used == mode
-    assert [hit.path for hit in hits][0] == "cat.txt"
+    assert hits[0].path == "cat.txt"
     assert len(hits) == 3
 
 

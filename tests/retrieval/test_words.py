@@ -33,7 +33,7 @@ def texts():
     ["get user name", "getUserName", "get_user_name", "HTTP header", "http server", "users"],
 )
 def test_identifiers_are_found_by_their_parts_and_as_a_whole(texts, query):
-    assert [hit.path for hit in texts.search(query, kind="doc")][0] == "users.txt"
+    assert texts.search(query, kind="doc")[0].path == "users.txt"
 
 
 @pytest.mark.parametrize("query", ["database", "東京", "京"])
