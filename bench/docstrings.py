@@ -58,8 +58,8 @@ def _sources() -> list[tuple[str, Path]]:
         places += [Path(one) for one in (spec and spec.submodule_search_locations) or []]
     found = []
     for place in places:
-        for path in sorted(_below(place)):
-            found.append((f"{place.name}/{path.relative_to(place)}", path))
+        below = sorted(_below(place))
+        found += [(f"{place.name}/{path.relative_to(place)}", path) for path in below]
     return found
 
 

@@ -153,6 +153,12 @@ def test_a_long_function_becomes_parts_of_its_name():
     assert [unit.start_line for unit in units[1:]] == [unit.end_line + 1 for unit in units[:-1]]
 
 
+def test_a_long_docstring_is_not_repeated_with_every_part():
+    text = f'def long():\n    """{"word " * 50_000}"""\n' + "    call(1)\n" * 10_000
+    units = chunk("a.py", text, MOST)
+    assert sum(len(unit.doc) + len(unit.body) for unit in units) < 3 * len(text)
+
+
 def test_no_more_units_than_allowed():
     text = "def f(): ...\n" * 100
     assert len(chunk("a.py", text, 7)) == 7

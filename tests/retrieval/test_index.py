@@ -132,10 +132,20 @@ def test_a_file_that_becomes_a_link_while_it_is_read_is_not_followed(folder, ret
         found = list(entries())
         (folder / "a.md").unlink()
         (folder / "a.md").symlink_to(tmp_path / "secret.md")
-        return iter(found)
+        yield from found
 
     one._source.entries = swapped
     assert one.refresh().units == 0
+
+
+def test_a_walk_that_was_ended_early_leaves_no_descriptor(folder, retriever):
+    for name in "abc":
+        (folder / name / "deep").mkdir(parents=True)
+        write(folder / name / "deep", a__md="apple")
+    one = retriever(bounds=Bounds(files=1))
+    before = len(os.listdir("/proc/self/fd"))
+    assert one.refresh().skipped == 1
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_names_that_are_no_text_are_left_out(folder, retriever):
