@@ -73,6 +73,7 @@ def test_what_there_is_no_time_for_comes_after_the_rest(monkeypatch, encoded):
             hits = one.search(QUERY, kind="doc")
             assert len(hits) == 3
             assert len(encoded) == 2 * reached  # the query, and one more text
+            assert hits.warning.startswith(f"{reached} of 3 candidates") == (reached < 3)
 
 
 @needs_model

@@ -1,6 +1,7 @@
 """Orders what the words have found by meaning too: fused with one vector, or token by token.
 
-Only the best candidates are looked at, and their vectors are kept: a text is encoded once.
+Only the best candidates are looked at, and their vectors are kept: a text is encoded once. Each way
+gives back how many candidates it had the time for.
 """
 
 from __future__ import annotations
@@ -33,24 +34,26 @@ _BY_MEANING = 0.5
 """The share of the vectors in a fused score; the words have the rest."""
 
 
-def fused(store: Store, query: str, candidates: Ranked) -> Ranked:
+def fused(store: Store, query: str, candidates: Ranked) -> tuple[Ranked, int]:
     """By words and by one vector for each text, each stretched to 0 to 1."""
     import numpy as np  # noqa: PLC0415 - an extra
 
     asked = shared_encoder().dense(query)
     vectors = _vectors(store, candidates, tokens=False)
     if not vectors:
-        return candidates
+        return candidates, 0
     by_meaning = _stretched(np.concatenate(vectors) @ asked)
     by_words = _stretched(np.array([score for _, score in candidates[: len(vectors)]]))
-    return _sorted(candidates, (1 - _BY_MEANING) * by_words + _BY_MEANING * by_meaning)
+    scores = (1 - _BY_MEANING) * by_words + _BY_MEANING * by_meaning
+    return _sorted(candidates, scores), len(vectors)
 
 
-def maxsim(store: Store, query: str, candidates: Ranked) -> Ranked:
+def maxsim(store: Store, query: str, candidates: Ranked) -> tuple[Ranked, int]:
     """By late interaction: for each token of the query the nearest of the text, on average."""
     asked = shared_encoder().tokens(query)
     matrices = _vectors(store, candidates, tokens=True)
-    return _sorted(candidates, [(asked @ one.T).max(axis=1).mean() for one in matrices])
+    scores = [(asked @ one.T).max(axis=1).mean() for one in matrices]
+    return _sorted(candidates, scores), len(matrices)
 
 
 def _sorted(candidates: Ranked, scores: Any) -> Ranked:
