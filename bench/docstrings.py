@@ -58,11 +58,19 @@ def _sources() -> list[tuple[str, Path]]:
         places += [Path(one) for one in (spec and spec.submodule_search_locations) or []]
     found = []
     for place in places:
-        for path in sorted(place.rglob("*.py")):
-            inner = path.relative_to(place)
-            if not NOT_OURS & set(inner.parts):
-                found.append((f"{place.name}/{inner}", path))
+        below = sorted(_below(place))
+        found += [(f"{place.name}/{path.relative_to(place)}", path) for path in below]
     return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.name in NOT_OURS:
+            continue
+        if path.is_dir():
+            yield from _below(path)
+        elif path.suffix == ".py":
+            yield path
 
 
 def _read(path: Path) -> str:

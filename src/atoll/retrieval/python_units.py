@@ -78,7 +78,9 @@ def _class_unit(source: Source, node: ast.ClassDef, owner: str) -> Unit:
 def _signature(source: Source, node: _Definition) -> str:
     """From `def` to the colon; of one that is all on one line, that line."""
     last = max(node.lineno, _first_line(node.body[0]) - 1)
-    return " ".join(source.lines(node.lineno, last).split()).rstrip(":")
+    lines = source.lines(node.lineno, last).splitlines()
+    code = " ".join(line for line in lines if not line.lstrip().startswith("#"))
+    return " ".join(code.split()).rstrip(":")
 
 
 def _lines(node: _Definition) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -61,12 +62,14 @@ class _Job:
         """Take out what is gone; return what may have changed."""
         self.records, found = self.store.records(), set()
         wanted = []
-        for number, entry in enumerate(self.source.entries()):
-            if number >= self.bounds.files:
-                self.too_many += 1
-            elif entry.size > self.bounds.file_bytes:
-                self.skipped += 1
-            else:
+        with contextlib.closing(self.source.entries()) as entries:
+            for number, entry in enumerate(entries):
+                if number >= self.bounds.files:
+                    self.too_many += 1  # at least: what else there is may have no end
+                    break
+                if entry.size > self.bounds.file_bytes:
+                    self.skipped += 1
+                    continue
                 found.add(entry.path)
                 wanted += [] if self._is_known(entry) else [entry]
         gone = self.records.keys() - found

@@ -121,9 +121,10 @@ class Retriever:
                 warnings.warn(warning, RuntimeWarning, stacklevel=3)
         wanted = k if mode == "fts" else max(k, reranking.CANDIDATES)
         candidates = self._store.search(query, kind, wanted)
-        rerank = _RERANKERS.get(mode)
-        ranked = rerank(self._store, query, candidates) if rerank else candidates
-        return _hits(ranked, k, mode, warning)
+        if rerank := _RERANKERS.get(mode):
+            candidates, reached = rerank(self._store, query, candidates)
+            warning = _joined(warning, _shortfall(reached, len(candidates)))
+        return _hits(candidates, k, mode, warning)
 
     def _ask_server(self, query: str, k: int, kind: str) -> Ranked:
         assert self._engine
@@ -156,7 +157,7 @@ class Retriever:
             raise RetrievalError("the retriever is closed: make another")
 
 
-_RERANKERS: dict[str, Callable[[Store, str, Ranked], Ranked]] = {
+_RERANKERS: dict[str, Callable[[Store, str, Ranked], tuple[Ranked, int]]] = {
     "fused": reranking.fused,
     "maxsim": reranking.maxsim,
 }
@@ -176,7 +177,7 @@ def _found(unit: Unit, score: float) -> Found:
         end_line=unit.end_line,
         start=unit.start,
         end=unit.end,
-        score=round(score, 4),
+        score=score,
         text=unit.body[:LONGEST_TEXT],
     )
 
@@ -213,6 +214,13 @@ def _folder_of_index(
 def _name_of(root: str | os.PathLike[str] | Mapping[str, str]) -> str:
     what = repr(sorted(root)) if isinstance(root, Mapping) else os.path.realpath(root)
     return "atoll-" + hashlib.sha256(what.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+
+def _shortfall(reached: int, of: int) -> str:
+    if reached == of:
+        return ""
+    limit = f"{reranking.ENCODE_SECONDS:g} s"
+    return f"{reached} of {of} candidates were compared by meaning in {limit}: ask again for more"
 
 
 def _joined(*notes: str) -> str:

@@ -10,7 +10,7 @@ from atoll.retrieval.types import Unit
 
 _LINE_END = re.compile("\n")
 _SPACES = re.compile(r"\s+")
-_LONGEST, _LONGEST_NAME = 400, 300
+_LONGEST, _LONGEST_NAME, _LONGEST_DOC = 400, 300, 4_000
 
 
 class Source:
@@ -75,7 +75,7 @@ class Source:
             kind=kind,
             name=name[:_LONGEST_NAME],
             signature=_SPACES.sub(" ", signature[: 4 * _LONGEST]).strip()[:_LONGEST],
-            doc=doc,
+            doc=doc[:_LONGEST_DOC],
             body=self.text[start:end] if body is None else body,
             start_line=self.line_of(start),
             end_line=self.line_of(max(start, end - 1)),

@@ -20,7 +20,7 @@ from atoll.guest.place import MOST_FOLDERS_DEEP
 from atoll.retrieval.languages import IGNORED_FOLDERS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
@@ -40,7 +40,7 @@ class Entry:
 class Source(Protocol):
     """Where texts come from."""
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Generator[Entry]:
         """All there are, in order."""
 
     def read(self, path: str, most: int) -> bytes | None:
@@ -59,7 +59,7 @@ class FolderSource:
         except OSError as exc:
             raise RetrievalError(f"the folder to search cannot be opened: {exc}") from None
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Generator[Entry]:
         """Regular files, each told by what a change of it changes."""
         now = time.time_ns()
         for path, info in _below(self._root, "", MOST_FOLDERS_DEEP):
@@ -94,7 +94,7 @@ class TextSource:
         # A lone surrogate is no text; one character takes its place, so offsets stay.
         self._texts = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Generator[Entry]:
         """The texts, each told by its hash."""
         for name, data in sorted(self._texts.items()):
             stamp = hashlib.sha256(data).hexdigest()
