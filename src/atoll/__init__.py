@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from atoll.backends.wasm import run_untrusted_python as run_untrusted_python
     from atoll.config import REPLConfig as REPLConfig
     from atoll.context import Context as Context
+    from atoll.environment.blocking import REPLEnvironment as REPLEnvironment
+    from atoll.environment.types import Final as Final
+    from atoll.environment.types import Turn as Turn
     from atoll.errors import ArchiveError as ArchiveError
     from atoll.errors import ArchiveLimitError as ArchiveLimitError
     from atoll.errors import AtollError as AtollError
@@ -40,9 +43,6 @@ if TYPE_CHECKING:
     from atoll.errors import VariableError as VariableError
     from atoll.errors import WebError as WebError
     from atoll.errors import WebRefusedError as WebRefusedError
-    from atoll.environment.blocking import REPLEnvironment as REPLEnvironment
-    from atoll.environment.types import Final as Final
-    from atoll.environment.types import Turn as Turn
     from atoll.explore.evidence import Evidence as Evidence
     from atoll.explore.ledger import Coverage as Coverage
     from atoll.factory import create_sandbox as create_sandbox
