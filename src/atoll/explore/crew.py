@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
 from itertools import count
 from threading import Lock, Thread
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
@@ -84,4 +86,3 @@ class Crew(Generic[Job, Done]):
 def threads() -> int:
     """How many work at once, the caller included."""
     return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0))))
-

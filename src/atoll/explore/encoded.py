@@ -28,7 +28,13 @@ class Characters:
     def __init__(self, context: Context) -> None:
         self.length, self.width = context.length, context.width
         self.ascii = bool(context.describe()["ascii"])
-        self.memory = Memory.of_file(context.fd, self.length * self.width)
+        resident = None if context.describe()["json"] else context.resident
+        self._kept = resident and context.value  # its bytes are there for as long as it is
+        self.memory = (
+            Memory.of_file(context.fd, self.length * self.width)
+            if resident is None
+            else Memory(resident, self.length)
+        )
 
     def text(self, start: int, end: int) -> str:
         """What `context[start:end]` is, for 0 <= start."""
@@ -89,7 +95,8 @@ class Wide:
         """The character that this byte is of, or begins."""
         step = bisect_right(self._starts, byte) - 1
         before = self.memory.part(self._starts[step], byte)
-        return step * STEP + len(before.translate(None, _CONTINUING))
+        character = step * STEP + len(before.translate(None, _CONTINUING))
+        return min(character, self._characters.length)  # the last step may be a short one
 
     def to_byte(self, character: int) -> int:
         """The first byte of this character."""

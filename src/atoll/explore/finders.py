@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.errors import ConfigError
 from atoll.explore.literals import Literal
+from atoll.explore.pieces import PIECE
 from atoll.files.matchers import check_pattern, compile_expression
 from atoll.files.required import required_runs
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 LONGEST_PATTERN = 10_000
+_FAST = 4 * PIECE
 _SPECIAL = frozenset("\\.^$*+?{}[]()|")
 _LINE_END = 10
 _MISSES = 32
@@ -33,6 +35,8 @@ class Finder(Protocol):
 
     required: tuple[bytes, ...]
     """Texts that each match has in its line."""
+    piece: int
+    """Bytes to search at once: they should take a thread about a millisecond."""
 
     def first(self, at: int, end: int) -> Span | None:
         """The first match that begins between the two; it ends before `end` too."""
@@ -75,8 +79,9 @@ class Nothing:
     """Finds what cannot be there."""
 
     required: tuple[bytes, ...] = ()
+    piece = _FAST
 
-    def first(self, _at: int, _end: int) -> Span | None:
+    def first(self, at: int, end: int) -> Span | None:  # noqa: ARG002 - as the others
         """No match."""
         return None
 
@@ -84,8 +89,11 @@ class Nothing:
 class Plain:
     """Finds a text."""
 
+    piece = _FAST
+
     def __init__(self, literal: Literal) -> None:
-        self._literal, self.required = literal, (literal.needle,)
+        self._literal = literal
+        self.required: tuple[bytes, ...] = (literal.needle,)
 
     def first(self, at: int, end: int) -> Span | None:
         """The first place it is at."""
@@ -97,17 +105,18 @@ class Expression:
     """Finds a regular expression."""
 
     required: tuple[bytes, ...] = ()
+    piece = PIECE
 
     def __init__(self, memory: Memory, expression: Any) -> None:
-        self._memory, self._expression = memory, expression
+        self.memory, self._expression = memory, expression
 
     def first(self, at: int, end: int) -> Span | None:
         """The first match; one at the very end only if a line is there."""
-        match = self._expression.search(self._memory.buffer, at, end)
+        match = self._expression.search(self.memory.buffer, at, end)
         if match is None:
             return None
         start, stop = match.span()
-        if start >= end and (not end or self._memory.buffer[end - 1] == _LINE_END):
+        if start >= end and (not end or self.memory.buffer[end - 1] == _LINE_END):
             return None
         return start, stop
 
@@ -116,10 +125,11 @@ class Guarded:
     """Looks for a text that each match has, then at its line; at all if that has not paid."""
 
     def __init__(self, literals: list[Literal], expression: Expression) -> None:
-        self._expression, self._memory = expression, literals[0]._memory  # noqa: SLF001
+        self._expression, self._memory = expression, expression.memory
         self.required = tuple(literal.needle for literal in literals)
         self._literal = min(literals, key=lambda literal: literal.cost)
-        self._misses = _MISSES if self._literal.cost < _DEAREST else 0
+        cheap = self._literal.cost < _DEAREST
+        self._misses, self.piece = (_MISSES, _FAST) if cheap else (0, PIECE)
 
     def first(self, at: int, end: int) -> Span | None:
         """The first match."""

@@ -16,7 +16,7 @@ from atoll.explore.pieces import cut
 from atoll.files.blocks import SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from atoll.explore.encoded import Characters, Encoded
     from atoll.explore.finders import Finder
@@ -61,6 +61,7 @@ class Piece:
 
     spans: list[Span]
     end: int
+    whole: bool = True
 
 
 class Scan:
@@ -70,26 +71,30 @@ class Scan:
         self, finder: Finder, text: Encoded, *, most: int, seconds: float = SECONDS
     ) -> None:
         self._first, self._memory, self._utf8 = finder.first, text.memory, text.utf8
+        self._piece, self._cut_short = finder.piece, False
         self._room, self._until = most + 1, time.monotonic() + seconds
 
-    def run(self, parts: Iterable[Span]) -> tuple[list[Span], int | None]:
+    def run(self, parts: list[Span]) -> tuple[list[Span], int | None]:
         """The matches, one more than asked for if there are; where it ended if it did early."""
-        pieces = Crew(self._search, self._in_time(parts), lambda one: len(one.spans), self._room)
+        work = Crew(self._search, self._in_time(parts), lambda one: len(one.spans), self._room)
         found: list[Span] = []
-        resume, ended = 0, None
-        for piece in pieces.run():
+        resume, ended = 0, parts[0][0] if parts else 0
+        for piece in work.run():
             found += [span for span in piece.spans if span[0] >= resume]
             resume = self._resume(found[-1][1], self._memory.size) if found else 0
             ended = piece.end
-        return found[: self._room], ended if self._late else None
+            if not piece.whole:
+                break
+        return found[: self._room], ended if self._cut_short else None
 
     @property
     def _late(self) -> bool:
         return time.monotonic() > self._until
 
-    def _in_time(self, parts: Iterable[Span]) -> Iterator[Span]:
-        for piece in cut(self._memory, parts):
+    def _in_time(self, parts: list[Span]) -> Iterator[Span]:
+        for piece in cut(self._memory, parts, self._piece):
             if self._late:
+                self._cut_short = True
                 return
             yield piece
 
@@ -103,7 +108,8 @@ class Scan:
             spans.append(span)
             at = self._resume(span[1], end)
             if self._late:
-                return Piece(spans=spans, end=at)
+                self._cut_short = True
+                return Piece(spans=spans, end=at, whole=False)
         return Piece(spans=spans, end=end)
 
     def _resume(self, at: int, end: int) -> int:

@@ -14,6 +14,8 @@ from atoll.explore.searchable import Searchable
 from atoll.files.blocks import SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from atoll.context import Context
     from atoll.explore.grep import Grep
     from atoll.explore.sections import Section
@@ -71,9 +73,13 @@ class ContextIndex:
 
     def find(self, literal: str, start: int = 0) -> int:
         """Where this text next is, from `start` on; or -1. It may have line ends in it."""
+        return next(self.places(literal, start), -1)
+
+    def places(self, literal: str, start: int = 0, seconds: float = SECONDS) -> Iterator[int]:
+        """Where this text is, one place after the other, from `start` on."""
         if not isinstance(literal, str) or not literal:
             raise ConfigError(f"what to find must be a text that is not empty, not {literal!r:.50}")
-        return self._form().find(literal, self._range(start, None)[0], SECONDS)
+        return self._form().places(literal, self._range(start, None)[0], seconds)
 
     def grep(
         self,
@@ -90,7 +96,8 @@ class ContextIndex:
         check_most(most)
         check(pattern, literal=literal)
         within = self._range(start, end)
-        return self._form("" if literal else pattern).grep(
+        beyond = not (literal and not ignore_case) and _beyond_latin1(pattern, ignore_case)
+        return self._form(beyond_latin1=beyond).grep(
             pattern, within, most=most, ignore_case=ignore_case, literal=literal, seconds=seconds
         )
 
@@ -113,12 +120,11 @@ class ContextIndex:
             raise SandboxClosedError("the index of the context has been closed")
         return characters
 
-    def _form(self, pattern: str = "") -> Searchable:
-        """The text as bytes: latin-1 is made UTF-8 for an expression that it cannot hold."""
+    def _form(self, *, beyond_latin1: bool = False) -> Searchable:
+        """The text as bytes: latin-1 is made UTF-8 for an expression that is beyond it."""
         with self._lock:
             characters = self._open
-            foreign = not characters.ascii and max(pattern, default="") > _LAST_OF_LATIN1
-            wide = characters.width > 1 or foreign
+            wide = characters.width > 1 or (beyond_latin1 and not characters.ascii)
             if wide not in self._forms:
                 encoded = Wide(characters) if wide else Narrow(characters)
                 self._forms[wide] = Searchable(characters, encoded)
@@ -130,6 +136,12 @@ class ContextIndex:
             _check_whole("an offset", number, least=0)
         end = min(end, self.length)
         return min(start, end), end
+
+
+def _beyond_latin1(pattern: str, ignore_case: bool) -> bool:  # noqa: FBT001
+    """Whether RE2 takes it for what it means only in UTF-8: in latin-1 it folds ASCII alone."""
+    folds = ignore_case or "(?" in pattern
+    return "\\x{" in pattern or max(pattern) > _LAST_OF_LATIN1 or (folds and not pattern.isascii())
 
 
 def _let_go(forms: dict[bool, Searchable]) -> None:

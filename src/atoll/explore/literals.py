@@ -1,7 +1,7 @@
 """Finds a text in bytes the way that is quickest for this text in these bytes.
 
-memmem skips over bytes, the more the longer the text. RE2 looks for one byte as fast as memory can be
-read, so a text with a rare byte in it is looked for from that byte on.
+memmem skips over bytes, the more the longer the text. RE2 looks for one byte as fast as memory can
+be read, so a text with a rare byte in it is looked for from that byte on.
 """
 
 from __future__ import annotations

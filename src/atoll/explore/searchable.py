@@ -6,22 +6,26 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from atoll.errors import ExecutionTimeoutError
 from atoll.explore.finders import make_finder
 from atoll.explore.grep import Grep, Hit, Scan, line_around
 from atoll.explore.lines import Lines
 from atoll.explore.literals import Frequencies, Literal
 from atoll.explore.pieces import whole_lines
-from atoll.explore.sections import Section, find_sections
+from atoll.explore.sections import find_sections
 from atoll.explore.trigrams import Trigrams
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from atoll.explore.encoded import Characters, Encoded
     from atoll.explore.finders import Finder
+    from atoll.explore.sections import Section
 
     Span = tuple[int, int]
 
 _STRETCH = 1 << 24
-"""Bytes that `find` looks at before it asks for the time."""
+"""Bytes that a text is looked for in before the clock is read."""
 
 
 class Searchable:
@@ -64,19 +68,18 @@ class Searchable:
         stop = within[1] if ended is None else self.encoded.to_character(ended)
         return Grep(hits=hits, more=ended is not None, scanned=(within[0], stop))
 
-    def find(self, text: str, start: int, seconds: float) -> int:
-        """Where this next is, whole, line ends and all; or -1. TimeoutError if it takes long."""
+    def places(self, text: str, start: int, seconds: float) -> Iterator[int]:
+        """Where this is, whole, line ends and all; ExecutionTimeoutError if it takes too long."""
         needle, until = self.encoded.encode(text), time.monotonic() + seconds
         if needle is None:
-            return -1
-        literal = Literal(self._memory, needle, self._frequencies)
+            return
+        literal, after = Literal(self._memory, needle, self._frequencies), 0
         for at, end in self._stretches(needle, self.encoded.to_byte(start)):
-            place = literal.find(at, end)
-            if place >= 0:
-                return self.encoded.to_character(place)
-            if time.monotonic() > until:
-                raise TimeoutError(f"the text was not found in {seconds:g} s: search for less")
-        return -1
+            while (place := literal.find(max(at, after), end)) >= 0:
+                _check_time(until)
+                yield self.encoded.to_character(place)
+                after = place + 1
+            _check_time(until)
 
     def _parts(self, finder: Finder, within: Span) -> list[Span]:
         spans = self.trigrams.spans(finder.required)
@@ -87,10 +90,8 @@ class Searchable:
         spans, size = self.trigrams.spans([needle]), self._memory.size
         if spans is None:
             spans = [(at, at + _STRETCH) for at in range(start, size, _STRETCH)]
-        longer = len(needle)
-        return [
-            (max(at, start), min(end + longer, size)) for at, end in spans if end + longer > start
-        ]
+        longer = len(needle) - 1
+        return [(max(at, start), min(end + longer, size)) for at, end in spans if end > start]
 
     def _hits(self, spans: list[Span]) -> tuple[Hit, ...]:
         if spans:
@@ -101,3 +102,8 @@ class Searchable:
         start, end = map(self.encoded.to_character, span)
         shown, at = line_around(self._characters, start)
         return Hit(line=self.lines.of(span[0]), start=start, end=end, text=shown, at=at)
+
+
+def _check_time(until: float) -> None:
+    if time.monotonic() > until:
+        raise ExecutionTimeoutError("looking for the text took too long: look for less")

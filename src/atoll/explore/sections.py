@@ -53,9 +53,7 @@ def find_sections(text: Encoded, lines: Lines, length: int) -> tuple[Section, ..
     starts = [text.to_character(title.at) for title in shown]
     ends = _ends([title.level for title in shown], [*starts, length])
     return tuple(
-        Section(
-            title=title.text, level=title.level, start=start, end=end, line=lines.of(title.at)
-        )
+        Section(title=title.text, level=title.level, start=start, end=end, line=lines.of(title.at))
         for title, start, end in zip(shown, starts, ends, strict=True)
     )
 
@@ -89,7 +87,8 @@ def _fences(memory: Memory) -> list[int]:
 
 def _ends(levels: list[int], starts: list[int]) -> list[int]:
     """For each, where the next begins that is not below it."""
-    ends, open_ones = [starts[-1]] * len(levels), []
+    ends = [starts[-1]] * len(levels)
+    open_ones: list[int] = []
     for number, level in enumerate(levels):
         while open_ones and levels[open_ones[-1]] >= level:
             ends[open_ones.pop()] = starts[number]
