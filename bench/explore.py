@@ -41,7 +41,7 @@ GOAL = Goal(ratio=1.5, at_full_size=True)
 FAR_BELOW = Goal(ratio=0.2, at_full_size=True)
 
 
-@row(what="explore: a rare text in {size}, cold", against="ripgrep", rounds=10, goal=GOAL)
+@row(what="explore: a rare text in 1 GB, cold", against="ripgrep", rounds=10, goal=GOAL)
 def explore_rare(scale: Scale) -> Iterator[Arms]:
     yield from _cold(scale, RARE)
 

@@ -35,7 +35,7 @@ def small(monkeypatch):
         (finders, "_FAST", 512),
         (finders, "PIECE", 256),
         (finders.Plain, "piece", 512),
-        (finders.Expression, "piece", 256),
+        (finders, "_LEAST", 256),
         (lines, "BLOCK", 64),
         (lines, "_AT_ONCE", 256),
         (lines, "_STRETCH", 3),
@@ -129,11 +129,12 @@ def test_offsets_are_characters_of_the_context(kind, small):
 
 
 @pytest.mark.parametrize("wide", ["", "é", "€", "😀"])
-def test_a_needle_over_the_edge_of_every_real_block_is_found(wide):
+def test_a_needle_over_the_edge_of_every_real_block_is_found(wide, monkeypatch):
+    monkeypatch.setattr(trigrams, "WORTH_IT", 0)
     unit = "some words of a line, as there are many of them\n"
     parts = [unit * (edge // len(unit)) for edge in (lines.BLOCK, trigrams.BLOCK, 1 << 20)]
     text = (wide + "needle in the hay\n").join([*parts, wide])
-    text += "x" * (9 * (1 << 20) - len(text) - 3) + "needle"
+    text += "x" * (3 * (1 << 19) - len(text) - 3) + "needle"
     index = index_of(text)
     expected = [match.start() for match in re.finditer("needle", text)]
     assert len(expected) == 4
@@ -166,7 +167,7 @@ def test_two_required_texts_in_two_blocks_are_one_line(small):
 
 
 def test_a_context_without_line_ends_has_many_hits():
-    text = ("." * 5_000 + "needle") * 2_000
+    text = ("." * 5_000 + "needle") * 600
     grep = index_of(text).grep("needle", most=5_000)
     assert [hit.start for hit in grep.hits] == [m.start() for m in re.finditer("needle", text)]
     assert {hit.line for hit in grep.hits} == {1}
@@ -275,6 +276,19 @@ def test_a_search_ends_when_its_time_is_up_and_says_how_far_it_came():
     assert grep.more
     assert grep.hits == ()
     assert grep.scanned[1] < len(text)
+
+
+@needs_re2
+@pytest.mark.spec("R4.20")
+@pytest.mark.parametrize("pattern", ["[ab]*a[ab]{300}[cd]", "[ab]*a[ab]{300}c"])
+def test_an_expression_that_is_slow_a_byte_is_still_ended_in_time(pattern, monkeypatch):
+    """Its states are too many to keep, so each byte costs as much as it has instructions."""
+    monkeypatch.setattr(finders, "PIECE", 1 << 14)
+    monkeypatch.setattr(finders, "_LEAST", 1 << 10)
+    text = "".join(random.Random(1).choices("ab", k=1 << 20)) + "\nccdd\n" * 100
+    grep = index_of(text).grep(pattern, seconds=0.05)
+    assert grep.more
+    assert grep.scanned[1] < len(text) // 2
 
 
 @needs_re2
