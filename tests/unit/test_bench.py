@@ -187,6 +187,24 @@ def test_rows_about_tokens_save_what_is_promised_or_say_what_is_not_installed(
     assert {row["met"] for row in rows.values()} == {True, None}
 
 
+def test_rows_about_exploring_have_numbers_or_say_what_is_not_installed(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    done = bench("--quick", "--only", "explore", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
+    assert len(rows) == 8
+    if find_spec("re2") is None:
+        assert {row["note"] for row in rows.values()} == {
+            "not installed: pip install 'atoll[search]'"
+        }
+        pytest.skip("google-re2 is not installed: no expression can be searched for")
+    assert measured(rows.pop("explore-catastrophic"))
+    if shutil.which("rg") is None:
+        assert {row["note"] for row in rows.values()} == {"not installed: ripgrep, the program rg"}
+        pytest.skip("ripgrep is not installed: there is nothing to measure against")
+    assert all(map(measured, rows.values()))
+
+
 def test_unknown_row_is_refused_with_those_there_are() -> None:
     done = bench("--only", "nothing")
     assert done.returncode == 1

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 LONGEST_PATTERN = 10_000
-_FAST = 4 * PIECE
+_FAST, _LEAST = 4 * PIECE, PIECE >> 4
+_LIGHT = 64
+"""Instructions that an expression may have, to be searched for in whole pieces."""
 _SPECIAL = frozenset("\\.^$*+?{}[]()|")
 _LINE_END = 10
 _MISSES = 32
@@ -105,10 +107,11 @@ class Expression:
     """Finds a regular expression."""
 
     required: tuple[bytes, ...] = ()
-    piece = PIECE
 
     def __init__(self, memory: Memory, expression: Any) -> None:
         self.memory, self._expression = memory, expression
+        # Each byte may cost as much as it has instructions: the clock must be read in between.
+        self.piece = max(min(PIECE, PIECE * _LIGHT // expression.programsize), _LEAST)
 
     def first(self, at: int, end: int) -> Span | None:
         """The first match; one at the very end only if a line is there."""
@@ -129,7 +132,8 @@ class Guarded:
         self.required = tuple(literal.needle for literal in literals)
         self._literal = min(literals, key=lambda literal: literal.cost)
         cheap = self._literal.cost < _DEAREST
-        self._misses, self.piece = (_MISSES, _FAST) if cheap else (0, PIECE)
+        self._misses = _MISSES if cheap else 0
+        self.piece = _FAST if cheap and expression.piece == PIECE else expression.piece
 
     def first(self, at: int, end: int) -> Span | None:
         """The first match."""

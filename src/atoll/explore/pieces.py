@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PIECE = 1 << 20
 """Bytes that are searched at once: about what a core has near, and soon done."""
 OVERLAP = 1 << 16
-"""In a line longer than a piece, pieces overlap: a match may be as long as this."""
+"""In a line longer than a piece, pieces overlap by up to half: a match may be as long as that."""
 _LINE_END = 10
 
 
