@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +25,7 @@ class Program:
 
     def __init__(self, *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "atoll.cli.main", "repl-server", *options],
+            [sys.executable, "-m", "atoll.cli.main", "repl-server", "--python", plain(), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -65,6 +70,15 @@ class Program:
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             stream.close()
+
+
+@functools.cache
+def plain() -> str:
+    """An interpreter without libraries: a server that has none to import is ready at once."""
+    folder = tempfile.mkdtemp(prefix="plain-python-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    venv.create(folder, symlinks=True)
+    return f"{folder}/bin/python"
 
 
 def running(token: str) -> list[str]:
