@@ -75,10 +75,11 @@ class Program:
 @functools.cache
 def plain() -> str:
     """An interpreter without libraries: a server that has none to import is ready at once."""
-    folder = tempfile.mkdtemp(prefix="plain-python-")
+    folder = Path(tempfile.mkdtemp(prefix="plain-python-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    venv.create(folder, symlinks=True)
-    return f"{folder}/bin/python"
+    venv.create(folder / "venv", symlinks=True)
+    folder.chmod(0o755)  # a guest's user reads it
+    return str(folder / "venv" / "bin" / "python")
 
 
 def running(token: str) -> list[str]:

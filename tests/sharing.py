@@ -1,0 +1,75 @@
+"""One sandbox for many tests, in rings whose starts are dear: made as new after each of them."""
+
+from __future__ import annotations
+
+import atoll
+
+DEAR = frozenset({"pyodide"})
+"""Rings that take a second of CPU time to start; in the others a test has a sandbox of its own."""
+
+REMEMBER = """
+def remember():
+    import os, sys, types
+    note = sys.modules["as_it_was"] = types.ModuleType("as_it_was")
+    note.env, note.path = dict(os.environ), list(sys.path)
+    note.names = {name: value for name, value in globals().items() if name != "remember"}
+remember()
+del remember
+"""
+RESTORE = """
+def restore():
+    import os, shutil, sys
+    note = sys.modules["as_it_was"]
+    os.chdir("/app")
+    for folder in ("/app", "/tmp"):
+        for entry in list(os.scandir(folder)):
+            real = entry.is_dir(follow_symlinks=False)
+            shutil.rmtree(entry.path) if real else os.unlink(entry.path)
+    os.environ.clear()
+    os.environ.update(note.env)
+    sys.path[:] = note.path
+    globals().clear()
+    globals().update(note.names)
+restore()
+"""
+
+
+class SharedBoxes:
+    """At most one sandbox a ring, opened when a test asks for it."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[str, atoll.SyncSandbox] = {}
+
+    def __len__(self) -> int:
+        return len(self._boxes)
+
+    def get(self, ring: str, **options: object) -> atoll.SyncSandbox:
+        """The ring's, as it was when it was new."""
+        if ring not in self._boxes:
+            self._boxes[ring] = atoll.create_sandbox(backend=ring, **options)
+            assert self._boxes[ring].execute(REMEMBER).success
+        return self._boxes[ring]
+
+    def give_back(self, ring: str, *, ruined: bool) -> None:
+        """Undo what a test has done; where that is not possible the next one gets another."""
+        box = self._boxes[ring]
+        if ruined or not _restored(box):
+            del self._boxes[ring]
+            box.destroy()
+
+    def close(self) -> None:
+        """Destroy them all."""
+        while self._boxes:
+            self._boxes.popitem()[1].destroy()
+
+
+def _restored(box: atoll.SyncSandbox) -> bool:
+    """Not if the test has closed it, or another guest stands in for the first one."""
+    try:
+        result = box.execute(RESTORE)
+    except atoll.AtollError:
+        return False
+    return result.success and not result.stdout and not result.stderr
+
+
+shared_boxes = SharedBoxes()
