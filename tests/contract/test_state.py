@@ -233,7 +233,7 @@ def test_saving_that_hangs_is_stopped_and_the_session_goes_on(open_box):
     started = time.monotonic()
     with pytest.raises(atoll.StateError, match="took longer than 1000 ms"):
         box.save()
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 40
     assert box.execute("kept").value == 1
     box.execute("del s")
     assert open_box(state=box.save()).execute("kept").value == 1

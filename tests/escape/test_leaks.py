@@ -28,7 +28,7 @@ from atoll.policy import Mount
 SANDBOXES, AT_ONCE = 500, 8
 FAILED_STARTS, KILLED_CELLS, CANCELLED_OPENS = 30, 30, 10
 CONTEXT = "c" * 100_000
-SETTLE_SECONDS = 10
+SETTLE_SECONDS = 30
 MOST_GROWTH = 1.25
 """Of the warden's memory; allocators keep a little."""
 USE = """

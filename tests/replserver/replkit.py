@@ -94,7 +94,7 @@ def running(token: str) -> list[str]:
     return found
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 10) -> bool:
+def wait_for(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> bool:
     """Whether the condition came true in time."""
     end = time.monotonic() + seconds
     while not condition():
