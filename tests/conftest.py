@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sharing import DEAR, shared_boxes
+from sharing import DEAR, TIMEOUT_MS, shared_boxes
 
 import atoll
 from atoll.backends import registry
@@ -27,14 +27,12 @@ from atoll.daemon.paths import Place
 from atoll.jail.client import warden
 
 Open = Callable[..., atoll.SyncSandbox]
-TIMEOUT_MS = 20_000
 PATIENCE_SECONDS = 30
 """What the end of a process may take on a machine full of tests."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*capabilities): what a ring must be able to do")
-    config.addinivalue_line("markers", "ruins: no other test can use this one's sandbox")
     os.environ.setdefault("ATOLL_CACHE", os.path.join(sys.prefix, "cache"))
     if not hasattr(config, "workerinput"):  # once, before any test: it takes a minute
         build.ensure(None, Progress("the ring wasm"))
@@ -129,7 +127,7 @@ def _in_use(daemon: OwnDaemon) -> int:
 
 
 def _denos_in_use() -> int:
-    """Without the one that waits for the next sandbox, and the one that tests share."""
+    """Without the one that waits for the next sandbox, and those that tests share."""
     found = len(_denos(_children(warden.pid)))
     return max(0, found - spare.count - len(shared_boxes))  # one may be on its way up
 
@@ -196,10 +194,10 @@ def open_box(ring: str) -> Iterator[Open]:
 
 
 @pytest.fixture
-def box(request: pytest.FixtureRequest, ring: str, open_box: Open) -> Iterator[atoll.SyncSandbox]:
+def box(ring: str, open_box: Open) -> Iterator[atoll.SyncSandbox]:
     """One sandbox of the ring, with defaults; where starts are dear, one that tests share."""
     if ring not in DEAR:
         yield open_box()
         return
-    yield shared_boxes.get(ring, timeout_ms=TIMEOUT_MS)
-    shared_boxes.give_back(ring, ruined=request.node.get_closest_marker("ruins") is not None)
+    with shared_boxes.lend(ring) as shared:
+        yield shared

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import atoll
+
+Kind = tuple[str, str | None]
+TIMEOUT_MS = 20_000
 
 DEAR = frozenset({"pyodide"})
 """Rings that take a second of CPU time to start; in the others a test has a sandbox of its own."""
@@ -35,27 +41,25 @@ restore()
 
 
 class SharedBoxes:
-    """At most one sandbox a ring, opened when a test asks for it."""
+    """One sandbox a ring and context, opened when a test asks for it."""
 
     def __init__(self) -> None:
-        self._boxes: dict[str, atoll.SyncSandbox] = {}
+        self._boxes: dict[Kind, atoll.SyncSandbox] = {}
 
     def __len__(self) -> int:
         return len(self._boxes)
 
-    def get(self, ring: str, **options: object) -> atoll.SyncSandbox:
-        """The ring's, as it was when it was new."""
-        if ring not in self._boxes:
-            self._boxes[ring] = atoll.create_sandbox(backend=ring, **options)
-            assert self._boxes[ring].execute(REMEMBER).success
-        return self._boxes[ring]
-
-    def give_back(self, ring: str, *, ruined: bool) -> None:
-        """Undo what a test has done; where that is not possible the next one gets another."""
-        box = self._boxes[ring]
-        if ruined or not _restored(box):
-            del self._boxes[ring]
-            box.destroy()
+    @contextmanager
+    def lend(self, ring: str, context: str | None = None) -> Iterator[atoll.SyncSandbox]:
+        """One that is as it was when it was new; what is done to it is undone, or it is ended."""
+        kind = ring, context
+        if kind not in self._boxes:
+            box = atoll.create_sandbox(backend=ring, context=context, timeout_ms=TIMEOUT_MS)
+            self._boxes[kind] = box
+            assert box.execute(REMEMBER).success
+        yield self._boxes[kind]
+        if not _restored(self._boxes[kind]):
+            self._boxes.pop(kind).destroy()
 
     def close(self) -> None:
         """Destroy them all."""

@@ -19,11 +19,11 @@ SPIN = "while True: pass"
 
 
 @pytest.fixture
-def again(open_box):
+def again(request, open_box):
     """Runs cells, saves, and opens a new session of what was saved."""
 
     def save_and_open(code, **options):
-        box = open_box(**options)
+        box = open_box(**options) if options else request.getfixturevalue("box")
         result = box.execute(code)
         assert result.success, result
         return open_box(state=box.save(), **options)

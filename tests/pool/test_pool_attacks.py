@@ -253,7 +253,7 @@ print([one for one in found if one])
 async def test_a_runtime_that_was_taken_over_gains_nothing_by_a_fork(family, hijack):
     stranger = await family.open()
     pid, started = warden.pid, time.monotonic()
-    for _ in range(3):
+    for _ in range(2):
         box = await family.open(timeout_ms=3000)
         await said(box, HOLD_THE_RUNTIME + hijack)
         for _ in range(2):

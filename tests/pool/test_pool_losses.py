@@ -24,7 +24,7 @@ from atoll.policy import ExecutionPolicy
 from atoll.types import Outcome
 
 LIMITS = limits_of(ExecutionPolicy(), 0)
-ROUNDS = 200
+ROUNDS = 100
 
 
 @pytest.fixture(autouse=True)
