@@ -18,7 +18,7 @@ import pytest
 Row = dict[str, Any]
 Run = tuple[subprocess.CompletedProcess[str], dict[str, Row]]
 
-pytestmark = pytest.mark.timeout(300)  # one waits for the run of another
+pytestmark = pytest.mark.timeout(900)  # one waits for the run of another
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL_ROWS = ("execute-sync", "execute-async", "pooled-sync", "pooled-async", "peer-kernel")
 PEERS = {
