@@ -6,6 +6,7 @@ what stands in the observation, word for word, counts.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -28,12 +29,14 @@ MOST_LOOKUPS = 50
 LARGEST_LOOKUP = 64 << 20
 """Characters of a context in which lines are looked for that no tool returned."""
 _MOST_LINES = 20_000
+HIT = re.compile(r"\S*?\d+ \[\d+:\d+\] (.*)")
+"""A hit as guest/looking prints one."""
 
 
 class Shown:
     """Remembers pieces, and says which of them a text shows; for several threads at once."""
 
-    def __init__(self, index: ContextIndex) -> None:
+    def __init__(self, index: ContextIndex | None) -> None:
         self._index, self._lock = index, Lock()
         self._pieces: deque[Piece] = deque()
         self._characters = 0
@@ -51,17 +54,27 @@ class Shown:
         """The ranges of the context that stand in what the model is shown."""
         with self._lock:
             pieces = list(self._pieces)
+        if whole := self._whole(observation.strip()):
+            return (whole,)
         seen = _Observation(observation[:LONGEST_OBSERVATION])
         spans = [span for start, text in pieces for span in seen.spans(start, text)]
         spans += seen.parts_of(pieces)
-        if self._index.length <= LARGEST_LOOKUP:
-            spans += self._looked_up(seen)
+        if self._index is not None and self._index.length <= LARGEST_LOOKUP:
+            spans += self._looked_up(self._index, seen)
         return tuple(spans)
 
-    def _looked_up(self, seen: _Observation) -> Iterator[Span]:
+    def _whole(self, text: str) -> Span | None:
+        """A text that is one passage of the context, as a print of a slice is."""
+        if self._index is None or self._index.length > LARGEST_LOOKUP or len(text) < TELLING:
+            return None
+        start = self._index.find(text) if len(text) <= LONGEST_OBSERVATION else -1
+        return None if start < 0 else (start, start + len(text))
+
+    @staticmethod
+    def _looked_up(index: ContextIndex, seen: _Observation) -> Iterator[Span]:
         """Lines that code cut out of the context by itself."""
         for line in seen.unexplained()[:MOST_LOOKUPS]:
-            start = self._index.find(line)
+            start = index.find(line)
             if start >= 0:
                 yield start, start + len(line)
 
@@ -73,6 +86,7 @@ class _Observation:
         self._text = text
         lines = text.splitlines()[:_MOST_LINES]
         self._lines = dict.fromkeys(line.strip() for line in lines)
+        self._hits = {found.group(1).strip() for line in lines if (found := HIT.match(line))}
         self._explained: list[str] = []
         self._budget = _MOST_LINES
 
@@ -111,11 +125,11 @@ class _Observation:
         ]
 
     def _has(self, text: str) -> bool:
-        """A short line must be a line of it; a long one may be part of one."""
+        """A short line must be a line of it, or that of a hit; a long one may be part of one."""
         stripped = text.strip()
         if not stripped or self._budget <= 0:
             return False
-        if stripped in self._lines:
+        if stripped in self._lines or stripped in self._hits:
             return True
         self._budget -= 1
         return len(stripped) >= TELLING and stripped in self._text
