@@ -158,7 +158,9 @@ def test_text_at_trigram_edges_is_found_at_every_offset(small):
 
 
 @needs_re2
-def test_two_required_texts_in_two_blocks_are_one_line(small):
+def test_two_required_texts_in_two_blocks_are_one_line(monkeypatch):
+    monkeypatch.setattr(trigrams, "BLOCK", 128)
+    monkeypatch.setattr(trigrams, "WORTH_IT", 0)
     text = "x" * 100 + "first" + "y" * 180 + "second" + "z" * 200 + "\n"
     index = index_of(text)
     index.build()
