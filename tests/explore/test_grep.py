@@ -348,3 +348,12 @@ def test_pieces_cover_their_parts_in_order():
     assert all(one[1] == other[0] for one, other in pairwise(made))
     assert all(end % 3 == 0 for _, end in made)
     context.close()
+
+
+def test_no_expression_is_kept_when_nobody_uses_it():
+    import re2
+
+    index = ContextIndex.of(Context.from_text("abc\n"))
+    for number in range(5):
+        index.grep(f"[a-c]{{{number + 1}}}")
+    assert re2._Regexp._make.cache_info().currsize == 0
