@@ -44,6 +44,7 @@ class Options(TypedDict, total=False):
     tools: Mapping[str, Handler]
     max_concurrency: int
     logger: SandboxLogger
+    guard: str | None
 
 
 def create_sandbox(config: REPLConfig | None = None, **options: Unpack[Options]) -> SyncSandbox:

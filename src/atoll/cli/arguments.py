@@ -9,6 +9,7 @@ from atoll import __version__
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 TIERS = ("bare", "numeric", "full")
+GUARDS = ("ast", "restrictedpython")
 LEVELS = ("none", "guarded", "confined", "jailed", "virtual")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 
@@ -133,6 +134,9 @@ def _add_sandbox_options(command: argparse.ArgumentParser) -> None:
         "--context", metavar="FILE", help="a text file (or - for stdin): the variable `context`"
     )
     group.add_argument("--files", metavar="DIR", help="a folder of yours that is /app inside")
+    group.add_argument(
+        "--guard", metavar="NAME", choices=GUARDS, help=f"check code first: {', '.join(GUARDS)}"
+    )
     _add_limits(group)
     _add_ring_options(group)
 

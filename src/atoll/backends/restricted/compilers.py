@@ -1,0 +1,84 @@
+"""Guest code made runnable: checked and rewritten by us, or by RestrictedPython's policy."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any, Protocol
+
+from atoll.backends.restricted.refusal import GuardError
+from atoll.backends.restricted.rewrite import rewrite
+from atoll.guard import check, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import CodeType
+
+LAST = ".last"
+"""Where the value of a last expression goes; no guest code can say this name."""
+DEEP = 20_000
+
+
+class Compiler(Protocol):
+    """Code in, something to execute out."""
+
+    def __call__(self, code: str, name: str) -> CodeType:
+        """What leaves a last expression's value in the variable LAST; GuardError if refused."""
+        ...
+
+
+def checked(code: str, name: str) -> CodeType:
+    """Code that has passed our own check, with what is ambiguous asked for at run time."""
+    tree = _parse(code, name)
+    _require(code, "restricted")
+    try:
+        with _deep():
+            tree = rewrite(tree)
+            _keep_last(tree)
+            return compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
+    except RecursionError:
+        raise GuardError("the code is nested too deeply to be checked: split it") from None
+
+
+def by_policy(code: str, name: str) -> CodeType:
+    """Code as RestrictedPython compiles it."""
+    from RestrictedPython import compile_restricted_exec
+
+    tree = _parse(code, name)
+    _require(code, "restrictedpython")
+    _keep_last(tree)
+    with warnings.catch_warnings(), _deep():
+        warnings.simplefilter("ignore")
+        result: Any = compile_restricted_exec(ast.fix_missing_locations(tree), name)
+    if result.errors:
+        raise GuardError("; ".join(result.errors))
+    made: CodeType = result.code
+    return made
+
+
+def _parse(code: str, name: str) -> ast.Module:
+    return compile(code, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+
+
+def _require(code: str, guard: str) -> None:
+    if found := check(code, guard):
+        raise GuardError(describe(found).partition(": ")[2])
+
+
+def _keep_last(tree: ast.Module) -> None:
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
+        target = ast.Name(LAST, ast.Store())
+        tree.body[-1] = ast.copy_location(ast.Assign([target], last.value), last)
+
+
+@contextlib.contextmanager
+def _deep() -> Iterator[None]:
+    """A tree is as deep as the parser allows, and each of its levels takes frames to walk."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(DEEP)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
