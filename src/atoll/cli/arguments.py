@@ -41,8 +41,8 @@ responses go to stdout. It is a program for programs: docs/repl-server.md has th
 
 _DOCTOR_TEXT = """\
 Tell of each ring whether it can run here, how strongly it keeps code in, and by what its limits
-are enforced. Exits with 0 if one ring is usable. With --attack, a list of attacks is run against
-the chosen ring, and the exit code is 0 only if every one of them was held."""
+are enforced. Exits with 0 if a ring with walls is usable. With --attack, a list of attacks is run
+against the chosen ring, and the exit code is 0 only if every one of them was held."""
 
 _DAEMON_TEXT = """\
 A process of yours that holds sandboxes for many clients over a Unix socket. While it runs, the

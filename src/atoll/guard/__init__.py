@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
 from atoll.guard import policy, profiles
-from atoll.guard.visitor import examine
 from atoll.guard.violation import ERROR_TYPE, Violation, describe
+from atoll.guard.visitor import examine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -38,9 +38,7 @@ MODULES: dict[str, Offer] = {
     "collections": _all(but="UserString", made="namedtuple"),
     "collections.abc": _all(but="Buffer"),
     "colorsys": _all(),
-    "contextlib": _all(
-        but="chdir redirect_stdin", made="redirect_stdout redirect_stderr"
-    ),
+    "contextlib": _all(but="chdir redirect_stdin", made="redirect_stdout redirect_stderr"),
     "copy": _only("copy deepcopy Error replace"),
     "csv": _all(),
     "dataclasses": _all(but="make_dataclass Field", made="dataclass make_dataclass"),
@@ -100,7 +98,7 @@ MODULES: dict[str, Offer] = {
         but="load save savez savez_compressed loadtxt savetxt genfromtxt fromfile fromregex "
         "fromstring memmap DataSource test testing ctypeslib f2py lib core rec show_config "
         "show_runtime info get_include lookfor source who byte_bounds from_dlpack nested_iters "
-        "distutils typing strings"
+        "distutils typing"
     ),
     "numpy.fft": _all(but="test"),
     "numpy.linalg": _all(but="test linalg"),
@@ -108,11 +106,12 @@ MODULES: dict[str, Offer] = {
     "numpy.random": _all(but="test get_bit_generator set_bit_generator"),
     "numpy.ma": _all(but="test fromflex"),
     "numpy.char": _all(),
+    "numpy.strings": _all(),
 }
 
 FOLDERS = {
     "collections": ("collections.abc",),
     "numpy": ("numpy.fft", "numpy.linalg", "numpy.ma", "numpy.polynomial", "numpy.random",
-              "numpy.char"),
+              "numpy.char", "numpy.strings"),
 }  # fmt: skip
 """Which modules show others as their attributes without being asked to."""

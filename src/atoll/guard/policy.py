@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
-from atoll.guard.visitor import MAX_CHARACTERS, make
 from atoll.guard.violation import Violation
+from atoll.guard.visitor import MAX_CHARACTERS, make
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 _LINE = re.compile(r"Line (\d+|None): (.*)", re.DOTALL)
-_NO_SYNTAX = "SyntaxError:"
 ADVICE = "write it without that, or run it in a jailed ring without a guard"
 
 
@@ -24,20 +24,22 @@ def examine(code: str) -> tuple[Violation, ...]:
         found = f"{len(code):,} characters, of at most {MAX_CHARACTERS:,}"
         return (make(None, "size", found),)
     try:
+        compile(code, "<guard>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return ()
+    except (RecursionError, MemoryError):
+        return (make(None, "nesting"),)
+    try:
         result: Any = library.compile_restricted_exec(code)
     except (RecursionError, MemoryError):
         return (make(None, "nesting"),)
-    except ValueError:  # a zero byte, half a character: no code at all
-        return ()
-    if any(_NO_SYNTAX in text for text in result.errors):
-        return ()
     return tuple(_violation(text) for text in result.errors)
 
 
 def load() -> ModuleType:
     """RestrictedPython; ConfigError with what to type where it is not installed."""
     try:
-        import RestrictedPython
+        import RestrictedPython  # noqa: PLC0415 - an extra
     except ImportError:
         hint = "Type: pip install 'atoll[guard]'"
         raise ConfigError(f"the guard restrictedpython needs RestrictedPython. {hint}") from None

@@ -17,6 +17,7 @@ ADVICE = {
     "star-import": "import the names you need from {}: what a star brings is not checked",
     "call": "{} is not for use here: {}",
     "attribute": "the attribute {} leads to the interpreter's insides: use public attributes",
+    "class": "{} is for a class's name, for a call or a comparison: use type(x)",
     "frame": "{} leads to frames and code: nothing ordinary needs it",
     "gadget": "the attribute {} leads to the system: import what you need by its own name",
     "identifier": "the name {} belongs to the interpreter: choose another",
@@ -50,7 +51,9 @@ CALL_ADVICE = {
     "methodcaller": "use a lambda: lambda x: x.method()",
 }
 OTHER_ADVICE = "leave it out"
-EXCEPT_STAR = {ast.TryStar: ("except*", "catch the group with except and look at its exceptions")}
+EXCEPT_STAR: Mapping[type[ast.AST], tuple[str, str]] = {
+    ast.TryStar: ("except*", "catch the group with except and look at its exceptions")
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

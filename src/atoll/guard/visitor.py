@@ -10,15 +10,18 @@ import ast
 import re
 import unicodedata
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from atoll.guard import profiles, words
 from atoll.guard.violation import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from atoll.guard.profiles import Profile
+
+Look = Callable[[Any, Any], None]
 
 MAX_CHARACTERS = 2_000_000
 MAX_NODES = 1_000_000
@@ -52,6 +55,18 @@ def make(node: ast.AST | None, rule: str, *found: str) -> Violation:
     )
 
 
+_LOOKS: dict[type[ast.AST], Look] = {}
+"""What is done at which node."""
+
+
+def _looks_at(*kinds: type[ast.AST]) -> Callable[[Look], Look]:
+    def keep(look: Look) -> Look:
+        _LOOKS.update(dict.fromkeys(kinds, look))
+        return look
+
+    return keep
+
+
 class Visitor:
     """One walk over one tree."""
 
@@ -59,6 +74,8 @@ class Visitor:
         self._profile = profile
         self._found: list[Violation] = []
         self._caught: set[str] = set()
+        self._asked: set[int] = set()
+        """Where a class is asked for its name, called or compared: what `__class__` is for."""
 
     def visit(self, tree: ast.AST) -> tuple[Violation, ...]:
         """All violations, in the order of lines."""
@@ -69,7 +86,7 @@ class Visitor:
             if count > MAX_NODES:
                 self._found.append(make(None, "size", f"more than {MAX_NODES:,} parts"))
                 break
-            for look in LOOKS.get(type(node), ()):
+            if look := _LOOKS.get(type(node)):
                 look(self, node)
             if reason := self._profile.syntax.get(type(node)):
                 self._refuse(node, "syntax", *reason)
@@ -79,6 +96,7 @@ class Visitor:
     def _refuse(self, node: ast.AST, rule: str, *found: str) -> None:
         self._found.append(make(node, rule, *found))
 
+    @_looks_at(ast.Name)
     def _name(self, node: ast.Name) -> None:
         name = plain(node.id)
         if isinstance(node.ctx, ast.Load) and name in self._profile.calls:
@@ -98,24 +116,39 @@ class Visitor:
             elif name in words.FRAMES:
                 self._refuse(node, "frame", name)
 
+    @_looks_at(ast.Attribute)
     def _attribute(self, node: ast.Attribute) -> None:
         name = plain(node.attr)
+        if not name.startswith("_") or name in words.NOTES:
+            self._asked.add(id(node.value))
         reading = isinstance(node.ctx, ast.Load)
         known = self._profile.readable if reading else words.SETTABLE | words.DEFINABLE
         if name in words.FRAMES:
             self._refuse(node, "frame", name)
         elif is_dunder(name) and name not in known:
             self._refuse(node, "attribute", name)
+        elif name == "__class__" and id(node) not in self._asked:
+            self._refuse(node, "class", name)
         elif name in self._profile.gadgets:
             self._refuse(node, "gadget", name)
         elif name == "obj" and isinstance(node.value, ast.Name) and node.value.id in self._caught:
             self._refuse(node, "exception-object", node.value.id)
 
+    @_looks_at(ast.Call)
+    def _call(self, node: ast.Call) -> None:
+        self._asked.add(id(node.func))
+
+    @_looks_at(ast.Compare)
+    def _comparison(self, node: ast.Compare) -> None:
+        self._asked.update(map(id, (node.left, *node.comparators)))
+
+    @_looks_at(ast.Import)
     def _import(self, node: ast.Import) -> None:
         for alias in node.names:
             self._module(node, plain(alias.name))
             self._bound(node, (alias.asname,))
 
+    @_looks_at(ast.ImportFrom)
     def _import_from(self, node: ast.ImportFrom) -> None:
         module = plain(node.module or ".")
         if module == "__future__" and not node.level:
@@ -133,9 +166,8 @@ class Visitor:
 
     def _module(self, node: ast.AST, name: str) -> None:
         offered = self._profile.offered_modules
-        if offered is not None and name not in offered and name != "urllib":
-            self._refuse(node, "module", name)
-        elif name.startswith((".", "_")) or self._refused(name):
+        unknown = offered is not None and name not in offered and name != "urllib"
+        if unknown or name.startswith((".", "_")) or self._refused(name):
             self._refuse(node, "module", name)
 
     def _refused(self, module: str) -> bool:
@@ -143,34 +175,43 @@ class Visitor:
         heads = {".".join(parts[:size]) for size in range(1, len(parts) + 1)}
         return bool(heads & self._profile.refused_modules)
 
+    @_looks_at(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
         self._bound(node, (node.name,))
 
+    @_looks_at(ast.arg)
     def _argument(self, node: ast.arg) -> None:
         self._bound(node, (node.arg,))
 
+    @_looks_at(ast.keyword)
     def _keyword(self, node: ast.keyword) -> None:
         self._bound(node, (node.arg,))
 
+    @_looks_at(ast.Global, ast.Nonlocal)
     def _declared(self, node: ast.Global | ast.Nonlocal) -> None:
         self._bound(node, node.names)
 
+    @_looks_at(ast.ExceptHandler)
     def _handler(self, node: ast.ExceptHandler) -> None:
         self._bound(node, (node.name,))
         if node.name and self._profile.looks_at_texts:
             self._caught.add(node.name)
 
+    @_looks_at(ast.MatchAs, ast.MatchStar)
     def _capture(self, node: ast.MatchAs | ast.MatchStar) -> None:
         self._bound(node, (node.name,))
 
+    @_looks_at(ast.MatchMapping)
     def _mapping(self, node: ast.MatchMapping) -> None:
         self._bound(node, (node.rest,))
 
+    @_looks_at(ast.MatchClass)
     def _class_pattern(self, node: ast.MatchClass) -> None:
         for name in map(plain, node.kwd_attrs):
             if name.startswith("_") or name in words.FRAMES | words.AMBIGUOUS:
                 self._refuse(node, "pattern", name)
 
+    @_looks_at(ast.Assign)
     def _assignment(self, node: ast.Assign) -> None:
         names = [target.id for target in node.targets if isinstance(target, ast.Name)]
         for name in map(plain, names):
@@ -179,6 +220,7 @@ class Visitor:
             elif name in ("__getattr__", "__setattr__"):
                 self._refuse(node, "identifier", name)
 
+    @_looks_at(ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
     def _other_assignment(self, node: ast.AnnAssign | ast.AugAssign | ast.NamedExpr) -> None:
         target = node.target
         if isinstance(target, ast.Name) and is_dunder(plain(target.id)):
@@ -188,14 +230,16 @@ class Visitor:
             if name in words.AMBIGUOUS or is_dunder(name):
                 self._refuse(node, "assignment", name)
 
+    @_looks_at(ast.Subscript)
     def _subscript(self, node: ast.Subscript) -> None:
         key = node.slice
         if not (self._profile.looks_at_texts and isinstance(key, ast.Constant)):
             return
-        if isinstance(key.value, str) and is_dunder(plain(key.value)):
-            if plain(key.value) not in words.READABLE:
-                self._refuse(node, "subscript", key.value)
+        name = plain(key.value) if isinstance(key.value, str) else ""
+        if is_dunder(name) and name not in words.READABLE:
+            self._refuse(node, "subscript", name)
 
+    @_looks_at(ast.Constant)
     def _constant(self, node: ast.Constant) -> None:
         if not self._profile.looks_at_texts or not isinstance(node.value, str):
             return
@@ -228,30 +272,3 @@ def is_plain_tuple(node: ast.expr) -> bool:
 def is_harmless(name: str) -> bool:
     """Whether an attribute of that name leads nowhere on any object."""
     return plain(name) not in words.FRAMES | words.AMBIGUOUS
-
-
-LOOKS: dict[type[ast.AST], tuple[Callable[[Visitor, ast.AST], None], ...]] = {
-    ast.Name: (Visitor._name,),
-    ast.Attribute: (Visitor._attribute,),
-    ast.Import: (Visitor._import,),
-    ast.ImportFrom: (Visitor._import_from,),
-    ast.FunctionDef: (Visitor._definition,),
-    ast.AsyncFunctionDef: (Visitor._definition,),
-    ast.ClassDef: (Visitor._definition,),
-    ast.arg: (Visitor._argument,),
-    ast.keyword: (Visitor._keyword,),
-    ast.Global: (Visitor._declared,),
-    ast.Nonlocal: (Visitor._declared,),
-    ast.ExceptHandler: (Visitor._handler,),
-    ast.MatchAs: (Visitor._capture,),
-    ast.MatchStar: (Visitor._capture,),
-    ast.MatchMapping: (Visitor._mapping,),
-    ast.MatchClass: (Visitor._class_pattern,),
-    ast.Assign: (Visitor._assignment,),
-    ast.AnnAssign: (Visitor._other_assignment,),
-    ast.AugAssign: (Visitor._other_assignment,),
-    ast.NamedExpr: (Visitor._other_assignment,),
-    ast.Subscript: (Visitor._subscript,),
-    ast.Constant: (Visitor._constant,),
-}  # type: ignore[assignment]
-"""Which looks are taken at which nodes."""

@@ -15,16 +15,17 @@ from atoll.backends.restricted.formatting import Formatting
 from atoll.backends.restricted.refusal import refused
 from atoll.guard import words
 from atoll.guard.visitor import is_dunder, is_harmless, plain
+from atoll.guard.words import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 GUEST = "__main__"
-PRIVATE = frozenset("""
+PRIVATE = names_in("""
     _asdict _replace _fields _make _field_defaults _value_ _name_ _missing_ _generate_next_value_
     _ignore_ _order_ _member_names_ _repr_html_ _repr_markdown_ _repr_latex_ _repr_svg_ _repr_png_
     _repr_json_
-""".split())  # fmt: skip
+""")
 """Names with an underscore that libraries mean for everybody."""
 HIDDEN = (
     types.ModuleType, types.FrameType, types.CodeType, io.FileIO, io.TextIOWrapper,
@@ -32,14 +33,15 @@ HIDDEN = (
 )  # fmt: skip
 """What is never handed out, whatever it was found under."""
 STORABLE: dict[str, frozenset[str]] = {
-    "decimal.Context": frozenset("prec rounding Emin Emax capitals clamp".split()),
-    "textwrap.TextWrapper": frozenset(
+    "decimal.Context": names_in("prec rounding Emin Emax capitals clamp"),
+    "textwrap.TextWrapper": names_in(
         "width initial_indent subsequent_indent expand_tabs replace_whitespace break_long_words "
-        "fix_sentence_endings drop_whitespace break_on_hyphens tabsize max_lines placeholder".split()
+        "fix_sentence_endings drop_whitespace break_on_hyphens tabsize max_lines placeholder"
     ),
     "numpy.ndarray": frozenset({"shape", "real", "imag", "flat"}),
     "numpy.flagsobj": frozenset({"writeable"}),
     "numpy.matrix": frozenset({"shape", "real", "imag", "flat"}),
+    "numpy.ma.MaskedArray": frozenset({"shape", "mask", "fill_value", "real", "imag", "flat"}),
     "csv.DictReader": frozenset({"fieldnames"}),
 }
 """Attributes that may be set on instances of library classes."""
@@ -68,13 +70,13 @@ class Access:
     def __init__(self, namespace: dict[str, Any]) -> None:
         self._namespace = namespace
         self._known: set[tuple[type, str]] = set()
-        formatting = Formatting(self.get)
+        formatting = Formatting(self.any)
         self._formats: dict[str, Callable[..., Any]] = {
             "format": formatting.format,
             "format_map": formatting.format_map,
         }
         self._answers: dict[str, Callable[[Any], Any]] = {
-            "__class__": lambda value: self.type_of(value),
+            "__class__": self._class_of,
             "__dict__": self.attributes_of,
             "__getattribute__": self._reader,
             "__setattr__": functools.partial(self._writer, "__setattr__"),
@@ -168,6 +170,9 @@ class Access:
             if name in ("__getattr__", "__match_args__") or plain(name) in words.FRAMES:
                 raise refused(f"a class with {name!r}", "write a class statement")
 
+    def _class_of(self, value: Any) -> Any:
+        return self.type_of(value)
+
     def _is_guest_function(self, value: Any) -> bool:
         return type(value) is types.FunctionType and value.__globals__ is self._namespace
 
@@ -180,6 +185,7 @@ class Access:
         owner = value if issubclass(kind, type) else kind
         if is_guest_class(owner):
             line = [cls for cls in _mro_of(owner) if not is_guest_class(cls)]
+            line += _mro_of(kind) if owner is value else ()  # a metaclass has methods too
             if not any(name in _dict_of(cls) for cls in line):
                 if owner is kind:
                     self._known.add((kind, name))
@@ -209,8 +215,8 @@ class Access:
     def _reader(self, value: Any) -> Any:
         """object.__getattribute__, super().__getattribute__: the same checks as a dot has."""
         if issubclass(type(value), type):
-            return lambda target, name: self.any(target, name)
-        own = value.__self__ if type(value) is super else value
+            return self.any
+        own = _self_of(value)
         return lambda name: self.any(own, name)
 
     def _writer(self, method: str, value: Any) -> Any:
@@ -218,13 +224,15 @@ class Access:
         found = getattr(value, method)
         if issubclass(type(value), type):
             return lambda target, name, *new: found(self.target(target, name), name, *new)
-        own = value.__self__ if type(value) is super else value
+        own = _self_of(value)
         return lambda name, *new: found(name, *new) if self.target(own, name) is own else None
 
     def any(self, value: Any, name: str) -> Any:
-        """value.name for a name that nobody has looked at yet."""
+        """value.name for a name that came as a text: less is allowed than where it is written."""
         if type(name) is str and not name.startswith("_") and is_harmless(name) and name.isascii():
             return getattr(value, name)
+        if type(name) is str and plain(name) in words.LOOKED_AT:
+            raise refused(f"the attribute {plain(name)} by its name", "write it out")
         return self.get(value, name)
 
 
@@ -245,6 +253,11 @@ def _vetted(value: Any, name: str) -> Any:
     if isinstance(value, HIDDEN):
         raise refused(f"the attribute {name}")
     return value
+
+
+def _self_of(value: Any) -> Any:
+    """Whom super() speaks for."""
+    return value.__self__ if type(value) is super else value  # type: ignore[attr-defined]
 
 
 def _object_of(value: Any) -> Any:

@@ -6,11 +6,11 @@ import ast
 import contextlib
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from atoll.backends.restricted.refusal import GuardError
 from atoll.backends.restricted.rewrite import rewrite
-from atoll.guard import check, describe
+from atoll.guard import check, describe, policy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,14 +44,13 @@ def checked(code: str, name: str) -> CodeType:
 
 def by_policy(code: str, name: str) -> CodeType:
     """Code as RestrictedPython compiles it."""
-    from RestrictedPython import compile_restricted_exec
-
+    library: Any = policy.load()
     tree = _parse(code, name)
     _require(code, "restrictedpython")
     _keep_last(tree)
     with warnings.catch_warnings(), _deep():
         warnings.simplefilter("ignore")
-        result: Any = compile_restricted_exec(ast.fix_missing_locations(tree), name)
+        result: Any = library.compile_restricted_exec(ast.fix_missing_locations(tree), name)
     if result.errors:
         raise GuardError("; ".join(result.errors))
     made: CodeType = result.code
@@ -59,7 +58,8 @@ def by_policy(code: str, name: str) -> CodeType:
 
 
 def _parse(code: str, name: str) -> ast.Module:
-    return compile(code, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    tree: Any = compile(code, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    return cast("ast.Module", tree)
 
 
 def _require(code: str, guard: str) -> None:

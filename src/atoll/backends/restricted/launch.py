@@ -40,7 +40,7 @@ def _open_line(config: REPLConfig, shared: Context | None) -> Line:
     with pipes(5) as (requests, answers, output, errors, lifeline):
         passed = [output[1], lifeline[0], *([shared.fd] if shared else [])]
         settings = _settings(config, shared, output[1], lifeline[0])
-        argv = [sys.executable, "-I", "-B", "-X", "utf8", "-c", _BOOT, _ROOT, settings]
+        argv = [sys.executable, "-I", "-X", "utf8", "-c", _BOOT, _ROOT, settings]
         try:
             child = start(argv, (requests[0], answers[1], errors[1]), passed, _environment())
         except OSError as exc:
@@ -59,7 +59,6 @@ def _settings(config: REPLConfig, shared: Context | None, output: int, lifeline:
             "output": output,
             "lifeline": lifeline,
             "context_fd": shared.fd if shared else None,
-            "context_bytes": shared.size if shared else 0,
             "memory": policy.memory_bytes,
             "open_files": max(policy.max_open_files, 128),
             "guard": config.guard,

@@ -7,13 +7,13 @@ their like lead nowhere. What is changed in a module by guest code is nobody's b
 from __future__ import annotations
 
 import importlib
-import types
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.backends.restricted.refusal import ADVICE, refused
 from atoll.guard.offered import FOLDERS, MODULES, Offer
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Mapping
 
     Made = Mapping[str, Mapping[str, Any]]

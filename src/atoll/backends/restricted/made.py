@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from atoll.backends.restricted.access import Access
     from atoll.backends.restricted.metaclass import Metaclasses
 
-_namedtuple = collections.namedtuple
+_namedtuple: Any = collections.namedtuple  # noqa: PYI024 - what is checked
 _enum_create: Any = vars(enum.EnumType)["_create_"]
 
 
@@ -60,12 +60,16 @@ def mend_library() -> None:
 
     The process is the guest's alone, so its library is changed for good.
     """
-    setattr(collections, "namedtuple", namedtuple)  # noqa: B010 - typing.NamedTuple asks for it
-    setattr(typing, "get_type_hints", _no_type_hints)  # noqa: B010 - singledispatch asks for it
-    setattr(typing.ForwardRef, "_evaluate", _no_type_hints)
-    setattr(enum.EnumType, "_create_", _create_enum)
-    for name in ("updatecache", "checkcache", "lazycache"):
-        setattr(linecache, name, _no_lines)
+    vars(collections)["namedtuple"] = namedtuple  # typing.NamedTuple asks for it
+    vars(typing)["get_type_hints"] = _no_type_hints  # singledispatch asks for it
+    changed: dict[Any, dict[str, Any]] = {
+        typing.ForwardRef: {"_evaluate": _no_type_hints},
+        enum.EnumType: {"_create_": _create_enum},
+        linecache: dict.fromkeys(("updatecache", "checkcache", "lazycache"), _no_lines),
+    }
+    for owner, new in changed.items():
+        for name, value in new.items():
+            setattr(owner, name, value)
 
 
 def namedtuple(typename: str, field_names: Any, **options: Any) -> Any:
@@ -75,7 +79,7 @@ def namedtuple(typename: str, field_names: Any, **options: Any) -> Any:
     if not all(is_harmless(name) for name in made._fields):
         if any(name in words.FRAMES for name in made._fields):
             raise refused(f"a namedtuple with the fields {made._fields}", "choose other names")
-        made.__match_args__ = ()
+        setattr(made, "__match_args__", ())  # noqa: B010 - mypy takes it for constant
     return made
 
 

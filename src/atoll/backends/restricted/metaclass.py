@@ -35,7 +35,7 @@ class Metaclass:
         return _real(self)[item]
 
     def __or__(self, other: Any) -> Any:
-        return _real(self) | (other._of if isinstance(other, Metaclass) else other)
+        return _real(self) | (_real(other) if type(other) is Metaclass else other)
 
     __ror__ = __or__
 
@@ -43,6 +43,7 @@ class Metaclass:
         return repr(_real(self))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As a metaclass is called: to ask for a class, or to make one."""
         return _family_of(self).call(self, args, kwargs)
 
 

@@ -10,6 +10,7 @@ from atoll.backends.restricted import rewrite
 from atoll.backends.restricted.access import Attributes
 from atoll.backends.restricted.refusal import GuardError, refused
 from atoll.guard.visitor import is_dunder
+from atoll.guard.words import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
     from atoll.backends.restricted.library import Library
     from atoll.backends.restricted.metaclass import Metaclasses
 
-HARMLESS = frozenset("""
+HARMLESS = names_in("""
     abs aiter all anext any ascii bin bool bytearray bytes callable chr classmethod complex dict
     divmod enumerate filter float format frozenset hash hex id int isinstance issubclass iter len
     list map max memoryview min next object oct ord pow print property range repr reversed round
     set slice sorted staticmethod str sum super tuple zip NotImplemented Ellipsis __debug__
-""".split())  # fmt: skip
+""")
 BEHIND_THE_SCENES = ("numpy", "_strptime")
 """Imports that C code may do while guest code runs; what they give goes to it alone."""
 _MISSING = object()
@@ -40,7 +41,7 @@ def build(
         "type": metaclasses.type,
         "GuardError": GuardError,
         "__build_class__": metaclasses.build,
-        "__import__": _import_for_c,
+        "__import__": import_for_c,
         rewrite.GET: access.get,
         rewrite.TARGET: access.target,
         rewrite.HOOK: access.hook,
@@ -90,7 +91,7 @@ def _is_exception(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
-def _import_for_c(name: str, *_rest: Any) -> None:
+def import_for_c(name: str, *_rest: Any) -> None:
     """C code that imports asks here, and takes what it wants from sys.modules itself."""
     if name in sys.modules:
         return

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import operator
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.restricted.names import _import_for_c
+from atoll.backends.restricted.names import import_for_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,28 +14,33 @@ if TYPE_CHECKING:
     from atoll.backends.restricted.access import Access
     from atoll.backends.restricted.library import Library
 
-_IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {}
+_IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
+    "+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv,
+    "//=": operator.ifloordiv, "%=": operator.imod, "**=": operator.ipow, "|=": operator.ior,
+    "<<=": operator.ilshift, ">>=": operator.irshift, "^=": operator.ixor, "&=": operator.iand,
+    "@=": operator.imatmul,
+}  # fmt: skip
 
 
 def guards(access: Access, library: Library) -> dict[str, Any]:
     """The names that RestrictedPython's transformed code uses."""
-    from RestrictedPython.Guards import guarded_iter_unpack_sequence, guarded_unpack_sequence
-    from RestrictedPython.PrintCollector import PrintCollector
+    library_guards: Any = importlib.import_module("RestrictedPython.Guards")
+    printing: Any = importlib.import_module("RestrictedPython.PrintCollector")
 
-    class Collector(PrintCollector):  # type: ignore[misc]
+    class Collector(printing.PrintCollector):  # type: ignore[misc]
         """Keeps what is printed for `printed`, and prints it."""
 
         def _call_print(self, *objects: Any, **kwargs: Any) -> None:
             if kwargs.get("file") is None:
-                print(*objects, **{**kwargs, "file": self})
-            print(*objects, **kwargs)
+                print(*objects, **{**kwargs, "file": self})  # noqa: T201 - what it is for
+            print(*objects, **kwargs)  # noqa: T201
 
     return {
         "_getattr_": access.any,
         "_getitem_": lambda value, key: value[key],
         "_getiter_": iter,
-        "_iter_unpack_sequence_": guarded_iter_unpack_sequence,
-        "_unpack_sequence_": guarded_unpack_sequence,
+        "_iter_unpack_sequence_": library_guards.guarded_iter_unpack_sequence,
+        "_unpack_sequence_": library_guards.guarded_unpack_sequence,
         "_write_": lambda value: Written(access, value),
         "_print_": Collector,
         "_inplacevar_": _in_place,
@@ -47,6 +54,8 @@ class Written:
     """Something about to be changed: an attribute is checked, an item is not."""
 
     __slots__ = ("_access", "_value")
+    _access: Access
+    _value: Any
 
     def __init__(self, access: Access, value: Any) -> None:
         object.__setattr__(self, "_access", access)
@@ -68,16 +77,9 @@ class Written:
 def _import(library: Library, name: str, *rest: Any) -> Any:
     wanted = rest[2] if len(rest) > 2 else None
     if type(wanted) is list:  # C code, which takes what it wants itself
-        return _import_for_c(name)
+        return import_for_c(name)
     return library.load(name if wanted else f"{name}:")
 
 
-def _in_place(operator: str, left: Any, right: Any) -> Any:
-    import operator as operators
-
-    names = {
-        "+=": "iadd", "-=": "isub", "*=": "imul", "/=": "itruediv", "//=": "ifloordiv",
-        "%=": "imod", "**=": "ipow", "<<=": "ilshift", ">>=": "irshift", "|=": "ior", "^=": "ixor",
-        "&=": "iand", "@=": "imatmul",
-    }  # fmt: skip
-    return getattr(operators, names[operator])(left, right)
+def _in_place(sign: str, left: Any, right: Any) -> Any:
+    return _IN_PLACE[sign](left, right)

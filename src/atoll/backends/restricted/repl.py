@@ -48,7 +48,7 @@ class RestrictedRepl(repl.Repl):
             value = self.namespace.pop(LAST, None)
             return self._value(value), value
         except SystemExit as exc:
-            return repl._exited(exc), None
+            return repl._exited(exc), None  # noqa: SLF001 - as its parent does
         except KeyboardInterrupt as exc:
             return self._failure(exc, "interrupted"), None
         except BaseException as exc:  # noqa: BLE001 - a cell may raise anything at all

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import sys
 import sysconfig
+from typing import TYPE_CHECKING
 
-from atoll.jail import landlock, rlimits, seccomp, syscalls
-from atoll.jail.spec import Limits
+from atoll.jail import landlock, seccomp, syscalls
 
-PROCESSES = 1
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESERVED = 2 << 30
+"""What libraries map and never touch; see guest/memory for what is really held."""
 
 
 def folders() -> list[str]:
@@ -20,22 +25,24 @@ def folders() -> list[str]:
     return sorted({os.path.realpath(p) for p in (*paths, package) if p and os.path.isdir(p)})
 
 
-def limit(memory: int | None, context: int, open_files: int) -> None:
-    """Memory, descriptors, and no file of its own at all."""
-    limits = Limits(
-        memory=memory,
-        processes=None,
-        disk=None,
-        file_size=0,
-        open_files=open_files,
-        context=context,
-    )
-    rlimits.apply(limits, jailed=False)
+def limit(memory: int | None, open_files: int) -> None:
+    """Hard limits: memory with room to spare, descriptors, and no file of its own at all."""
+    table = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_NOFILE: open_files,
+    }
+    if memory is not None:
+        table[resource.RLIMIT_DATA] = memory + RESERVED
+    for kind, value in table.items():
+        _, hard = resource.getrlimit(kind)
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
 def build(readable: list[str]) -> tuple[str, ...]:
     """Landlock, no capabilities, the filter of system calls; the names of those that stand."""
-    steps = {
+    steps: dict[str, Callable[[], object]] = {
         "no-new-privileges": lambda: syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1),
         "landlock": lambda: _restrict(readable),
         "capabilities": syscalls.drop_capabilities,

@@ -18,14 +18,13 @@ from atoll.backends.restricted import made, walls
 from atoll.backends.restricted.audit import Auditor
 from atoll.backends.restricted.repl import RestrictedRepl
 from atoll.guest import context, rpc
-from atoll.guest.__main__ import hide_runtime
 from atoll.guest.channel import Channel, ChannelClosedError
+from atoll.guest.hidden import HiddenPackage
 from atoll.guest.interrupt import InterruptGate
 from atoll.guest.server import Server
 from atoll.guest.streams import StandardStreams
 
 if TYPE_CHECKING:
-    from atoll.guest.hidden import HiddenPackage
     from atoll.guest.ports import Stream
 
 FIRST_HIGH_FD = 64
@@ -48,7 +47,7 @@ def main(settings: str) -> NoReturn:
     auditor = Auditor(readable)
     gate = InterruptGate()
     server = RestrictedServer(Channel(requests, answers, gate), gate, auditor, facts)
-    walls.limit(facts["memory"], facts["context_bytes"], facts["open_files"])
+    walls.limit(facts["memory"], facts["open_files"])
     if facts["walls"]:
         walls.build(readable)
     server.serve()
@@ -62,7 +61,8 @@ class RestrictedServer(Server):
         self, channel: Channel, gate: InterruptGate, auditor: Auditor, facts: dict[str, Any]
     ) -> None:
         gifts = InheritedContext(facts["context_fd"])
-        streams, runtime = StandardStreams(FIRST_HIGH_FD), _runtime()
+        streams, runtime = StandardStreams(FIRST_HIGH_FD), HiddenPackage("atoll")
+        runtime.hide()
         super().__init__(channel, gate, streams, gifts, NO_FOLDER, runtime=runtime)
         self._channel, self._auditor = channel, auditor
         self._repl: RestrictedRepl = RestrictedRepl(
@@ -109,10 +109,6 @@ class InheritedContext:
     def stream(self) -> Stream:
         """There are no states here."""
         raise ValueError("this ring neither saves nor restores")
-
-
-def _runtime() -> HiddenPackage:
-    return hide_runtime()
 
 
 def _hang_on(lifeline: int) -> None:
