@@ -711,4 +711,60 @@ class C(B):
     x: int = 1
 C()
 """,
+    "raw-type-get-origin": """
+import typing
+T = typing.get_origin(typing.Type[int])
+X = T("X", (), {"__match_args__": ("gi_frame",)})
+print("PWNED", X)
+""",
+    "raw-type-subscript": """
+X = type[int]("X", (), {"__match_args__": ("gi_frame",)})
+print("PWNED", X)
+""",
+    "raw-type-union-args": """
+import typing
+T = typing.get_args(type | None)[0]
+print("PWNED", T("X", (), {"__match_args__": ("gi_frame",)}))
+""",
+    "np-forged-object": """
+import numpy as np
+o = np.ndarray((1,), dtype=object, buffer=id(5).to_bytes(8, "little"))[0]
+print("PWNED", o)
+""",
+    "np-forged-object-type": """
+import numpy as np
+o = type(np.zeros(1))((1,), dtype=object, buffer=id(5).to_bytes(8, "little"))[0]
+print("PWNED", o)
+""",
+    "np-forged-object-positional": """
+import numpy as np
+o = np.ndarray((1,), object, id(5).to_bytes(8, "little"))[0]
+print("PWNED", o)
+""",
+    "np-forged-object-subclass": """
+import numpy as np
+class A(np.ndarray): pass
+print("PWNED", A((1,), dtype=object, buffer=id(5).to_bytes(8, "little"))[0])
+""",
+    "np-forged-object-new": """
+import numpy as np
+print("PWNED", np.ndarray.__new__(np.ndarray, (1,), object, id(5).to_bytes(8, "little"))[0])
+""",
+    "np-forged-object-baseclass": """
+import numpy as np
+C = np.ma.array([1]).baseclass
+print("PWNED", C((1,), dtype=object, buffer=id(5).to_bytes(8, "little"))[0])
+""",
+    "np-forged-object-recarray": """
+import numpy as np
+print("PWNED", np.recarray((1,), dtype=[("o", object)], buf=id(5).to_bytes(8, "little"))[0])
+""",
+    "register-generator": """
+from abc import ABC
+class E(ABC): pass
+E.register(type(x for x in []))
+print("PWNED")
+""",
+    "standin-slot": 'print("PWNED", type._of)',
+    "standin-init": 'type.__init__(5); print("PWNED" if type(5) is not int else "SAFE")',
 }

@@ -86,7 +86,7 @@ MODULES: dict[str, Offer] = {
     ),
     "traceback": _only("format_exc print_exc format_exception format_exception_only"),
     "types": _only("MappingProxyType", made="SimpleNamespace"),
-    "typing": _all(but="get_type_hints ForwardRef evaluate_forward_ref io re"),
+    "typing": _all(but="get_type_hints ForwardRef evaluate_forward_ref io re", made="get_origin"),
     "unicodedata": _all(),
     "urllib.parse": _all(),
     "uuid": _only(
@@ -97,8 +97,8 @@ MODULES: dict[str, Offer] = {
     "numpy": _all(
         but="load save savez savez_compressed loadtxt savetxt genfromtxt fromfile fromregex "
         "fromstring memmap DataSource test testing ctypeslib f2py lib core rec show_config "
-        "show_runtime info get_include lookfor source who byte_bounds from_dlpack nested_iters "
-        "distutils typing"
+        "recfromtxt recfromcsv safe_eval show_runtime info get_include lookfor source who "
+        "byte_bounds from_dlpack nested_iters distutils typing"
     ),
     "numpy.fft": _all(but="test"),
     "numpy.linalg": _all(but="test linalg"),

@@ -103,7 +103,7 @@ SETTABLE = names_in("""
 
 AMBIGUOUS = frozenset({
     "format", "format_map", "obj", "tofile", "dump", "ctypes", "cffi", "capsule", "resize",
-    "setflags", "mro", "dumps",
+    "setflags", "mro", "dumps", "baseclass", "register",
 })  # fmt: skip
 """Ordinary on most objects, a way out on some: the ring `restricted` looks at run time."""
 

@@ -6,6 +6,7 @@ harmless, is refused; real types are asked, never what an object says of itself.
 
 from __future__ import annotations
 
+import abc
 import functools
 import io
 import types
@@ -88,8 +89,9 @@ class Access:
             "format_map": functools.partial(self._format, "format_map"),
             "obj": _object_of,
             "resize": _resize,
+            "register": _register,
             **{name: functools.partial(_not_of_arrays, name) for name in ("tofile", "dump", "dumps",
-               "ctypes", "cffi", "capsule", "setflags", "mro")},
+               "ctypes", "cffi", "capsule", "setflags", "mro", "baseclass")},
         }  # fmt: skip
         self.type_of: Callable[[Any], Any] = type
 
@@ -280,6 +282,20 @@ def _not_of_arrays(name: str, value: Any) -> Any:
     if _is_array(value):
         raise refused(f"the attribute {name} of an array")
     return getattr(value, name)
+
+
+def _register(value: Any) -> Any:
+    """An abstract class's: a library's class does not become an instance of a guest's by a word."""
+    found = getattr(value, "register")  # noqa: B009 - by the name that was asked for
+    if not isinstance(value, abc.ABCMeta):
+        return found
+
+    def register(cls: Any) -> Any:
+        if not isinstance(cls, type) or not is_guest_class(cls):
+            raise refused("registering a class that is not of this session", "subclass it")
+        return found(cls)
+
+    return register
 
 
 def _resize(value: Any) -> Any:

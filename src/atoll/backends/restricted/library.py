@@ -33,8 +33,8 @@ class OfferedModule:
 class Library:
     """The offered modules, each made on first use."""
 
-    def __init__(self, made: Made, trusted: Callable[[], Any]) -> None:
-        self._made, self._trusted = made, trusted
+    def __init__(self, made: Made, trusted: Callable[[], Any], shown: Callable[[Any], Any]) -> None:
+        self._made, self._trusted, self._shown = made, trusted, shown
         self._modules: dict[str, OfferedModule] = {}
 
     def load(self, wanted: str) -> OfferedModule:
@@ -73,7 +73,8 @@ class Library:
         space["__name__"], space["__doc__"] = name, module.__doc__
         if "__version__" in vars(module):
             space["__version__"] = module.__version__
-        space.update(_public(module, offer))
+        public = _public(module, offer)
+        space.update((one, self._shown(value)) for one, value in public.items())
         for one in offer.made:
             space[one] = self._made[name][one]
         for inner in FOLDERS.get(name, ()):

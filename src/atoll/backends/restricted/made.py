@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from atoll.backends.restricted.access import Access
-    from atoll.backends.restricted.metaclass import Metaclasses
+    from atoll.backends.restricted.standins import StandIns
 
 _namedtuple: Any = collections.namedtuple  # noqa: PYI024 - what is checked
 _enum_create: Any = vars(enum.EnumType)["_create_"]
 
 
-def table(access: Access, metaclasses: Metaclasses) -> Mapping[str, Mapping[str, Any]]:
+def table(access: Access, standins: StandIns) -> Mapping[str, Mapping[str, Any]]:
     """What the ring brings itself, by module."""
     makers = _Makers(access)
     return {
-        "abc": {"ABCMeta": metaclasses.abc},
+        "abc": {"ABCMeta": standins.abc},
         "collections": {"namedtuple": namedtuple},
         "contextlib": {
             "redirect_stdout": functools.partial(_redirect, "stdout"),
@@ -52,6 +52,7 @@ def table(access: Access, metaclasses: Metaclasses) -> Mapping[str, Mapping[str,
             "argv": [""],
         },
         "types": {"SimpleNamespace": OpenNamespace},
+        "typing": {"get_origin": standins.origin},
     }
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from atoll.backends.restricted.access import Access
     from atoll.backends.restricted.library import Library
-    from atoll.backends.restricted.metaclass import Metaclasses
+    from atoll.backends.restricted.standins import StandIns
 
 HARMLESS = names_in("""
     abs aiter all anext any ascii bin bool bytearray bytes callable chr classmethod complex dict
@@ -31,16 +31,16 @@ _MISSING = object()
 
 
 def build(
-    namespace: dict[str, Any], access: Access, metaclasses: Metaclasses, library: Library
+    namespace: dict[str, Any], access: Access, standins: StandIns, library: Library
 ) -> dict[str, Any]:
     """All that guest code finds without importing it."""
     found = {name: getattr(builtins, name) for name in HARMLESS}
     found |= {name: kind for name, kind in vars(builtins).items() if _is_exception(kind)}
     found |= _checked(namespace, access)
     return found | {
-        "type": metaclasses.type,
+        "type": standins.type,
         "GuardError": GuardError,
-        "__build_class__": metaclasses.build,
+        "__build_class__": standins.build,
         "__import__": import_for_c,
         rewrite.GET: access.get,
         rewrite.TARGET: access.target,

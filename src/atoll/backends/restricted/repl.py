@@ -10,7 +10,7 @@ from atoll.backends.restricted import made, names, policy
 from atoll.backends.restricted.access import Access
 from atoll.backends.restricted.compilers import LAST, by_policy, checked
 from atoll.backends.restricted.library import Library
-from atoll.backends.restricted.metaclass import Metaclasses
+from atoll.backends.restricted.standins import StandIns
 from atoll.guest import repl
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class RestrictedRepl(repl.Repl):
     def __init__(self, trusted: Callable[[], Any], *, policy_guard: bool = False) -> None:
         super().__init__()
         access = Access(self.namespace)
-        metaclasses = Metaclasses(access)
-        library = Library(made.table(access, metaclasses), trusted)
-        self.builtins = names.build(self.namespace, access, metaclasses, library)
+        standins = StandIns(access)
+        library = Library(made.table(access, standins), trusted, standins.shown)
+        self.builtins = names.build(self.namespace, access, standins, library)
         self._compile: Compiler = checked
         if policy_guard:
             self.builtins |= policy.guards(access, library)
