@@ -638,8 +638,9 @@ print("PWNED", F((lambda: 0).__code__, {}))
 """,
     "getattr-hook-assign": """
 class A:
-    __getattr__ = lambda self, n: 1
-print("PWNED")
+    __getattr__ = lambda s, n: {"shape": (8,), "typestr": "|u1", "data": (id(5), False), "version": 3} if n == "__array_interface__" else s.no
+import numpy as np
+print("PWNED" if np.asarray(A()).dtype == np.uint8 else "SAFE")
 """,
     "slots-interface": """
 class A:
@@ -767,4 +768,420 @@ print("PWNED")
 """,
     "standin-slot": 'print("PWNED", type._of)',
     "standin-init": 'type.__init__(5); print("PWNED" if type(5) is not int else "SAFE")',
+    "cg-getitem-eval": """
+class A:
+    __class_getitem__ = eval
+A['print("PWNED")']
+""",
+    "license-printer": "print('PWNED', license._Printer__filenames)",
+    "loader": "print('PWNED', __loader__)",
+    "spec": "print('PWNED', __spec__)",
+    "annotations-name": """
+__annotations__['x'] = 1
+print('PWNED')
+""",
+    "build-class-lookup": "print('PWNED', (lambda: 0).__builtins__)",
+    "enum-members-proxy-or": """
+import enum
+class E(enum.Enum):
+    A = 1
+got = []
+class X:
+    def __ror__(self, other): got.append(other); return 1
+E.__members__ | X()
+got[0]["B"] = 5
+print("PWNED" if False else "SAFE")
+""",
+    "mappingproxy-class-or": """
+import functools, types
+got = []
+class X:
+    def __ror__(self, other): got.append(other); return 1
+class C: pass
+C.__dict__ | X()
+got[0]["__reduce__"] = 1
+print("PWNED")
+""",
+    "singledispatch-registry": """
+import functools
+f = functools.singledispatch(lambda x: 1)
+print("PWNED", f.registry[object].__globals__)
+""",
+    "cache-wrapped": """
+import functools, re
+print("PWNED", re.compile.__wrapped__)
+""",
+    "re-compile-globals": """
+import re
+print('PWNED', re.compile.__globals__['__builtins__'])
+""",
+    "getattr-partial-map": """
+from functools import partial
+print('PWNED', list(map(partial(getattr, ()), ['__class__'])))
+""",
+    "starmap-getattr": """
+import itertools
+print('PWNED', list(itertools.starmap(getattr, [((), '__class__')])))
+""",
+    "sorted-key-attrgetter": """
+import operator
+print('PWNED', sorted([()], key=operator.attrgetter('__class__')))
+""",
+    "max-key-getattr": "print('PWNED', max(['__class__'], key=lambda n: str(getattr((), n))))",
+    "filter-hasattr": "print('PWNED' if list(filter(lambda n: hasattr((), n), ['__class__'])) else 'SAFE')",
+    "getattr-bytes": "print('PWNED', getattr((), b'__class__'))",
+    "setattr-builtin": """
+setattr(str, 'x', 1)
+print('PWNED')
+""",
+    "delattr": """
+import json
+delattr(json, 'loads')
+print('PWNED')
+""",
+    "exec-via-type-call": "print('PWNED', type(print)('x'))",
+    "type-frame": """
+def g(): yield
+import sys
+print("PWNED", type(g().gi_frame))
+""",
+    "string-template-braces": """
+import string
+class T(string.Template):
+    idpattern = r".*"
+print("PWNED", T("${x.__class__}").substitute({"x.__class__": ().__class__}))
+""",
+    "json-default-frame": """
+import json
+def d(o): raise StopIteration(o)
+try: json.dumps({1, 2}, default=d)
+except Exception as e: print("PWNED", e.__traceback__.tb_next.tb_frame)
+""",
+    "with-exit-tb": """
+class C:
+    def __enter__(self): return 1
+    def __exit__(self, *a): print("PWNED", getattr(a[2], "tb_frame")); return True
+with C(): 1/0
+""",
+    "gen-throw-tb": """
+def g():
+    try: yield
+    except Exception as e: print("PWNED", "{0.__traceback__.tb_frame}".format(e))
+x = g(); next(x)
+try: x.throw(ValueError("x"))
+except StopIteration: pass
+""",
+    "async-gen": """
+async def ag(): yield 1
+print("PWNED", ag().ag_frame)
+""",
+    "fstring-eq": "print(f'{().__class__.__base__=} PWNED')",
+    "fstring-conv": "print(f'{getattr((), chr(95)*2+\"class\"+chr(95)*2)!r} PWNED')",
+    "percent-format": "print('PWNED' if 'class' in '%(a)s' % {'a': ().__class__} else 'SAFE')",
+    "format-map-missing": """
+class D(dict):
+    def __missing__(self, k): return ()
+print("PWNED", "{anything.__class__}".format_map(D()))
+""",
+    "format-builtin": "print('PWNED', format((), '').__class__.__base__)",
+    "vformat": """
+import string
+print('PWNED', string.Formatter)
+""",
+    "bytes-format": "print('PWNED', b'{}'.format)",
+    "str-join-format": """
+f = str.format
+print('PWNED', f('{0.__class__}', ()))
+""",
+    "str-dict-format": "print('PWNED', str.__dict__['format'])",
+    "type-str-format": "print('PWNED', type('').format('{0.__class__}', ()))",
+    "super-str-format": """
+class S(str):
+    pass
+print('PWNED', super(S, S('{0.__class__}')).format(()))
+""",
+    "strenum-format": """
+import enum
+class E(enum.StrEnum):
+    A = "{0.__class__.__base__}"
+print("PWNED", E.A.format(()))
+""",
+    "numpy-str-format": """
+import numpy as np
+print('PWNED', np.str_('{0.__class__}').format(()))
+""",
+    "numpy-str-class-format": """
+import numpy as np
+print('PWNED', np.str_.format('{0.__class__}', ()))
+""",
+    "failedquery-format": "print('PWNED', FailedQuery('{0.__class__}').format(()))",
+    "numpy-object-array-attr": """
+import numpy as np
+print('PWNED', np.vectorize(getattr)(np.array([()], dtype=object), '__class__'))
+""",
+    "numpy-frompyfunc": """
+import numpy as np
+print('PWNED', np.frompyfunc(getattr, 2, 1)((1,), '__class__'))
+""",
+    "numpy-core": """
+import numpy as np
+print('PWNED', np.core)
+""",
+    "numpy-_core": """
+import numpy as np
+print('PWNED', np._core)
+""",
+    "numpy-sys": """
+from numpy import sys
+print('PWNED')
+""",
+    "numpy-random-module": """
+import numpy.random.mtrand
+print('PWNED')
+""",
+    "numpy-ma-core": """
+from numpy.ma import core
+print('PWNED')
+""",
+    "numpy-linalg-mod": """
+from numpy.linalg import linalg
+print('PWNED')
+""",
+    "numpy-globals": """
+import numpy as np
+print('PWNED', np.mean.__globals__)
+""",
+    "numpy-wrapped": """
+import numpy as np
+print('PWNED', np.mean.__wrapped__.__globals__)
+""",
+    "numpy-info": """
+import numpy as np
+np.info(np)
+print('PWNED')
+""",
+    "numpy-fromregex-io": """
+import numpy as np
+print('PWNED', np.fromregex('@@CANARY_PATH@@', '(.*)', [('a','U9')]))
+""",
+    "numpy-dtype-metadata": """
+import numpy as np
+print('PWNED', np.dtype('i4', metadata={}).__reduce__())
+""",
+    "numpy-poly-import": """
+from numpy.polynomial import polyutils
+print('PWNED', polyutils.np)
+""",
+    "numpy-poly-class": """
+from numpy.polynomial import Polynomial
+print('PWNED', Polynomial.fit.__func__.__globals__)
+""",
+    "contextlib-exitstack": """
+import contextlib
+s = contextlib.ExitStack()
+print("PWNED", s.push.__func__)
+""",
+    "contextlib-abstract": """
+from contextlib import abc
+print('PWNED')
+""",
+    "dataclasses-inner": """
+from dataclasses import sys
+print('PWNED')
+""",
+    "dataclasses-builtins": """
+from dataclasses import builtins
+print('PWNED')
+""",
+    "dataclass-module-os": """
+from dataclasses import dataclass
+@dataclass
+class C:
+    __module__ = "os"
+    x: int = 1
+print("PWNED", C)
+""",
+    "dataclass-repr-closure": """
+from dataclasses import dataclass
+@dataclass
+class C:
+    x: int = 1
+print("PWNED", C.__repr__.__closure__)
+""",
+    "dataclass-init-builtins": """
+from dataclasses import dataclass
+@dataclass
+class C:
+    BUILTINS: int = 1
+print("PWNED" if hasattr(C().BUILTINS, "open") else "SAFE")
+""",
+    "functools-update-wrapper-lib": """
+import functools, json
+functools.update_wrapper(json.dumps, print)
+print('PWNED')
+""",
+    "typing-newtype": """
+import typing
+print('PWNED', typing.NewType('X', int).__class__.__init__.__globals__)
+""",
+    "typing-call-eval": """
+import typing
+print('PWNED', typing.Optional['__import__("os")'].__args__[0].__forward_code__)
+""",
+    "ast-compile": """
+import ast
+print('PWNED', ast.parse)
+""",
+    "ast-literal": """
+import ast
+print('PWNED', ast.literal_eval('__import__("os")'))
+""",
+    "traceback-sys": """
+import traceback
+print('PWNED', traceback.sys)
+""",
+    "traceback-walk": """
+import traceback
+print('PWNED', traceback.walk_stack)
+""",
+    "warnings-showwarning": """
+import warnings
+warnings.showwarning = lambda *a, **k: print('PWNED')
+warnings.warn('x')
+""",
+    "sys-modules": """
+import sys
+print('PWNED', sys.modules)
+""",
+    "sys-stdout-assign": """
+import sys
+class F:
+    def write(self, t): pass
+sys.stdout = F()
+print('PWNED')
+""",
+    "sys-exit-hook": """
+import sys
+sys.excepthook = print
+print('PWNED')
+""",
+    "io-file-bytes": """
+import io
+print('PWNED', io.BytesIO.__base__)
+""",
+    "stringio-raw": """
+import io
+print('PWNED', io.StringIO().detach())
+""",
+    "time-module-io": """
+import time
+print('PWNED', time.sys)
+""",
+    "collections-abc-sys": """
+import collections
+print('PWNED', collections.abc.sys, collections._sys)
+""",
+    "urllib-request": """
+import urllib.request
+print('PWNED')
+""",
+    "urllib-attr": """
+import urllib.parse
+print('PWNED', urllib.request)
+""",
+    "html-parser-module": """
+import html.parser
+print('PWNED', html.parser.re)
+""",
+    "match-star": """
+match [1]:
+    case [*__builtins__]: print("PWNED")
+""",
+    "match-mapping-rest": """
+match {"a": 1}:
+    case {**__builtins__}: print("PWNED")
+""",
+    "match-dataclass-obj": """
+from dataclasses import dataclass
+from abc import ABC
+@dataclass
+class E(ABC):
+    obj: int = 1
+try: (1).x
+except AttributeError as e:
+    match e:
+        case E(o): print("PWNED", o)
+print(E.__match_args__)
+""",
+    "getattr-alias-def": """
+def f(self, n): return {"shape": (8,), "typestr": "|u1", "data": (id(5), False), "version": 3}
+class A:
+    locals()["__getattr__"] = f
+print("PWNED")
+""",
+    "class-dict-update": """
+class A: pass
+A.__dict__.update({"__getattr__": lambda s, n: 1})
+print("PWNED")
+""",
+    "import-getattr-as": """
+class A:
+    from functools import reduce as __getattr__
+print("PWNED")
+""",
+    "for-getattr": """
+class A:
+    for __getattr__ in [lambda s, n: {"shape": (8,), "typestr": "|u1", "data": (id(5), False), "version": 3} if n == "__array_interface__" else s.no]: pass
+import numpy as np
+print("PWNED" if np.asarray(A()).dtype == np.uint8 else "SAFE")
+""",
+    "with-as-getattr": """
+import contextlib
+class A:
+    with contextlib.nullcontext(lambda s, n: {"shape": (8,), "typestr": "|u1", "data": (id(5), False), "version": 3} if n == "__array_interface__" else s.no) as __getattr__: pass
+import numpy as np
+print("PWNED" if np.asarray(A()).dtype == np.uint8 else "SAFE")
+""",
+    "tuple-getattr": """
+class A:
+    __getattr__, x = (lambda s, n: {"shape": (8,), "typestr": "|u1", "data": (id(5), False), "version": 3} if n == "__array_interface__" else s.no), 1
+import numpy as np
+print("PWNED" if np.asarray(A()).dtype == np.uint8 else "SAFE")
+""",
+    "tuple-match-args": """
+class A:
+    __match_args__, x = ("gi_frame",), 1
+match (x for x in [1]):
+    case A(f): print("PWNED", f)
+print("PWNED", A.__match_args__)
+""",
+    "for-match-args": """
+class A:
+    for __match_args__ in [("gi_frame",)]: pass
+print("PWNED", A.__match_args__)
+""",
+    "nonlocal-match-args": """
+def f():
+    __match_args__ = 1
+    class A:
+        nonlocal __match_args__
+        __match_args__ = ("gi_frame",)
+    return A
+print("PWNED" if hasattr(f(), "__match_args__") else "SAFE")
+""",
+    "decorated-match-args": """
+class A:
+    @(lambda f: ("gi_frame",))
+    def __match_args__(self): pass
+match (x for x in [1]):
+    case A(f): print("PWNED", f)
+print("PWNED", A.__match_args__)
+""",
+    "decorated-getattr": """
+class A:
+    @(lambda f: lambda s, n: {"shape": (8,), "typestr": "|u1", "data": (id(5), False), "version": 3} if n == "__array_interface__" else s.no)
+    def __getattr__(self, n): pass
+import numpy as np
+print("PWNED" if np.asarray(A()).dtype == np.uint8 else "SAFE")
+""",
 }

@@ -33,6 +33,7 @@ HIDDEN = (
     io.BufferedReader, io.BufferedWriter, io.BufferedRandom,
 )  # fmt: skip
 """What is never handed out, whatever it was found under."""
+PLAIN = frozenset({int, str, float, bool, list, dict, tuple, set, types.MethodType, type(None)})
 STORABLE: dict[str, frozenset[str]] = {
     "decimal.Context": names_in("prec rounding Emin Emax capitals clamp"),
     "textwrap.TextWrapper": names_in(
@@ -71,6 +72,7 @@ class Access:
     def __init__(self, namespace: dict[str, Any]) -> None:
         self._namespace = namespace
         self._known: set[tuple[type, str]] = set()
+        self._settable: set[tuple[type, str]] = set()
         formatting = Formatting(self.any)
         self._formats: dict[str, Callable[..., Any]] = {
             "format": formatting.format,
@@ -117,6 +119,8 @@ class Access:
         """`value` itself, if its attribute `name` may be set or deleted."""
         if type(name) is not str:
             raise TypeError("attribute name must be a plain string")
+        if (type(value), name) in self._settable:
+            return value
         name = plain(name)
         if name in words.FRAMES or (is_dunder(name) and name not in words.SETTABLE):
             raise refused(f"setting {name}", "choose another name")
@@ -130,6 +134,8 @@ class Access:
         if not own:
             what = f"setting {name} on {kind.__name__}, which is not of this session,"
             raise refused(what, "keep the value in a variable, or subclass it")
+        if is_guest_class(kind):
+            self._settable.add((kind, name))
         return value
 
     def attributes_of(self, value: Any) -> Attributes:
@@ -153,24 +159,6 @@ class Access:
             for name in dir(value)
             if is_harmless(name) and (name in words.READABLE or not name.startswith("_") or own)
         ]
-
-    def hook(self, function: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
-        """A guest's __getattr__, which libraries do not get to answer for them."""
-
-        def __getattr__(self: Any, name: str) -> Any:  # noqa: N807 - it stands for one
-            if name in words.PROTOCOLS:
-                raise AttributeError(name)
-            return function(self, name)
-
-        return __getattr__
-
-    def check_names(self, names: Any) -> None:
-        """Refuse what may not be in a class, where one is made of a dict."""
-        for name in names:
-            if type(name) is not str or (is_dunder(plain(name)) and name not in words.DEFINABLE):
-                raise refused(f"a class with {name!r}", "write a class statement")
-            if name in ("__getattr__", "__match_args__") or plain(name) in words.FRAMES:
-                raise refused(f"a class with {name!r}", "write a class statement")
 
     def _class_of(self, value: Any) -> Any:
         return self.type_of(value)
@@ -252,7 +240,7 @@ OpenNamespace.__name__ = OpenNamespace.__qualname__ = "SimpleNamespace"
 
 
 def _vetted(value: Any, name: str) -> Any:
-    if isinstance(value, HIDDEN):
+    if type(value) not in PLAIN and isinstance(value, HIDDEN):
         raise refused(f"the attribute {name}")
     return value
 

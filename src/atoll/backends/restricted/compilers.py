@@ -34,10 +34,9 @@ def checked(code: str, name: str) -> CodeType:
     tree = _parse(code, name)
     _require(code, "restricted")
     try:
-        with _deep():
-            tree = rewrite(tree)
-            _keep_last(tree)
-            return compile(ast.fix_missing_locations(tree), name, "exec", dont_inherit=True)
+        with _deep():  # and no longer: C code takes a stack of its own to compile
+            tree = ast.fix_missing_locations(rewrite(_keep_last(tree)))
+        return compile(tree, name, "exec", dont_inherit=True)
     except RecursionError:
         raise GuardError("the code is nested too deeply to be checked: split it") from None
 
@@ -47,10 +46,10 @@ def by_policy(code: str, name: str) -> CodeType:
     library: Any = policy.load()
     tree = _parse(code, name)
     _require(code, "restrictedpython")
-    _keep_last(tree)
-    with warnings.catch_warnings(), _deep():
+    tree = ast.fix_missing_locations(_keep_last(tree))
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result: Any = library.compile_restricted_exec(ast.fix_missing_locations(tree), name)
+        result: Any = library.compile_restricted_exec(tree, name)
     if result.errors:
         raise GuardError("; ".join(result.errors))
     made: CodeType = result.code
@@ -67,10 +66,11 @@ def _require(code: str, guard: str) -> None:
         raise GuardError(describe(found).partition(": ")[2])
 
 
-def _keep_last(tree: ast.Module) -> None:
+def _keep_last(tree: ast.Module) -> ast.Module:
     if tree.body and isinstance(last := tree.body[-1], ast.Expr):
         target = ast.Name(LAST, ast.Store())
         tree.body[-1] = ast.copy_location(ast.Assign([target], last.value), last)
+    return tree
 
 
 @contextlib.contextmanager

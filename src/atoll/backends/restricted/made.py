@@ -15,6 +15,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.restricted.access import GUEST, OpenNamespace, is_guest_class
+from atoll.backends.restricted.classes import check_names
 from atoll.backends.restricted.refusal import refused
 from atoll.backends.restricted.streams import GuestStream
 from atoll.guard import words
@@ -104,7 +105,7 @@ class _Makers:
     ) -> Any:
         """dataclasses.make_dataclass."""
         space = dict(namespace or {})
-        self._access.check_names(space)
+        check_names(space)
         rows = [(row, Any) if isinstance(row, str) else tuple(row) for row in fields]
         space["__annotations__"] = {str(row[0]): row[1] for row in rows}
         space |= {str(row[0]): row[2] for row in rows if len(row) > 2}

@@ -44,7 +44,6 @@ def build(
         "__import__": import_for_c,
         rewrite.GET: access.get,
         rewrite.TARGET: access.target,
-        rewrite.HOOK: access.hook,
         rewrite.LOAD: library.load,
         rewrite.TAKE: library.take,
     }

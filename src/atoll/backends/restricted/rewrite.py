@@ -16,8 +16,7 @@ from typing import TypeVar, cast
 from atoll.guard import words
 from atoll.guard.visitor import is_dunder, plain
 
-GET, TARGET, LOAD, TAKE, HOOK = ".get", ".target", ".load", ".take", ".hook"
-HOOKED = frozenset({"__getattr__"})
+GET, TARGET, LOAD, TAKE = ".get", ".target", ".load", ".take"
 Node = TypeVar("Node", bound=ast.AST)
 
 
@@ -45,12 +44,6 @@ class _Rewriter(ast.NodeTransformer):
             return node
         if name.startswith("_") or name in words.AMBIGUOUS:
             return _call(node, GET, node.value, ast.Constant(name))
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        self.generic_visit(node)
-        if plain(node.name) in HOOKED:
-            node.decorator_list.append(_at(node, ast.Name(HOOK, ast.Load())))
         return node
 
     def visit_Import(self, node: ast.Import) -> list[ast.stmt]:

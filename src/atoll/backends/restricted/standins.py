@@ -14,6 +14,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.restricted.access import GUEST
+from atoll.backends.restricted.classes import ClassMaker, check_names
 from atoll.backends.restricted.refusal import refused
 from atoll.guard import words
 
@@ -124,19 +125,18 @@ class StandIns:
             return self.type_of(args[0])
         name, bases, namespace = args
         space = dict(namespace)
-        self._access.check_names(space)
+        check_names(space)
         _check_bases(bases)
         return real(asked)(name, tuple(bases), {**space, "__module__": GUEST}, **kwargs)
 
     def build(self, body: Callable[..., Any], name: str, *bases: Any, **keywords: Any) -> Any:
         """A class statement."""
-        if "metaclass" in keywords:
-            wanted = keywords["metaclass"]
-            if type(wanted) is not Metaclass:
-                raise refused("a metaclass of your own", _NO_METACLASS)
-            keywords["metaclass"] = real(wanted)
+        wanted = keywords.pop("metaclass", None)
+        if wanted is not None and type(wanted) is not Metaclass:
+            raise refused("a metaclass of your own", _NO_METACLASS)
         _check_bases(bases)
-        return builtins.__build_class__(body, name, *bases, **keywords)
+        maker = ClassMaker(None if wanted is None else real(wanted))
+        return builtins.__build_class__(body, name, *bases, metaclass=maker, **keywords)
 
 
 def real(made: StandIn) -> Any:
