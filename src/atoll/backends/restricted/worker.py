@@ -57,6 +57,8 @@ def main(settings: str) -> NoReturn:
 class RestrictedServer(Server):
     """A guest without files, states and processes."""
 
+    own_files = False
+
     def __init__(
         self, channel: Channel, gate: InterruptGate, auditor: Auditor, facts: dict[str, Any]
     ) -> None:
