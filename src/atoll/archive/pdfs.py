@@ -13,6 +13,11 @@ class PdfReader(Reader):
 
     member_kind = "page"
 
+    @classmethod
+    def load(cls) -> None:
+        """Import pypdfium2, which loads PDFium."""
+        _library()
+
     def fill(self) -> None:
         """`page 1` and so on."""
         pdfium = _library()
