@@ -43,7 +43,10 @@ def serve(handlers: dict[str, Handler], load: Callable[..., None]) -> None:
 
 def _prepare(load: Callable[..., None], facts: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     load(**facts)
-    return {"confined": _raise_walls()}, b""
+    confined = _raise_walls()
+    if not confined:  # by this no thread can be started either, which ppmd does
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    return {"confined": confined}, b""
 
 
 def _raise_walls() -> bool:
@@ -84,12 +87,11 @@ def _receive(requests: IO[bytes]) -> dict[str, Any] | None:
 
 
 def _limit(memory: int) -> None:
-    """No more memory than this, no file made longer, no dump, no process beside it."""
+    """No more memory than this, no file made longer, no dump."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # py7zr asks for this one
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
 

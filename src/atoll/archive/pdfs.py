@@ -9,7 +9,7 @@ from atoll.errors import ArchiveError
 
 
 class PdfReader(Reader):
-    """SECURITY: a C++ library on a hostile file; the process that it may take down is ours."""
+    """SECURITY: a C++ library on a hostile file; the process that it may take over has walls."""
 
     member_kind = "page"
 

@@ -1,7 +1,8 @@
 """Walls around a process that only computes: it keeps its memory and its descriptors, no more.
 
-SECURITY: no call that takes a path, makes a socket, a process or a thread, or names another
-process. Hostile bytes that take such a process over can change its answer, and nothing else.
+SECURITY: no call that takes a path, makes a socket or a process, or names another process; a thread
+that it starts is behind the same walls. Hostile bytes that take such a process over can change its
+answer, and nothing else.
 """
 
 from __future__ import annotations
@@ -18,25 +19,28 @@ from atoll.jail.bpf import (
     RETURN,
     argument,
     assemble,
+    need_bits,
     numbers,
     only_values,
     refuse,
     refuse_bits,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from atoll.jail.bpf import Instruction
 
 CALLS = (
-    "read", "readv", "pread64", "write", "writev", "close", "poll", "ppoll",
+    "read", "pread64", "write", "writev", "close", "poll", "ppoll",
     "brk", "mmap", "mprotect", "mremap", "munmap", "madvise",
-    "futex", "sched_yield", "sched_getaffinity", "restart_syscall",
+    "clone", "set_robust_list", "rseq", "futex", "sched_yield", "sched_getaffinity",
+    "restart_syscall",
     "rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "kill", "tgkill",
     "clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time",
     "getpid", "gettid", "getcwd", "getrandom", "getrusage", "prlimit64", "exit", "exit_group",
 )  # fmt: skip
-"""Not even lseek, ftruncate and fcntl: a descriptor may be shared with the host."""
+"""Not even lseek, ftruncate and fcntl: a file's descriptor is shared with the host, and its place."""
 _EXECUTABLE, _SHARED = 0x4, 0x1
+_CLONE_THREAD, _CLONE3 = 0x00010000, 435
 
 
 def seclude() -> bool:
@@ -56,9 +60,12 @@ def seclude() -> bool:
 
 
 def program() -> bytes:
-    """The filter: no new code, no memory that others share, no signal but to itself."""
+    """The filter: no new code, no memory that others share, no process, no signal but to itself."""
     own = only_values(0, (os.getpid(),), errno.EPERM)
     rules = {
+        "clone": need_bits(0, _CLONE_THREAD, errno.EPERM),
+        "clone3": [(RETURN, 0, 0, refuse(errno.ENOSYS))],  # no filter sees its flags: clone instead
+        "read": only_values(0, (0,), errno.EPERM),  # of a file it would move the host's place too
         "kill": own,
         "tgkill": own,
         "prlimit64": only_values(0, (0, os.getpid()), errno.EPERM),
@@ -66,7 +73,7 @@ def program() -> bytes:
         "mprotect": refuse_bits(2, _EXECUTABLE, errno.EPERM),
     }
     known = numbers()
-    allowed = {name: known[name] for name in CALLS if name in known}
+    allowed = {"clone3": _CLONE3} | {name: known[name] for name in CALLS if name in known}
     # a module that is looked for behind the walls is then missing, which Python knows to take
     return assemble(allowed, rules, otherwise=errno.EPERM)
 
