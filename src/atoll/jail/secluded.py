@@ -38,7 +38,7 @@ CALLS = (
     "clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time",
     "getpid", "gettid", "getcwd", "getrandom", "getrusage", "prlimit64", "exit", "exit_group",
 )  # fmt: skip
-"""Not even lseek, ftruncate and fcntl: a file's descriptor is shared with the host, and its place."""
+"""Not even lseek, ftruncate and fcntl: a file's place and length are the host's too."""
 _EXECUTABLE, _SHARED = 0x4, 0x1
 _CLONE_THREAD, _CLONE3 = 0x00010000, 435
 
