@@ -108,7 +108,8 @@ def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _sub(expression: re.Pattern[str], mark: Callable[[re.Match[str]], str], text: str) -> str:
     """As `expression.sub`, which would let no other thread run until a long text is done."""
-    parts, at = [], 0
+    parts: list[str] = []
+    at = 0
     while (found := _next(expression, text, at)) is not None:
         parts += text[at : found.start()], mark(found)
         at = found.end()
