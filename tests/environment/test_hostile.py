@@ -278,3 +278,47 @@ def test_thousands_of_answers_take_one_thread_of_the_hosts(env):
     )
     assert most[0] == 1
     assert env.final.evidence[0].found
+
+
+def test_a_batch_of_large_answers_is_refused_before_the_host_holds_them_all():
+    made = []
+    with atoll.create_sandbox(
+        backend="native", tools={"many": lambda: made.append(1) or "x" * 1_000_000}
+    ) as box:
+        box.execute("import builtins\nraw = llm_query.__self__._batch")
+        error = box.execute("raw('many', [{'args': []}] * 2000)").error
+    assert "ask for fewer at once" in error
+    assert len(made) < 200
+
+
+@pytest.mark.parametrize("ending", ["SystemExit(3)", "KeyboardInterrupt()", "GeneratorExit()"])
+def test_a_tool_that_would_end_the_host_is_an_error_in_the_guest(ending):
+    def leave():
+        raise eval(ending)
+
+    with atoll.create_sandbox(backend="native", tools={"leave": leave}) as box:
+        assert ending.partition("(")[0] in box.execute("leave()", timeout_ms=20_000).error
+        assert box.execute("1 + 1").value == 2
+
+
+def test_answers_that_nobody_reads_are_not_all_made():
+    made = []
+    code = """
+import os
+line = lambda n: ('{"jsonrpc":"2.0","id":"g%d","method":"host.call","params":{"name":"many","args":[]}}\\n' % n).encode()
+channel = llm_query.__self__._channel
+fd = [v for v in vars(channel).values() if isinstance(v, int) and not isinstance(v, bool) and v > 2]
+data = b''.join(line(n) for n in range(900))
+for one in fd:
+    try:
+        os.write(one, data)
+    except OSError:
+        pass
+import time
+time.sleep(1)
+"""
+    with atoll.create_sandbox(
+        backend="native", tools={"many": lambda: made.append(1) or "x" * 1_000_000}
+    ) as box:
+        box.execute(code, timeout_ms=5_000)
+    assert 0 < len(made) <= 200

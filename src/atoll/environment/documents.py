@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Key = tuple[int, int, int, int]
 
 ROOT = "/documents"
-LARGEST = 1 << 30
+LARGEST = 1 << 28
 KEPT, MOST_KEPT = 8, 1 << 30
 """Texts that stay open, and their bytes together; the last one does whatever its size."""
 
