@@ -20,7 +20,7 @@ from atoll.backends import registry
 from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.wasm import build
 
-PARTS = {"native": 12, "daemon": 12, "wasm": 2, "pyodide": 2}
+PARTS = {"native": 12, "daemon": 12, "wasm": 2, "pyodide": 2, "restricted": 3}
 """A process each: few where a start is dear and attacks are few."""
 HARNESS = corpus.HERE / "harness.py"
 BACKENDS = [name for name in registry.names() if name in corpus.LAYERS]
