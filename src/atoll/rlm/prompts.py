@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 SYSTEM = """\
 You answer a question about a text that is too long to be shown to you. It is in the variable \
 `context` of a Python session. You look into it by writing code; the session keeps its variables.
@@ -55,20 +60,15 @@ question from what you have seen, as plain text, without any code."""
 SUBMIT = "Give the answer by SUBMIT({fields}), all fields at once, instead of FINAL."
 
 
-def first_message(question: str, described: str, submit: str | None) -> str:
+def first_message(question: str, described: str, fields: Mapping[str, type] | None) -> str:
     """The question, beside what is known of the context: of the same size however long that is."""
     parts = [f"Question: {question}", "", described]
-    if submit is not None:
-        parts += ["", submit]
+    if fields is not None:
+        wanted = ", ".join(f"{name}: {kind.__name__}" for name, kind in fields.items())
+        parts += ["", SUBMIT.format(fields=wanted)]
     return "\n".join(parts)
 
 
 def direct_message(question: str, text: str) -> str:
     """The question with a text that is short enough to be shown."""
     return f"Text:\n<<<\n{text}\n>>>\n\nQuestion: {question}"
-
-
-def observed(observation: str, turn: int, most: int, *, repeated: bool) -> str:
-    """What a cell gave, as the next message."""
-    note = f"\n{REPEATED}" if repeated else ""
-    return f"{observation}{note}\n(turn {turn} of at most {most})"

@@ -1,0 +1,159 @@
+"""The loop of one run: the model writes cells, is told what they gave, until it answers.
+
+    question + description ──▶ model ──▶ cells ──▶ environment ──▶ observation ──▶ model ...
+                                              └─ llm_query, rlm_query ──▶ subcalls
+A limit that is reached ends it with an answer all the same, which says that it was forced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.rlm import prompts
+from atoll.rlm.budget import BudgetError
+from atoll.rlm.history import History
+from atoll.rlm.models.types import Message
+from atoll.rlm.parse import parse
+from atoll.rlm.trajectory.events import CodeRan
+
+if TYPE_CHECKING:
+    from atoll.environment.core import REPLEnvironment
+    from atoll.environment.types import Turn
+    from atoll.explore.evidence import Evidence
+    from atoll.explore.ledger import Coverage
+    from atoll.rlm.asking import Asker
+    from atoll.rlm.parse import Reply
+    from atoll.rlm.run import Settings
+
+LAST_TOKENS = 1_024
+"""Of the answer that is asked for when a limit is reached."""
+MOST_IDLE = 3
+"""Replies without any code after which a model is taken at its word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a loop came to its answer."""
+
+    how: str
+    text: str
+    value: Any = None
+    evidence: tuple[Evidence, ...] = ()
+    coverage: Coverage | None = None
+    forced: bool = False
+    turns: int = 0
+
+
+class Loop:
+    """One conversation with one model over one context."""
+
+    def __init__(self, settings: Settings, asker: Asker, env: REPLEnvironment) -> None:
+        self._settings, self._asker, self._env = settings, asker, env
+        self._turns, self._idle = 0, 0
+        self._seen: set[str] = set()
+
+    async def run(self, question: str, first: str) -> Ending:
+        """Work on a question until there is an answer, or a limit; `first` tells what there is."""
+        message = prompts.first_message(question, first, self._env.submit_fields)
+        history = History(prompts.SYSTEM, message, self._settings.history_tokens)
+        try:
+            return await self._converse(history)
+        except BudgetError as exc:
+            return await self._forced(history, str(exc))
+
+    async def _converse(self, history: History) -> Ending:
+        most = self._asker.account.budget.iterations
+        while self._turns < most:
+            self._turns += 1
+            text = await self._ask(history)
+            reply = parse(text)
+            observations = [await self._cell(code) for code in reply.cells]
+            await self._take_prose(reply)
+            if ending := self._ending(text, reply):
+                return ending
+            said = "\n".join(observations) or prompts.NO_CODE
+            history.add(text, f"{said}\n(turn {self._turns} of at most {most})")
+        return await self._forced(history, f"{most} turns were made")
+
+    async def _ask(self, history: History) -> str:
+        asker = self._asker
+        call = asker.writer.new_call()
+        completion = await asker.ask(
+            self._settings.model, history.messages, call, self._settings.max_tokens
+        )
+        return completion.text
+
+    async def _cell(self, code: str) -> str:
+        """Run a cell, unless an earlier one of the same reply has given the answer."""
+        if self._env.final is not None:
+            return ""
+        repeated = code.strip() in self._seen
+        self._seen.add(code.strip())
+        left = self._asker.account.left("seconds")
+        timeout = None if left == float("inf") else max(1.0, left * 1000)
+        turn = await self._env.execute(code, timeout_ms=timeout)
+        self._tell(turn, repeated=repeated)
+        note = f"\n{prompts.REPEATED}" if repeated and turn.final is None else ""
+        return turn.observation + note
+
+    async def _take_prose(self, reply: Reply) -> None:
+        """FINAL(...) and FINAL_VAR(...) outside of code: taken as if they had been in it."""
+        if self._env.final is None and reply.variable is not None:
+            await self._cell(f"FINAL_VAR({reply.variable!r})")
+        elif self._env.final is None and reply.answer is not None:
+            await self._env.take_answer(reply.answer)
+
+    def _ending(self, text: str, reply: Reply) -> Ending | None:
+        if (final := self._env.final) is not None:
+            return Ending(
+                how=final.how,
+                text=final.text,
+                value=final.value,
+                evidence=final.evidence,
+                coverage=final.coverage,
+                turns=self._turns,
+            )
+        self._idle = 0 if reply.cells else self._idle + 1
+        return self._plain(text, forced=False) if self._idle >= MOST_IDLE else None
+
+    async def _forced(self, history: History, why: str) -> Ending:
+        """One last question if it can be paid for; else what the model said last."""
+        messages = (*history.messages, Message("user", prompts.LAST.format(why=why)))
+        try:
+            completion = await self._asker.ask(
+                self._settings.model,
+                messages,
+                self._asker.writer.new_call(),
+                min(LAST_TOKENS, self._settings.max_tokens),
+            )
+        except BudgetError:
+            said = [one.content for one in history.messages if one.role == "assistant"]
+            return self._plain(said[-1] if said else "", forced=True)
+        return self._plain(completion.text, forced=True)
+
+    def _plain(self, text: str, *, forced: bool) -> Ending:
+        return Ending(
+            how="text",
+            text=text,
+            coverage=self._env.coverage,
+            forced=forced,
+            turns=self._turns,
+        )
+
+    def _tell(self, turn: Turn, *, repeated: bool) -> None:
+        result = turn.result
+        self._asker.writer.emit(
+            CodeRan(
+                parent=self._asker.parent,
+                depth=self._asker.depth,
+                turn=turn.number,
+                code=turn.code,
+                observation=turn.observation,
+                outcome=result.kind.value,
+                duration_ms=result.duration_ms,
+                isolation="" if result.isolation is None else result.isolation.name.lower(),
+                spilled=None if turn.spilled is None else str(turn.spilled),
+                repeated=repeated,
+            )
+        )

@@ -1,0 +1,54 @@
+"""What the loops of one run share: models, settings, the account, the trajectory."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.policy import check_positive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.rlm.models.types import Model
+
+DIRECT_TOKENS = 4_000
+CHILD_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How runs are made; the same for every question."""
+
+    model: Model
+    sub_model: Model
+    max_depth: int = 1
+    """Runs within runs: 0 makes every rlm_query an llm_query."""
+    direct_tokens: int = DIRECT_TOKENS
+    """A context of at most so many tokens is shown to the model as it is."""
+    history_tokens: int = 24_000
+    """Of the conversation: beyond that, what old cells printed is cut."""
+    max_tokens: int = 4_096
+    """Of one reply."""
+    concurrency: int = 32
+    """Sub-calls at one time, over all depths."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Options of REPLEnvironment: backend, policy, documents, web ..."""
+
+    def __post_init__(self) -> None:
+        for name in ("direct_tokens", "history_tokens", "max_tokens", "concurrency"):
+            check_positive(name, getattr(self, name))
+
+
+class Lanes:
+    """How many sub-calls may be under way: waiting ones hold nothing."""
+
+    def __init__(self, most: int) -> None:
+        self._free = asyncio.Semaphore(most)
+
+    async def __aenter__(self) -> None:
+        await self._free.acquire()
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self._free.release()
