@@ -5,22 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from atoll import __version__
-from atoll.environment.core import REPLEnvironment
-from atoll.environment.setting import context_for, index_of
-from atoll.errors import AtollError
-from atoll.rlm import prompts
 from atoll.rlm.asking import Asker, told
-from atoll.rlm.budget import Account, Budget, BudgetError
-from atoll.rlm.describe import describe, facts
-from atoll.rlm.loop import Ending, Loop
+from atoll.rlm.budget import Account, Budget
 from atoll.rlm.models.resolve import resolve
-from atoll.rlm.models.types import Message
-from atoll.rlm.plan import plan
-from atoll.rlm.run import Lanes, Settings
-from atoll.rlm.subcalls import Subcalls
+from atoll.rlm.run import Run
+from atoll.rlm.settings import Settings
 from atoll.rlm.trajectory import events
 from atoll.rlm.trajectory.writer import TrajectoryWriter
 from atoll.rlm.types import Answer
@@ -30,6 +21,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from atoll.rlm.models.types import Model
+    from atoll.rlm.loop import Ending
 
 
 class RLM:
@@ -59,3 +51,76 @@ class RLM:
         )
         self._budget, self._path = budget or Budget(), trajectory
         self._on_event = on_event
+
+    async def completion(self, question: str, context: Any = None) -> Answer:
+        """The answer to a question over a text, a path, data, or a Context."""
+        with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
+            account = Account(self._budget, on_warning=_warner(writer))
+            asker = Asker(account=account, writer=writer)
+            run = Run(self._settings, self._budget)
+            outcome, error = "failed", None
+            try:
+                ending = await run.root(question, context, asker)
+                outcome = "forced" if ending.forced else "answered"
+                return _answer(ending, asker, writer, self._path)
+            except asyncio.CancelledError:
+                outcome = "cancelled"
+                raise
+            except Exception as exc:
+                error = f"{type(exc).__name__}: {exc}"
+                raise
+            finally:
+                _tell_end(writer, asker, outcome, error)
+
+    async def close(self) -> None:
+        """Let go of the models' connections."""
+        await self._settings.model.close()
+        if self._settings.sub_model is not self._settings.model:
+            await self._settings.sub_model.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+
+def _warner(writer: TrajectoryWriter) -> Callable[[str, float, float], None]:
+    def warn(what: str, used: float, limit: float) -> None:
+        writer.emit(events.BudgetWarned(what=what, used=used, limit=limit, share=used / limit))
+
+    return warn
+
+
+def _answer(
+    ending: Ending, asker: Asker, writer: TrajectoryWriter, path: PathLike[str] | str | None
+) -> Answer:
+    return Answer(
+        text=ending.text,
+        value=ending.value,
+        evidence=ending.evidence,
+        coverage=ending.coverage,
+        way=ending.way,
+        why=ending.why,
+        forced=ending.forced,
+        turns=ending.turns,
+        cost=asker.totals.usd,
+        usage=asker.totals.usage,
+        calls=asker.totals.calls,
+        seconds=asker.account.seconds,
+        trajectory=writer.events,
+        trajectory_path=None if path is None else Path(path),
+    )
+
+
+def _tell_end(writer: TrajectoryWriter, asker: Asker, outcome: str, error: str | None) -> None:
+    writer.emit(
+        events.RunEnded(
+            outcome=outcome,
+            usd=asker.totals.usd,
+            usage=told(asker.totals.usage),
+            calls=asker.totals.calls,
+            seconds=asker.account.seconds,
+            error=error,
+        )
+    )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from atoll.explore.ledger import Coverage
     from atoll.rlm.asking import Asker
     from atoll.rlm.parse import Reply
-    from atoll.rlm.run import Settings
+    from atoll.rlm.settings import Settings
 
 LAST_TOKENS = 1_024
 """Of the answer that is asked for when a limit is reached."""
@@ -43,6 +43,8 @@ class Ending:
     coverage: Coverage | None = None
     forced: bool = False
     turns: int = 0
+    way: str = "loop"
+    why: str = ""
 
 
 class Loop:

@@ -1,54 +1,117 @@
-"""What the loops of one run share: models, settings, the account, the trajectory."""
+"""One run: plans how a question is worked on, and works on it; a child of it is one too."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from atoll.policy import check_positive
+import atoll
+from atoll.environment.core import REPLEnvironment
+from atoll.environment.setting import context_of, index_of
+from atoll.rlm import prompts
+from atoll.rlm.describe import describe, facts
+from atoll.rlm.loop import Ending, Loop
+from atoll.rlm.models.types import Message
+from atoll.rlm.plan import plan
+from atoll.rlm.subcalls import Lanes, Subcalls
+from atoll.rlm.trajectory import events
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from atoll.rlm.models.types import Model
-
-DIRECT_TOKENS = 4_000
-CHILD_SHARE = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How runs are made; the same for every question."""
-
-    model: Model
-    sub_model: Model
-    max_depth: int = 1
-    """Runs within runs: 0 makes every rlm_query an llm_query."""
-    direct_tokens: int = DIRECT_TOKENS
-    """A context of at most so many tokens is shown to the model as it is."""
-    history_tokens: int = 24_000
-    """Of the conversation: beyond that, what old cells printed is cut."""
-    max_tokens: int = 4_096
-    """Of one reply."""
-    concurrency: int = 32
-    """Sub-calls at one time, over all depths."""
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    """Options of REPLEnvironment: backend, policy, documents, web ..."""
-
-    def __post_init__(self) -> None:
-        for name in ("direct_tokens", "history_tokens", "max_tokens", "concurrency"):
-            check_positive(name, getattr(self, name))
+    from atoll.context import Context
+    from atoll.rlm.asking import Asker
+    from atoll.rlm.budget import Budget
+    from atoll.rlm.plan import Plan
+    from atoll.rlm.settings import Settings
 
 
-class Lanes:
-    """How many sub-calls may be under way: waiting ones hold nothing."""
+class Run:
+    """A question and all that is asked beneath it."""
 
-    def __init__(self, most: int) -> None:
-        self._free = asyncio.Semaphore(most)
+    def __init__(self, settings: Settings, budget: Budget) -> None:
+        self._settings, self._budget = settings, budget
+        self._lanes = Lanes(settings.concurrency)
 
-    async def __aenter__(self) -> None:
-        await self._free.acquire()
+    async def root(self, question: str, context: Any, asker: Asker) -> Ending:
+        """Begin: what is given is told to the trajectory first."""
+        given = await asyncio.to_thread(context_of, context)
+        index = await asyncio.to_thread(index_of, given)
+        asker.writer.emit(
+            events.RunStarted(
+                question=question,
+                model=self._settings.model.name,
+                sub_model=self._settings.sub_model.name,
+                context=facts(index, _kind(given)),
+                budget=self._budget.to_dict(),
+                atoll_version=atoll.__version__,
+            )
+        )
+        return await self._work(question, given, asker, dict(self._settings.environment))
 
-    async def __aexit__(self, *_exc: object) -> None:
-        self._free.release()
+    async def _child(self, task: str, context: Any, asker: Asker) -> str:
+        """A run within the run: the same sandboxes, but the documents stay the root's."""
+        options = {**self._settings.environment, "documents": None, "submit_fields": None}
+        given = await asyncio.to_thread(context_of, context)
+        return (await self._work(task, given, asker, options)).text
+
+    async def _work(
+        self, question: str, context: Context | None, asker: Asker, options: dict[str, Any]
+    ) -> Ending:
+        index = await asyncio.to_thread(index_of, context)
+        chosen = plan(index, options.get("documents") is not None, self._settings.direct_tokens)
+        place = {"parent": asker.parent, "depth": asker.depth}
+        asker.writer.emit(events.Planned(way=chosen.way, why=chosen.why, **place))
+        if chosen.way == "direct":
+            text = "" if index is None else index.text(0, index.length)
+            ending = await self._direct(question, text, asker)
+        else:
+            ending = await self._explore(question, context, asker, options)
+        ending = dataclasses.replace(ending, way=chosen.way, why=chosen.why)
+        asker.writer.emit(_final(ending, place))
+        return ending
+
+    async def _direct(self, question: str, text: str, asker: Asker) -> Ending:
+        """One question, with the whole text in it."""
+        asked = prompts.direct_message(question, text) if text else question
+        messages = [Message("system", prompts.DIRECT), Message("user", asked)]
+        model = self._settings.model if asker.depth == 0 else self._settings.sub_model
+        call, most = asker.writer.new_call(), self._settings.max_tokens
+        completion = await asker.ask(model, messages, call, most)
+        return Ending(how="text", text=completion.text, turns=1)
+
+    async def _explore(
+        self, question: str, context: Context | None, asker: Asker, options: dict[str, Any]
+    ) -> Ending:
+        """The loop, with a sandbox beside it."""
+        subcalls = Subcalls(self._settings, asker, self._lanes, context, self._child)
+        environment = REPLEnvironment(
+            context=context,
+            on_llm_query=subcalls.llm_query,
+            on_rlm_query=subcalls.rlm_query,
+            max_concurrency=self._settings.concurrency,
+            **options,
+        )
+        try:
+            async with environment as env:
+                has_documents = options.get("documents") is not None
+                first = describe(env.index, _kind(context), has_documents)
+                return await Loop(self._settings, asker, env).run(question, first)
+        finally:
+            await subcalls.close()
+
+
+def _kind(context: Context | None) -> str:
+    if context is None:
+        return "none"
+    return "data, shown as JSON," if context.describe()["json"] else "a text"
+
+
+def _final(ending: Ending, place: dict[str, Any]) -> events.FinalGiven:
+    return events.FinalGiven(
+        how=ending.how,
+        text=ending.text,
+        evidence=tuple(dataclasses.asdict(one) for one in ending.evidence),
+        coverage={} if ending.coverage is None else ending.coverage.to_dict(),
+        forced=ending.forced,
+        **place,
+    )

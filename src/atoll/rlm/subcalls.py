@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from atoll.rlm.budget import Account
-    from atoll.rlm.run import Lanes, Settings
+    from atoll.rlm.settings import Settings
 
     Child = Callable[[str, Any, Asker], Awaitable[str]]
 
@@ -24,6 +24,19 @@ CHILD_SHARE = 0.5
 LEAST_SECONDS = 1.0
 SHOWN = 20_000
 """Characters of a context that an rlm_query shows when it became an llm_query."""
+
+
+class Lanes:
+    """How many sub-calls of a run may be under way, over all its depths."""
+
+    def __init__(self, most: int) -> None:
+        self._free = asyncio.Semaphore(most)
+
+    async def __aenter__(self) -> None:
+        await self._free.acquire()
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self._free.release()
 
 
 class Subcalls:

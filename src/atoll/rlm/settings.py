@@ -1,0 +1,39 @@
+"""How runs are made: the same for every question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.policy import check_positive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.rlm.models.types import Model
+
+DIRECT_TOKENS = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How runs are made; the same for every question."""
+
+    model: Model
+    sub_model: Model
+    max_depth: int = 1
+    """Runs within runs: 0 makes every rlm_query an llm_query."""
+    direct_tokens: int = DIRECT_TOKENS
+    """A context of at most so many tokens is shown to the model as it is."""
+    history_tokens: int = 24_000
+    """Of the conversation: beyond that, what old cells printed is cut."""
+    max_tokens: int = 4_096
+    """Of one reply."""
+    concurrency: int = 32
+    """Sub-calls at one time, over all depths."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Options of REPLEnvironment: backend, policy, documents, web ..."""
+
+    def __post_init__(self) -> None:
+        for name in ("direct_tokens", "history_tokens", "max_tokens", "concurrency"):
+            check_positive(name, getattr(self, name))
