@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FILES_OF_ROWS = (
     "start", "execute", "bridge", "context", "memory", "fresh", "clones", "states", "peers",
-    "wasm", "pyodide", "files", "needle",
+    "wasm", "pyodide", "files", "explore", "needle", "retrieval", "tokens",
 )  # fmt: skip
 
 

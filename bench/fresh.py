@@ -29,7 +29,7 @@ print(frame.groupby("kind").value.agg(["mean", "sum"]))
 """
 PASS = "python -c pass"
 EIGHTH, TWO_HUNDREDTH = Goal(ratio=1 / 8), Goal(ratio=1 / 200)
-REQUESTS, QUICK_REQUESTS = 96, 16
+REQUESTS, QUICK_REQUESTS = 96, 4
 FLOORS = {("bare", 4): Goal(floor=250), ("full", 4): Goal(floor=100)}
 """At four at a time, which keeps a few cores busy: one waits, and sixteen only wait longer."""
 
@@ -78,7 +78,7 @@ def _rate_arms(tier: str, workers: int, scale: Scale) -> Iterator[Arms]:
     """All of it counts, the end of each sandbox too."""
     pool = warm.shared()
     config = pool.config(tier)
-    count = QUICK_REQUESTS if scale.quick else REQUESTS
+    count = max(workers, QUICK_REQUESTS) if scale.quick else REQUESTS
     yield Arms(
         ours=lambda: pool.run(_rate(pool, config, workers, count)),
         theirs=lambda: _rate_of_python(workers, count),

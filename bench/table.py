@@ -51,6 +51,8 @@ def quantity(value: float, unit: str) -> str:
     """A number of seconds or bytes, with a unit that suits it; any other as it is."""
     if unit == "bytes":
         return f"{value / 1e6:,.1f} MB"
+    if unit == "share":
+        return f"{value:.3f}"
     if unit != "s":
         return f"{value:,.0f} {unit}"
     for size, name in ((1.0, "s"), (1e-3, "ms")):

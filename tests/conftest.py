@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sharing import DEAR, TIMEOUT_MS, shared_boxes
 
 import atoll
 from atoll.backends import registry
@@ -26,6 +27,8 @@ from atoll.daemon.paths import Place
 from atoll.jail.client import warden
 
 Open = Callable[..., atoll.SyncSandbox]
+PATIENCE_SECONDS = 30
+"""What the end of a process may take on a machine full of tests."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,9 +48,10 @@ def key_of_the_tests() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_spare_is_left() -> Iterator[None]:
-    """The Deno that waits ends before the test process does."""
+def no_deno_is_left() -> Iterator[None]:
+    """The one that tests share and the one that waits end before the test process does."""
     yield
+    shared_boxes.close()
     spare.close()
 
 
@@ -86,22 +90,26 @@ def no_foreign_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_is_left(own_daemon: OwnDaemon) -> Iterator[None]:
     """After every test, no jail of ours is left: whoever opens a sandbox destroys it."""
     before, in_use = _jails(own_daemon), _in_use(own_daemon)
+    denos = _denos_in_use()
     yield
-    end = time.monotonic() + 5
-    while (left := _but_spares(_jails(own_daemon) - before)) and time.monotonic() < end:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while (left := _jails(own_daemon) - before) and time.monotonic() < end:
         time.sleep(0.02)
     assert not left, f"jails left behind: {left}"
+    while (now := _denos_in_use()) > denos and time.monotonic() < end:
+        time.sleep(0.02)
+    assert now <= denos, f"{now - denos} processes of Deno left behind"
     while (now := _in_use(own_daemon)) > in_use and time.monotonic() < end:
         time.sleep(0.05)
     assert now <= in_use, f"{now - in_use} guests of the daemon's pool left behind"
 
 
 def _jails(daemon: OwnDaemon) -> set[str]:
-    """The children of our warden, and of the daemon's, but for nurseries."""
+    """The children of our warden, and of the daemon's, but for nurseries and Deno's."""
     found = _children(warden.pid) | {
         jail for one in _children(daemon.pid) for jail in _children(one)
     }
-    return found - _nurseries(found)
+    return found - _nurseries(found) - _denos(found)
 
 
 def _in_use(daemon: OwnDaemon) -> int:
@@ -118,12 +126,14 @@ def _in_use(daemon: OwnDaemon) -> int:
     return shells - sum(tier["parked"] for tier in facts["pool"].values()) if facts else 0
 
 
-def _but_spares(pids: set[str]) -> set[str]:
-    """Without the Deno that waits for the next sandbox, if one does."""
-    denos = [
-        pid for pid in pids if any(_runs(one, b"driver.mjs") for one in {pid, *_children(pid)})
-    ]
-    return pids - set(denos[: spare.count])
+def _denos_in_use() -> int:
+    """Without the one that waits for the next sandbox, and those that tests share."""
+    found = len(_denos(_children(warden.pid)))
+    return max(0, found - spare.count - len(shared_boxes))  # one may be on its way up
+
+
+def _denos(pids: set[str]) -> set[str]:
+    return {pid for pid in pids if any(_runs(one, b"driver.mjs") for one in {pid, *_children(pid)})}
 
 
 def _nurseries(pids: set[str]) -> set[str]:
@@ -170,7 +180,7 @@ def open_box(ring: str) -> Iterator[Open]:
     opened: list[atoll.SyncSandbox] = []
 
     def open_one(**options: Any) -> atoll.SyncSandbox:
-        options.setdefault("timeout_ms", 20_000)
+        options.setdefault("timeout_ms", TIMEOUT_MS)
         if ring == "wasm":  # here time is limited; what fuel does is shown elsewhere
             policy = options.get("policy", atoll.ExecutionPolicy())
             options["policy"] = dataclasses.replace(policy, fuel_budget=None)
@@ -184,6 +194,10 @@ def open_box(ring: str) -> Iterator[Open]:
 
 
 @pytest.fixture
-def box(open_box: Open) -> atoll.SyncSandbox:
-    """One sandbox of the ring, with defaults."""
-    return open_box()
+def box(ring: str, open_box: Open) -> Iterator[atoll.SyncSandbox]:
+    """One sandbox of the ring, with defaults; where starts are dear, one that tests share."""
+    if ring not in DEAR:
+        yield open_box()
+        return
+    with shared_boxes.lend(ring) as shared:
+        yield shared

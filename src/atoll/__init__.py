@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from atoll.backends.wasm import run_untrusted_python as run_untrusted_python
     from atoll.config import REPLConfig as REPLConfig
     from atoll.context import Context as Context
+    from atoll.environment.blocking import REPLEnvironment as REPLEnvironment
+    from atoll.environment.types import Final as Final
+    from atoll.environment.types import Turn as Turn
+    from atoll.errors import ArchiveError as ArchiveError
+    from atoll.errors import ArchiveLimitError as ArchiveLimitError
     from atoll.errors import AtollError as AtollError
     from atoll.errors import BackendUnavailableError as BackendUnavailableError
     from atoll.errors import BusyError as BusyError
@@ -36,6 +41,10 @@ if TYPE_CHECKING:
     from atoll.errors import UnknownBackendError as UnknownBackendError
     from atoll.errors import UnsupportedError as UnsupportedError
     from atoll.errors import VariableError as VariableError
+    from atoll.errors import WebError as WebError
+    from atoll.errors import WebRefusedError as WebRefusedError
+    from atoll.explore.evidence import Evidence as Evidence
+    from atoll.explore.ledger import Coverage as Coverage
     from atoll.factory import create_sandbox as create_sandbox
     from atoll.files.types import DownloadResult as DownloadResult
     from atoll.files.types import EditResult as EditResult
@@ -69,6 +78,7 @@ if TYPE_CHECKING:
     from atoll.types import Display as Display
     from atoll.types import ExecuteResponse as ExecuteResponse
     from atoll.types import SandboxResult as SandboxResult
+    from atoll.web.policy import WebPolicy as WebPolicy
 
 __version__ = "0.1.0"
 
@@ -79,6 +89,10 @@ _HOMES = {
     "REPLConfig": "config",
     "Context": "context",
     "AtollError": "errors",
+    "ArchiveError": "errors",
+    "ArchiveLimitError": "errors",
+    "WebError": "errors",
+    "WebRefusedError": "errors",
     "BackendUnavailableError": "errors",
     "ConfigError": "errors",
     "IsolationError": "errors",
@@ -93,6 +107,12 @@ _HOMES = {
     "StateError": "errors",
     "UnsupportedError": "errors",
     "VariableError": "errors",
+    "REPLEnvironment": "environment.blocking",
+    "Final": "environment.types",
+    "Turn": "environment.types",
+    "Evidence": "explore.evidence",
+    "Coverage": "explore.ledger",
+    "WebPolicy": "web.policy",
     "DownloadResult": "files.types",
     "EditResult": "files.types",
     "FileData": "files.types",

@@ -87,6 +87,12 @@ class Context:
         return self._value
 
     @property
+    def resident(self) -> memoryview | None:
+        """The bytes of an ASCII text that was kept, where they lie: nothing to map, or to copy."""
+        text = self._value
+        return _utf8_view(text) if self._ascii and isinstance(text, str) and text else None
+
+    @property
     def size(self) -> int:
         """Bytes of the mapping, the terminating NUL included."""
         return (self.length + 1) * self.width

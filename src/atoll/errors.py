@@ -4,8 +4,14 @@ AtollError
 ├── ConfigError                 a bad argument (also a ValueError)
 │   ├── UnknownBackendError     no ring of that name
 │   └── LimitUnsupportedError   a limit that the ring cannot enforce here
+├── ArchiveError                an archive or PDF that cannot be read
+│   └── ArchiveLimitError       it hits one of ArchiveLimits
+├── WebError                    a page that cannot be had
+│   └── WebRefusedError         it must not be: the policy refuses it
 ├── BackendUnavailableError     the ring cannot run here
 │   └── IsolationError          it can, but not as strongly as asked
+├── RetrievalError              an index that cannot be made, written or asked
+│   └── IndexDamagedError       its file is damaged; it is made anew, and few ever see this
 └── SandboxError                a sandbox failed as such
     ├── SandboxStartError       it could not be started
     ├── SandboxClosedError      it has been destroyed
@@ -55,6 +61,27 @@ class LimitUnsupportedError(ConfigError):
         super().__init__(f"backend {backend!r} cannot enforce {limit} here: {hint}")
 
 
+class ArchiveError(AtollError):
+    """An archive or PDF that cannot be read."""
+
+
+class ArchiveLimitError(ArchiveError):
+    """An archive that hits a limit: its name in ArchiveLimits, what there is, what may be."""
+
+    def __init__(self, limit: str, *, most: float, what: str, value: float | None = None) -> None:
+        self.limit, self.value, self.most, self.what = limit, value, most, what
+        there_is = f"is {value}, more than" if value is not None else "is more than"
+        super().__init__(f"{what} {there_is} {limit}={most}: raise it if the file is trusted")
+
+
+class WebError(AtollError):
+    """A page that cannot be had: the network, the server, or what it sends."""
+
+
+class WebRefusedError(WebError):
+    """A page that must not be had: the policy refuses it."""
+
+
 class BackendUnavailableError(AtollError):
     """A backend that cannot run on this host."""
 
@@ -69,6 +96,14 @@ class ComponentMissingError(AtollError, FileNotFoundError):
 
 class IsolationError(BackendUnavailableError):
     """Isolation that was asked for and is not to be had."""
+
+
+class RetrievalError(AtollError):
+    """An index for code_search and doc_search that cannot be made, written or asked."""
+
+
+class IndexDamagedError(RetrievalError):
+    """An index whose file is damaged, or of another version."""
 
 
 class SandboxError(AtollError):

@@ -163,4 +163,4 @@ def test_many_calls_in_a_row_stay_in_step(open_box):
     assert box.execute(
         "[llm_query(str(n)) for n in range(500)] == [str(n) for n in range(500)]"
     ).value
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60

@@ -36,7 +36,7 @@ def open_env(ring):
 def test_a_model_looks_and_answers_with_evidence(open_env):
     env = open_env()
     assert env.execute("peek(7)").observation == "line 1:"
-    assert env.execute("peek(5, -6)").observation == "well\n"[:5]
+    assert env.execute("peek(4, -5)").observation == "well"
     assert env.execute("(context_len, context_len() == len(context))").result.value == (
         len(LOG),
         True,
@@ -179,6 +179,6 @@ def test_a_hostile_guest_gets_errors_and_the_host_lives(open_env):
         "call_host('__class__')",
         "call_host('take_variable', {})",
     ):
-        assert env.execute(call).result.error_type == "HostCallError", call
+        assert env.execute(call).result.error_type.endswith("HostCallError"), call
     assert env.final is None
     assert env.execute("grep('pump')").result.value[0]["line"] == 1234

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from sharing import DEAR, shared_boxes
 
 TEXT = "# One\nalpha E12\n## Two\nbeta E7\n\n# Three\ngamma\n"
 
 
 @pytest.fixture
-def reader(open_box):
-    return open_box(context=TEXT)
+def reader(ring, open_box):
+    if ring not in DEAR:
+        yield open_box(context=TEXT)
+        return
+    with shared_boxes.lend(ring, TEXT) as shared:
+        yield shared
 
 
 @pytest.mark.spec("R0.10")

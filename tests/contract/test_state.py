@@ -19,11 +19,11 @@ SPIN = "while True: pass"
 
 
 @pytest.fixture
-def again(open_box):
+def again(request, open_box):
     """Runs cells, saves, and opens a new session of what was saved."""
 
     def save_and_open(code, **options):
-        box = open_box(**options)
+        box = open_box(**options) if options else request.getfixturevalue("box")
         result = box.execute(code)
         assert result.success, result
         return open_box(state=box.save(), **options)
@@ -233,7 +233,7 @@ def test_saving_that_hangs_is_stopped_and_the_session_goes_on(open_box):
     started = time.monotonic()
     with pytest.raises(atoll.StateError, match="took longer than 1000 ms"):
         box.save()
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 40
     assert box.execute("kept").value == 1
     box.execute("del s")
     assert open_box(state=box.save()).execute("kept").value == 1

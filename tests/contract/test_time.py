@@ -27,9 +27,9 @@ SIGNALS = pytest.mark.needs(Capability.SUBPROCESS)
 )
 def test_a_timeout_keeps_the_state(box, code):
     box.execute("x = 'kept'")
-    result = box.execute(f"print('partial')\n{code}", timeout_ms=300)
+    result = box.execute(f"print('partial')\n{code}", timeout_ms=500)
     assert (result.kind, result.exit_code, result.success) == ("timeout", 124, False)
-    assert result.error == "TimeoutError: the execution took longer than 300 ms"
+    assert result.error == "TimeoutError: the execution took longer than 500 ms"
     assert result.stdout == "partial\n"
     assert not result.state_lost
     assert box.execute("x").value == "kept"
@@ -58,9 +58,9 @@ def test_a_timeout_keeps_the_state(box, code):
 def test_what_will_not_be_interrupted_is_killed(box, code):
     box.execute("x = 1")
     started = time.monotonic()
-    result = box.execute(f"print('partial', flush=True)\n{code}", timeout_ms=300)
+    result = box.execute(f"print('partial', flush=True)\n{code}", timeout_ms=500)
     assert (result.kind, result.state_lost, result.stdout) == ("timeout", True, "partial\n")
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 40
     assert box.get_variable("x", "gone") == "gone"
     assert box.execute("6 * 7").value == 42
 

@@ -51,7 +51,7 @@ def below(pid):
     return found
 
 
-def wait_until(true, seconds=10):
+def wait_until(true, seconds=30):
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it never came true"
@@ -157,7 +157,7 @@ async def test_a_killed_daemon_leaves_no_jail_and_its_clients_are_told(place, pi
         with pytest.raises(atoll.SandboxLostError) as caught:
             await cell
         assert caught.value.retryable
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
         wait_until(lambda: all(is_gone(one) for one in family))
         with pytest.raises(atoll.SandboxLostError):
             await box.execute("1")

@@ -94,10 +94,10 @@ async def test_what_cannot_be_saved_ends_when_it_was_idle_for_too_long(serve):
 
 
 async def test_use_keeps_a_session(serve):
-    await serve(open_notebook, idle_seconds=0.4)
+    await serve(open_notebook, idle_seconds=1.5)
     box = await opened()
     for _ in range(10):
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.2)
         await box.get_variable("x")
     assert len(Notebook.opened) == 1
     await box.destroy()

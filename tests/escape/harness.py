@@ -47,6 +47,9 @@ DEFAULT_TIMEOUT_S = 20.0
 MAX_TIMEOUT_S = 4.0
 """What an attack that runs into its limit gets: the limit's length changes nothing."""
 
+ENDLESS = frozenset({"nat-bomb-gzip-in-guest", "extra-sig-stop-init-and-cont"})
+"""Attacks that run into their limit though the corpus gives them none."""
+
 MAY_NEED_RESTART = frozenset({"runtime-tamper"})
 """Categories whose attack ruins the guest's own interpreter: initialize() has to repair it."""
 
@@ -98,9 +101,9 @@ class Run:
     @property
     def limit_s(self) -> float:
         """What a cell of this attack, and its state, may take."""
-        if self.attack.timeout_s is None:
+        if self.attack.timeout_s is None and self.attack.id not in ENDLESS:
             return DEFAULT_TIMEOUT_S
-        return min(self.attack.timeout_s, MAX_TIMEOUT_S)
+        return min(self.attack.timeout_s or MAX_TIMEOUT_S, MAX_TIMEOUT_S)
 
     def open(self, **options: Any) -> SyncSandbox:
         """A sandbox that is destroyed with the run."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 PROCESSES_OF_A_GUEST = 2
 """Its own, and pid 1 of its jail."""
-END_SECONDS = 5.0
+END_SECONDS = 30.0
 """A moment; on a machine full of tests it may be as long as this."""
 FREED_SECONDS = 5.0
 SLACK_BYTES = 64 * MIB

@@ -19,25 +19,27 @@ import corpus
 import pytest
 
 from atoll.backends import registry
-from atoll.backends.pyodide import deno, distribution
+from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.wasm import build
 
 USER = 12345
-PARTS = 12
+PARTS = {"native": 12, "daemon": 12, "wasm": 2, "pyodide": 2}
+"""A process each: few where a start is dear and attacks are few."""
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 HARNESS = corpus.HERE / "harness.py"
 PROBE = "import sys; sys.exit(sys.version_info < (3, 11))"
 BACKENDS = [name for name in registry.names() if name in corpus.LAYERS]
 
 
-@pytest.mark.parametrize("part", range(1, PARTS + 1))
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("backend", "part"), [(name, part) for name in BACKENDS for part in range(1, PARTS[name] + 1)]
+)
 def test_attacks_do_not_get_through_as_ordinary_user(backend: str, part: int) -> None:
     if os.geteuid() != 0:
         pytest.skip("these tests run as an ordinary user already")
     arguments = [str(HARNESS), "--backend", backend, "--json", "--corpus", "attacks", "extra"]
     more = {"pyodide": _pyodide, "wasm": _wasm}.get(backend, dict)()
-    done = _as_user(_interpreter(), *arguments, "--part", f"{part}/{PARTS}", **more)
+    done = _as_user(_interpreter(), *arguments, "--part", f"{part}/{PARTS[backend]}", **more)
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
     through = [f"{one['id']}: {one['failures']}" for one in verdicts if one["failures"]]
     assert not through, "\n".join(through)
@@ -82,12 +84,13 @@ def _libraries() -> str:
 
 @functools.cache
 def _pyodide() -> dict[str, str]:
-    """Deno and Pyodide in places that are the user's."""
+    """Deno, Pyodide and its image in places that are the user's."""
     folder = Path(tempfile.mkdtemp(prefix="atoll-pyodide-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     shutil.copy(deno.find().path, folder / "deno")
     cache = folder / "cache" / "pyodide"
     shutil.copytree(distribution.setup().folder, cache / distribution.VERSION)
+    shutil.copy(image.find(distribution.setup(), deno.find()), cache)
     for path in (folder, *folder.rglob("*")):
         os.chown(path, USER, USER)
     return {"PATH": f"{folder}:/usr/bin:/bin", "ATOLL_CACHE": str(folder / "cache")}
@@ -114,6 +117,5 @@ def _wasm() -> dict[str, str]:
 def _expected(backend: str, part: int) -> int:
     """How many entries a part has: none may be lost without a verdict."""
     files = (corpus.ATTACKS, corpus.EXTRA)
-    return len(
-        [one for file in files for one in corpus.for_backend(backend, file)][part - 1 :: PARTS]
-    )
+    found = [one for file in files for one in corpus.for_backend(backend, file)]
+    return len(found[part - 1 :: PARTS[backend]])

@@ -25,10 +25,10 @@ from atoll.jail import cgroup, meter
 from atoll.jail.client import warden
 from atoll.policy import Mount
 
-SANDBOXES, AT_ONCE = 500, 8
-FAILED_STARTS, KILLED_CELLS, CANCELLED_OPENS = 30, 30, 10
+SANDBOXES, AT_ONCE = 200, 8
+FAILED_STARTS, KILLED_CELLS, CANCELLED_OPENS = 30, 15, 10
 CONTEXT = "c" * 100_000
-SETTLE_SECONDS = 10
+SETTLE_SECONDS = 30
 MOST_GROWTH = 1.25
 """Of the warden's memory; allocators keep a little."""
 USE = """

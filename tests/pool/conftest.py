@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from poolkit import Family
+from poolkit import Family, meet_strangers
 
 from atoll.pool import Pool
+
+
+@pytest.fixture(autouse=True)
+def strangers():
+    """What this test process has started before is not taken for this test's."""
+    meet_strangers()
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from atoll.policy import ExecutionPolicy
 from atoll.pool import Pool, PooledSandbox
 
 MIB = 1 << 20
+STRANGERS: set[int] = set()
+"""The warden's children from before a test: whatever they are, they are none of its pool's."""
 COUNTED = cgroup.find() is not None
 """Whether this host has control groups for us."""
 
@@ -61,10 +63,24 @@ async def said(box: PooledSandbox, code: str, **options: Any) -> str:
     return result.stdout.strip()
 
 
+def meet_strangers() -> None:
+    """Learn what the warden looks after already: what other rings keep waiting."""
+    STRANGERS.clear()
+    if warden.pid is not None:
+        STRANGERS.update(meter.children(warden.pid))
+
+
+def processes() -> list[int]:
+    """All that the warden has started, but for strangers and what is theirs."""
+    assert warden.pid is not None
+    return meter.processes(sorted({*meter.children(warden.pid)} - STRANGERS))
+
+
 def nurseries() -> list[int]:
     """Processes that the warden has started, but for the rings native and wasm."""
     assert warden.pid is not None
-    return [pid for pid in meter.children(warden.pid) if not _is_anothers(pid)]
+    found = [pid for pid in meter.children(warden.pid) if pid not in STRANGERS]
+    return [pid for pid in found if not _is_anothers(pid)]
 
 
 def _is_anothers(pid: int) -> bool:
@@ -127,7 +143,7 @@ def _pid_namespace(pid: int) -> str:
     return ""
 
 
-async def until(true: Callable[[], Any], seconds: float = 10) -> None:
+async def until(true: Callable[[], Any], seconds: float = 30) -> None:
     """Wait for something that happens off our path."""
     end = time.monotonic() + seconds
     while not true():

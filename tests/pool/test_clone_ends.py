@@ -81,7 +81,7 @@ async def test_what_a_clone_leaves_behind_goes_with_it(family, code):
     await said(clone, code)
     await asyncio.sleep(0.1)
     await clone.destroy()
-    await until(lambda: jail_of(box) <= alone | _zombies(box), seconds=5)
+    await until(lambda: jail_of(box) <= alone | _zombies(box))
     assert await said(box, "print('lives')") == "lives"
 
 
@@ -92,7 +92,7 @@ async def test_what_the_first_leaves_behind_goes_with_it_while_a_clone_lives(fam
     await know(clone)
     before = jail_of(clone)
     await box.destroy()
-    await until(lambda: len(jail_of(clone)) == 2, seconds=5)  # pid 1 and the clone
+    await until(lambda: len(jail_of(clone)) == 2)  # pid 1 and the clone
     assert jail_of(clone) < before
     assert await said(clone, "print('lives')") == "lives"
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import time
 
 import pytest
-from poolkit import jail_of, know, said
+from poolkit import jail_of, know, said, until
 
 from atoll.errors import AtollError, SandboxStartError
 from atoll.jail import house
@@ -254,7 +253,7 @@ print([one for one in found if one])
 async def test_a_runtime_that_was_taken_over_gains_nothing_by_a_fork(family, hijack):
     stranger = await family.open()
     pid, started = warden.pid, time.monotonic()
-    for _ in range(3):
+    for _ in range(2):
         box = await family.open(timeout_ms=3000)
         await said(box, HOLD_THE_RUNTIME + hijack)
         for _ in range(2):
@@ -288,8 +287,7 @@ clone._call = call
     clone = await family.fork(box)
     assert len(jail_of(box)) > len(alone) + 1
     await clone.destroy()
-    await asyncio.sleep(0.2)
-    assert [pid for pid in jail_of(box) - alone if _lives(pid)] == []
+    await until(lambda: not [pid for pid in jail_of(box) - alone if _lives(pid)])
 
 
 async def test_no_right_stays_awake(family):
@@ -316,8 +314,9 @@ clone.enter = enter
         await said(box, HOLD_THE_RUNTIME + hijack)
         with pytest.raises(AtollError, match="clone"):
             await box.fork()
-        await asyncio.sleep(0.1)
-        assert [pid for pid in jail_of(box) if _lives(pid) and house.is_awake(pid)] == []
+        await until(
+            lambda: not [pid for pid in jail_of(box) if _lives(pid) and house.is_awake(pid)]
+        )
         await box.rollback(mark)
 
 

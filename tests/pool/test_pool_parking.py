@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -201,4 +200,4 @@ async def test_a_fresh_execution_takes_less_than_a_plain_interpreter(family):
         started = time.perf_counter()
         subprocess.run([sys.executable, "-c", "pass"], check=True)  # noqa: ASYNC221 - on the clock
         theirs.append(time.perf_counter() - started)
-    assert statistics.median(ours) < statistics.median(theirs)
+    assert min(ours) < min(theirs)  # what they take where nothing else runs

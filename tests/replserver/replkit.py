@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import select
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +25,7 @@ class Program:
 
     def __init__(self, *options: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "atoll.cli.main", "repl-server", *options],
+            [sys.executable, "-m", "atoll.cli.main", "repl-server", "--python", plain(), *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -67,6 +72,16 @@ class Program:
             stream.close()
 
 
+@functools.cache
+def plain() -> str:
+    """An interpreter without libraries: a server that has none to import is ready at once."""
+    folder = Path(tempfile.mkdtemp(prefix="plain-python-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    venv.create(folder / "venv", symlinks=True)
+    folder.chmod(0o755)  # a guest's user reads it
+    return str(folder / "venv" / "bin" / "python")
+
+
 def running(token: str) -> list[str]:
     """The processes of this host that have the token on their command line."""
     found = []
@@ -79,7 +94,7 @@ def running(token: str) -> list[str]:
     return found
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 10) -> bool:
+def wait_for(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> bool:
     """Whether the condition came true in time."""
     end = time.monotonic() + seconds
     while not condition():

@@ -19,7 +19,7 @@ LINGER = "import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 600; : {}'])\n
 
 @pytest.mark.spec("R2.1", "R2.2", "R2.3")
 def test_ready_then_one_response_a_request(program):
-    server = program()
+    server = program("--python", sys.executable)
     response = server.ask("print('Hello, World!')")
     assert {name: response[name] for name in ("stdout", "stderr", "exit_code", "state")} == {
         "stdout": "Hello, World!\n",

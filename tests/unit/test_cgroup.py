@@ -314,7 +314,7 @@ def _groups(parent: Path, but: set[str] = frozenset()) -> list[Path]:
 
 
 def _goes_away(look) -> bool:
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while look() and time.monotonic() < end:
         time.sleep(0.05)
     return not look()

@@ -130,7 +130,7 @@ async def test_a_warden_without_descriptors_refuses_and_its_sandboxes_live_on():
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
         assert (await box.execute("x")).value == 1
         assert warden.pid == pid
-        end = time.monotonic() + 5  # a lease is closed after its last word
+        end = time.monotonic() + 30  # a lease is closed after its last word
         while len(os.listdir(descriptors)) > used and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         assert len(os.listdir(descriptors)) == used
@@ -161,7 +161,7 @@ def test_guests_do_not_outlive_a_host_that_has_a_fork():
         assert _children(pid)
         host.kill()
         host.wait()
-        end = time.monotonic() + 5
+        end = time.monotonic() + 30
         while os.path.exists(f"/proc/{pid}") and time.monotonic() < end:
             time.sleep(0.05)
         assert not os.path.exists(f"/proc/{pid}")
@@ -255,8 +255,9 @@ async def test_usage_counts_the_processor_time_of_child_processes():
         await box.execute(
             "child = subprocess.Popen([sys.executable, '-c', burn.replace('0.4', '60')])"
         )
-        await asyncio.sleep(1)
-        assert await lease.cpu_seconds() - before - ended > 0.1
+        async with asyncio.timeout(30):
+            while await lease.cpu_seconds() - before - ended < 0.1:  # noqa: ASYNC110 - it burns
+                await asyncio.sleep(0.1)
 
 
 async def test_a_measurement_that_nobody_waits_for_any_more_is_no_error(caplog):

@@ -57,8 +57,8 @@ class Archives:
         """Lines with `query` in them."""
         with self._lock:
             found = self._opened().search(arguments.text(query, "query"), most=self._most)
-        hits = [{"path": hit.member, "line": hit.line, "text": hit.text} for hit in found.hits]
-        return {"hits": hits, "more": found.more}
+        hits = [{"path": hit.member, "line": hit.line, "text": hit.text} for hit in found]
+        return {"hits": hits, "more": found.truncated}
 
     def close(self) -> None:
         """Let go of the archive."""
@@ -69,7 +69,10 @@ class Archives:
         if data is not None:
             return open_archive(data, name)
         with self._documents.opened(name) as fd:
-            return None if fd is None else open_archive(os.fdopen(os.dup(fd), "rb"), name)
+            if fd is None:
+                return None
+            with os.fdopen(os.dup(fd), "rb") as file:
+                return open_archive(file, name)
 
     def _opened(self) -> Archive:
         if self._archive is None:

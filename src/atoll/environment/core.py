@@ -25,10 +25,11 @@ from atoll.text.sanitize import sanitize_code_unicode
 from atoll.text.spill import Spill
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
     from atoll.config import Handler, REPLConfig
-    from atoll.environment.setting import EnvironmentOptions
+    from atoll.environment.setting import EnvironmentOptions, Worker
     from atoll.environment.types import Final
     from atoll.explore.ledger import Coverage
     from atoll.sandbox import BaseSandbox
@@ -51,7 +52,7 @@ class REPLEnvironment:
             self.session_id,
             cap=self._config.output_cap,
             preview=self._config.max_output_preview,
-            summarise=self._setting.worker,
+            summarise=_awaited(self._setting.worker),
         )
         self._desk = Desk(self._config, self._setting, self._index, self._spill.files)
         self._box: BaseSandbox | None = None
@@ -98,9 +99,10 @@ class REPLEnvironment:
         """Run a cell of a model's; what it is to be told is in the Turn."""
         async with self._turn:
             self._turns += 1
-            plain = sanitize_code_unicode(code)
+            plain = code if code.isascii() else await asyncio.to_thread(sanitize_code_unicode, code)
             result = await self.box.execute(plain, timeout_ms=timeout_ms)
-            text = render(result, toon=self._config.use_toon_encoding)
+            answered = self.final is not None
+            text = render(result, toon=self._config.use_toon_encoding, answered=answered)
             if trouble := await self._read_answer(result, plain):
                 text = f"{text}\n{trouble}"
             observed = await self._spill.observe(self._turns, self._clean(text))
@@ -169,3 +171,15 @@ class REPLEnvironment:
     def _show(self, text: str) -> None:
         for start, end in self._desk.shown.match(text):
             self._desk.ledger.show(start, end)
+
+
+def _awaited(worker: Worker | None) -> Callable[[str], Awaitable[str]] | None:
+    """A worker that blocks, in a thread; one that does not, as it is."""
+    if worker is None:
+        return None
+
+    async def summarise(prompt: str) -> str:
+        answer = await asyncio.to_thread(worker, prompt)
+        return answer if isinstance(answer, str) else await answer
+
+    return summarise

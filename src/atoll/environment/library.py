@@ -7,16 +7,18 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from atoll.environment import arguments
-from atoll.retrieval import Retriever
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from atoll.explore.index import ContextIndex
+    from atoll.retrieval import Retriever
 
 MOST_FOUND = 100
 LARGEST_CONTEXT = 64 << 20
 CONTEXT = "context"
+SHOWN = 300
+"""Characters of a section that a hit shows; its lines tell where the rest is."""
 
 
 class Library:
@@ -50,7 +52,7 @@ class Library:
         wanted = arguments.text(query, "query")
         most = max(1, arguments.count(k, "k", MOST_FOUND))
         found = [one.search(wanted, k=most, kind=kind) for one in self._indexes(kind)]
-        return [_told(unit) for unit in _in_turn(found)][:most]
+        return [_told(unit, wanted) for unit in _in_turn(found)][:most]
 
     def _indexes(self, kind: str) -> list[Retriever]:
         with self._lock:
@@ -66,8 +68,10 @@ class Library:
         if self._documents is None:
             return None
         if self._files is None:
-            self._files = Retriever(self._documents, server=self._server)
-        self._files.refresh()
+            from atoll.retrieval import NextPlaid, Retriever  # noqa: PLC0415 - few search
+
+            server = None if self._server is None else NextPlaid(self._server)
+            self._files = Retriever(self._documents, server=server)
         return self._files
 
     def _context_index(self) -> Retriever | None:
@@ -81,8 +85,9 @@ class Library:
                 f"{LARGEST_CONTEXT:,}: use grep"
             )
         if self._texts is None:
+            from atoll.retrieval import Retriever  # noqa: PLC0415 - few search
+
             self._texts = Retriever({CONTEXT: self._index.text(0, self._index.length)})
-            self._texts.refresh()
         return self._texts
 
 
@@ -91,13 +96,25 @@ def _in_turn(found: list[Any]) -> list[Any]:
     return [one for rank in zip_longest(*found) for one in rank if one is not None]
 
 
-def _told(unit: Any) -> dict[str, Any]:
+def _told(unit: Any, query: str) -> dict[str, Any]:
     return {
         "path": unit.path,
         "line": unit.start_line,
         "end_line": unit.end_line,
         "kind": unit.kind,
         "name": unit.name,
-        "text": unit.signature or unit.text,
+        "text": (unit.signature or passage(unit.text, query))[:SHOWN],
         "score": round(unit.score, 3),
     }
+
+
+def passage(text: str, query: str) -> str:
+    """A section from the line on that has most of the query's words, and the one before it."""
+    words = set(query.lower().split())
+    lines = text.splitlines()
+    best = max(range(len(lines)), key=lambda at: _shared(lines[at], words), default=0)
+    return "\n".join(lines[max(0, best - 1) :])
+
+
+def _shared(line: str, words: set[str]) -> int:
+    return sum(word in line.lower() for word in words)

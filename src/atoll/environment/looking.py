@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from atoll.environment import arguments
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from atoll.explore.shown import Shown
 
 MOST_PEEKED = 1_000_000
+HIT = ("line", "start", "end", "text")
 ELSEWHERE = "elsewhere"
 """The host has nothing of that name; the guest may."""
 
@@ -42,7 +42,7 @@ class Looking:
         text = index.text(at, end)
         if path is None:
             self._ledger.scan(at, end)
-            self._shown.note(at, text)
+            self._shown.note([(at, text)])
         return {"text": text}
 
     def grep(
@@ -59,9 +59,9 @@ class Looking:
         found = index.grep(wanted, most=self._most, ignore_case=bool(ignore_case))
         if path is None:
             self._ledger.scan(*found.scanned)
-            for hit in found.hits:
-                self._shown.note(hit.text_start, hit.text)
-        return {"hits": [_told(hit) for hit in found.hits], "more": found.more}
+            self._shown.note([(hit.at, hit.text) for hit in found.hits])
+        hits = [{name: getattr(hit, name) for name in HIT} for hit in found.hits]
+        return {"hits": hits, "more": found.more}
 
     def list_dir(self, path: str = ".") -> dict[str, Any]:
         """The documents in a folder; no names if there is no such folder here."""
@@ -74,8 +74,3 @@ class Looking:
         if self._index is None:
             raise ValueError("there is no context: give a path, as list_dir() shows them")
         return self._index
-
-
-def _told(hit: Any) -> dict[str, Any]:
-    wanted = ("line", "start", "end", "text")
-    return {name: getattr(hit, name) for name in wanted if dataclasses.is_dataclass(hit)}

@@ -10,17 +10,19 @@ from atoll.text.toon import to_text
 if TYPE_CHECKING:
     from atoll.types import SandboxResult
 
-NOTHING = "(no output)"
+NOTHING, ANSWERED = "(no output)", "(the answer was given)"
 LOST = "(the variables of earlier cells are lost)"
 
 
-def render(result: SandboxResult, *, toon: bool = True) -> str:
+def render(result: SandboxResult, *, toon: bool = True, answered: bool = False) -> str:
     """All of it as one text, not yet cut."""
     parts = [result.stdout.strip("\n"), _value(result, toon), result.stderr.strip("\n")]
     if result.error and result.error not in result.stderr:
         parts.append(result.error)
     if result.state_lost:
         parts.append(LOST)
+    if answered:
+        parts.append(ANSWERED)
     return "\n".join(part for part in parts if part) or NOTHING
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,13 @@ from atoll.explore.index import ContextIndex
 from atoll.factory import Options, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Mapping
     from os import PathLike
 
     from atoll.config import REPLConfig
     from atoll.web import WebPolicy
 
-    Worker = Callable[[str], str | Awaitable[str]]
+Worker = Callable[[str], str | Awaitable[str]]
 
 
 class EnvironmentOptions(Options, total=False):

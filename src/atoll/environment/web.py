@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from atoll.environment import arguments
-from atoll.web import Fetcher, WebPolicy
 
 if TYPE_CHECKING:
-    from atoll.web import Page
+    from atoll.web import Fetcher, Page, WebPolicy
 
 
 class Web:
     """Fetches what the policy allows: without one, nothing."""
 
     def __init__(self, policy: WebPolicy | None) -> None:
-        self._fetcher = Fetcher(policy or WebPolicy())
+        self._policy = policy
 
     async def web_fetch(self, url: str) -> str:
         """A page's text, under its title and address."""
         return _told(await self._fetcher.fetch(arguments.text(url, "url")))
+
+    @cached_property
+    def _fetcher(self) -> Fetcher:
+        from atoll.web import Fetcher, WebPolicy  # noqa: PLC0415 - few fetch
+
+        return Fetcher(self._policy or WebPolicy())
 
 
 def _told(page: Page) -> str:

@@ -34,20 +34,25 @@ _memmem.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_
 
 def make_matcher(pattern: str, *, regex: bool, ignore_case: bool) -> Matcher:
     """What finds it; ConfigError says what is wrong with the pattern."""
-    try:
-        check(pattern, regex)
-    except ValueError as exc:
-        raise ConfigError(str(exc)) from None
+    check_pattern(pattern, regex=regex)
     needle = pattern.encode("utf-8", "surrogateescape")
     if regex:
         required = "" if ignore_case else required_text(pattern)
-        expression = _compile(needle, ignore_case=ignore_case)
+        expression = compile_expression(needle, ignore_case=ignore_case)
         return _either(required.encode(), expression) if required else _expression(expression)
     if not ignore_case:
         return _literal(needle)
     if pattern.isascii():
         return _folded(needle.lower())
-    return _expression(_compile(needle, ignore_case=True, literal=True))
+    return _expression(compile_expression(needle, ignore_case=True, literal=True))
+
+
+def check_pattern(pattern: str, *, regex: bool) -> None:
+    """ConfigError if it cannot be searched for line by line."""
+    try:
+        check(pattern, regex)
+    except ValueError as exc:
+        raise ConfigError(str(exc)) from None
 
 
 def _literal(needle: bytes) -> Matcher:
@@ -112,7 +117,10 @@ def _either(required: bytes, expression: Any) -> Matcher:
     return prepare
 
 
-def _compile(pattern: bytes, *, ignore_case: bool, literal: bool = False) -> Any:
+def compile_expression(
+    pattern: bytes, *, ignore_case: bool, literal: bool = False, latin1: bool = False
+) -> Any:
+    """What RE2 makes of it, line by line; ConfigError says what is wrong, or not installed."""
     try:
         import re2  # noqa: PLC0415 - an extra
     except ImportError:
@@ -121,6 +129,8 @@ def _compile(pattern: bytes, *, ignore_case: bool, literal: bool = False) -> Any
     options = re2.Options()
     options.never_nl, options.never_capture = True, True
     options.log_errors, options.case_sensitive = False, not ignore_case
+    if latin1:
+        options.encoding = re2.Options.Encoding.LATIN1
     text = re2.escape(pattern) if literal else pattern
     try:
         expression = re2.compile(_FLAGS + text, options)

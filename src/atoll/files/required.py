@@ -12,11 +12,16 @@ def required_text(pattern: str) -> str:
 
     Whatever it is unsure of it gives up on: a shorter text is slower, a wrong one would hide lines.
     """
-    try:
-        longest = max(_Scan(pattern).runs(), key=len, default="")
-    except (_NotSimpleError, IndexError, RecursionError):
-        return ""
+    longest = max(required_runs(pattern), key=len, default="")
     return longest if len(longest) >= SHORTEST else ""
+
+
+def required_runs(pattern: str) -> list[str]:
+    """All that are easily seen, however short."""
+    try:
+        return [run for run in _Scan(pattern).runs() if run]
+    except (_NotSimpleError, IndexError, RecursionError):
+        return []
 
 
 class _NotSimpleError(Exception):

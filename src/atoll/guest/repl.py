@@ -7,7 +7,6 @@ import sys
 import warnings
 
 from . import display, values
-from .interrupt import InterruptGate
 from .streams import complain
 
 TYPE_CHECKING = False
@@ -20,7 +19,6 @@ MAX_NAME = 200
 KEPT_CELLS = 200
 VALUE_ITEMS = 10_000
 VALUE_BYTES = 1 << 20
-_HANDLER = InterruptGate.on_signal.__code__
 SOURCE_READERS = ("traceback", "inspect", "linecache", "logging", "pdb", "unittest", "doctest")
 
 
@@ -149,14 +147,20 @@ def _describe(exc: BaseException, error_type: str) -> str:
 
 
 def _own_frames(exc: BaseException) -> types.TracebackType | None:
-    """The traceback from the cell on, without the runtime's frames."""
+    """The traceback from the cell on, without the runtime's frames before it and at its end."""
     first = exc.__traceback__
     while first is not None and not first.tb_frame.f_code.co_filename.startswith("<cell "):
         first = first.tb_next
-    frame = first
-    while frame is not None and frame.tb_next is not None:
-        if frame.tb_next.tb_frame.f_code is _HANDLER:
-            frame.tb_next = None
-            break
+    last = frame = first
+    while frame is not None:
+        if not _is_ours(frame.tb_frame):
+            last = frame
         frame = frame.tb_next
+    if last is not None:
+        last.tb_next = None
     return first
+
+
+def _is_ours(frame: types.FrameType) -> bool:
+    """Whether the runtime runs in a frame: what it calls for a cell is not the cell's to mend."""
+    return frame.f_globals.get("__package__") == __package__

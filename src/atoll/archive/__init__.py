@@ -1,0 +1,38 @@
+"""Archives and PDFs, read in memory under limits: nothing is ever written to a disk.
+
+SECURITY: the file is hostile. All that parses it runs in a process of its own, with limits of time
+and memory, and only sizes, names and bytes come back.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atoll.archive.archive import Archive as Archive
+    from atoll.archive.archive import open_archive as open_archive
+    from atoll.archive.limits import ArchiveLimits as ArchiveLimits
+    from atoll.archive.types import Hit as Hit
+    from atoll.archive.types import Hits as Hits
+    from atoll.archive.types import Member as Member
+    from atoll.archive.types import Skipped as Skipped
+
+# Loaded on first use: the process that reads needs none of the host's part, and starts per archive.
+_HOMES = {
+    "Archive": "archive",
+    "ArchiveLimits": "limits",
+    "Hit": "types",
+    "Hits": "types",
+    "Member": "types",
+    "Skipped": "types",
+    "open_archive": "archive",
+}
+__all__ = [*_HOMES]  # noqa: PLE0604 - the keys are strings
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its home on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'atoll.archive' has no attribute {name!r}")
+    return getattr(import_module(f"atoll.archive.{_HOMES[name]}"), name)

@@ -1,0 +1,132 @@
+"""An archive, as whoever opened it sees it: a list of members, their bytes, a search."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+from atoll.archive.decoding import decode
+from atoll.archive.limits import ArchiveLimits
+from atoll.archive.process import Process
+from atoll.archive.source import as_descriptor
+from atoll.archive.types import Hit, Hits, Member, Skipped
+from atoll.errors import ConfigError
+from atoll.policy import check_positive
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+MOST_HITS = 10_000
+
+
+def open_archive(
+    source: bytes | BinaryIO, name: str = "archive", limits: ArchiveLimits | None = None
+) -> Archive:
+    """Open a zip, tar, 7z or pdf; its kind is seen in its bytes, `name` is for messages.
+
+    It blocks, up to `max_seconds`. ArchiveError says what is wrong with it, ArchiveLimitError which
+    limit it hits. A file that was opened is read by place: its offset stays.
+    """
+    return Archive(source, name, limits or ArchiveLimits(), depth=1)
+
+
+class Archive:
+    """An archive that is open, and the process that reads it; both end with `close`."""
+
+    def __init__(
+        self, source: bytes | BinaryIO, name: str, limits: ArchiveLimits, *, depth: int
+    ) -> None:
+        limits.check("max_depth", depth, "the depth of archives within each other")
+        self.name, self._limits, self._depth = name[-_LONGEST_NAME:], limits, depth
+        self._opening = threading.Lock()
+        self._process = Process(
+            "atoll.archive.desk",
+            memory=limits.max_memory_bytes,
+            seconds=limits.max_seconds,
+            most=limits.max_member_bytes,
+        )
+        self._fd: int | None = as_descriptor(source, limits)
+        try:
+            listed = self._open()
+        except BaseException:
+            self.close()
+            raise
+        self.kind = str(listed["kind"])
+        """zip, tar, tar.gz and so on, 7z, pdf; gz and so on for a single packed file."""
+        self.members = tuple(_member(*one) for one in listed["members"])
+        self.skipped = _skipped(listed["skipped"])
+        """Links, devices, encrypted entries, unsafe and duplicate names."""
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a member."""
+        return self._ask("read", name=name)[1]
+
+    def text(self, name: str) -> str:
+        """The text of a member: UTF-8, UTF-16 with a mark, or else Latin-1."""
+        return decode(self.read(name))[0]
+
+    def search(
+        self, query: str, most: int = 100, *, regex: bool = False, ignore_case: bool = False
+    ) -> Hits:
+        """The lines that have the query in them, of members that are texts."""
+        check_positive("most", most)
+        if most > MOST_HITS:
+            raise ConfigError(f"most must be at most {MOST_HITS}, not {most}")
+        options = {"regex": regex, "ignore_case": ignore_case}
+        found = self._ask("search", query=query, most=most, **options)[0]
+        hits = [_hit(*one) for one in found["hits"]]
+        return Hits(hits, truncated=found["truncated"], unread=_skipped(found["unread"]))
+
+    def open(self, name: str) -> Archive:
+        """A member that is an archive itself, one level deeper."""
+        depth = self._depth + 1
+        self._limits.check("max_depth", depth, "the depth of archives within each other")
+        return Archive(self.read(name), name, self._limits, depth=depth)
+
+    def close(self) -> None:
+        """End the process that reads it, whatever it is doing."""
+        self._process.close()
+        with self._opening:
+            fd, self._fd = self._fd, None
+            if fd is not None:
+                os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _ask(self, operation: str, **request: object) -> tuple[dict[str, Any], bytes]:
+        with self._opening:
+            if not self._process.running:  # a member took it down: the others can still be read
+                self._open()
+            return self._process.ask(operation, **request)
+
+    def _open(self) -> dict[str, Any]:
+        fds = () if self._fd is None else (self._fd,)
+        self._process.start(fds)
+        sent = {"fd": self._fd, "name": self.name, "limits": asdict(self._limits)}
+        return self._process.ask("open", **sent)[0]
+
+
+_LONGEST_NAME = 1000
+
+
+def _member(name: object, size: int | None, kind: object) -> Member:
+    return Member(name=str(name), size=None if size is None else int(size), kind=str(kind))
+
+
+def _hit(member: object, line: int, text: object) -> Hit:
+    return Hit(member=str(member), line=int(line), text=str(text))
+
+
+def _skipped(pairs: list[list[str]]) -> tuple[Skipped, ...]:
+    return tuple(Skipped(name=str(name), reason=str(reason)) for name, reason in pairs)

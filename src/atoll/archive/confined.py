@@ -1,0 +1,80 @@
+"""The inside of a process for hostile input: its limits, and its loop of requests.
+
+A frame is two lengths, a JSON object and bytes. Whatever goes wrong with the input is an answer;
+what goes wrong with the process the host sees for itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import struct
+import sys
+from collections.abc import Callable
+from typing import IO, Any
+
+from atoll.errors import ArchiveError, ArchiveLimitError, ConfigError
+
+FRAME = struct.Struct(">II")
+Handler = Callable[..., tuple[dict[str, Any], bytes]]
+
+
+def serve(handlers: dict[str, Handler]) -> None:
+    """Answer requests until the host is gone."""
+    requests, answers = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    memory, seconds = int(sys.argv[2]), float(sys.argv[3])
+    _confine(memory)
+    while (request := _receive(requests)) is not None:
+        _grant_cpu(seconds)
+        header, payload = _answer(handlers, request)
+        text = json.dumps(header).encode()
+        answers.write(FRAME.pack(len(text), len(payload)) + text)
+        answers.write(payload)
+        answers.flush()
+
+
+def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    operation = request.pop("operation")
+    try:
+        return handlers[operation](**request)
+    except ArchiveLimitError as exc:
+        fact = {"limit": exc.limit, "value": exc.value, "most": exc.most, "what": exc.what}
+        return {"fault": "limit", **fact}, b""
+    except ConfigError as exc:
+        return {"fault": "config", "text": str(exc)}, b""
+    except ArchiveError as exc:
+        return {"fault": "archive", "text": str(exc)}, b""
+    except (MemoryError, RecursionError) as exc:
+        return {"fault": "memory", "text": type(exc).__name__}, b""
+    except Exception as exc:  # noqa: BLE001 - libraries on hostile input: anything may come
+        return {
+            "fault": "archive",
+            "text": f"it is damaged: {type(exc).__name__}: {exc}"[:500],
+        }, b""
+
+
+def _receive(requests: IO[bytes]) -> dict[str, Any] | None:
+    head = requests.read(FRAME.size)
+    if len(head) < FRAME.size:
+        return None
+    size, _ = FRAME.unpack(head)
+    request: dict[str, Any] = json.loads(requests.read(size))
+    return request
+
+
+def _confine(memory: int) -> None:
+    """No more memory than this, no file made longer, no dump, no process beside it."""
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+
+
+def _grant_cpu(seconds: float) -> None:
+    """For one request: a process whose host has died in the midst of it ends by itself."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    until = int(used.ru_utime + used.ru_stime + seconds) + 3
+    resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))

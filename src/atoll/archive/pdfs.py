@@ -1,0 +1,51 @@
+"""PDFs by way of PDFium: every page is a member, which is its text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atoll.archive.reader import Reader
+from atoll.errors import ArchiveError
+
+
+class PdfReader(Reader):
+    """SECURITY: a C++ library on a hostile file; the process that it may take down is ours."""
+
+    member_kind = "page"
+
+    def fill(self) -> None:
+        """`page 1` and so on."""
+        pdfium = _library()
+        self._fault = pdfium.PdfiumError
+        try:
+            self._document = pdfium.PdfDocument(self.file.read())
+        except pdfium.PdfiumError as exc:
+            raise ArchiveError(f"the pdf cannot be read: {_reason(exc)}") from None
+        self.catalog.count(len(self._document))
+        for number in range(len(self._document)):
+            self.catalog.add(f"page {number + 1}", number, None)
+
+    def data(self, name: str) -> bytes:
+        """The text of a page, in UTF-8."""
+        try:
+            page = self._document[self.catalog.keys[name]]
+            text = page.get_textpage()
+        except self._fault as exc:
+            raise ArchiveError(f"{name} of the pdf cannot be read: {exc}") from None
+        self.check_size(name, text.count_chars())
+        data: bytes = text.get_text_range().replace("\r\n", "\n").encode("utf-8", "replace")
+        text.close()
+        page.close()
+        return data
+
+
+def _library() -> Any:
+    try:
+        import pypdfium2  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ArchiveError("pdf files need pypdfium2: pip install 'atoll[archive]'") from None
+    return pypdfium2
+
+
+def _reason(exc: Exception) -> str:
+    return "it is encrypted" if "assword" in str(exc) else str(exc)

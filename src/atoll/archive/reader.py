@@ -1,0 +1,107 @@
+"""What the process that reads archives can do with any kind of them, and the table of kinds."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
+
+from atoll.archive.catalog import Catalog
+from atoll.archive.inflate import Inflated
+from atoll.archive.kinds import HEAD_BYTES, PACKED, is_tar, kind_of
+from atoll.errors import ArchiveError
+
+if TYPE_CHECKING:
+    import io
+
+    from atoll.archive.limits import ArchiveLimits, Clock
+    from atoll.archive.source import Source
+
+_READERS = {
+    "zip": "zips:ZipReader",
+    "tar": "tars:TarReader",
+    "7z": "sevens:SevenReader",
+    "pdf": "pdfs:PdfReader",
+}
+PIECE = 1 << 20
+_LONGEST_TEXT = 500
+
+
+class Reader:
+    """One archive that is open. Those of a kind list it and give a member's bytes."""
+
+    member_kind: ClassVar[str] = "file"
+
+    def __init__(self, file: io.RawIOBase, kind: str, limits: ArchiveLimits, clock: Clock) -> None:
+        self.file, self.kind, self.limits, self.clock = file, kind, limits, clock
+        self.catalog = Catalog(limits, clock)
+        self.fill()
+
+    def fill(self) -> None:
+        """Fill the catalog."""
+        raise NotImplementedError
+
+    def read(self, name: str) -> bytes:
+        """A member, whole."""
+        if name not in self.catalog.keys:
+            raise ArchiveError(self._missing(name))
+        self.check_size(name, self.catalog.sizes[name] or 0)
+        try:
+            return self.data(name)
+        except (ArchiveError, MemoryError, RecursionError):
+            raise
+        except Exception as exc:  # a library on hostile bytes: anything may come
+            text = f"{name!r} is damaged: {type(exc).__name__}: {exc}"
+            raise ArchiveError(text[:_LONGEST_TEXT]) from exc
+
+    def data(self, name: str) -> bytes:
+        """A member that is there and not too large, as far as is known."""
+        raise NotImplementedError
+
+    def check_size(self, name: str, size: int) -> None:
+        """ArchiveLimitError if it is too large."""
+        self.limits.check("max_member_bytes", size, f"{name!r} in bytes")
+
+    def drain(self, name: str, stream: io.RawIOBase, size: int) -> bytes:
+        """So many bytes of a stream, counted and timed."""
+        pieces, got = [], 0
+        while got < size and (piece := stream.read(min(PIECE, size - got))):
+            pieces.append(piece)
+            got += len(piece)
+            self.check_size(name, got)
+            self.clock.check()
+        return b"".join(pieces)
+
+    def _missing(self, name: str) -> str:
+        for skipped, reason in self.catalog.skipped:
+            if skipped == name:
+                return f"{name!r} cannot be read: {reason}"
+        return f"there is no member {name[:200]!r}: see members"
+
+
+def open_reader(source: Source, name: str, limits: ArchiveLimits, clock: Clock) -> Reader:
+    """A reader for the archive, by what its bytes say."""
+    kind = kind_of(source.read(HEAD_BYTES), name)
+    source.seek(0)
+    file: io.RawIOBase = source
+    if kind in PACKED:
+        file, kind = _unpacked(source, kind, limits, clock)
+    if kind in PACKED:
+        from atoll.archive.packed import PackedReader  # noqa: PLC0415 - as those of the table
+
+        return PackedReader(file, kind, limits, clock, name)
+    home, _, reader = _READERS[kind.partition(".")[0]].partition(":")
+    opened: Reader = getattr(import_module(f"atoll.archive.{home}"), reader)(
+        file, kind, limits, clock
+    )
+    return opened
+
+
+def _unpacked(
+    source: Source, kind: str, limits: ArchiveLimits, clock: Clock
+) -> tuple[Inflated, str]:
+    file = Inflated(source, kind, limits, clock)
+    head = b""
+    while len(head) < HEAD_BYTES and (piece := file.read(HEAD_BYTES - len(head))):
+        head += piece
+    file.seek(0)
+    return file, f"tar.{kind}" if is_tar(head) else kind

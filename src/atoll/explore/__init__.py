@@ -1,0 +1,20 @@
+"""A large context, explored by code: searched, counted, quoted, and what was seen of it."""
+
+from atoll.explore.evidence import Evidence, check
+from atoll.explore.grep import Grep, Hit
+from atoll.explore.index import ContextIndex
+from atoll.explore.ledger import Coverage, Ledger
+from atoll.explore.sections import Section
+from atoll.explore.shown import Shown
+
+__all__ = [
+    "ContextIndex",
+    "Coverage",
+    "Evidence",
+    "Grep",
+    "Hit",
+    "Ledger",
+    "Section",
+    "Shown",
+    "check",
+]

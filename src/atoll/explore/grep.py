@@ -1,0 +1,140 @@
+"""Finds the lines of a context that a pattern is in: in order, in threads, within limits.
+
+A line is one hit. Of a line that goes on for more than REACH bytes after a hit, the next hit is
+looked for from there, so that a context without line ends can be searched too.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atoll.errors import ConfigError
+from atoll.explore.crew import Crew
+from atoll.explore.pieces import cut
+from atoll.files.blocks import SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.explore.encoded import Characters, Encoded
+    from atoll.explore.finders import Finder
+
+    Span = tuple[int, int]
+
+MOST_HITS = 10_000
+WIDTH = 200
+"""Characters of a line that are shown, around the match."""
+REACH = 400
+_BEFORE = WIDTH // 4
+_LINE_END = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """One line with a match in it; offsets are characters of the context."""
+
+    line: int
+    start: int
+    end: int
+    text: str
+    """The line, or what is around the match."""
+    at: int
+    """Where `text` begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grep:
+    """What a search has found."""
+
+    hits: tuple[Hit, ...]
+    more: bool
+    """Whether there may be other hits: there were too many, or time was up."""
+    scanned: Span
+    """The characters that have been searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What was found in one piece: matches, and how far it was searched."""
+
+    spans: list[Span]
+    end: int
+    whole: bool = True
+
+
+class Scan:
+    """One search of some parts of the bytes."""
+
+    def __init__(
+        self, finder: Finder, text: Encoded, *, most: int, seconds: float = SECONDS
+    ) -> None:
+        self._first, self._memory, self._utf8 = finder.first, text.memory, text.utf8
+        self._piece, self._cut_short = finder.piece, False
+        self._room, self._until = most + 1, time.monotonic() + seconds
+
+    def run(self, parts: list[Span]) -> tuple[list[Span], int | None]:
+        """The matches, one more than asked for if there are; where it ended if it did early."""
+        work = Crew(self._search, self._in_time(parts), lambda one: len(one.spans), self._room)
+        found: list[Span] = []
+        resume, ended = 0, parts[0][0] if parts else 0
+        for piece in work.run():
+            found += [span for span in piece.spans if span[0] >= resume]
+            resume = self._resume(found[-1][1], self._memory.size) if found else 0
+            ended = piece.end
+            if not piece.whole:
+                break
+        return found[: self._room], ended if self._cut_short else None
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() > self._until
+
+    def _in_time(self, parts: list[Span]) -> Iterator[Span]:
+        for piece in cut(self._memory, parts, self._piece):
+            if self._late:
+                self._cut_short = True
+                return
+            yield piece
+
+    def _search(self, piece: Span) -> Piece:
+        at, end = piece
+        spans: list[Span] = []
+        while at < end and len(spans) < self._room:
+            span = self._first(at, end)
+            if span is None:
+                break
+            spans.append(span)
+            at = self._resume(span[1], end)
+            if self._late:
+                self._cut_short = True
+                return Piece(spans=spans, end=at, whole=False)
+        return Piece(spans=spans, end=end)
+
+    def _resume(self, at: int, end: int) -> int:
+        """Where to look for the next hit after a match that ends here."""
+        line_end = self._memory.find_byte(_LINE_END, at, min(at + REACH, end))
+        if line_end >= 0:
+            return line_end + 1
+        at = min(at + REACH, end)
+        while self._utf8 and at < end and self._memory.buffer[at] & 0xC0 == 0x80:
+            at += 1
+        return at
+
+
+def line_around(characters: Characters, start: int) -> tuple[str, int]:
+    """The line of a character, or what is around it of a long one, and where that begins."""
+    left = max(start - WIDTH, 0)
+    before = characters.text(left, start).rpartition("\n")[2]
+    after = characters.text(start, start + WIDTH).partition("\n")[0]
+    if len(before) + len(after) > WIDTH:
+        keep = max(_BEFORE, WIDTH - len(after))
+        before = before[-keep:]
+    return (before + after)[:WIDTH].removesuffix("\r"), start - len(before)
+
+
+def check_most(most: int) -> None:
+    """ConfigError if no such number of hits can be asked for."""
+    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MOST_HITS:
+        raise ConfigError(f"most is {most!r}: a whole number from 1 to {MOST_HITS:,}")

@@ -1,0 +1,155 @@
+"""What is known of a context, found out once and when first needed, shared by all who use it."""
+
+from __future__ import annotations
+
+import weakref
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from atoll.errors import ConfigError, SandboxClosedError
+from atoll.explore.encoded import Characters, Narrow, Wide
+from atoll.explore.finders import check
+from atoll.explore.grep import check_most
+from atoll.explore.searchable import Searchable
+from atoll.files.blocks import SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.context import Context
+    from atoll.explore.grep import Grep
+    from atoll.explore.sections import Section
+
+    Span = tuple[int, int]
+
+_LAST_OF_LATIN1 = "\xff"
+_indexes: weakref.WeakKeyDictionary[Context, ContextIndex] = weakref.WeakKeyDictionary()
+_making = RLock()
+
+
+class ContextIndex:
+    """Lines, sections and searches of one context, for several threads at once."""
+
+    def __init__(self, context: Context) -> None:
+        """Use `of`, which makes one for each context."""
+        self.length = context.length
+        self._lock = RLock()
+        self._characters: Characters | None = Characters(context)
+        self._forms: dict[bool, Searchable] = {}
+        self._finalizer = weakref.finalize(self, _let_go, self._forms)
+
+    @classmethod
+    def of(cls, context: Context) -> ContextIndex:
+        """The index of this context; it goes when the context does."""
+        with _making:
+            index = _indexes.get(context)
+            if index is None or index.closed:
+                index = _indexes[context] = cls(context)
+            return index
+
+    @property
+    def closed(self) -> bool:
+        """Whether its memory has been let go of."""
+        return self._characters is None
+
+    def text(self, start: int, end: int) -> str:
+        """The characters from `start` up to `end`, as far as there are."""
+        return self._open.text(*self._range(start, end))
+
+    def line_of(self, offset: int) -> int:
+        """The number of the line that a character is in; the first is 1."""
+        form, (start, _) = self._form(), self._range(offset, None)
+        return form.lines.of(form.encoded.to_byte(start))
+
+    def line_start(self, number: int) -> int:
+        """The character that a line begins with; the length if there are fewer lines."""
+        _check_whole("a line", number, least=1)
+        form = self._form()
+        return form.encoded.to_character(form.lines.start(number))
+
+    def sections(self) -> tuple[Section, ...]:
+        """Headers, titles and chapters in order, the first 5,000."""
+        return self._form().sections
+
+    def find(self, literal: str, start: int = 0) -> int:
+        """Where this text next is, from `start` on; or -1. It may have line ends in it."""
+        return next(self.places(literal, start), -1)
+
+    def places(self, literal: str, start: int = 0, seconds: float = SECONDS) -> Iterator[int]:
+        """Where this text is, one place after the other, from `start` on."""
+        if not isinstance(literal, str) or not literal:
+            raise ConfigError(f"what to find must be a text that is not empty, not {literal!r:.50}")
+        return self._form().places(literal, self._range(start, None)[0], seconds)
+
+    def grep(
+        self,
+        pattern: str,
+        *,
+        most: int = 100,
+        ignore_case: bool = False,
+        literal: bool = False,
+        start: int = 0,
+        end: int | None = None,
+        seconds: float = SECONDS,
+    ) -> Grep:
+        """The lines with the pattern, a regular expression of RE2's; ConfigError if it is none."""
+        check_most(most)
+        check(pattern, literal=literal)
+        within = self._range(start, end)
+        beyond = not (literal and not ignore_case) and _beyond_latin1(pattern, ignore_case)
+        return self._form(beyond_latin1=beyond).grep(
+            pattern, within, most=most, ignore_case=ignore_case, literal=literal, seconds=seconds
+        )
+
+    def build(self) -> None:
+        """Find out all that makes searches fast, now; otherwise the first search begins it."""
+        form = self._form()
+        form.lines.count_until(form.encoded.memory.size)
+        form.trigrams.build()
+
+    def close(self) -> None:
+        """Let go of the context's memory; searches under way keep it until they end."""
+        with self._lock:
+            self._finalizer()
+            self._characters = None
+
+    @property
+    def _open(self) -> Characters:
+        characters = self._characters
+        if characters is None:
+            raise SandboxClosedError("the index of the context has been closed")
+        return characters
+
+    def _form(self, *, beyond_latin1: bool = False) -> Searchable:
+        """The text as bytes: latin-1 is made UTF-8 for an expression that is beyond it."""
+        with self._lock:
+            characters = self._open
+            wide = characters.width > 1 or (beyond_latin1 and not characters.ascii)
+            if wide not in self._forms:
+                encoded = Wide(characters) if wide else Narrow(characters)
+                self._forms[wide] = Searchable(characters, encoded)
+            return self._forms[wide]
+
+    def _range(self, start: int, end: int | None) -> Span:
+        end = self.length if end is None else end
+        for number in (start, end):
+            _check_whole("an offset", number, least=0)
+        end = min(end, self.length)
+        return min(start, end), end
+
+
+def _beyond_latin1(pattern: str, ignore_case: bool) -> bool:  # noqa: FBT001
+    """Whether RE2 takes it for what it means only in UTF-8: in latin-1 it folds ASCII alone."""
+    folds = ignore_case or "(?" in pattern
+    return "\\x{" in pattern or max(pattern) > _LAST_OF_LATIN1 or (folds and not pattern.isascii())
+
+
+def _let_go(forms: dict[bool, Searchable]) -> None:
+    for form in forms.values():
+        form.trigrams.stop()
+    forms.clear()
+
+
+def _check_whole(what: str, number: int, *, least: int) -> None:
+    if not isinstance(number, int) or isinstance(number, bool) or number < least:
+        raise ConfigError(f"{what} is {number!r:.50}: it must be a whole number from {least} on")

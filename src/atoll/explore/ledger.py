@@ -1,0 +1,109 @@
+"""What has been seen of a context: what was searched, and what the model was shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Literal
+
+from atoll.errors import ConfigError
+from atoll.explore.ranges import Ranges
+
+CELLS = 64
+UNSEEN, SCANNED, SHOWN = ".", "o", "#"
+LEGEND = f"{SHOWN} shown  {SCANNED} searched  {UNSEEN} unseen"
+
+Kind = Literal["scanned", "shown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """How much of a context has been seen."""
+
+    length: int
+    scanned: int
+    """Characters that a search went over, or that were shown."""
+    shown: int
+    """Characters that the model has before it."""
+    map: str
+    """One sign for each of equal parts of the context: the most that was done to any of it."""
+
+    @property
+    def scanned_share(self) -> float:
+        """From 0 to 1; all of a context that is empty."""
+        return self.scanned / self.length if self.length else 1.0
+
+    @property
+    def shown_share(self) -> float:
+        """From 0 to 1; all of a context that is empty."""
+        return self.shown / self.length if self.length else 1.0
+
+    def render(self) -> str:
+        """One line for a terminal or a model, and what its signs mean."""
+        shown, scanned = _percent(self.shown_share), _percent(self.scanned_share)
+        of = f"of {self.length:,} characters"
+        return f"[{self.map}] shown {shown}, searched {scanned} {of} ({LEGEND})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "length": self.length,
+            "scanned": self.scanned,
+            "shown": self.shown,
+            "scanned_share": self.scanned_share,
+            "shown_share": self.shown_share,
+            "map": self.map,
+        }
+
+
+class Ledger:
+    """Keeps what was seen of a context of this length; for several threads at once."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self._lock = Lock()
+        self._ranges: dict[Kind, Ranges] = {"scanned": Ranges(), "shown": Ranges()}
+
+    def scan(self, start: int, end: int) -> None:
+        """A search went over these characters."""
+        self._add("scanned", start, end)
+
+    def show(self, start: int, end: int) -> None:
+        """The model was shown these characters."""
+        self._add("scanned", start, end)
+        self._add("shown", start, end)
+
+    def ranges(self, kind: Kind) -> tuple[tuple[int, int], ...]:
+        """Where what was `scanned` or `shown` begins and ends, in order."""
+        if kind not in self._ranges:
+            raise ConfigError(f"there are no ranges {kind!r}: use 'scanned' or 'shown'")
+        with self._lock:
+            return tuple(self._ranges[kind])
+
+    def coverage(self) -> Coverage:
+        """How much that is, now."""
+        with self._lock:
+            return Coverage(
+                length=self.length,
+                scanned=self._ranges["scanned"].total,
+                shown=self._ranges["shown"].total,
+                map="".join(map(self._sign, range(min(CELLS, self.length)))),
+            )
+
+    def _add(self, kind: Kind, start: int, end: int) -> None:
+        with self._lock:
+            self._ranges[kind].add(max(start, 0), min(end, self.length))
+
+    def _sign(self, cell: int) -> str:
+        cells = min(CELLS, self.length)
+        part = self.length * cell // cells, self.length * (cell + 1) // cells
+        if self._ranges["shown"].meets(*part):
+            return SHOWN
+        return SCANNED if self._ranges["scanned"].meets(*part) else UNSEEN
+
+
+def _percent(share: float) -> str:
+    """Never 100 % unless it is all, nor 0 % unless it is nothing."""
+    if 0 < share < 0.001:
+        return "<0.1%"
+    return ">99.9%" if 0.999 < share < 1 else f"{100 * share:.1f}%"

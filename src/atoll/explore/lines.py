@@ -1,0 +1,91 @@
+"""Which line an offset is in: line ends counted block by block, no further than was asked for."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from importlib.util import find_spec
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from atoll.explore.crew import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atoll.explore.memory import Memory
+
+    Count = Callable[[int, int], list[int]]
+    """For the blocks between two bytes."""
+
+BLOCK = 1 << 16
+"""Bytes that are counted at once: they and what is made of them stay near the core."""
+_STRETCH = 256
+"""Blocks that one thread counts before it takes the next."""
+_AT_ONCE = 4 * BLOCK
+_LINE_END = 10
+
+
+class Lines:
+    """Line ends of some bytes, counted from the front."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory, self._lock = memory, Lock()
+        self._before = array("Q", [0])
+        """Line ends before each block that is counted, and before the next."""
+        self._blocks = -(-memory.size // BLOCK)
+        self._counter = make_counter(memory)
+
+    def count_until(self, byte: int) -> None:
+        """Count all blocks before this byte."""
+        with self._lock:
+            self._count(min(byte // BLOCK, self._blocks))
+
+    def of(self, byte: int) -> int:
+        """The number of the line that this byte is in; the first is 1."""
+        self.count_until(byte)
+        block = min(byte // BLOCK, self._blocks)
+        return self._before[block] + sum(self._counter(block * BLOCK, byte)) + 1
+
+    def start(self, number: int) -> int:
+        """The byte that a line begins with; the size if there are fewer lines."""
+        ends = number - 1
+        with self._lock:
+            while self._before[-1] < ends and len(self._before) <= self._blocks:
+                self._count(min(len(self._before) - 1 + 4 * _STRETCH, self._blocks))
+            block = bisect_left(self._before, ends) - 1
+        if ends < 1 or self._before[-1] < ends:
+            return 0 if ends < 1 else self._memory.size
+        at = block * BLOCK - 1
+        for _ in range(ends - self._before[block]):
+            at = self._memory.find_byte(_LINE_END, at + 1, self._memory.size)
+        return at + 1
+
+    def _count(self, blocks: int) -> None:
+        starts = range(len(self._before) - 1, blocks, _STRETCH)
+        ends = min(blocks * BLOCK, self._memory.size)
+        stretches = [(at * BLOCK, min((at + _STRETCH) * BLOCK, ends)) for at in starts]
+        for counts in run(lambda part: self._counter(*part), stretches):
+            for count in counts:
+                self._before.append(self._before[-1] + count)
+
+
+def make_counter(memory: Memory) -> Count:
+    """What counts line ends, block by block: with numpy, where it is, four times as fast."""
+    if find_spec("numpy") is None or not memory.size:
+        return lambda start, end: [
+            memory.part(at, min(at + BLOCK, end)).count(b"\n") for at in range(start, end, BLOCK)
+        ]
+    import numpy as np  # noqa: PLC0415 - an extra
+
+    data = np.frombuffer(memory.buffer, np.uint8)[: memory.size]
+
+    def count(start: int, end: int) -> list[int]:
+        counts = []
+        for at in range(start, end, _AT_ONCE):  # comparing lets other threads run, counting not
+            ends = data[at : min(at + _AT_ONCE, end)] == _LINE_END
+            places = range(0, len(ends), BLOCK)
+            counts += [int(np.count_nonzero(ends[i : i + BLOCK])) for i in places]
+        return counts
+
+    return count

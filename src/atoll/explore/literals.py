@@ -1,0 +1,100 @@
+"""Finds a text in bytes the way that is quickest for this text in these bytes.
+
+memmem skips over bytes, the more the longer the text. RE2 looks for one byte as fast as memory can
+be read, so a text with a rare byte in it is looked for from that byte on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import ConfigError
+from atoll.files.matchers import compile_expression
+
+if TYPE_CHECKING:
+    from atoll.explore.memory import Memory
+
+_SAMPLES, _SAMPLE = 64, 1 << 10
+_LEAST_BYTES = 1 << 20
+"""Below this, memmem is quick enough whatever the text."""
+_MISSES = 64
+# Seconds a gigabyte, measured: the ratios between them are what counts.
+_MEMMEM = (0, 0.05, 0.83, 0.65, 0.42, 0.33, 0.28, 0.23, 0.18, 0.14)
+_MEMMEM_LONG, _READING, _STOP, _MISS, _HIT = 0.1, 0.05, 15.0, 1000.0, 5000.0
+
+
+class Frequencies:
+    """How often each byte is among some that are looked at here and there."""
+
+    def __init__(self, memory: Memory) -> None:
+        step = max(memory.size // _SAMPLES, _SAMPLE)
+        places = range(0, memory.size, step)
+        sample = b"".join(memory.part(at, at + _SAMPLE) for at in places)
+        self._counts, self._total = Counter(sample), len(sample) + 1
+
+    def of(self, byte: int) -> float:
+        """A share of all; never 0."""
+        return (self._counts[byte] + 0.2) / self._total
+
+    def of_text(self, text: bytes) -> float:
+        """As if each byte stood for itself."""
+        share = 1.0
+        for byte in text:
+            share *= self.of(byte)
+        return share
+
+
+class Literal:
+    """Finds one text in one memory; used by several threads at once."""
+
+    def __init__(self, memory: Memory, needle: bytes, frequencies: Frequencies) -> None:
+        self._memory, self.needle = memory, needle
+        cost, self._from = _best(needle, frequencies)
+        self.cost = cost + _HIT * frequencies.of_text(needle[:8])
+        """Seconds a gigabyte, to find it and look at its lines."""
+        self._tail: Any = None
+        if self._from is not None and memory.size >= _LEAST_BYTES:
+            self._tail = _expression(needle[self._from :])
+
+    def find(self, at: int, end: int) -> int:
+        """Where it first is, whole, between the two; or -1."""
+        if self._tail is None:
+            return self._memory.find(self.needle, at, end)
+        return self._find_by_tail(at, end, self._from or 0)
+
+    def _find_by_tail(self, at: int, end: int, skipped: int) -> int:
+        """Looks for the text from its rarest byte on; plainly if that has not paid."""
+        head, buffer, look_from = self.needle[:skipped], self._memory.buffer, at + skipped
+        for _ in range(_MISSES):
+            match = self._tail.search(buffer, look_from, end) if look_from < end else None
+            if match is None:
+                return -1
+            place = match.start() - skipped
+            if buffer[place : place + skipped] == head:
+                return int(place)
+            look_from = match.start() + 1
+        return self._memory.find(self.needle, look_from - skipped, end)
+
+
+def _best(needle: bytes, frequencies: Frequencies) -> tuple[float, int | None]:
+    """The least cost, and the byte to look from on; None is memmem."""
+    plain = _MEMMEM[len(needle)] if len(needle) < len(_MEMMEM) else _MEMMEM_LONG
+    choices: list[tuple[float, int]] = [
+        (_tail_cost(needle[at:], frequencies, missing=bool(at)), at)
+        for at in range(min(len(needle), 32))
+    ]
+    cost, at = min(choices)
+    return (cost, at) if cost < plain else (plain, None)
+
+
+def _tail_cost(tail: bytes, frequencies: Frequencies, *, missing: bool) -> float:
+    misses = _MISS * frequencies.of_text(tail[:8]) if missing else 0.0
+    return _READING + _STOP * frequencies.of(tail[0]) + misses
+
+
+def _expression(text: bytes) -> Any:
+    try:
+        return compile_expression(text, ignore_case=False, literal=True, latin1=True)
+    except ConfigError:
+        return None  # not installed, or longer than it takes: memmem does the same

@@ -1,0 +1,58 @@
+"""Cuts bytes into pieces that end where lines end, so that threads can search them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from atoll.explore.memory import Memory
+
+    Span = tuple[int, int]
+
+PIECE = 1 << 20
+"""Bytes that are searched at once: about what a core has near, and soon done."""
+OVERLAP = 1 << 16
+"""In a line longer than a piece, pieces overlap by up to half: a match may be as long as that."""
+_LINE_END = 10
+
+
+def cut(memory: Memory, spans: Iterable[Span], size: int = PIECE) -> Iterator[Span]:
+    """Pieces of these parts, in order."""
+    for start, end in spans:
+        at = start
+        while at < end:
+            stop, following = _next(memory, at, end, size)
+            yield at, stop
+            at = following
+
+
+def _next(memory: Memory, at: int, end: int, size: int) -> Span:
+    stop = at + size
+    if stop >= end:
+        return end, end
+    line_end = memory.find_last_byte(_LINE_END, at, stop)
+    if line_end >= 0:
+        return line_end + 1, line_end + 1
+    return stop, stop - min(OVERLAP, size // 2)
+
+
+def whole_lines(memory: Memory, spans: Iterable[Span], within: Span) -> list[Span]:
+    """The same parts, grown to where lines begin and end (a piece away at most), joined."""
+    grown: list[Span] = []
+    for start, end in spans:
+        first, last = _grow(memory, max(start, within[0]), min(end, within[1]), within)
+        if grown and first <= grown[-1][1]:
+            first, _ = grown.pop()
+        if first < last:
+            grown.append((first, last))
+    return grown
+
+
+def _grow(memory: Memory, start: int, end: int, within: Span) -> Span:
+    lowest, highest = max(start - PIECE, within[0]), min(end + PIECE, within[1])
+    line_end = memory.find_last_byte(_LINE_END, lowest, start)
+    first = line_end + 1 if line_end >= 0 else lowest
+    line_end = memory.find_byte(_LINE_END, end, highest)
+    return first, line_end + 1 if line_end >= 0 else highest

@@ -1,0 +1,109 @@
+"""One form of a context's text, with all that is known of its bytes: what an index searches."""
+
+from __future__ import annotations
+
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from atoll.errors import ExecutionTimeoutError
+from atoll.explore.finders import make_finder
+from atoll.explore.grep import Grep, Hit, Scan, line_around
+from atoll.explore.lines import Lines
+from atoll.explore.literals import Frequencies, Literal
+from atoll.explore.pieces import whole_lines
+from atoll.explore.sections import find_sections
+from atoll.explore.trigrams import Trigrams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.explore.encoded import Characters, Encoded
+    from atoll.explore.finders import Finder
+    from atoll.explore.sections import Section
+
+    Span = tuple[int, int]
+
+_STRETCH = 1 << 24
+"""Bytes that a text is looked for in before the clock is read."""
+
+
+class Searchable:
+    """Takes and gives offsets in characters."""
+
+    def __init__(self, characters: Characters, encoded: Encoded) -> None:
+        self._characters, self.encoded = characters, encoded
+        self._memory = encoded.memory
+        self.lines, self.trigrams = Lines(self._memory), Trigrams(self._memory)
+
+    @cached_property
+    def _frequencies(self) -> Frequencies:
+        return Frequencies(self._memory)
+
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """Headers and chapters."""
+        return find_sections(self.encoded, self.lines, self._characters.length)
+
+    def grep(
+        self,
+        pattern: str,
+        within: Span,
+        *,
+        most: int,
+        ignore_case: bool,
+        literal: bool,
+        seconds: float,
+    ) -> Grep:
+        """The lines with the pattern, from one character to another."""
+        rates = self._frequencies
+        finder = make_finder(pattern, self.encoded, rates, ignore_case=ignore_case, literal=literal)
+        scan = Scan(finder, self.encoded, most=most, seconds=seconds)
+        start, end = map(self.encoded.to_byte, within)
+        spans, ended = scan.run(self._parts(finder, (start, end)))
+        self.trigrams.start()
+        hits = self._hits(spans[:most])
+        if len(spans) > most:
+            return Grep(hits=hits, more=True, scanned=(within[0], hits[-1].end))
+        stop = within[1] if ended is None else self.encoded.to_character(ended)
+        return Grep(hits=hits, more=ended is not None, scanned=(within[0], stop))
+
+    def places(self, text: str, start: int, seconds: float) -> Iterator[int]:
+        """Where this is, whole, line ends and all; ExecutionTimeoutError if it takes too long."""
+        needle, until = self.encoded.encode(text), time.monotonic() + seconds
+        if needle is None:
+            return
+        literal, after = Literal(self._memory, needle, self._frequencies), 0
+        for at, end in self._stretches(needle, self.encoded.to_byte(start)):
+            while (place := literal.find(max(at, after), end)) >= 0:
+                _check_time(until)
+                yield self.encoded.to_character(place)
+                after = place + 1
+            _check_time(until)
+
+    def _parts(self, finder: Finder, within: Span) -> list[Span]:
+        spans = self.trigrams.spans(finder.required)
+        return [within] if spans is None else whole_lines(self._memory, spans, within)
+
+    def _stretches(self, needle: bytes, start: int) -> list[Span]:
+        """Parts that overlap by what the needle is long."""
+        spans, size = self.trigrams.spans([needle]), self._memory.size
+        if spans is None:
+            spans = [(at, at + _STRETCH) for at in range(start, size, _STRETCH)]
+        longer = len(needle) - 1
+        return [(max(at, start), min(end + longer, size)) for at, end in spans if end > start]
+
+    def _hits(self, spans: list[Span]) -> tuple[Hit, ...]:
+        if spans:
+            self.lines.count_until(spans[-1][0])
+        return tuple(self._hit(span) for span in spans)
+
+    def _hit(self, span: Span) -> Hit:
+        start, end = map(self.encoded.to_character, span)
+        shown, at = line_around(self._characters, start)
+        return Hit(line=self.lines.of(span[0]), start=start, end=end, text=shown, at=at)
+
+
+def _check_time(until: float) -> None:
+    if time.monotonic() > until:
+        raise ExecutionTimeoutError("looking for the text took too long: look for less")

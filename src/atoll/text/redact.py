@@ -1,0 +1,193 @@
+"""Takes secrets out of text that goes to a model: what looks like one, and values that are known.
+
+SECURITY: a seat belt. It stops secrets that stand in the text as they are, or in base64, base 16,
+URLs and JSON. Code that wants to smuggle one out can write it in a way that nobody looks for.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import re
+import urllib.parse
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atoll.errors import ConfigError
+from atoll.text.secrets import ASSIGNED, ASSIGNMENT, SHAPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from atoll.text.secrets import Shape
+
+SHORTEST_KNOWN = 6
+"""Characters of a known value: a shorter one would be found in words that are none."""
+_SECRET_NAME = re.compile(
+    r"PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|(?:API|ACCESS|PRIVATE|AUTH)_?KEY|_KEY$|_PWD$"
+    r"|(?:DATABASE|DB|REDIS|MONGO|AMQP|BROKER|SENTRY)_?(?:URL|URI|DSN)$",
+    re.IGNORECASE,
+)
+_PLAIN_NAME = re.compile(r"[\w.-]{1,100}\Z", re.ASCII)
+_STANDS_FOR_ONE = re.compile(
+    r"\[redacted|[<$%{/]|\*+$|x+$|\.{3}|your|change|example|placeholder|none$|null$|true$|false$"
+    r"|undefined$|process\.env|os\.|env\.|https?:",
+    re.IGNORECASE,
+)
+_PATH = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\Z")
+_JOINTS = str.maketrans("", "", "_-.")
+_CONSTANT = re.compile(r"[A-Z_]+\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redacted:
+    """A text without its secrets, and how many of each kind there were."""
+
+    text: str
+    counts: Mapping[str, int]
+
+
+class Redactor:
+    """Replaces secrets by what kind they were of: `[redacted: aws-key]`.
+
+    `known` are secrets by name, and the name is shown; or just their values.
+    """
+
+    def __init__(self, known: Mapping[str, str] | Iterable[str] = ()) -> None:
+        named = known.items() if isinstance(known, Mapping) else (("known-value", v) for v in known)
+        self._known: dict[str, str] = {}
+        for name, value in named:
+            if len(value) < SHORTEST_KNOWN:
+                raise ConfigError(
+                    f"a known secret must have at least {SHORTEST_KNOWN} characters, "
+                    f"{name!r} has {len(value)}: leave it out"
+                )
+            kind = name if _PLAIN_NAME.match(name) else "known-value"
+            self._known |= dict.fromkeys(_disguises(value), kind)
+
+    def redact(self, text: str) -> str:
+        """The text without its secrets."""
+        return self.examine(text).text
+
+    def examine(self, text: str) -> Redacted:
+        """The same, with how many there were."""
+        counts: Counter[str] = Counter()
+        text = self._without_known(text, counts)
+        lower = text.lower()
+        shapes = tuple(shape for shape in SHAPES if any(has in lower for has in shape.has))
+        if shapes:
+            text = _expression(shapes).sub(functools.partial(_shaped, counts), text)
+        if any(word in lower for word in ASSIGNED):
+            text = ASSIGNMENT.sub(functools.partial(_assigned, counts), text)
+        return Redacted(text=text, counts=counts)
+
+    def _without_known(self, text: str, counts: Counter[str]) -> str:
+        there = sorted((one for one in self._known if one in text), key=len, reverse=True)
+        if not there:
+            return text
+
+        def mark(found: re.Match[str]) -> str:
+            return _mark(self._known[found[0]], counts)
+
+        return re.sub("|".join(map(re.escape, there)), mark, text)
+
+
+def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables whose names sound secret, for `Redactor`; short ones are not."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if len(value) >= SHORTEST_KNOWN and _SECRET_NAME.search(name)
+    }
+
+
+def _disguises(value: str) -> Iterable[str]:
+    """The value as it may stand in a text."""
+    data = value.encode("utf-8", "surrogatepass")
+    yield value
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
+    yield urllib.parse.quote(data, safe="")
+    yield urllib.parse.quote_plus(data)
+    yield data.hex()
+    yield data.hex().upper()
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        yield encode(data).decode()
+        for before in range(3):  # inside other data it begins at one of three places in a group
+            text = encode(bytes(before) + data).decode().rstrip("=")
+            whole = text[(0, 2, 3)[before] : (before + len(data)) // 3 * 4]
+            if len(whole) >= SHORTEST_KNOWN:
+                yield whole
+
+
+@functools.cache
+def _expression(shapes: tuple[Shape, ...]) -> re.Pattern[str]:
+    """All of them as one: each under its kind's name."""
+    alternatives = (f"(?P<{_group(shape.kind)}>{shape.expression})" for shape in shapes)
+    return re.compile("|".join(alternatives), re.VERBOSE | re.ASCII)
+
+
+def _group(kind: str) -> str:
+    return kind.replace("-", "_")
+
+
+_KINDS = {_group(shape.kind): shape.kind for shape in SHAPES}
+
+
+def _shaped(counts: Counter[str], found: re.Match[str]) -> str:
+    group = found.lastgroup or ""
+    secret = found.groupdict().get(f"{group}_secret")
+    if secret is None:
+        return _mark(_KINDS[group], counts)
+    if _STANDS_FOR_ONE.match(secret) or (group == "authorization" and _is_name(secret)):
+        return found[0]
+    return _replaced(found, f"{group}_secret", _mark(_KINDS[group], counts))
+
+
+def _assigned(counts: Counter[str], found: re.Match[str]) -> str:
+    group = next(name for name in ("double", "single", "bare") if found[name] is not None)
+    value, is_bare = found[group], group == "bare"
+    if _STANDS_FOR_ONE.match(value) or (is_bare and found["call"]) or " " in value:
+        return found[0]
+    if not (_is_bare_secret(found, value) if is_bare else _is_quoted_secret(found, value)):
+        return found[0]
+    return _replaced(found, group, _mark(found["name"].lower(), counts))
+
+
+def _is_quoted_secret(found: re.Match[str], value: str) -> bool:
+    """In quotes a password may be a word; what is called a token is one only if it is no word."""
+    name = found["name"].lower()
+    if name in ("token", "credential"):
+        return len(value) >= 8 and not _is_name(value)
+    return not (name in value.lower() and _is_name(value))
+
+
+def _is_bare_secret(found: re.Match[str], value: str) -> bool:
+    """Without quotes it may be a name in code: those have no digits, or dots between names."""
+    name, sign = found["name"], found["sign"]
+    if name.isupper() and sign == "=":  # as in a shell
+        return not _CONSTANT.match(value) and not value.isdigit()
+    if value.isdigit() or _is_name(value) or sign.endswith(":"):
+        return False
+    digits = any(map(str.isdigit, value))
+    return digits and (
+        name.lower().startswith("pass") or not value.rstrip("0123456789").isidentifier()
+    )
+
+
+def _is_name(value: str) -> bool:
+    """Whether it is words, or names with dots between them."""
+    return value.translate(_JOINTS).isalpha() or _PATH.match(value) is not None
+
+
+def _replaced(found: re.Match[str], group: str, mark: str) -> str:
+    whole, start = found[0], found.start()
+    return whole[: found.start(group) - start] + mark + whole[found.end(group) - start :]
+
+
+def _mark(kind: str, counts: Counter[str]) -> str:
+    counts[kind] += 1
+    return f"[redacted: {kind}]"

@@ -1,0 +1,114 @@
+"""Makes typographic characters in a model's code plain, where the code is no Python with them.
+
+A model that was asked about "47°" writes `theta = 47°`, and “such” quotes. Code that parses is
+never touched; in code that does not, strings and comments keep their text; and if it is not Python
+even then, it stays as it was, so that the error speaks of what the model wrote.
+"""
+
+# ruff: noqa: RUF001 - look-alikes are what this is about
+from __future__ import annotations
+
+import ast
+import re
+
+from atoll.text.plain import SIGN, SIGN_KINDS, plain_sign
+
+MOST_CHARACTERS = 1 << 20
+"""Longer code is left alone: a syntax tree takes a hundred times the memory of its text."""
+
+_DOUBLE, _SINGLE = "“”„‟＂", "‘’‚‛＇"
+
+
+def sanitize_code_unicode(code: str) -> str:
+    """The code with typographic characters made plain, if that makes Python of it."""
+    if code.isascii() or len(code) > MOST_CHARACTERS or _parses(code) is not False:
+        return code
+    for tokens in (_PAIRED, _MIXED):
+        plain = tokens.sub(_plain, code)
+        if plain != code and _parses(plain):
+            return plain
+    return code
+
+
+def _parses(code: str) -> bool | None:
+    """Whether it is Python; None if that cannot be told: too deep, or half characters."""
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    try:
+        compile(code, "<code>", "exec", flags, dont_inherit=True)
+    except SyntaxError:
+        return False
+    except (ValueError, RecursionError, MemoryError):
+        return None
+    return True
+
+
+def _tokens(inside: str, closing_double: str, closing_single: str) -> re.Pattern[str]:
+    """Strings, comments and signs. All of it is possessive, and what is open runs to its end.
+
+    So each character is looked at a fixed number of times, whatever the code is.
+    """
+    return re.compile(
+        rf"""
+        (?P<comment> \#[^\n]*+ )
+        | (?P<field> \b (?:[fF][rR]?|[rR][fF]) (?=["'{_DOUBLE}{_SINGLE}]) )?+
+          (?:
+            (?P<long> \"\"\" (?:[^"\\]|\\.|"(?!""))*+ (?:\"\"\"|\Z)
+                    | ''' (?:[^'\\]|\\.|'(?!''))*+ (?:'''|\Z) )
+            | (?P<straight> " (?:[^"\\\n{inside}]|\\.)*+ [{closing_double}]?
+                          | ' (?:[^'\\\n{inside}]|\\.)*+ [{closing_single}]? )
+            | [{_DOUBLE}]{{3}} (?P<block> (?:[^{_DOUBLE}]|[{_DOUBLE}](?![{_DOUBLE}]{{2}}))*+ )
+              (?P<block_end> (?:[{_DOUBLE}]{{3}})?+ )
+            | [{_DOUBLE}] (?P<double> [^\n{_DOUBLE}{inside and '"'}]*+ )
+              (?P<double_end> [{_DOUBLE}{inside and '"'}]?+ )
+            | [{_SINGLE}] (?P<single> (?:[^\n{_SINGLE}{inside and "'"}]|’(?=\w))*+ )
+              (?P<single_end> [{_SINGLE}{inside and "'"}]?+ )
+          )
+        | {SIGN}
+        """,
+        re.VERBOSE | re.DOTALL,
+    )
+
+
+_PAIRED = _tokens("", '"', "'")
+"""Each string ends with quotes of the kind it began with."""
+_MIXED = _tokens(_DOUBLE + _SINGLE, '"' + _DOUBLE, "'" + _SINGLE)
+"""A string may begin with one kind of quotes and end with the other."""
+_FIELD = re.compile(r"\{\{|\}\}|\{(?P<code>[^{}:!]++)")
+
+
+def _plain(token: re.Match[str]) -> str:
+    kind = token.lastgroup or ""
+    if kind in SIGN_KINDS:
+        return plain_sign(kind, token[0])
+    if kind == "comment":
+        return token[0]
+    prefix = token["field"] or ""
+    text = token[0][len(prefix) :]
+    if kind == "straight" and len(text) > 1 and text[-1] in _DOUBLE + _SINGLE:
+        text = text[:-1] + text[0]
+    elif kind not in ("long", "straight"):
+        text = _quoted(token)
+    return prefix + (_FIELD.sub(_plain_field, text) if prefix else text)
+
+
+def _quoted(token: re.Match[str]) -> str:
+    """A string in curly quotes, in straight ones that its text does not have."""
+    for name, quote, other in (("block", '"""', "'''"), ("double", '"', "'"), ("single", "'", '"')):
+        text = token[name]
+        if text is None:
+            continue
+        if not token[f"{name}_end"]:
+            return quote + text
+        if quote not in text:
+            return quote + text + quote
+        if other not in text:
+            return other + text + other
+        return quote + re.sub(rf"(?<!\\){quote}", rf"\\{quote}", text) + quote
+    raise AssertionError("one of them fits")
+
+
+def _plain_field(field: re.Match[str]) -> str:
+    """What stands in braces in an f-string is code, up to its format."""
+    if field["code"] is None:
+        return field[0]
+    return "{" + _PAIRED.sub(_plain, field["code"])

@@ -1,0 +1,124 @@
+"""Output that is too long for a model: the whole goes to a file, the model sees a summary of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atoll.errors import ConfigError
+from atoll.policy import check_positive
+from atoll.text.kept import KeptTexts
+from atoll.text.summary import RollingSummary, head_and_tail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+    from typing import Self
+
+    from atoll.text.summary import Summarise
+
+LEAST_PREVIEW = 400
+"""Characters that a header and a footer need, with something between them."""
+MAX_BYTES = 1 << 30
+"""What a session's files may hold together; the oldest go first."""
+SUMMARY_SECONDS = 30.0
+LAST_TURN = 10**9
+SHORT_FOLDER = "spill/"
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What the model sees of a turn's output, and where the whole is if that is more."""
+
+    text: str
+    path: Path | None = None
+    spilled: bool = False
+    """Whether the text is a summary; without a path then, the rest could not be kept."""
+
+
+class Spill:
+    """Output of one session's turns, in `folder/session_id/turn_N.txt` where it is over `cap`.
+
+    Without a folder the files are in a private one, which `close` removes.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        session_id: str,
+        *,
+        cap: int = 8192,
+        preview: int = 1500,
+        summarise: Summarise | None = None,
+        summary_seconds: float = SUMMARY_SECONDS,
+        max_bytes: int = MAX_BYTES,
+    ) -> None:
+        check_positive("cap", cap)
+        check_positive("summary_seconds", summary_seconds)
+        if not _SESSION.match(session_id):
+            raise ConfigError(
+                f"a session id must be 1 to 128 letters, digits and ._- and begin with no dot or "
+                f"dash, not {session_id[:200]!r}"
+            )
+        if preview < LEAST_PREVIEW:
+            raise ConfigError(f"preview must be at least {LEAST_PREVIEW} characters, not {preview}")
+        self._cap, self._preview = cap, preview
+        self._kept = KeptTexts(folder, session_id, max_bytes)
+        self._rolling = RollingSummary(summarise, summary_seconds) if summarise else None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def observe(self, turn: int, text: str) -> Observed:
+        """The text itself, or where it is longer than the cap, a summary of at most `preview`."""
+        if not isinstance(turn, int) or not 0 <= turn <= LAST_TURN:
+            raise ConfigError(f"a turn is a number from 0 to {LAST_TURN:,}, not {turn!r:.50}")
+        if len(text) <= self._cap:
+            return Observed(text=text)
+        async with self._one_at_a_time:
+            name, path, reason = f"turn_{turn}.txt", None, ""
+            try:
+                path = await asyncio.to_thread(self._kept.keep, name, text)
+            except OSError as exc:
+                reason = exc.strerror or str(exc)
+            notes = await self._rolling.add(text) if self._rolling else None
+        short = SHORT_FOLDER + name
+        header, footer = _header(turn, text, short, reason), _footer(short) if path else ""
+        body = self._body(text, notes, self._preview - len(header) - len(footer) - 2)
+        shown = "\n".join(part for part in (header, body, footer) if part)
+        return Observed(text=shown, path=path, spilled=True)
+
+    def files(self) -> dict[str, Path]:
+        """Where the files are, by the short names that the model is told."""
+        return {SHORT_FOLDER + name: path for name, path in self._kept.paths().items()}
+
+    def close(self) -> None:
+        """Let go of the folder, and remove it if it was private; a second time does nothing."""
+        self._kept.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @staticmethod
+    def _body(text: str, notes: str | None, room: int) -> str:
+        title = "Notes on the output so far, by a model:\n"
+        return (title + notes)[:room] if notes else head_and_tail(text, room)
+
+
+def _header(turn: int, text: str, short: str, reason: str) -> str:
+    lines = text.removesuffix("\n").count("\n") + 1
+    where = f"the rest was not kept: {reason[:120]}" if reason else f"all of it is in {short}"
+    return f"[output of turn {turn}: {len(text):,} characters in {lines:,} lines; {where}]"
+
+
+def _footer(short: str) -> str:
+    return f'[for more: peek("{short}", 2000) or grep("{short}", "pattern")]'

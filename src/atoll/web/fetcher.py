@@ -1,0 +1,115 @@
+"""Fetches pages: every hop is checked, all of it has one time limit, what is found is text."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urldefrag, urljoin
+
+from atoll.errors import ConfigError, WebError, WebRefusedError
+from atoll.web.cache import Cache
+from atoll.web.guard import Guard
+from atoll.web.policy import REDIRECTS, Page, WebPolicy
+from atoll.web.reading import read
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ssrfguard import Resolver
+
+    from atoll.web.exchange import Reply
+
+_AT_ONCE = 4
+"""Fetches, and lookups: of more the rest wait."""
+_OK = 200
+
+
+class Fetcher:
+    """Fetches for one guest, with a cache of its own."""
+
+    def __init__(
+        self, policy: WebPolicy | None = None, *, resolver: Resolver | None = None
+    ) -> None:
+        """`resolver`: in place of `socket.getaddrinfo`."""
+        self.policy = policy or WebPolicy()
+        self._guard = Guard(self.policy, resolver)
+        self._cache = Cache(self.policy.cache_seconds)
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        # a lookup cannot be stopped: threads of our own, so that nobody else waits for them
+        self._lookups = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="atoll-lookup")
+
+    async def fetch(self, url: str) -> Page:
+        """A page as text. WebRefusedError says what the policy has against it."""
+        self._guard.check(url)
+        key = urldefrag(url).url
+        if page := self._cache.get(key):
+            return replace(page, url=url)
+        seconds = self.policy.timeout_seconds
+        try:
+            async with asyncio.timeout(seconds), self._turns:
+                page, keep = await self._fetch(url)
+        except TimeoutError:
+            raise WebError(f"{url[:300]!r} took longer than timeout_seconds={seconds}") from None
+        if keep:
+            self._cache.put(key, page)
+        return page
+
+    def close(self) -> None:
+        """Let go of its threads; lookups that still run end by themselves."""
+        self._lookups.shutdown(wait=False, cancel_futures=True)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def _fetch(self, url: str) -> tuple[Page, bool]:
+        final, reply = await self._follow(urldefrag(url).url)
+        content_type = reply.headers.get("content-type", "")
+        seconds, most = self.policy.timeout_seconds, self.policy.max_bytes
+        title, text, cut = await read(reply, content_type, seconds=seconds, most=most)
+        page = Page(
+            url=url,
+            final_url=final,
+            status=reply.status,
+            content_type=content_type[:200],
+            title=title,
+            text=text,
+            truncated=reply.truncated or cut,
+        )
+        stored = "no-store" not in reply.headers.get("cache-control", "").lower()
+        return page, reply.status == _OK and stored
+
+    async def _follow(self, url: str) -> tuple[str, Reply]:
+        """Where redirects end; each is as much a stranger's URL as the first."""
+        for _ in range(self.policy.max_redirects + 1):
+            reply = await self._once(url)
+            location = reply.headers.get("location")
+            if location is None or reply.status not in REDIRECTS:
+                return url, reply
+            url = urldefrag(urljoin(url, _readable(location))).url
+        most = self.policy.max_redirects
+        raise WebRefusedError(f"{url[:300]!r} is refused: more redirects than max_redirects={most}")
+
+    async def _once(self, url: str) -> Reply:
+        try:
+            from atoll.web.exchange import exchange  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise ConfigError("web_fetch needs httpcore2: pip install 'atoll[web]'") from None
+        target = self._guard.check(url)
+        loop = asyncio.get_running_loop()
+        addresses = await loop.run_in_executor(self._lookups, self._guard.resolve, target)
+        return await exchange(url, target, addresses, self.policy.max_bytes)
+
+
+def _readable(location: str) -> str:
+    """Headers come as Latin-1; those who write more than ASCII mean UTF-8."""
+    return location.encode("latin-1").decode("utf-8", "replace")

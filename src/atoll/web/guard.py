@@ -1,0 +1,93 @@
+"""Which URL and address may be asked: by ssrfguard, whose tables these are.
+
+SECURITY: a name is looked up once. All its addresses must be allowed, and the connection goes to
+one of them: there is no second lookup that could give another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from atoll.errors import ConfigError, WebError, WebRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ssrfguard import Address, Policy, Resolver, Target
+
+    from atoll.web.policy import WebPolicy
+
+_OFF = "web_fetch is off: give WebPolicy(allow=('docs.python.org', '*.example.org'))"
+_OUR_WORDS = {
+    "allowed_hosts": "WebPolicy.allow",
+    "allowed_ports": "WebPolicy.ports",
+    "allowed_networks": "WebPolicy.dangerous_networks",
+}
+_SHOWN = 300
+T = TypeVar("T")
+
+
+class Guard:
+    """The policy, ready to be asked."""
+
+    def __init__(self, policy: WebPolicy, resolver: Resolver | None) -> None:
+        """`resolver`: in place of `socket.getaddrinfo`; what it says is checked all the same."""
+        self._off = not policy.allow
+        self._resolver = resolver
+        self._policy = _made(policy)
+
+    def check(self, url: str) -> Target:
+        """Scheme, host and port of a URL that may be asked; WebRefusedError otherwise."""
+        if self._off:
+            raise WebRefusedError(_OFF)
+        if not isinstance(url, str):
+            raise ConfigError(f"url must be a text, not {type(url).__name__}")
+        if "\\" in url:
+            raise WebRefusedError(_message(url, "a backslash is read in two ways: write %5C"))
+        return _asked(url, lambda: self._policy.check_url(url))
+
+    def resolve(self, target: Target) -> tuple[Address, ...]:
+        """The addresses to connect to, all of them checked. It blocks."""
+        from ssrfguard import resolve  # noqa: PLC0415 - an extra
+
+        def look_up() -> tuple[Address, ...]:
+            return resolve(target, policy=self._policy, resolver=self._resolver)
+
+        try:
+            return _asked(target.host, look_up)
+        except OSError as exc:
+            raise WebError(f"{target.host} has no address: {exc}") from None
+
+
+def _made(policy: WebPolicy) -> Policy:
+    try:
+        import ssrfguard  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigError("web_fetch needs ssrfguard: pip install 'atoll[web]'") from None
+    try:
+        return ssrfguard.Policy(
+            allowed_hosts=frozenset(policy.allow),
+            allowed_ports=frozenset(policy.ports),
+            allowed_networks=policy.dangerous_networks,  # type: ignore[arg-type] # texts are parsed
+        )
+    except (ValueError, TypeError) as exc:
+        raise ConfigError(_translated(str(exc))) from None
+
+
+def _asked(what: str, ask: Callable[[], T]) -> T:
+    from ssrfguard import BlockedAddressError, BlockedURLError  # noqa: PLC0415 - an extra
+
+    try:
+        return ask()
+    except (BlockedURLError, BlockedAddressError) as exc:
+        raise WebRefusedError(_message(what, _translated(exc.reason))) from None
+
+
+def _message(what: str, reason: str) -> str:
+    return f"{what[:_SHOWN]!r} is refused: {reason[: 2 * _SHOWN]}"
+
+
+def _translated(text: str) -> str:
+    for theirs, ours in _OUR_WORDS.items():
+        text = text.replace(theirs, ours)
+    return text

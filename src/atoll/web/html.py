@@ -1,0 +1,41 @@
+"""The program that makes text of a page by Resiliparse: run in limits, for one page."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from atoll.archive.confined import serve
+from atoll.errors import ArchiveError
+
+_LONGEST_TITLE = 500
+_PIECE = 1 << 20
+
+
+def text(fd: int, charset: str, most: int) -> tuple[dict[str, Any], bytes]:
+    """Title and text of a page, `most` bytes; without a charset, as its own head says."""
+    try:
+        from resiliparse.extract.html2text import extract_plain_text  # noqa: PLC0415 - an extra
+        from resiliparse.parse.encoding import bytes_to_str, detect_encoding  # noqa: PLC0415
+        from resiliparse.parse.html import HTMLTree  # noqa: PLC0415
+    except ImportError:
+        raise ArchiveError("HTML needs Resiliparse: pip install 'atoll[web]'") from None
+    data = _all(fd)
+    encoding = charset or detect_encoding(data, from_html_meta=True)
+    tree = HTMLTree.parse(bytes_to_str(data, encoding))
+    title = " ".join((tree.title or "").split())[:_LONGEST_TITLE]
+    whole = extract_plain_text(tree, links=True).encode("utf-8", "replace")
+    return {"title": title, "cut": len(whole) > most}, whole[:most]
+
+
+def main() -> None:
+    """Serve until there is nobody to serve."""
+    serve({"text": text})
+
+
+def _all(fd: int) -> bytes:
+    pieces, at = [], 0
+    while piece := os.pread(fd, _PIECE, at):
+        pieces.append(piece)
+        at += len(piece)
+    return b"".join(pieces)

@@ -1,0 +1,54 @@
+"""What may be fetched, and what a page is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from atoll.errors import ConfigError
+from atoll.policy import MIB, check_positive
+
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_NUMBERS = ("max_bytes", "timeout_seconds", "max_redirects", "cache_seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebPolicy:
+    """What may be fetched: nothing, unless hosts are named."""
+
+    allow: tuple[str, ...] = ()
+    """Hosts: `docs.python.org`, or `*.example.org` for all below it, but not it."""
+    max_bytes: int = 5 * MIB
+    """Of a body as it comes, and as it is unpacked; a text is cut there, a PDF refused."""
+    timeout_seconds: float = 20
+    """For all of it: lookup, redirects, body, text."""
+    max_redirects: int = 5
+    cache_seconds: float = 300
+    """How long a page is given again without asking; 0: never."""
+    ports: tuple[int, ...] = (80, 443)
+    dangerous_networks: tuple[str, ...] = ()
+    """Private networks that may be reached all the same, such as `127.0.0.1/32` in tests."""
+
+    def __post_init__(self) -> None:
+        for name in _NUMBERS:
+            if (value := getattr(self, name)) or name in {"max_bytes", "timeout_seconds"}:
+                check_positive(name, value)
+        for one in fields(self):
+            if one.name not in _NUMBERS and isinstance(getattr(self, one.name), str):
+                raise ConfigError(f"{one.name} must be a tuple, such as ('docs.python.org',)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What came of a fetch, as text."""
+
+    url: str
+    """As it was asked for."""
+    final_url: str
+    """Where redirects led."""
+    status: int
+    content_type: str
+    title: str
+    text: str
+    truncated: bool
+    """Whether there was more than `max_bytes`, or less than was promised."""
+    from_cache: bool = False

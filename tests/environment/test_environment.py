@@ -1,0 +1,198 @@
+"""What the environment does around the sandbox: observations, secrets, coverage, clean ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+import atoll
+from atoll.environment.library import passage
+from atoll.environment.observe import render
+from atoll.types import Outcome, SandboxResult
+
+TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(3000))
+KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789ABCD"
+
+
+@pytest.fixture
+def env():
+    with atoll.REPLEnvironment(backend="native", context=TEXT) as found:
+        yield found
+
+
+def test_a_cell_without_output_says_so(env):
+    assert env.execute("x = 1").observation == "(no output)"
+
+
+def test_data_is_shown_in_its_shortest_form(env):
+    rows = "[{'name': f'service {n}', 'errors': n} for n in range(20)]"
+    shown = env.execute(rows).observation
+    assert shown.startswith("[20]{name,errors}:")
+    plain = atoll.REPLEnvironment(backend="native", use_toon_encoding=False)
+    with plain:
+        assert len(plain.execute(rows).observation) > len(shown)
+
+
+def test_an_error_shows_the_models_own_lines_and_none_of_ours(env):
+    told = env.execute("def f():\n    return grep('(')\nf()").observation
+    assert "return grep('(')" in told
+    assert "explorer.py" not in told
+    assert "HostCallError" in told
+
+
+def test_secrets_do_not_reach_the_model_nor_the_file_nor_a_sub_call(tmp_path):
+    prompts = []
+    with atoll.REPLEnvironment(
+        backend="native",
+        spill_dir=tmp_path,
+        context=TEXT,
+        on_llm_query=lambda prompt: prompts.append(prompt) or "fine",
+    ) as env:
+        assert KEY not in env.execute(f"print('key: {KEY}')").observation
+        turn = env.execute(f"print('{KEY} ' * 2000)")
+        assert KEY not in turn.observation + turn.spilled.read_text()
+        env.execute(f"llm_query('use {KEY}')")
+    assert "[redacted" in prompts[0]
+    assert KEY not in prompts[0]
+
+
+def test_secrets_of_the_hosts_environment_are_known(monkeypatch):
+    monkeypatch.setenv("MY_SERVICE_TOKEN", "correct-horse-battery-staple")
+    with atoll.REPLEnvironment(backend="native") as env:
+        told = env.execute("print('correct-horse-' + 'battery-staple')").observation
+    assert "battery" not in told
+
+
+def test_what_a_model_was_shown_is_told_apart_from_what_was_searched(env):
+    env.execute("hits = grep('value 81$')")
+    assert env.coverage.scanned_share == 1
+    assert env.coverage.shown == 0, "nothing was printed"
+    env.execute("print(hits)")
+    line = "entry 9: value 81"
+    assert env.coverage.shown == len(line)
+    env.execute("print(context[:400])")
+    assert 350 < env.coverage.shown < 450, "also where code cut the text by itself"
+
+
+def test_what_a_sub_call_is_given_counts_as_shown():
+    async def answer(prompt):
+        return "ok"
+
+    with atoll.REPLEnvironment(backend="native", context=TEXT, on_llm_query=answer) as env:
+        env.execute("answer_ = llm_query('look: ' + peek(100, 5000))")
+        assert 80 <= env.coverage.shown <= 100
+
+
+def test_sub_calls_of_a_batch_still_run_side_by_side():
+    together = threading.Barrier(16, timeout=20)
+    with atoll.REPLEnvironment(
+        backend="native", on_llm_query=lambda prompt: str(together.wait() >= 0)
+    ) as env:
+        turn = env.execute("batch_llm_query(['q'] * 16)")
+    assert turn.result.value == ["True"] * 16
+
+
+def test_data_as_a_context_is_searched_in_its_readable_form():
+    with atoll.REPLEnvironment(backend="native", context={"pumps": [{"id": 7}]}) as env:
+        assert env.execute("context['pumps'][0]['id']").result.value == 7
+        assert env.execute("grep('\"id\"')").result.value[0]["text"].strip() == '"id": 7'
+        assert env.execute("context_len").result.value > 10
+
+
+def test_a_file_as_a_context_is_not_read_into_a_string(tmp_path):
+    (tmp_path / "log").write_text(TEXT)
+    with atoll.REPLEnvironment(backend="native", context=tmp_path / "log") as env:
+        assert env.execute("context[:7]").result.value == "entry 0"
+    with pytest.raises(atoll.ConfigError, match="is a folder: give it as documents="):
+        atoll.REPLEnvironment(backend="native", context=tmp_path)
+
+
+def test_a_tool_of_the_callers_is_there_and_may_not_take_a_name_of_ours():
+    with atoll.REPLEnvironment(backend="native", tools={"double": lambda n: 2 * n}) as env:
+        assert env.execute("double(21)").result.value == 42
+    with pytest.raises(atoll.ConfigError, match="cannot be called 'grep'"):
+        atoll.REPLEnvironment(backend="native", tools={"grep": print}).start()
+
+
+def test_a_worker_model_summarises_long_output():
+    asked = []
+    with atoll.REPLEnvironment(
+        backend="native", worker=lambda prompt: asked.append(prompt) or "many rows, all fine"
+    ) as env:
+        told = env.execute("print('row\\n' * 9000)").observation
+    assert "many rows, all fine" in told
+    assert "row\nrow" in asked[0]
+
+
+def test_a_folder_of_documents_is_searched_by_meaning_of_words(tmp_path):
+    (tmp_path / "pumps.py").write_text(
+        'def restart_pump(name):\n    """Start a pump again after a failure."""\n    return name\n'
+    )
+    (tmp_path / "guide.md").write_text("# Valves\nTurn them.\n# Seals\nReplace a worn seal.\n")
+    with atoll.REPLEnvironment(backend="native", documents=tmp_path) as env:
+        assert env.execute("code_search('restart after failure')").result.value[0]["name"] == (
+            "restart_pump"
+        )
+        found = env.execute("doc_search('worn seal')").result.value[0]
+    assert (found["path"], "worn seal" in found["text"]) == ("guide.md", True)
+
+
+def test_async_face_runs_the_same(tmp_path):
+    async def work():
+        async with atoll.aio.REPLEnvironment(backend="native", context=TEXT) as env:
+            return (await env.execute("FINAL(grep('value 4$')[0]['line'])")).final.value
+
+    assert asyncio.run(work()) == 3
+
+
+def test_nothing_is_left_open_and_closing_twice_is_harmless(tmp_path):
+    (tmp_path / "a.txt").write_text("text\n")
+    with atoll.REPLEnvironment(backend="native", context=TEXT) as env:  # warms what stays
+        env.execute("grep('x')")
+    before = set(os.listdir("/proc/self/fd"))
+    env = atoll.REPLEnvironment(backend="native", context=TEXT + "x", documents=tmp_path).start()
+    spilled = env.execute("print('x' * 9000); peek('a.txt'); grep('value')").spilled
+    assert spilled.exists()
+    env.close()
+    env.close()
+    assert not spilled.exists()
+    del env
+    assert len(set(os.listdir("/proc/self/fd")) - before) <= 1, "the context may wait for the gc"
+
+
+def test_closed_environments_say_so(env):
+    env.close()
+    with pytest.raises(atoll.SandboxClosedError, match="start\\(\\) it"):
+        env.execute("1")
+
+
+def test_a_timeout_keeps_what_was_printed_for_the_model(env):
+    turn = env.execute("print('half'); import time; time.sleep(60)", timeout_ms=500)
+    assert turn.observation.startswith("half")
+    assert "TimeoutError" in turn.observation
+
+
+def test_lost_variables_are_told():
+    result = SandboxResult(kind=Outcome.MEMORY, error="MemoryError: limit", state_lost=True)
+    assert render(result) == "MemoryError: limit\n(the variables of earlier cells are lost)"
+
+
+def test_a_passage_begins_where_the_words_are():
+    text = "\n".join(f"line {n}" for n in range(50)) + "\nthe worn seal\nend"
+    assert passage(text, "Worn SEAL") == "line 49\nthe worn seal\nend"
+
+
+@pytest.mark.spec("R4.8")
+def test_the_seeds_configuration_has_its_fields_and_defaults():
+    config = atoll.REPLConfig()
+    assert config.timeout_seconds == 600
+    assert (config.output_cap, config.max_grep_results) == (8192, 100)
+    assert (config.max_output_preview, config.use_toon_encoding) == (1500, True)
+    assert config.require_exploration_before_final is False
+    assert config.min_exploration_calls == 1
+    assert atoll.REPLConfig(timeout_seconds=2).timeout_ms == 2000
+    with pytest.raises(atoll.ConfigError, match="output_cap must be positive"):
+        atoll.REPLConfig(output_cap=0)

@@ -1,0 +1,79 @@
+"""One sandbox for many tests, in rings whose starts are dear: made as new after each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import atoll
+
+Kind = tuple[str, str | None]
+TIMEOUT_MS = 20_000
+
+DEAR = frozenset({"pyodide"})
+"""Rings that take a second of CPU time to start; in the others a test has a sandbox of its own."""
+
+REMEMBER = """
+def remember():
+    import os, sys, types
+    note = sys.modules["as_it_was"] = types.ModuleType("as_it_was")
+    note.env, note.path = dict(os.environ), list(sys.path)
+    note.names = {name: value for name, value in globals().items() if name != "remember"}
+remember()
+del remember
+"""
+RESTORE = """
+def restore():
+    import os, shutil, sys
+    note = sys.modules["as_it_was"]
+    os.chdir("/app")
+    for folder in ("/app", "/tmp"):
+        for entry in list(os.scandir(folder)):
+            real = entry.is_dir(follow_symlinks=False)
+            shutil.rmtree(entry.path) if real else os.unlink(entry.path)
+    os.environ.clear()
+    os.environ.update(note.env)
+    sys.path[:] = note.path
+    globals().clear()
+    globals().update(note.names)
+restore()
+"""
+
+
+class SharedBoxes:
+    """One sandbox a ring and context, opened when a test asks for it."""
+
+    def __init__(self) -> None:
+        self._boxes: dict[Kind, atoll.SyncSandbox] = {}
+
+    def __len__(self) -> int:
+        return len(self._boxes)
+
+    @contextmanager
+    def lend(self, ring: str, context: str | None = None) -> Iterator[atoll.SyncSandbox]:
+        """One that is as it was when it was new; what is done to it is undone, or it is ended."""
+        kind = ring, context
+        if kind not in self._boxes:
+            box = atoll.create_sandbox(backend=ring, context=context, timeout_ms=TIMEOUT_MS)
+            self._boxes[kind] = box
+            assert box.execute(REMEMBER).success
+        yield self._boxes[kind]
+        if not _restored(self._boxes[kind]):
+            self._boxes.pop(kind).destroy()
+
+    def close(self) -> None:
+        """Destroy them all."""
+        while self._boxes:
+            self._boxes.popitem()[1].destroy()
+
+
+def _restored(box: atoll.SyncSandbox) -> bool:
+    """Not if the test has closed it, or another guest stands in for the first one."""
+    try:
+        result = box.execute(RESTORE)
+    except atoll.AtollError:
+        return False
+    return result.success and not result.stdout and not result.stderr
+
+
+shared_boxes = SharedBoxes()
