@@ -98,6 +98,13 @@ def common(one: Request, other: Request) -> int:
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(map(_length, (one, other))))
 
 
+def _nearness(one: Request, other: Request) -> tuple[int, ...]:
+    """What a record has in common with a request, the weightiest first."""
+    same = sum(a == b for a, b in zip(one.messages, other.messages, strict=False))
+    fewer = -abs(len(one.messages) - len(other.messages))
+    return one.model == other.model, common(one, other), same, fewer
+
+
 def _length(request: Request) -> int:
     return len(request.messages)
 
@@ -153,7 +160,7 @@ def unknown(asked: Request, kept: Sequence[Request], where: str) -> ModelRecordE
     """What to say of a request that no record has."""
     if not kept:
         return ModelRecordError(f"{where} has no exchange in it")
-    nearest = max(kept, key=lambda one: (one.model == asked.model, common(one, asked)))
+    nearest = max(kept, key=lambda one: _nearness(one, asked))
     return ModelRecordError(
         f"{where} has no such request. The nearest differs in {difference(asked, nearest)}. "
         "Record it anew where that is meant to be"
