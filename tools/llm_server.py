@@ -153,7 +153,8 @@ def start(weights: Path, port: int, threads: int) -> Any:
     params.hostnames, params.port = ["127.0.0.1"], port
     params.n_ctx, params.n_parallel = 16_384, 2
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.ui = False
+    params.ui, params.verbosity = False, 1
+    params.cors_origins = "http://127.0.0.1"  # not whatever page a browser has open
     return xllamacpp.Server(params)
 
 

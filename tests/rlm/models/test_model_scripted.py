@@ -63,3 +63,12 @@ async def test_every_reply_is_given_once_to_calls_at_the_same_time():
 async def _ask(model: ScriptedModel, times: int) -> list[str]:
     done = await asyncio.gather(*(model.complete(ASK) for _ in range(times)))
     return [one.text for one in done]
+
+
+def test_usage_adds_up_and_a_guess_stays_one():
+    one = Usage(input_tokens=1, output_tokens=2, cached_tokens=3, written_tokens=4)
+    both = one + Usage(input_tokens=10, estimated=True)
+    assert both == Usage(
+        input_tokens=11, output_tokens=2, cached_tokens=3, written_tokens=4, estimated=True
+    )
+    assert not (one + one).estimated

@@ -17,8 +17,9 @@ class Limits:
 
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     """A call with all its retries."""
-    idle_seconds: float = 120.0
-    """Silence within a streamed answer; one that comes whole is silent until it is done."""
+    idle_seconds: float = 300.0
+    """Silence in a stream: a model may think for minutes. An answer that is not streamed comes
+    after one long silence, which only `timeout_seconds` ends."""
     connect_seconds: float = 10.0
     max_retries: int = DEFAULT_RETRIES
     max_retry_wait_seconds: float = 60.0

@@ -86,7 +86,7 @@ class Recorder:
                 _write_whole(self._fd, line)
             except OSError as exc:
                 reason = f"{exc.strerror}; what it had before is whole"
-                raise ModelRecordError(f"the record {self._path} is full: {reason}") from None
+                raise ModelRecordError(f"{self._path} cannot be written: {reason}") from None
             finally:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
 
