@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from atoll.errors import ExecutionTimeoutError as ExecutionTimeoutError
     from atoll.errors import IsolationError as IsolationError
     from atoll.errors import LimitUnsupportedError as LimitUnsupportedError
+    from atoll.errors import ModelError as ModelError
+    from atoll.errors import ModelRecordError as ModelRecordError
+    from atoll.errors import ModelRefusedError as ModelRefusedError
+    from atoll.errors import ModelReplyError as ModelReplyError
+    from atoll.errors import ModelTimeoutError as ModelTimeoutError
+    from atoll.errors import ModelUnavailableError as ModelUnavailableError
     from atoll.errors import SandboxClosedError as SandboxClosedError
     from atoll.errors import SandboxError as SandboxError
     from atoll.errors import SandboxLostError as SandboxLostError
@@ -97,6 +103,12 @@ _HOMES = {
     "ConfigError": "errors",
     "IsolationError": "errors",
     "LimitUnsupportedError": "errors",
+    "ModelError": "errors",
+    "ModelRecordError": "errors",
+    "ModelRefusedError": "errors",
+    "ModelReplyError": "errors",
+    "ModelTimeoutError": "errors",
+    "ModelUnavailableError": "errors",
     "SandboxClosedError": "errors",
     "SandboxError": "errors",
     "SandboxStartError": "errors",

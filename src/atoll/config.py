@@ -203,6 +203,22 @@ def state_key_from_environment() -> bytes | None:
     return text.encode(errors="surrogateescape") if text else None
 
 
+def model_key_from_environment(variable: str) -> str | None:
+    """The key that a provider's variable holds, such as OPENAI_API_KEY; None where it is unset."""
+    return os.environ.get(variable, "").strip() or None
+
+
+def model_address_from_environment(variable: str) -> str | None:
+    """Where OPENAI_BASE_URL and its like say that a provider is; None where they are unset."""
+    return os.environ.get(variable, "").strip() or None
+
+
+def prices_file_from_environment() -> Path | None:
+    """The JSON file of prices that ATOLL_PRICES names, if it does."""
+    given = os.environ.get("ATOLL_PRICES")
+    return Path(given).expanduser().absolute() if given else None
+
+
 def daemon_socket() -> Path:
     """Where the daemon listens: ATOLL_DAEMON_SOCKET, or below the home folder without it."""
     given = os.environ.get("ATOLL_DAEMON_SOCKET")
