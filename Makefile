@@ -8,7 +8,7 @@ export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 LAYERS := guest > errors > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
 	explore,retrieval,archive,web,bridge,statekey,store,verdict > channel,state > sandbox,session,replies > sync,jail,statepipe,wire > \
-	shell,launch > backends > pool,factory > environment > aio,daemon,replserver > cli,integrations
+	shell,launch > backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format spec bench soak docs clean
