@@ -76,7 +76,9 @@ class Story:
             start, ms = free[place] + 3, self._chance.uniform(300, 1900)
             free[place] = start + ms
             call = self.writer.new_call()
-            happened.append((start, SubcallStarted, {"call": call, "kind": "llm_query", "prompt": prompt}))
+            happened.append(
+                (start, SubcallStarted, {"call": call, "kind": "llm_query", "prompt": prompt})
+            )
             happened.append((start + ms, SubcallEnded, {"call": call, **self._answer(number)}))
         for at, event, values in sorted(happened, key=lambda one: one[0]):
             self.now = at
@@ -111,7 +113,12 @@ def realistic(writer: TrajectoryWriter) -> None:
     )  # fmt: skip
     story.think(f"I ask a smaller model about every part.\n\n```repl\n{BATCH}```", 3300)
     began = story.now
-    story.batch([f"Does this part speak of ending the lease early? Quote it.\n\nArticle {n}: ..." for n in range(32)])
+    story.batch(
+        [
+            f"Does this part speak of ending the lease early? Quote it.\n\nArticle {n}: ..."
+            for n in range(32)
+        ]
+    )
     story.tell(
         CodeRan, 12, turn=2, code=BATCH, observation="2 of 32 parts do\n{17: \"Yes: 'The Tenant may...\"}",
         duration_ms=story.now - began, isolation="jailed",
@@ -120,7 +127,9 @@ def realistic(writer: TrajectoryWriter) -> None:
     story.think(f"Parts 17 and 18 have to be read closely.\n\n```repl\n{DEEPER}```", 2800)
     _deeper(story)
     story.think("```repl\nrlm_query('Is that usual?', ctx=context)\n```", 900)
-    story.tell(Refused, what="rlm_query", why="the budget of $0.25 is used up: answer with what you have")
+    story.tell(
+        Refused, what="rlm_query", why="the budget of $0.25 is used up: answer with what you have"
+    )
     story.tell(
         CodeRan, 9, turn=4, code="rlm_query('Is that usual?', ctx=context)", outcome="error",
         observation="BudgetError: the budget of $0.25 is used up: answer with what you have",
@@ -139,7 +148,14 @@ def _deeper(story: Story) -> None:
     story.tell(Planned, way="loop", why="775,000 characters", **inside)
     story.think("```repl\nprint(grep('determine|break clause'))\n```", 1500, **inside)
     same = story.writer.new_call()
-    story.tell(SubcallStarted, call="x1", kind="llm_query", prompt="Sum up: clause 17.2", parent=call, depth=2)
+    story.tell(
+        SubcallStarted,
+        call="x1",
+        kind="llm_query",
+        prompt="Sum up: clause 17.2",
+        parent=call,
+        depth=2,
+    )
     story.tell(
         SubcallStarted, call=same, kind="llm_query", prompt="Sum up: clause 17.2",
         shared_with="x1", parent=call, depth=2,
@@ -189,7 +205,7 @@ def _end(story: Story) -> None:
 HOSTILE = (
     "</script><script>alert(1)</script>",
     "\"><img src=x onerror=alert(1)>' onload='alert(1)",
-    "<a href=\"javascript:alert(1)\">x</a> javascript:alert(1)",
+    '<a href="javascript:alert(1)">x</a> javascript:alert(1)',
     "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x1b[0m\x9b2J\rover\x08\x00\x7f",
     "\u202egnp.exe\u2066\u2069\u200b\ufeff\u2028line \ud800 end",
     "</style></pre></details><!-- ]]> &lt;b&gt;",
@@ -199,16 +215,30 @@ HOSTILE = (
 def hostile(writer: TrajectoryWriter) -> None:
     """Every text of every event is out to break whoever shows it."""
     bad = "\n".join(HOSTILE)
-    data = {bad: bad, "length": bad, "map": HOSTILE, "name": [bad, {bad: bad}], "scanned_share": bad}
+    data = {
+        bad: bad,
+        "length": bad,
+        "map": HOSTILE,
+        "name": [bad, {bad: bad}],
+        "scanned_share": bad,
+    }
     proof = ({"quote": bad, "found": bad, "start": bad, "end": bad, "line": bad, bad: bad}, {})
     tell = writer.emit
-    tell(RunStarted(question=bad, model=bad, sub_model=bad, context=data, budget=data, atoll_version=bad))
+    tell(
+        RunStarted(
+            question=bad, model=bad, sub_model=bad, context=data, budget=data, atoll_version=bad
+        )
+    )
     tell(Planned(way=bad, why=bad))
     tell(ModelAsked(call=bad, model=bad))
     tell(ModelAnswered(call=bad, text=f"{bad}\n```{bad}\n{bad}```{bad}"))
     tell(SubcallStarted(call="c1", kind=bad, prompt=bad, context=data, shared_with=bad))
     tell(SubcallEnded(call="c1", answer=bad, error=bad))
-    tell(CodeRan(turn=1, code=bad, observation=bad, outcome=bad, isolation=bad, spilled=bad, extra=data))
+    tell(
+        CodeRan(
+            turn=1, code=bad, observation=bad, outcome=bad, isolation=bad, spilled=bad, extra=data
+        )
+    )
     tell(BudgetWarned(what=bad, used=1, limit=2, share=0.5))
     tell(Refused(what=bad, why=bad))
     tell(FinalGiven(how=bad, text=bad, evidence=proof, coverage=data))
