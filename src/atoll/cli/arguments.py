@@ -57,8 +57,8 @@ Python as WebAssembly, for the ring `pyodide`. `setup` fetches it and builds its
 that no sandbox has to wait for that; `install` downloads packages that its guests can import."""
 
 _TRACE_TEXT = """\
-The trajectory of a run: what the model was asked, what code it wrote, what it saw, what it asked
-of other models and what that cost. `show` prints it; `html` makes one page that needs nothing else."""
+The trajectory of a run: what a model was asked, what code it wrote, what it saw, what it asked
+of others, and what that cost. `show` prints it; `html` makes one page that needs nothing else."""
 
 
 def parser() -> argparse.ArgumentParser:

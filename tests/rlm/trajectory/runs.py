@@ -133,7 +133,7 @@ def realistic(writer: TrajectoryWriter) -> None:
     story.tell(
         CodeRan, 9, turn=4, code="rlm_query('Is that usual?', ctx=context)", outcome="error",
         observation="BudgetError: the budget of $0.25 is used up: answer with what you have",
-        duration_ms=7, isolation="jailed",
+        duration_ms=7, isolation="jailed", repeated=True,
     )  # fmt: skip
     _end(story)
 
@@ -176,7 +176,7 @@ def _deeper(story: Story) -> None:
     )  # fmt: skip
     story.tell(
         CodeRan, 4, turn=3, code=DEEPER, observation="Two months' rent (clause 17.2).",
-        duration_ms=story.now - began, isolation="jailed", repeated=True,
+        duration_ms=story.now - began, isolation="jailed",
     )  # fmt: skip
 
 
@@ -191,7 +191,7 @@ def _end(story: Story) -> None:
             {"quote": "a penalty of three months", "found": False, "start": None, "end": None, "line": None},
         ),
         coverage={
-            "length": 12_400_000, "scanned_share": 1.0, "shown_share": 0.066,
+            "length": 12_400_000, "scanned_share": 0.76, "shown_share": 0.066,
             "map": "##" + "-" * 50 + "####" + "-" * 20 + "." * 24,
         },
         forced=True,

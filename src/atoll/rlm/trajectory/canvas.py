@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 STEP = 2
 NARROWEST = 40
+"""Columns; what stands before a text takes at most three quarters of them."""
 SAY_LINES, HEAD = 5, 40
 """Lines of a remark, unless all is shown, and columns of what it begins with."""
 
@@ -54,10 +55,10 @@ class Canvas:
 
     def say(self, level: int, head: str, text: str, stroke: Stroke) -> Iterator[str]:
         """A painted head, and what there is to say, wrapped beside it."""
-        first = harmless.clip(harmless.line(head), min(HEAD, self.width // 2))
+        first = harmless.clip(harmless.line(head), min(HEAD, self.width // 3))
         indent = self._indent(level)
         lead = harmless.columns(first) + 2
-        room = max(self.width - len(indent) - lead, NARROWEST // 2)
+        room = self.width - len(indent) - lead
         told = self._first(harmless.wrap(harmless.line(text), room), SAY_LINES)
         yield f"{indent}{stroke(first)}  {told[0]}".rstrip()
         for one in told[1:]:
@@ -70,7 +71,7 @@ class Canvas:
         told = harmless.lines(text)
         shown = told if self.full else told[:most]
         start = f"{self._indent(level)}{self.brush.faint(bar)} "
-        room = max(self.width - len(self._indent(level)) - len(bar) - 1, NARROWEST // 2)
+        room = self.width - len(self._indent(level)) - len(bar) - 1
         fold = harmless.wrap if wrap or self.full else _clipped
         for one in shown:
             for part in fold(one, room):
@@ -81,8 +82,8 @@ class Canvas:
 
     def row(self, level: int, head: str, left: str, right: str) -> str:
         """Two foreign texts in what one line has room for."""
-        indent, lead = self._indent(level), harmless.clip(harmless.line(head), self.width // 2)
-        room = max(self.width - len(indent) - harmless.columns(lead) - 5, NARROWEST // 2)
+        indent, lead = self._indent(level), harmless.clip(harmless.line(head), self.width * 2 // 5)
+        room = self.width - len(indent) - harmless.columns(lead) - 5
         answer = harmless.clip(harmless.line(right), room // 2)
         asked = harmless.clip(harmless.line(left), room - harmless.columns(answer))
         return f"{indent}{self.brush.faint(lead)}  {asked} → {answer}"
@@ -91,7 +92,7 @@ class Canvas:
         return told if self.full or len(told) <= most else [*told[:most], "…"]
 
     def _indent(self, level: int) -> str:
-        return " " * min(level * STEP, self.width // 3)
+        return " " * min(level * STEP, self.width // 4)
 
 
 def _clipped(text: str, width: int) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from atoll.rlm.trajectory.events import KINDS, Event, UnknownEvent
@@ -16,7 +15,12 @@ if TYPE_CHECKING:
 KIND = "event"
 """The key of an event's kind: `kind` is a field of some."""
 _NAMES = {made: name for name, made in KINDS.items()}
-_EMPTY = ("id", "parent", "run", "at", "extra")
+_ALL: list[type[Event]] = [Event, *KINDS.values()]
+_FIELDS: dict[type[Event], dict[str, Field[Any]]] = {
+    made: {one.name: one for one in fields(made) if one.name != "extra"} for made in _ALL
+}
+_BASE = ("id", "parent", "run", "at")
+"""What is left out while it is empty."""
 
 
 def to_dict(event: Event) -> dict[str, Any]:
@@ -25,20 +29,20 @@ def to_dict(event: Event) -> dict[str, Any]:
     values = {one.name: getattr(event, one.name) for one in fields(event)}
     extra = values.pop("extra")
     if isinstance(event, UnknownEvent):
-        values = {name: values[name] for name in ("id", "parent", "run", "at") if values[name]}
-    told = {name: _told(one) for name, one in values.items() if one or name not in _EMPTY}
+        values = {name: values[name] for name in _BASE if values[name]}
+    told = {name: _told(one) for name, one in values.items() if one or name not in _BASE}
     return {KIND: kind, **told, **{name: extra[name] for name in extra if name not in told}}
 
 
 def from_dict(data: Mapping[str, Any]) -> Event:
     """The event that `data` tells of; an UnknownEvent where it tells of none, never an error."""
     given = dict(data)
-    kind = given.pop(KIND, "")
-    made = KINDS.get(kind) if isinstance(kind, str) else None
+    kind = given.pop(KIND) if isinstance(given.get(KIND), str) else ""
+    made = KINDS.get(kind)
     values = {} if made is None else _values(made, given)
     if made is None or values is None:
-        return UnknownEvent(kind=str(kind), **_base(given), extra=given)
-    known = _known(made)
+        return UnknownEvent(kind=kind, **_base(given), extra=given)
+    known = _FIELDS[made]
     return made(**values, extra={name: given[name] for name in given if name not in known})
 
 
@@ -51,7 +55,7 @@ def _told(value: Any) -> Any:
 def _values(made: type[Event], given: Mapping[str, Any]) -> dict[str, Any] | None:
     """The arguments that make the event; None if one is missing or of another type."""
     values = {}
-    for name, one in _known(made).items():
+    for name, one in _FIELDS[made].items():
         if name in given:
             values[name] = _read(str(one.type), given[name])
             if not fits(str(one.type), values[name]):
@@ -70,10 +74,5 @@ def _read(kind: str, value: Any) -> Any:
 
 def _base(given: Mapping[str, Any]) -> dict[str, Any]:
     """What can be read of the fields that all events have."""
-    known = {name: one for name, one in _known(Event).items() if name in given}
+    known = {name: one for name, one in _FIELDS[Event].items() if name in given}
     return {name: given[name] for name, one in known.items() if fits(str(one.type), given[name])}
-
-
-@cache
-def _known(made: type[Event]) -> dict[str, Field[Any]]:
-    return {one.name: one for one in fields(made) if one.name != "extra"}

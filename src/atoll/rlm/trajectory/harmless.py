@@ -1,4 +1,4 @@
-"""Text of guests and models made harmless for a terminal, and measured in its columns; show uses it.
+"""Text of guests and models made harmless for a terminal, and measured in its columns.
 
 # SECURITY: nothing that passes through `line` or `lines` moves a cursor, sets a title, turns the
 # direction of writing, hides itself or begins a line of ours.
@@ -15,7 +15,8 @@ _ENDS = str.maketrans({"\x0b": "\n", "\x0c": "\n", "\x85": "\n", "\u2028": "\n",
 def lines(text: str) -> list[str]:
     """The text's lines, each harmless; blank ones at the end are left out."""
     plain = text.replace("\r\n", "\n").translate(_ENDS).rstrip()
-    return [_visible(one) for one in plain.split("\n")] if plain else []
+    told = plain.split("\n") if plain else []
+    return told if "".join(told).isprintable() else [_visible(one) for one in told]
 
 
 def line(text: str) -> str:

@@ -1,11 +1,11 @@
-"""A trajectory for a terminal: the tree of what happened, in lines of its width; trace prints it."""
+"""A trajectory for a terminal: the tree of what happened, in lines of its width."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from atoll.rlm.trajectory import words
-from atoll.rlm.trajectory.canvas import NARROWEST, Brush, Canvas, NoBrush
+from atoll.rlm.trajectory.canvas import NARROWEST, Canvas, NoBrush
 from atoll.rlm.trajectory.events import (
     BudgetWarned,
     CodeRan,
@@ -25,6 +25,7 @@ from atoll.rlm.trajectory.showend import show_end, show_final
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from atoll.rlm.trajectory.canvas import Brush
     from atoll.rlm.trajectory.events import Event
     from atoll.rlm.trajectory.reader import Trajectory
     from atoll.rlm.trajectory.tree import Node

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from atoll.rlm.trajectory.events import (
     CodeRan,
-    Event,
     ModelAnswered,
     ModelAsked,
     RunEnded,
@@ -24,6 +23,8 @@ from atoll.rlm.trajectory.fields import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from atoll.rlm.trajectory.events import Event
 
 DEPTH_CAP = 50
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,7 +16,8 @@ CELLS = ".-#"
 """Cells of a coverage map: not seen, scanned, shown to a model."""
 CELLS_CAP = 1_000
 _CELL_NAMES = {"unseen": ".", "scanned": "-", "shown": "#", "0": ".", "1": "-", "2": "#"}
-_FENCED = re.compile(r"```[^\n]*\n.*?(?:```|\Z)", re.DOTALL)
+_FENCED = re.compile(r"^```[^\n]*\n.*?(?:^```|\Z)", re.DOTALL | re.MULTILINE)
+"""Bound to the starts of lines: elsewhere, a text of backquotes would take the square of its time."""
 
 
 def money(usd: float) -> str:
@@ -81,13 +83,13 @@ def at_once(nodes: Iterable[Node]) -> int:
 
 
 def cells(coverage: Mapping[str, Any], width: int | None = None) -> str:
-    """A coverage map as characters of CELLS, at most `width` of them: a wide cell tells its best."""
+    """A coverage map as characters of CELLS, at most `width`: one for many tells the best."""
     given = coverage.get("map", "")
     found = given if isinstance(given, (str, list)) else ""
     known = "".join(_cell(one) for one in found[:CELLS_CAP])
     wide = min(width or CELLS_CAP, len(known))
     edges = [number * len(known) // wide for number in range(wide + 1)] if wide else []
-    return "".join(max(known[a:b], key=CELLS.index) for a, b in zip(edges, edges[1:], strict=False))
+    return "".join(max(known[a:b], key=CELLS.index) for a, b in pairwise(edges))
 
 
 def seen(coverage: Mapping[str, Any]) -> str:

@@ -53,7 +53,10 @@ class TrajectoryWriter:
         self._bytes, self._cap = 0, memory_cap
         self._on_event = on_event
         self._path = path
-        self._fd, self._torn = (None, False) if path is None else _open(path)
+        self._fd: int | None = None
+        self._torn = False
+        if path is not None:
+            self._fd, self._torn = _open(path)
 
     def emit(self, event: Event) -> Event:
         """Keep an event; the one that is returned has its id, run, time and elapsed filled in."""
@@ -114,7 +117,7 @@ class TrajectoryWriter:
             written = os.write(self._fd, whole)
         except OSError as exc:
             return self._failed(exc)
-        self._torn = self._torn and not written or 0 < written < len(whole)
+        self._torn = (self._torn and not written) or 0 < written < len(whole)
         return self._failed(OSError(errno.ENOSPC, "no room")) if written < len(whole) else None
 
     def _failed(self, reason: OSError) -> OSError | None:

@@ -1,4 +1,4 @@
-"""What happened in a run, as nested <details> that are closed until somebody looks; page uses it."""
+"""What happened in a run, as nested <details>, closed until somebody looks; page uses it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ from atoll.rlm.trajectory.events import (
     UnknownEvent,
 )
 from atoll.rlm.trajectory.html import bars
-from atoll.rlm.trajectory.html.texts import Texts, one
+from atoll.rlm.trajectory.html.texts import one
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from atoll.rlm.trajectory.events import Event
+    from atoll.rlm.trajectory.html.texts import Texts
     from atoll.rlm.trajectory.tree import Node
 
+STEPS_CAP = 20_000
+"""Steps and sub-calls on a page: a browser has to live with them."""
 CODE_CAP, OUTPUT_CAP, PROSE_CAP, QUERY_CAP = 6_000, 4_000, 4_000, 1_500
 
 
 class Steps:
     """The steps of one run; their bars stand on its time."""
 
-    def __init__(self, texts: Texts, run: Node) -> None:
-        self._texts, self._run = texts, run
+    def __init__(self, texts: Texts, run: Node, most: int = STEPS_CAP) -> None:
+        self._texts, self._run, self._left = texts, run, most
 
     def all(self) -> Iterator[str]:
         """The steps of the run itself."""
@@ -41,17 +44,27 @@ class Steps:
 
     def _list(self, nodes: Sequence[Node]) -> Iterator[str]:
         loose = [one for one in nodes if isinstance(one.event, SubcallStarted)]
+        steps = [one for one in nodes if not isinstance(one.event, SubcallStarted)]
         yield '<ol class="steps">\n'
-        for node in nodes:
-            if not isinstance(node.event, SubcallStarted):
-                yield "<li>"
-                yield from self._step(node)
-                yield f"{_more(node.event)}</li>\n"
+        yield from self._items(steps, self._step)
         if loose:
             yield "<li>"
             yield from self._subcalls(loose)
             yield "</li>\n"
         yield "</ol>\n"
+
+    def _items(
+        self, nodes: Sequence[Node], shown: Callable[[Node], Iterator[str]]
+    ) -> Iterator[str]:
+        for at, node in enumerate(nodes):
+            if not self._left:
+                rest = f"… {len(nodes) - at:,} more: atoll trace show --full has them"
+                yield f'<li class="note">{rest}</li>\n'
+                return
+            self._left -= 1
+            yield "<li>"
+            yield from shown(node)
+            yield "</li>\n"
 
     def _step(self, node: Node) -> Iterator[str]:
         match node.event:
@@ -61,9 +74,11 @@ class Steps:
                 yield from self._model(node)
             case FinalGiven() as final:
                 yield _line("Answer", f"by {final.how}", "warn" if final.forced else "good")
-                yield self._pre(final.text, OUTPUT_CAP, "answer")
+                if final.parent is not None:  # the run's own stands above
+                    yield self._pre(final.text, OUTPUT_CAP, "answer")
             case event:
                 yield _remark(event)
+        yield _more(node.event)
 
     def _model(self, node: Node) -> Iterator[str]:
         answer = node.end or node.event
@@ -102,10 +117,7 @@ class Steps:
         many = f", {words.at_once(nodes)} at once" if len(nodes) > 1 else ""
         yield f"<h4>{words.count(len(nodes), 'sub-call')}{many}: {told}</h4>"
         yield '<ol class="calls">\n'
-        for node in nodes:
-            yield "<li>"
-            yield from self._subcall(node, start, end)
-            yield "</li>\n"
+        yield from self._items(nodes, lambda node: self._subcall(node, start, end))
         yield "</ol>"
 
     def _subcall(self, node: Node, start: float, end: float) -> Iterator[str]:
@@ -117,7 +129,8 @@ class Steps:
         yield (
             f'<details><summary><span class="what"><b class="chip {mood}">{one(begun.kind, 30)}</b>'
             f" {one(begun.prompt, 90)}</span>"
-            f'<span class="cost">{took} · {one(cost, 60)}</span>{bars.time(node, start, end)}</summary>'
+            f'<span class="cost">{took} · {one(cost, 60)}</span>'
+            f"{bars.time(node, start, end)}</summary>"
         )
         yield f"<h5>Asked</h5>{self._pre(begun.prompt, QUERY_CAP)}"
         if begun.context:

@@ -13,7 +13,7 @@ import re
 from atoll.rlm.trajectory import harmless
 
 PAGE_CAP = 8_000_000
-"""Characters of texts on a page; when they are used up, each text keeps its first SHORT."""
+"""Characters of markup for texts on a page; when they are used up, each keeps its first SHORT."""
 SHORT = 200
 _PYTHON = re.compile(
     r"(?P<c>\#[^\n]*)"
@@ -40,21 +40,24 @@ class Texts:
     def many(self, text: str, cap: int) -> str:
         """A text as markup for a <pre>, and how much of it is missing."""
         kept, rest = self._cut(text, cap)
-        return html.escape(kept) + rest
+        return self._counted(html.escape(kept)) + rest
 
     def code(self, text: str, cap: int) -> str:
         """Python as markup for a <pre>: comments, strings, keywords and numbers marked."""
         kept, rest = self._cut(text, cap)
-        return _marked(kept) + rest
+        return self._counted(_marked(kept)) + rest
 
     def _cut(self, text: str, cap: int) -> tuple[str, str]:
         allowed = min(cap, max(self._room, SHORT))
         kept = "\n".join(harmless.lines(text[:allowed]))
-        self._room -= len(kept)
         missing = len(text) - allowed
         if missing <= 0:
             return kept, ""
         return kept, f'<span class="cut">… {missing:,} more characters</span>'
+
+    def _counted(self, markup: str) -> str:
+        self._room -= len(markup)
+        return markup
 
 
 def _marked(code: str) -> str:
