@@ -36,8 +36,7 @@ def _page(trajectory: Trajectory, source: str, output: str | None) -> int:
     target = output or f"{os.path.splitext(source)[0]}.html"
     parts = html.page(trajectory)
     if target == "-":
-        for part in parts:
-            sys.stdout.write(part)
+        sys.stdout.buffer.writelines(part.encode() for part in parts)
         return 0
     if os.path.exists(target) and os.path.samefile(target, source):
         raise ConfigError(f"{target!r} is the trajectory itself: name another file with -o")

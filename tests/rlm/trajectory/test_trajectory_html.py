@@ -155,7 +155,7 @@ def test_a_thousand_turns_are_a_page_of_a_few_megabytes():
             writer.emit(ModelAsked(call=call, model="m"))
             writer.emit(ModelAnswered(call=call, text="I look further. " * 200))
             writer.emit(
-                CodeRan(turn=turn, code="total = rows < 2\n" * 300, observation="<text>" * 1000)
+                CodeRan(turn=turn, code="total = rows < 2\n" * 100, observation="<text>" * 800)
             )
 
     text = made(story)

@@ -6,7 +6,10 @@ import logging
 import os
 import resource
 import stat
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 from runs import realistic
@@ -137,6 +140,22 @@ def test_a_full_disk_is_told_of_once_and_the_run_goes_on(tmp_path, small_disk, c
     assert 0 < writer.lost == 101 - len(found.events)
     assert found.events[-1].why == "777"  # on a line of its own after the torn one
     assert (found.skipped, found.torn) == (1, False)
+
+
+def test_a_kill_tears_the_last_line_at_most(tmp_path):
+    path, code = tmp_path / "t.jsonl", (
+        "import sys; from atoll.rlm.trajectory import CodeRan, TrajectoryWriter\n"
+        "writer = TrajectoryWriter(sys.argv[1])\n"
+        "while True: writer.emit(CodeRan(turn=1, code='x' * 20_000))"
+    )  # fmt: skip
+    with subprocess.Popen([sys.executable, "-c", code, str(path)]) as process:
+        while not path.exists() or path.stat().st_size < 1_000_000:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.kill()
+    found = read(path)
+    assert len(found.events) > 40
+    assert found.skipped == 0
 
 
 def test_memory_is_bounded_and_the_oldest_go_first(tmp_path):

@@ -141,15 +141,19 @@ def _subcalls(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str
         told = f"{words.at_once(nodes)} at once · {words.duration(took)} · {words.money(usd)}"
         head = words.count(len(nodes), "sub-call")
         yield from canvas.say(level, head, told, canvas.brush.strong)
-    many = not canvas.full and len(nodes) > SUBCALLS
-    chosen = [
-        one for at, one in enumerate(nodes) if not many or at < SUBCALLS // 2 or _telling(one)
-    ]
-    for one in chosen[: len(nodes) if canvas.full else 4 * SUBCALLS]:
+    chosen = list(nodes) if canvas.full else _chosen(nodes)
+    for one in chosen:
         yield from _subcall(canvas, one, level + (len(nodes) > 1))
     if len(chosen) < len(nodes):
-        rest = f"… {len(nodes) - len(chosen):,} more: --full shows them"
-        yield from canvas.say(level + 1, rest, "", canvas.brush.faint)
+        rest = f"… {len(nodes) - len(chosen):,} more"
+        yield from canvas.say(level + 1, rest, "--full shows them", canvas.brush.faint)
+
+
+def _chosen(nodes: Sequence[Node]) -> list[Node]:
+    if len(nodes) <= SUBCALLS:
+        return list(nodes)
+    telling = [one for at, one in enumerate(nodes) if at < SUBCALLS // 2 or _telling(one)]
+    return telling[: 2 * SUBCALLS]
 
 
 def _telling(node: Node) -> bool:

@@ -17,7 +17,7 @@ CELLS = ".-#"
 CELLS_CAP = 1_000
 _CELL_NAMES = {"unseen": ".", "scanned": "-", "shown": "#", "0": ".", "1": "-", "2": "#"}
 _FENCED = re.compile(r"^```[^\n]*\n.*?(?:^```|\Z)", re.DOTALL | re.MULTILINE)
-"""Bound to the starts of lines: elsewhere, a text of backquotes would take the square of its time."""
+"""Bound to the starts of lines: else a text of backquotes takes the square of its time."""
 
 
 def money(usd: float) -> str:
