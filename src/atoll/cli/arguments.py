@@ -23,6 +23,7 @@ examples:
   atoll daemon start                      a process that holds sandboxes for others
   atoll wasm build                        have CPython as WebAssembly ready
   atoll pyodide setup                     have Python as WebAssembly ready
+  atoll trace show run.jsonl              what a model did, step by step
 """
 
 _RUN_TEXT = """\
@@ -55,6 +56,10 @@ _PYODIDE_TEXT = """\
 Python as WebAssembly, for the ring `pyodide`. `setup` fetches it and builds its memory image, so
 that no sandbox has to wait for that; `install` downloads packages that its guests can import."""
 
+_TRACE_TEXT = """\
+The trajectory of a run: what a model was asked, what code it wrote, what it saw, what it asked
+of others, and what that cost. `show` prints it; `html` makes one page that needs nothing else."""
+
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
@@ -75,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     _add_daemon(_command(commands, "daemon", "hold sandboxes for many clients", _DAEMON_TEXT))
     _add_wasm(_command(commands, "wasm", "keep CPython as WebAssembly ready", _WASM_TEXT))
     _add_pyodide(_command(commands, "pyodide", "keep Python as WebAssembly ready", _PYODIDE_TEXT))
+    _add_trace(_command(commands, "trace", "show what happened in a run", _TRACE_TEXT))
     return top
 
 
@@ -247,3 +253,14 @@ def _add_pyodide(pyodide: argparse.ArgumentParser) -> None:
     install = actions.add_parser("install", help="download packages for guests")
     install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a name, as pip takes it")
     actions.add_parser("status", help="tell what is there")
+
+
+def _add_trace(trace: argparse.ArgumentParser) -> None:
+    actions = trace.add_subparsers(dest="action", required=True, metavar="ACTION")
+    show = actions.add_parser("show", help="print it as a tree")
+    show.add_argument("file", metavar="FILE", help="a trajectory: JSON lines")
+    show.add_argument("--full", action="store_true", help="every sub-call, and texts as a whole")
+    show.add_argument("--no-color", action="store_true", help="no colours, as with NO_COLOR")
+    page = actions.add_parser("html", help="write it as one page for a browser")
+    page.add_argument("file", metavar="FILE", help="a trajectory: JSON lines")
+    page.add_argument("-o", dest="output", metavar="OUT", help="the page (FILE.html), - for stdout")

@@ -1,1 +1,1 @@
-"""Recursive language models: a model that looks into a huge context by writing code."""
+"""Recursive language models: a model explores a context by code, and calls itself on parts."""
