@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from atoll.rlm.budget import BudgetError
-from atoll.rlm.models.types import Completion, Message, Usage
+from atoll.rlm.models.types import Usage
 from atoll.rlm.trajectory.events import ModelAnswered, ModelAsked
 from atoll.rlm.trajectory.fields import Usage as Told
 from atoll.text.tokens import estimate
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from atoll.rlm.budget import Account
-    from atoll.rlm.models.types import Model
+    from atoll.rlm.models.types import Completion, Message, Model
     from atoll.rlm.trajectory.writer import TrajectoryWriter
 
 MAX_TOKENS = 4096
@@ -119,7 +119,7 @@ class Asker:
 
 def told(usage: Usage) -> Told:
     """A usage as trajectories keep it."""
-    return Told(usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+    return Told(input=usage.input_tokens, output=usage.output_tokens, cached=usage.cached_tokens)
 
 
 def _cost(model: Model, prompt: int, answer: int) -> float:

@@ -119,7 +119,7 @@ class Account:
         finally:
             self._settle(usd, tokens, bill)
 
-    def share(self, part: float, **limits: float | int | None) -> Account:
+    def share(self, part: float, **limits: float | None) -> Account:
         """An account for a child: `part` of what is left of each limit, or as `limits` say."""
         known = {name: getattr(self.budget, name) for name in (*METERED, "iterations")}
         for name in ("usd", "tokens", "seconds"):
@@ -127,7 +127,7 @@ class Account:
                 amount = max(self.left(name) * part, ROUNDING)
                 known[name] = max(1, int(amount)) if name == "tokens" else amount
         return Account(
-            Budget(**{**known, **limits}),  # type: ignore[arg-type]
+            Budget(**{**known, **limits}),
             parent=self,
             clock=self.clock,
         )

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
-    from atoll.rlm.models.types import Model
     from atoll.rlm.loop import Ending
+    from atoll.rlm.models.types import Model
 
 
 class RLM:

@@ -7,6 +7,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import atoll
+from atoll.context import Context
 from atoll.environment.core import REPLEnvironment
 from atoll.environment.setting import context_of, index_of
 from atoll.rlm import prompts
@@ -18,10 +19,8 @@ from atoll.rlm.subcalls import Lanes, Subcalls
 from atoll.rlm.trajectory import events
 
 if TYPE_CHECKING:
-    from atoll.context import Context
     from atoll.rlm.asking import Asker
     from atoll.rlm.budget import Budget
-    from atoll.rlm.plan import Plan
     from atoll.rlm.settings import Settings
 
 
@@ -55,11 +54,11 @@ class Run:
         return (await self._work(task, given, asker, options)).text
 
     async def _work(
-        self, question: str, context: Context | None, asker: Asker, options: dict[str, Any]
+        self, question: str, context: Any, asker: Asker, options: dict[str, Any]
     ) -> Ending:
         index = await asyncio.to_thread(index_of, context)
         chosen = plan(index, options.get("documents") is not None, self._settings.direct_tokens)
-        place = {"parent": asker.parent, "depth": asker.depth}
+        place: dict[str, Any] = {"parent": asker.parent, "depth": asker.depth}
         asker.writer.emit(events.Planned(way=chosen.way, why=chosen.why, **place))
         if chosen.way == "direct":
             text = "" if index is None else index.text(0, index.length)
@@ -80,7 +79,7 @@ class Run:
         return Ending(how="text", text=completion.text, turns=1)
 
     async def _explore(
-        self, question: str, context: Context | None, asker: Asker, options: dict[str, Any]
+        self, question: str, context: Any, asker: Asker, options: dict[str, Any]
     ) -> Ending:
         """The loop, with a sandbox beside it."""
         subcalls = Subcalls(self._settings, asker, self._lanes, context, self._child)
@@ -100,10 +99,11 @@ class Run:
             await subcalls.close()
 
 
-def _kind(context: Context | None) -> str:
+def _kind(context: Any) -> str:
     if context is None:
         return "none"
-    return "data, shown as JSON," if context.describe()["json"] else "a text"
+    is_text = isinstance(context, Context) and not context.describe()["json"]
+    return "a text" if is_text else "data, which peek and grep show as JSON,"
 
 
 def _final(ending: Ending, place: dict[str, Any]) -> events.FinalGiven:

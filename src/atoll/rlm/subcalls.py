@@ -47,7 +47,7 @@ class Subcalls:
         settings: Settings,
         asker: Asker,
         lanes: Lanes,
-        context: Context | None,
+        context: Any,
         child: Child,
     ) -> None:
         self._settings, self._asker, self._lanes = settings, asker, lanes
@@ -74,7 +74,7 @@ class Subcalls:
     async def rlm_query(self, task: str, context: Any) -> str:
         """A run of its own on `context`; where depth or budget forbid one, an llm_query."""
         call = self._asker.writer.new_call()
-        shared = self._context is not None and context is self._context.value
+        shared = isinstance(self._context, Context) and context is self._context.value
         given = self._context if shared else context
         self._begin(call, "rlm_query", task, context=_facts(given, shared=shared))
         if self._forbidden():

@@ -63,7 +63,7 @@ async def openai(server: StandIn, naps: list[float]) -> AsyncIterator[Make]:
 @pytest.fixture
 async def anthropic(server: StandIn) -> AsyncIterator[HttpModel]:
     model = HttpModel(
-        "anthropic/claude-sonnet-5-5",
+        "anthropic/claude-sonnet-4-5",
         dialect=Anthropic(),
         address=Address.parse(server.url),
         key=KEY,

@@ -47,7 +47,7 @@ async def test_a_request_has_the_system_apart_and_the_key_in_its_header(
     assert seen.headers["x-api-key"] == KEY
     assert seen.headers["anthropic-version"] == "2023-06-01"
     assert seen.body == {
-        "model": "claude-sonnet-5-5",
+        "model": "claude-sonnet-4-5",
         "max_tokens": 9,
         "system": [{"type": "text", "text": "Be brief.", **MARK}],
         "messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}],

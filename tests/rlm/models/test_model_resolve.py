@@ -21,7 +21,7 @@ USAGE = {"prompt_tokens": 1_000_000, "completion_tokens": 0}
 
 @pytest.mark.parametrize(
     ("name", "variable"),
-    [("openai/gpt-5", "OPENAI_API_KEY"), ("anthropic/claude-opus-5-5", "ANTHROPIC_API_KEY")],
+    [("openai/gpt-5", "OPENAI_API_KEY"), ("anthropic/claude-opus-4-1", "ANTHROPIC_API_KEY")],
 )
 def test_a_missing_key_is_told_by_its_variable(name, variable):
     with pytest.raises(ConfigError) as caught:
@@ -45,7 +45,7 @@ def test_a_server_of_ones_own_must_be_given(provider):
     ("name", "host"),
     [
         ("openai/gpt-5", "api.openai.com"),
-        ("anthropic/claude-opus-5-5", "api.anthropic.com"),
+        ("anthropic/claude-opus-4-1", "api.anthropic.com"),
         ("ollama/llama3:8b", "127.0.0.1"),
     ],
 )

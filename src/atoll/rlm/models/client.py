@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.rlm.models.faults import Fault
     from atoll.rlm.models.prices import Price
     from atoll.rlm.models.transport import Transport
-    from atoll.rlm.models.types import Message, OnText
+    from atoll.rlm.models.types import Message, OnText, Usage
 
     Sleep = Callable[[float], Awaitable[None]]
 
@@ -121,6 +121,10 @@ class HttpModel:
             raise outcome
         return self._completion(messages, outcome, started)
 
+    def would_cost(self, usage: Usage) -> float | None:
+        """Dollars, by the price that this model was given."""
+        return None if self._price is None else self._price.of(usage)
+
     async def close(self) -> None:
         """Close every connection."""
         self._closed = True
@@ -207,7 +211,7 @@ class HttpModel:
         return Completion(
             text=text,
             usage=usage,
-            usd=None if self._price is None else self._price.of(usage),
+            usd=self.would_cost(usage),
             model=self.name,
             finish=finish,
             duration_ms=(time.monotonic() - started) * 1000,

@@ -5,22 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll.rlm.models.types import Usage
+from atoll.text.tokens import estimate as count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from atoll.rlm.models.types import Message
 
-CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_MESSAGE = 4
-
-
-def tokens(text: str) -> int:
-    """About how many tokens a text has: a quarter of its characters, rounded up."""
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
 def usage(messages: Sequence[Message], text: str) -> Usage:
     """The usage of a call, flagged as a guess."""
-    prompt = sum(tokens(message.content) + TOKENS_PER_MESSAGE for message in messages)
-    return Usage(input_tokens=prompt, output_tokens=tokens(text), estimated=True)
+    prompt = sum(count(message.content) + TOKENS_PER_MESSAGE for message in messages)
+    return Usage(input_tokens=prompt, output_tokens=count(text), estimated=True)

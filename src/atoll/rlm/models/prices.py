@@ -1,4 +1,4 @@
-"""What models cost, in USD per million tokens: a table with a date, which a file can overrule."""
+"""What models cost, in USD per million tokens: a short table, which a file can overrule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from atoll.rlm.models.types import Usage
 
-PRICES_OF = "2026-11-06"
 _MILLION = 1_000_000
 _SNAPSHOT = re.compile(r"-(\d{8}|\d{4}-\d{2}-\d{2}|latest)\Z")
 _FIELDS = ("input", "cached", "output", "written", "long_from", "long_input", "long_output")
@@ -99,19 +98,16 @@ def _are_prices(row: dict[str, Any]) -> bool:
     return all(type(value) in {int, float} and 0 <= value < 1e9 for value in row.values())
 
 
-def _openai(million_in: float, cached: float, out: float, *, long: bool = False) -> Price:
-    return Price(million_in, cached, out, None, 272_000 if long else None)
-
-
-def _gpt6(million_in: float, cached: float, out: float) -> Price:
-    return Price(million_in, cached, out, million_in * 1.25, 272_000)
+def _openai(million_in: float, cached: float, out: float) -> Price:
+    return Price(million_in, cached, out)
 
 
 def _claude(million_in: float, cached: float, out: float) -> Price:
     return Price(million_in, cached, out, million_in * 1.25)
 
 
-# Published list prices for ordinary calls, short-term caching.
+# List prices of ordinary calls, of models whose prices have long been public. Prices change, and
+# newer models are not here: give ATOLL_PRICES, or the cost is told as not known.
 TABLE: dict[str, Price] = {
     "openai/gpt-4o": _openai(2.5, 1.25, 10),
     "openai/gpt-4o-mini": _openai(0.15, 0.075, 0.6),
@@ -123,30 +119,7 @@ TABLE: dict[str, Price] = {
     "openai/gpt-5": _openai(1.25, 0.125, 10),
     "openai/gpt-5-mini": _openai(0.25, 0.025, 2),
     "openai/gpt-5-nano": _openai(0.05, 0.005, 0.4),
-    "openai/gpt-5.1": _openai(1.25, 0.125, 10),
-    "openai/gpt-5.2": _openai(1.75, 0.175, 14),
-    "openai/gpt-5.4": _openai(2.5, 0.25, 15, long=True),
-    "openai/gpt-5.4-mini": _openai(0.75, 0.075, 4.5),
-    "openai/gpt-5.4-nano": _openai(0.2, 0.02, 1.25),
-    "openai/gpt-5.5": _openai(5, 0.5, 30, long=True),
-    "openai/gpt-5.6-terra": _openai(2, 0.2, 12, long=True),
-    "openai/gpt-5.6-luna": _openai(0.2, 0.02, 1.2, long=True),
-    "openai/gpt-6-astra": _gpt6(10, 1, 50),
-    "openai/gpt-6-sol": _gpt6(2, 0.2, 10),
-    "openai/gpt-6-luna": _gpt6(0.1, 0.01, 0.5),
-    "openai/gpt-6.1-sol": _gpt6(2, 0.1, 10),
-    "openai/gpt-6.1-terra": _gpt6(1, 0.05, 5),
     "anthropic/claude-opus-4-1": _claude(15, 1.5, 75),
-    "anthropic/claude-opus-4-5": _claude(5, 0.5, 25),
-    "anthropic/claude-opus-4-6": _claude(5, 0.5, 25),
-    "anthropic/claude-opus-4-7": _claude(5, 0.5, 25),
-    "anthropic/claude-opus-4-8": _claude(5, 0.5, 25),
-    "anthropic/claude-opus-5": _claude(5, 0.5, 25),
-    "anthropic/claude-opus-5-5": _claude(4, 0.2, 20),
-    "anthropic/claude-fable-5-1": _claude(10, 0.25, 50),
     "anthropic/claude-sonnet-4-5": _claude(3, 0.3, 15),
-    "anthropic/claude-sonnet-5": _claude(2, 0.2, 10),
-    "anthropic/claude-sonnet-5-5": _claude(2, 0.1, 10),
     "anthropic/claude-haiku-4-5": _claude(1, 0.1, 5),
-    "anthropic/claude-haiku-5-5": Price(0.1, 0.01, 0.5, 0.125, 100_000, 5.0, 5.0),
 }

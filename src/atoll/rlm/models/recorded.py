@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from atoll.rlm.models.exchange import Request
-    from atoll.rlm.models.types import Completion, Message, Model, OnText
+    from atoll.rlm.models.types import Completion, Message, Model, OnText, Usage
 
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -69,6 +69,10 @@ class Recorder:
             raise
         self._append(Exchange(request=request, reply=reply))
         return reply
+
+    def would_cost(self, usage: Usage) -> float | None:
+        """As the model says."""
+        return self._model.would_cost(usage)
 
     async def close(self) -> None:
         """Close the file and the model."""
@@ -148,6 +152,10 @@ class Replay:
         if on_text is not None and reply.text:
             on_text(reply.text)
         return reply
+
+    def would_cost(self, usage: Usage) -> float | None:  # noqa: ARG002 - nothing is asked
+        """A replay costs nothing; its answers tell what they did cost."""
+        return 0.0
 
     async def close(self) -> None:
         """There is nothing to let go of."""

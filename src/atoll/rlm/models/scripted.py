@@ -15,7 +15,7 @@ from atoll.rlm.models.draft import Draft
 from atoll.rlm.models.types import Completion, Message, Options
 
 if TYPE_CHECKING:
-    from atoll.rlm.models.types import OnText
+    from atoll.rlm.models.types import OnText, Usage
 
 Reply = str | Callable[[Sequence[Message]], str] | Exception
 
@@ -86,6 +86,10 @@ class ScriptedModel:
             finish=finish,
             duration_ms=(time.monotonic() - started) * 1000,
         )
+
+    def would_cost(self, usage: Usage) -> float | None:  # noqa: ARG002 - the same for all
+        """What every call costs."""
+        return self._usd
 
     async def close(self) -> None:
         """There is nothing to let go of."""

@@ -87,5 +87,8 @@ class Model(Protocol):
     ) -> Completion:
         """The answer to `messages`; with `on_text`, handed on piece by piece as it comes."""
 
+    def would_cost(self, usage: Usage) -> float | None:
+        """Dollars that a call of this usage costs; None: not priced."""
+
     async def close(self) -> None:
         """Let go of connections and files. Nothing may be asked afterwards."""
