@@ -47,10 +47,10 @@ def test_coverage_says_how_much_was_searched_and_shown():
     ledger.show(6_300, 10_000)
     coverage = ledger.coverage()
     assert (coverage.scanned, coverage.shown) == (3_300, 200)
-    assert coverage.map == "#" + "o" * 31 + "." * 31 + "#"
+    assert coverage.map == "#" + "-" * 31 + "." * 31 + "#"
     assert coverage.render() == (
         f"[{coverage.map}] shown 3.1%, searched 51.6% of 6,400 characters "
-        "(# shown  o searched  . unseen)"
+        "(# shown  - searched  . unseen)"
     )
     assert coverage.to_dict() == {
         "length": 6_400, "scanned": 3_300, "shown": 200, "scanned_share": 3_300 / 6_400,

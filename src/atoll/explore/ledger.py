@@ -10,7 +10,7 @@ from atoll.errors import ConfigError
 from atoll.explore.ranges import Ranges
 
 CELLS = 64
-UNSEEN, SCANNED, SHOWN = ".", "o", "#"
+UNSEEN, SCANNED, SHOWN = ".", "-", "#"
 LEGEND = f"{SHOWN} shown  {SCANNED} searched  {UNSEEN} unseen"
 
 Kind = Literal["scanned", "shown"]
