@@ -57,20 +57,25 @@ class RLM:
         with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
             account = Account(self._budget, on_warning=_warner(writer))
             asker = Asker(account=account, writer=writer)
-            run = Run(self._settings, self._budget)
-            outcome, error = "failed", None
-            try:
-                ending = await run.root(question, context, asker)
-                outcome = "forced" if ending.forced else "answered"
-                return _answer(ending, asker, writer, self._path)
-            except asyncio.CancelledError:
-                outcome = "cancelled"
-                raise
-            except Exception as exc:
-                error = f"{type(exc).__name__}: {exc}"
-                raise
-            finally:
-                _tell_end(writer, asker, outcome, error)
+            ending = await self._run(question, context, asker)
+            return _answer(ending, asker, self._path)
+
+    async def _run(self, question: str, context: Any, asker: Asker) -> Ending:
+        """The run, and how it ended told to the trajectory."""
+        outcome, error = "failed", None
+        try:
+            ending = await Run(self._settings, self._budget).root(question, context, asker)
+            outcome = "forced" if ending.forced else "answered"
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        except Exception as exc:
+            error = f"{type(exc).__name__}: {exc}"
+            raise
+        else:
+            return ending
+        finally:
+            _tell_end(asker, outcome, error)
 
     async def close(self) -> None:
         """Let go of the models' connections."""
@@ -92,9 +97,7 @@ def _warner(writer: TrajectoryWriter) -> Callable[[str, float, float], None]:
     return warn
 
 
-def _answer(
-    ending: Ending, asker: Asker, writer: TrajectoryWriter, path: PathLike[str] | str | None
-) -> Answer:
+def _answer(ending: Ending, asker: Asker, path: PathLike[str] | str | None) -> Answer:
     return Answer(
         text=ending.text,
         value=ending.value,
@@ -108,13 +111,13 @@ def _answer(
         usage=asker.totals.usage,
         calls=asker.totals.calls,
         seconds=asker.account.seconds,
-        trajectory=writer.events,
+        trajectory=asker.writer.events,
         trajectory_path=None if path is None else Path(path),
     )
 
 
-def _tell_end(writer: TrajectoryWriter, asker: Asker, outcome: str, error: str | None) -> None:
-    writer.emit(
+def _tell_end(asker: Asker, outcome: str, error: str | None) -> None:
+    asker.writer.emit(
         events.RunEnded(
             outcome=outcome,
             usd=asker.totals.usd,
