@@ -57,7 +57,7 @@ class Library:
 
 
 @row(
-    what="code_search: the right one in ten", against="grep", rounds=1, unit="share",
+    what="code_search: the right one in ten", against="grep", rounds=2, unit="share",
     goal=Goal(floor=0.35, at_full_size=True),
 )  # fmt: skip
 def retrieval_recall(scale: Scale) -> Iterator[Arms]:
@@ -66,24 +66,24 @@ def retrieval_recall(scale: Scale) -> Iterator[Arms]:
         yield _shares(library, _ranking(ours), _grep_ranking(library.folder), _recall)
 
 
-@row(what="code_search: MRR of the first ten", against="grep", rounds=1, unit="share")
+@row(what="code_search: MRR of the first ten", against="grep", rounds=2, unit="share")
 def retrieval_mrr(scale: Scale) -> Iterator[Arms]:
     library = _sized(scale)
     with library.open("fts") as ours:
         yield _shares(library, _ranking(ours), _grep_ranking(library.folder), _mrr)
 
 
-@row(what="code_search fused: MRR", against="words only", rounds=1, unit="share")
+@row(what="code_search fused: MRR", against="words only", rounds=2, unit="share")
 def retrieval_fused(scale: Scale) -> Iterator[Arms]:
     yield from _beside_words(scale, "fused", _mrr)
 
 
-@row(what="code_search fused: right in ten", against="words only", rounds=1, unit="share")
+@row(what="code_search fused: right in ten", against="words only", rounds=2, unit="share")
 def retrieval_fused_recall(scale: Scale) -> Iterator[Arms]:
     yield from _beside_words(scale, "fused", _recall)
 
 
-@row(what="code_search maxsim: MRR", against="words only", rounds=1, unit="share")
+@row(what="code_search maxsim: MRR", against="words only", rounds=2, unit="share")
 def retrieval_maxsim(scale: Scale) -> Iterator[Arms]:
     yield from _beside_words(scale, "maxsim", _mrr)
 

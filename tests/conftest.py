@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -34,9 +36,16 @@ PATIENCE_SECONDS = 30
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*capabilities): what a ring must be able to do")
     os.environ.setdefault("ATOLL_CACHE", os.path.join(sys.prefix, "cache"))
+    _hear_ctrl_c()
     if not hasattr(config, "workerinput"):  # once, before any test: it takes a minute
         build.ensure(None, Progress("the ring wasm"))
         image.find(distribution.setup(), deno.find())
+
+
+def _hear_ctrl_c() -> None:
+    """A shell that runs the tests in the background makes them, and all they start, deaf to it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -164,14 +173,19 @@ def ring(
     name: str = request.param
     if name == "daemon":
         monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(own_daemon.start()))
-    found = asyncio.run(registry.load(name).availability(atoll.REPLConfig(backend=name)))
-    if not found.usable:
-        pytest.fail(f"ring {name} is registered but not usable here: {found.reason}")
+    if why_not := _why_not_usable(name):
+        pytest.fail(f"ring {name} is registered but not usable here: {why_not}")
     needed = {one for mark in request.node.iter_markers("needs") for one in mark.args}
     missing = needed - registry.load(name).capabilities
     if missing:
         pytest.skip(f"ring {name} declares no {', '.join(sorted(missing))}")
     return name
+
+
+@functools.cache
+def _why_not_usable(ring: str) -> str | None:
+    found = asyncio.run(registry.load(ring).availability(atoll.REPLConfig(backend=ring)))
+    return None if found.usable else found.reason
 
 
 @pytest.fixture

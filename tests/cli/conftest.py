@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -49,7 +48,6 @@ def spawn() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         process = subprocess.Popen(
             [*COMMAND, *argv],
             text=True,
-            preexec_fn=_hear_ctrl_c,  # noqa: PLW1509 - one call of the kernel
             **{**pipes, **options},
         )
         started.append(process)
@@ -59,11 +57,6 @@ def spawn() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate()
-
-
-def _hear_ctrl_c() -> None:
-    """A shell that runs the tests in the background makes them, and us, deaf to it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)

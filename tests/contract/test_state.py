@@ -240,7 +240,7 @@ def test_saving_that_hangs_is_stopped_and_the_session_goes_on(open_box):
 
 
 def test_saving_that_will_not_be_stopped_loses_the_session_and_says_so(open_box):
-    box = open_box(timeout_ms=1_000)
+    box = open_box(timeout_ms=3_000)
     box.execute(
         "kept = 1\nclass Stubborn:\n def __reduce__(self):\n  n = 0\n  while True:\n   try:\n"
         "    while n >= 0: n += 1\n   except BaseException: pass\ns = Stubborn()"
@@ -268,10 +268,11 @@ def test_saving_that_will_not_be_stopped_loses_the_session_and_says_so(open_box)
     ],
 )
 def test_a_state_that_will_not_load_is_refused_in_words(open_box, code, message):
-    box = open_box(timeout_ms=1_000)
+    box = open_box()
     box.execute(f"class Late:\n def __reduce__(self): return exec, ({code!r},)\nlate = Late()")
+    options = {"timeout_ms": 1_000} if code == SPIN else {}
     with pytest.raises(atoll.StateError, match=message):
-        open_box(state=box.save(), timeout_ms=1_000)
+        open_box(state=box.save(), **options)
 
 
 def test_a_state_loads_nothing_on_the_host(open_box, tmp_path):

@@ -158,7 +158,9 @@ def test_text_at_trigram_edges_is_found_at_every_offset(small):
 
 
 @needs_re2
-def test_two_required_texts_in_two_blocks_are_one_line(small):
+def test_two_required_texts_in_two_blocks_are_one_line(monkeypatch):
+    monkeypatch.setattr(trigrams, "BLOCK", 128)
+    monkeypatch.setattr(trigrams, "WORTH_IT", 0)
     text = "x" * 100 + "first" + "y" * 180 + "second" + "z" * 200 + "\n"
     index = index_of(text)
     index.build()
@@ -346,3 +348,12 @@ def test_pieces_cover_their_parts_in_order():
     assert all(one[1] == other[0] for one, other in pairwise(made))
     assert all(end % 3 == 0 for _, end in made)
     context.close()
+
+
+def test_no_expression_is_kept_when_nobody_uses_it():
+    import re2
+
+    index = ContextIndex.of(Context.from_text("abc\n"))
+    for number in range(5):
+        index.grep(f"[a-c]{{{number + 1}}}")
+    assert re2._Regexp._make.cache_info().currsize == 0

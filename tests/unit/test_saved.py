@@ -11,6 +11,7 @@ import pytest
 
 import atoll
 from atoll import state
+from atoll.guest.pickler import load_cloudpickle
 from atoll.launch import library
 from atoll.statepipe import Inflow, Outflow
 
@@ -173,6 +174,19 @@ async def test_a_guest_that_closes_its_end_ends_the_sending():
         for _ in range(20):
             await asyncio.sleep(0)
         assert outflow._fd == -1
+
+
+def test_an_interrupted_import_of_cloudpickle_leaves_no_half_of_it(tmp_path, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "cloudpickle"]:
+        monkeypatch.delitem(sys.modules, name)
+    whole = tmp_path / "__init__.py"
+    whole.write_text("raise KeyboardInterrupt\nPickler = 1")
+    with pytest.raises(KeyboardInterrupt):
+        load_cloudpickle(str(tmp_path))
+    assert "cloudpickle" not in sys.modules
+    whole.write_text("Pickler = 'the whole of it'")
+    assert load_cloudpickle(str(tmp_path)).Pickler == "the whole of it"
+    monkeypatch.delitem(sys.modules, "cloudpickle")
 
 
 async def test_saving_can_be_cancelled_and_the_session_goes_on():

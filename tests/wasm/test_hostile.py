@@ -144,6 +144,8 @@ def test_what_cannot_be_parked_does_not_cost_what_was_launched(monkeypatch):
 @pytest.mark.parametrize("damage", ["gone", "cut off", "unreadable"])
 def test_a_damaged_image_is_said_and_leaves_no_process(tmp_path, damage):
     """In a process of its own: its warden has to end with it."""
+    if damage == "unreadable" and os.geteuid() != 0:
+        pytest.skip("what builds a jail may read all that is of the user's own")
     folder = tmp_path / "wasm" / build.find().folder.name
     shutil.copytree(build.find().folder, folder)
     code = (

@@ -40,7 +40,7 @@ class Crew(Generic[Job, Done]):
 
     def run(self) -> list[Done]:
         """The results in order, up to the one with which it was enough."""
-        if self._step():  # much is found at once: a thread would come too late
+        if self._step() and not self._stopped:  # where much is found, a thread would come late
             helpers = [Thread(target=self._loop) for _ in range(threads() - 1)]
             for helper in helpers:
                 helper.start()

@@ -47,6 +47,17 @@ class Lines:
         block = min(byte // BLOCK, self._blocks)
         return self._before[block] + sum(self._counter(block * BLOCK, byte)) + 1
 
+    def of_all(self, places: list[int]) -> list[int]:
+        """The same for bytes in order: from one to the next, where that is less to count."""
+        numbers: list[int] = []
+        for number, byte in enumerate(places):
+            before = places[number - 1] if number else -BLOCK
+            if byte - before < BLOCK:
+                numbers.append(numbers[-1] + self._memory.part(before, byte).count(b"\n"))
+            else:
+                numbers.append(self.of(byte))
+        return numbers
+
     def start(self, number: int) -> int:
         """The byte that a line begins with; the size if there are fewer lines."""
         ends = number - 1

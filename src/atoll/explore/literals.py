@@ -6,7 +6,6 @@ be read, so a text with a rare byte in it is looked for from that byte on.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
@@ -25,24 +24,16 @@ _MEMMEM_LONG, _READING, _STOP, _MISS, _HIT = 0.1, 0.05, 15.0, 1000.0, 5000.0
 
 
 class Frequencies:
-    """How often each byte is among some that are looked at here and there."""
+    """How often a text is among some bytes that are looked at here and there."""
 
     def __init__(self, memory: Memory) -> None:
         step = max(memory.size // _SAMPLES, _SAMPLE)
         places = range(0, memory.size, step)
-        sample = b"".join(memory.part(at, at + _SAMPLE) for at in places)
-        self._counts, self._total = Counter(sample), len(sample) + 1
+        self._sample = b"".join(memory.part(at, at + _SAMPLE) for at in places)
 
-    def of(self, byte: int) -> float:
-        """A share of all; never 0."""
-        return (self._counts[byte] + 0.2) / self._total
-
-    def of_text(self, text: bytes) -> float:
-        """As if each byte stood for itself."""
-        share = 1.0
-        for byte in text:
-            share *= self.of(byte)
-        return share
+    def of(self, text: bytes) -> float:
+        """A share of all places; never 0."""
+        return (self._sample.count(text) + 0.2) / (len(self._sample) + 1)
 
 
 class Literal:
@@ -51,7 +42,7 @@ class Literal:
     def __init__(self, memory: Memory, needle: bytes, frequencies: Frequencies) -> None:
         self._memory, self.needle = memory, needle
         cost, self._from = _best(needle, frequencies)
-        self.cost = cost + _HIT * frequencies.of_text(needle[:8])
+        self.cost = cost + _HIT * frequencies.of(needle)
         """Seconds a gigabyte, to find it and look at its lines."""
         self._tail: Any = None
         if self._from is not None and memory.size >= _LEAST_BYTES:
@@ -89,8 +80,8 @@ def _best(needle: bytes, frequencies: Frequencies) -> tuple[float, int | None]:
 
 
 def _tail_cost(tail: bytes, frequencies: Frequencies, *, missing: bool) -> float:
-    misses = _MISS * frequencies.of_text(tail[:8]) if missing else 0.0
-    return _READING + _STOP * frequencies.of(tail[0]) + misses
+    misses = _MISS * frequencies.of(tail) if missing else 0.0
+    return _READING + _STOP * frequencies.of(tail[:1]) + misses
 
 
 def _expression(text: bytes) -> Any:

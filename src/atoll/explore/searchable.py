@@ -61,8 +61,8 @@ class Searchable:
         scan = Scan(finder, self.encoded, most=most, seconds=seconds)
         start, end = map(self.encoded.to_byte, within)
         spans, ended = scan.run(self._parts(finder, (start, end)))
-        self.trigrams.start()
         hits = self._hits(spans[:most])
+        self.trigrams.start()
         if len(spans) > most:
             return Grep(hits=hits, more=True, scanned=(within[0], hits[-1].end))
         stop = within[1] if ended is None else self.encoded.to_character(ended)
@@ -96,12 +96,13 @@ class Searchable:
     def _hits(self, spans: list[Span]) -> tuple[Hit, ...]:
         if spans:
             self.lines.count_until(spans[-1][0])
-        return tuple(self._hit(span) for span in spans)
+        numbers = self.lines.of_all([start for start, _ in spans])
+        return tuple(map(self._hit, spans, numbers))
 
-    def _hit(self, span: Span) -> Hit:
+    def _hit(self, span: Span, line: int) -> Hit:
         start, end = map(self.encoded.to_character, span)
         shown, at = line_around(self._characters, start)
-        return Hit(line=self.lines.of(span[0]), start=start, end=end, text=shown, at=at)
+        return Hit(line=line, start=start, end=end, text=shown, at=at)
 
 
 def _check_time(until: float) -> None:

@@ -136,6 +136,7 @@ def compile_expression(
         expression = re2.compile(_FLAGS + text, options)
     except re2.error as exc:
         raise ConfigError(_complaint(pattern.decode("utf-8", "replace"), exc)) from None
+    re2.purge()  # it would keep 128 of them, each with the megabytes that searching has filled
     if expression.programsize > MOST_INSTRUCTIONS:
         raise ConfigError("the regular expression is too large: repeat less in it, as with {1,100}")
     return expression

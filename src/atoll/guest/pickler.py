@@ -36,7 +36,11 @@ def load_cloudpickle(folder: str) -> Any:
     assert place.loader is not None
     module = importlib.util.module_from_spec(place)
     sys.modules["cloudpickle"] = module
-    place.loader.exec_module(module)
+    try:
+        place.loader.exec_module(module)
+    except BaseException:  # an interrupt: the next one must not find half of it
+        del sys.modules["cloudpickle"]
+        raise
     return module
 
 
