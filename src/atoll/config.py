@@ -83,6 +83,8 @@ class REPLConfig:
     max_concurrency: int = 32
     """Calls of one batch that run on the host at one time."""
     logger: SandboxLogger = field(default_factory=SandboxLogger)
+    lazy_queries: bool = False
+    """Whether llm_query promises its answer: a plain loop of them runs side by side."""
     guard: str | None = None
     """A check of the code before it runs: `ast`, `restrictedpython`; a seat belt, not a wall."""
     explored_length: int | None = None
