@@ -7,8 +7,9 @@ JOBS ?= 3
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 LAYERS := guest > errors > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
-	explore,retrieval,archive,web,bridge,statekey,store,verdict > channel,state > sandbox,session,replies > sync,jail,statepipe,wire > \
-	shell,launch > backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
+	explore,retrieval,bridge,statekey,store,verdict > channel,state > \
+	sandbox,session,replies > sync,jail,statepipe,wire > archive > web > shell,launch > \
+	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-llm check format spec bench soak docs clean
@@ -23,7 +24,9 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench,data,wasm,pyodide,agent,semantic]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+		--editable '.[dev,bench,data,wasm,pyodide,agent,semantic]'
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip would do it on one core
 	@touch $(STAMP)
 
 demo: $(STAMP) ## Run the main job: a model-written snippet over a large context, jailed

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,18 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("ATOLL_CACHE", os.path.join(sys.prefix, "cache"))
     _hear_ctrl_c()
     if not hasattr(config, "workerinput"):  # once, before any test: it takes a minute
-        build.ensure(None, Progress("the ring wasm"))
-        image.find(distribution.setup(), deno.find())
+        with ThreadPoolExecutor() as threads:
+            made = [threads.submit(_build_component), threads.submit(_make_image)]
+        for one in made:
+            one.result()
+
+
+def _build_component() -> None:
+    build.ensure(None, Progress("the ring wasm"))
+
+
+def _make_image() -> None:
+    image.find(distribution.setup(), deno.find())
 
 
 def _hear_ctrl_c() -> None:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from atoll.config import Handler, REPLConfig
 
 MAX_BATCH = 10_000
+MAX_BATCH_CHARACTERS = 32 << 20
+"""What a batch's answers may have together: more could not be sent, and would be held till then."""
 
 
 class CallFailedError(Exception):
@@ -55,16 +57,25 @@ class HostBridge:
             raise CallFailedError(f"a batch of {len(calls):,} calls; the limit is {MAX_BATCH:,}")
         self._handler(name)  # without one, the batch as a whole is refused
         answers: list[dict[str, Any]] = [{} for _ in calls]
-        queue = iter(enumerate(calls))
+        queue, left = iter(enumerate(calls)), MAX_BATCH_CHARACTERS
 
         async def work() -> None:
+            nonlocal left
             for index, call in queue:
+                if left < 0:
+                    return
                 try:
                     answers[index] = {"value": await self._call(name, call)}
+                    left -= _characters(answers[index])
                 except CallFailedError as exc:
                     answers[index] = {"error": str(exc)}
 
         await asyncio.gather(*(work() for _ in range(min(self._concurrency, len(calls)))))
+        if left < 0:
+            most = f"{MAX_BATCH_CHARACTERS:,} characters"
+            raise CallFailedError(
+                f"the answers of the batch have over {most}: ask for fewer at once"
+            )
         return answers
 
     async def _call(self, name: str, call: Mapping[str, Any]) -> Any:
@@ -109,8 +120,24 @@ class HostBridge:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="atoll-call")
         loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(self._threads, lambda: handler(*args, **kwargs))
+        answer = await loop.run_in_executor(self._threads, lambda: _run(handler, args, kwargs))
         return await answer if inspect.isawaitable(answer) else answer
+
+
+def _run(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    try:
+        return handler(*args, **kwargs)
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as exc:  # which would end the event loop
+        raise RuntimeError(f"{type(exc).__name__}: {exc}") from exc
+
+
+def _characters(value: Any) -> int:
+    """About how long an encoded value is."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(len(key) + _characters(item) for key, item in value.items())
+    return sum(map(_characters, value)) if isinstance(value, list) else 8
 
 
 def _decode(value: Any) -> Any:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 18
 MAX_OPEN_CALLS = 1024
+MAX_AT_ONCE = 64
+"""Calls that are worked on: each may have an answer of megabytes."""
 MAX_OUTBOX = 1 << 20
 MAX_CALL_BYTES = 64 << 20
 """What the guest's open calls may take here together."""
@@ -82,6 +84,7 @@ class HostChannel:
         self._ended: ChannelEndedError | None = None
         self._deaf = self._writing = False
         self._drained: set[asyncio.Future[None]] = set()
+        self._hands = asyncio.Semaphore(MAX_AT_ONCE)
         self._call_bytes = 0
         self.ready: asyncio.Future[None] = self._loop.create_future()
         for fd in (read_fd, write_fd):
@@ -213,13 +216,15 @@ class HostChannel:
 
     async def _answer_call(self, message: rpc.Message) -> None:
         ident = message["id"]
-        try:
-            value = await self.on_call(message["method"], message.get("params", {}))
-            line = rpc.result(ident, value)
-        except (CallFailedError, rpc.MessageTooLargeError) as exc:
-            line = rpc.error(ident, rpc.HOST_CALL_FAILED, str(exc))
-        if not self._ended:
-            self._send(line)
+        async with self._hands:
+            await self.drained()  # who does not read what there is need not be given more
+            try:
+                value = await self.on_call(message["method"], message.get("params", {}))
+                line = rpc.result(ident, value)
+            except (CallFailedError, rpc.MessageTooLargeError) as exc:
+                line = rpc.error(ident, rpc.HOST_CALL_FAILED, str(exc))
+            if not self._ended:
+                self._send(line)
 
     def _send(self, line: bytes) -> None:
         self._outbox += line

@@ -33,6 +33,7 @@ SECURITY_EVENTS = {
     "timeout": "timeout",
     "broken": "protocol_violation",
     "crashed": "crash",
+    "refused": "guard_refusal",
 }
 """What an execution's outcome is called as a security event."""
 

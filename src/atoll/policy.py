@@ -23,7 +23,7 @@ class Isolation(IntEnum):
     NONE = 0
     """It runs with all that the caller may do."""
     GUARDED = 1
-    """Checked before it runs, in the caller's process: a seat belt, not a wall."""
+    """Checked before it runs, in a plain process: a seat belt, not a wall."""
     CONFINED = 2
     """Own process under Landlock, seccomp and rlimits, in the host's namespaces."""
     JAILED = 3
@@ -63,6 +63,8 @@ class Capability(StrEnum):
     """fork, checkpoint, rollback, branches: live clones."""
     SAVE = "save"
     """save, and create_sandbox(state=...)."""
+    IMPORTS = "imports"
+    """Code may import, open and call whatever its Python has; without it, what a guard offers."""
     DISPLAY = "display"
     """Frames as HTML, figures as PNG."""
     LIMIT_TIME = "limit-time"

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
+from atoll import guard
 from atoll.errors import ConfigError, UnsupportedError
 from atoll.files.base import NoFiles
 from atoll.guest.rpc import MAX_MESSAGE_BYTES
 from atoll.log import SECURITY_EVENTS, SandboxLogger
 from atoll.policy import Capability, ExecutionPolicy, Isolation
+from atoll.types import Outcome, SandboxResult
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
     from atoll.files.base import Files
-    from atoll.types import ExecuteResponse, SandboxResult
+    from atoll.types import ExecuteResponse
 
 MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
 
 MAX_COMMAND_LENGTH = 2 << 20
+QUICKLY_CHECKED = 20_000
+"""Characters that a guard looks through faster than a thread is asked to."""
 
 
 def check_code(code: str) -> None:
@@ -204,6 +209,26 @@ class BaseSandbox(ABC):
         trace: TracebackType | None,
     ) -> None:
         await self.destroy()
+
+    async def _refusal(self, code: str, name: str | None) -> SandboxResult | None:
+        """The result of code that the guard `name` refuses; None if it may run."""
+        if name is None:
+            return None
+        if len(code) <= QUICKLY_CHECKED:
+            found = guard.check(code, name)
+        else:
+            found = await asyncio.to_thread(guard.check, code, name)
+        if not found:
+            return None
+        result = SandboxResult(
+            kind=Outcome.REFUSED,
+            error=guard.describe(found),
+            error_type=guard.ERROR_TYPE,
+            exit_code=1,
+            isolation=self.isolation,
+        )
+        self._log_execution_metrics(result)
+        return result
 
     def _log_execution_metrics(self, result: SandboxResult) -> None:
         """Hand a result to the logger; an outcome that hints at an attack is an event as well."""

@@ -28,6 +28,8 @@ class Outcome(StrEnum):
     """The execution was ended at its CPU limit."""
     CRASHED = "crashed"
     """The process was ended by a signal."""
+    REFUSED = "refused"
+    """A guard refused the code: nothing of it ran."""
     BROKEN = "broken"
     """The process stopped speaking the protocol, and was ended."""
 

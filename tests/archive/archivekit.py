@@ -52,12 +52,15 @@ def make_tar(files: dict[str, bytes], mode: str = "") -> bytes:
     return made.getvalue()
 
 
-def make_7z(files: dict[str, bytes], password: str | None = None) -> bytes:
+def make_7z(
+    files: dict[str, bytes], password: str | None = None, filters: list[dict] | None = None
+) -> bytes:
     """A 7z of these, by name."""
     import py7zr
 
     made = io.BytesIO()
-    filters = None if password else [{"id": py7zr.FILTER_LZMA2, "preset": 1}]
+    if not password:
+        filters = filters or [{"id": py7zr.FILTER_LZMA2, "preset": 1}]
     with py7zr.SevenZipFile(made, "w", filters=filters, password=password) as archive:
         for name, data in files.items():
             archive.writestr(data, name)

@@ -13,6 +13,8 @@ from atoll.errors import ArchiveError
 _ANSWERS = 3
 """Where `serve` has its copy of standard output: the first that was free."""
 
+kept: list[int] = []
+
 
 def crash():
     os.kill(os.getpid(), signal.SIGSEGV)
@@ -44,9 +46,12 @@ def recurse():
     recurse()
 
 
+def load():
+    kept.append(os.memfd_create("x"))  # no file can be made later
+
+
 def write():
-    fd = os.memfd_create("x")
-    os.write(fd, b"x")
+    os.write(kept[0], b"x")
 
 
 def say():
@@ -69,5 +74,6 @@ def main():
         {
             "crash": crash, "leave": leave, "eat": eat, "flood": flood, "babble": babble, "deep": deep,
             "recurse": recurse, "write": write, "print": say, "spin": spin, "sleep": sleep,
-        }
+        },
+        load,
     )  # fmt: skip

@@ -45,7 +45,7 @@ def test_a_daemon_from_start_to_stop(atoll, at):
 
 
 def test_a_second_start_is_no_fault_unless_it_wants_something_else(atoll, at):
-    atoll("daemon", "start", *at)
+    atoll("daemon", "start", "--tier", "bare", *at)
     code, _, err = atoll("daemon", "start", *at)
     assert (code, "runs already" in err) == (0, True)
     code, _, err = atoll("daemon", "start", "--max-live", "3", *at)
@@ -83,7 +83,7 @@ def test_a_path_that_is_too_long_is_one_clear_line(atoll, tmp_path):
 
 
 def test_in_the_foreground_it_stays_until_ctrl_c(spawn, at):
-    process = spawn("daemon", "start", "--foreground", *at)
+    process = spawn("daemon", "start", "--foreground", "--tier", "bare", *at)
     assert "listening at" in process.stderr.readline()
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
@@ -92,7 +92,7 @@ def test_in_the_foreground_it_stays_until_ctrl_c(spawn, at):
 
 
 def test_logs_can_be_followed(spawn, atoll, at):
-    atoll("daemon", "start", *at)
+    atoll("daemon", "start", "--tier", "bare", *at)
     follower = spawn("daemon", "logs", "-f", *at)
     assert "started" in follower.stdout.readline()
     atoll("daemon", "stop", *at)

@@ -119,6 +119,7 @@ def test_a_bad_timeout_is_refused(box, timeout):
         box.execute("1", timeout_ms=timeout)
 
 
+@pytest.mark.needs(Capability.IMPORTS)
 @pytest.mark.parametrize("end", ["os._exit(0)", "os._exit(7)"])
 def test_a_process_that_ends_itself_is_no_success(box, end):
     result = box.execute(f"import os\nprint('partial', flush=True)\n{end}")

@@ -9,6 +9,7 @@ import pytest
 
 import atoll
 from atoll import Capability
+from atoll.backends import registry
 
 pytestmark = pytest.mark.needs(Capability.BRIDGE)
 LOG = "".join(f"line {n}: all is well\n" for n in range(1, 2001))
@@ -151,6 +152,18 @@ def test_an_archive_of_the_guests_own_or_of_the_documents(open_env, tmp_path):
     assert env.execute("archive_search('seal')").result.value == [
         {"path": "a/report.txt", "line": 2, "text": "the seal broke"}
     ]
+
+
+def test_a_ring_without_files_opens_none_for_its_guest(ring, open_env, tmp_path):
+    if Capability.WORKSPACE in registry.load(ring).capabilities:
+        pytest.skip(f"ring {ring} has files of its own")
+    (tmp_path / "secret.txt").write_text("PWNED")
+    env = open_env()
+    for call in ("peek({0!r}, 5)", "grep({0!r}, 'P')", "archive_open({0!r})"):
+        turn = env.execute(call.format(str(tmp_path / "secret.txt")))
+        assert "there is no document" in turn.result.error
+        assert "PWNED" not in turn.observation
+    assert env.execute(f"list_dir({str(tmp_path)!r})").result.error.startswith("FileNotFoundError")
 
 
 @pytest.mark.spec("R4.18")

@@ -145,6 +145,7 @@ async def test_two_sandboxes_do_not_share_state(ring):
 
 
 @pytest.mark.spec("R0.3")
+@pytest.mark.needs(Capability.IMPORTS)
 def test_classes_of_the_session_can_be_pickled_within_it(box):
     code = "import pickle\nclass P: x = 3\np = pickle.loads(pickle.dumps(P()))\np.x"
     assert box.execute(code).value == 3

@@ -66,7 +66,7 @@ def test_what_will_not_be_interrupted_is_killed(box, code):
 
 
 @pytest.mark.spec("R0.5")
-@pytest.mark.needs(Capability.LIMIT_TIME)
+@pytest.mark.needs(Capability.LIMIT_TIME, Capability.IMPORTS)
 def test_the_context_is_there_again_after_a_kill(open_box):
     box = open_box(context="c" * 100_000)
     box.execute("import os; os._exit(3)")

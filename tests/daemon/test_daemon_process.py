@@ -13,14 +13,12 @@ import time
 from pathlib import Path
 
 import pytest
+from ordinary_user import USER, python_for_user, run_as_user
 
 import atoll
 from atoll.daemon import lifecycle, process
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import AlreadyRunningError, Place
-
-USER = 12345
-SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
 @pytest.fixture
@@ -260,23 +258,12 @@ with tempfile.TemporaryDirectory() as folder:
 """
 
 
-def test_a_guest_that_finds_the_socket_in_its_folder_is_refused(tmp_path):
+def test_a_guest_that_finds_the_socket_in_its_folder_is_refused():
     """As an ordinary user, whose guests run under its own id: only the namespaces tell."""
-    command = [sys.executable, "-c", AS_USER]
-    options = {}
     if os.geteuid() == 0:
-        command[0] = "/usr/bin/python3"
-        options = {"user": USER, "group": USER, "extra_groups": []}
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SOURCE), "HOME": "/nonexistent"}
-
-    def run(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command, env=environment, cwd="/", capture_output=True, text=True, timeout=60, **options
-        )
-
-    if run(command[0], "-c", "import atoll.factory").returncode:
-        pytest.skip(f"no Python 3.11 or newer that user {USER} may execute")
-    done = run(*command)
+        done = run_as_user(python_for_user(), "-c", AS_USER, timeout=100)
+    else:
+        done = subprocess.run([sys.executable, "-c", AS_USER], capture_output=True, text=True)
     said = [line for line in done.stdout.splitlines() if line.startswith("SAID")]
     assert len(said) == 2, done.stdout + done.stderr
     assert all(

@@ -19,6 +19,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "daemon": ("native", "all"),
     "wasm": ("wasm", "all"),
     "pyodide": ("pyodide", "all"),
+    "restricted": ("restricted", "all"),
 }
 """Which layers of a corpus concern a ring. A new ring needs a row here, and nothing else."""
 

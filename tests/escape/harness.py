@@ -112,8 +112,9 @@ class Run:
 
     def execute(self, box: SyncSandbox, code: str, what: str) -> SandboxResult | None:
         """Run a cell; whatever the caller would see is searched for canaries."""
+        code = self.canaries.fill(code)
         try:
-            result = box.execute(self.canaries.fill(code), timeout_ms=self.limit_s * 1000)
+            result = box.execute(code, timeout_ms=self.limit_s * 1000)
         except Exception as exc:  # faults of guest code must be results
             self.fail(f"{what}: the host raised {type(exc).__name__}: {str(exc)[:200]}")
             return None

@@ -7,27 +7,22 @@ import functools
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from importlib.metadata import distribution as distribution_of
 from pathlib import Path
-from typing import Any
 
 import cloudpickle
 import corpus
 import pytest
+from ordinary_user import SOURCE, USER, python_for_user, run_as_user
 
 from atoll.backends import registry
 from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.wasm import build
 
-USER = 12345
 PARTS = {"native": 12, "daemon": 12, "wasm": 2, "pyodide": 2}
 """A process each: few where a start is dear and attacks are few."""
-SOURCE = Path(__file__).resolve().parents[2] / "src"
 HARNESS = corpus.HERE / "harness.py"
-PROBE = "import sys; sys.exit(sys.version_info < (3, 11))"
 BACKENDS = [name for name in registry.names() if name in corpus.LAYERS]
 
 
@@ -38,48 +33,25 @@ def test_attacks_do_not_get_through_as_ordinary_user(backend: str, part: int) ->
     if os.geteuid() != 0:
         pytest.skip("these tests run as an ordinary user already")
     arguments = [str(HARNESS), "--backend", backend, "--json", "--corpus", "attacks", "extra"]
-    more = {"pyodide": _pyodide, "wasm": _wasm}.get(backend, dict)()
-    done = _as_user(_interpreter(), *arguments, "--part", f"{part}/{PARTS[backend]}", **more)
+    more = {**_plain(), **{"pyodide": _pyodide, "wasm": _wasm}.get(backend, dict)()}
+    done = run_as_user(python_for_user(), *arguments, "--part", f"{part}/{PARTS[backend]}", **more)
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
     through = [f"{one['id']}: {one['failures']}" for one in verdicts if one["failures"]]
     assert not through, "\n".join(through)
     assert len(verdicts) == _expected(backend, part), done.stderr[-2000:]
 
 
-def _interpreter() -> str:
-    """A Python, 3.11 or newer, that the user may execute; the one that runs this if possible."""
-    for candidate in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
-        try:
-            if _as_user(candidate, "-c", PROBE).returncode == 0:
-                return candidate
-        except OSError:
-            continue
-    pytest.skip(f"no Python 3.11 or newer that user {USER} may execute: not even /usr/bin/python3")
-
-
-def _as_user(*command: str, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "PYTHONPATH": f"{SOURCE}:{_libraries()}",
-        "ATOLL_STATE_KEY": "a key for the attacks alone",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "HOME": "/nonexistent",
-        **more,
-    }
-    options: dict[str, Any] = {"user": USER, "group": USER, "extra_groups": []}
-    return subprocess.run(
-        command, **options, env=environment, cwd="/", capture_output=True, text=True, check=False
-    )
-
-
 @functools.cache
-def _libraries() -> str:
+def _plain() -> dict[str, str]:
     """cloudpickle in a place that the user may read: states are saved and restored too."""
     folder = Path(tempfile.mkdtemp(prefix="atoll-libraries-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     folder.chmod(0o755)
     shutil.copytree(Path(cloudpickle.__file__).parent, folder / "cloudpickle")
-    return str(folder)
+    return {
+        "PYTHONPATH": f"{SOURCE}:{folder}",
+        "ATOLL_STATE_KEY": "a key for the attacks alone",
+    }
 
 
 @functools.cache

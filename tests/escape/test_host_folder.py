@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 import venv
@@ -18,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ordinary_user import USER, python_for_user, run_as_user
 
 import atoll
 from atoll.launch import interpreter
 
-ORDINARY = 12345
 SECRET = "a secret of the host's"
-SOURCE = Path(__file__).resolve().parents[2] / "src"
 RUN = """
 import json, sys
 import atoll
@@ -54,7 +52,7 @@ class Folder:
                 result = box.execute(code)
             found = {"stdout": result.stdout, "error": result.error}
             return found | {"files": list(result.files_created)}
-        done = _as_user(_python_for_others(), "-c", RUN, str(self.path), code)
+        done = run_as_user(python_for_user(), "-c", RUN, str(self.path), code, timeout=100)
         assert done.returncode == 0, done.stderr[-2000:]
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return answer
@@ -71,7 +69,7 @@ def folder(request):
         pytest.skip("these tests run as an ordinary user already")
     parent = Path(tempfile.mkdtemp(prefix="host-folder-"))  # a place that others may enter
     parent.chmod(0o755)
-    yield Folder(parent, ORDINARY if ordinary else os.getuid())
+    yield Folder(parent, USER if ordinary else os.getuid())
     shutil.rmtree(parent)
 
 
@@ -140,7 +138,7 @@ def test_what_the_guest_creates_belongs_to_the_folder_s_owner(folder):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make folders of others")
-@pytest.mark.parametrize(("uid", "gid"), [(ORDINARY, ORDINARY), (ORDINARY, 100), (0, 50)])
+@pytest.mark.parametrize(("uid", "gid"), [(USER, USER), (USER, 100), (0, 50)])
 def test_a_folder_of_another_user_and_group_works_and_stays_theirs(tmp_path, uid, gid):
     (tmp_path / "given.txt").write_text("old")
     for one in (tmp_path, tmp_path / "given.txt"):
@@ -341,33 +339,3 @@ def _require_hidden(box: atoll.SyncSandbox, folder: Path) -> None:
     assert hidden or "secret.txt" not in seen.value
     opened = box.execute(f"open({str(folder / 'secret.txt')!r}).read()")
     assert opened.error_type == "FileNotFoundError"
-
-
-def _python_for_others() -> str:
-    for candidate in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
-        try:
-            if _as_user(candidate, "-c", "import atoll.factory").returncode == 0:
-                return candidate
-        except OSError:
-            continue
-    pytest.skip(f"no Python 3.11 or newer that user {ORDINARY} may execute")
-
-
-def _as_user(*command: str) -> subprocess.CompletedProcess[str]:
-    options: dict[str, Any] = {"user": ORDINARY, "group": ORDINARY, "extra_groups": []}
-    environment = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "PYTHONPATH": os.environ.get("PYTHONPATH", str(SOURCE)),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "HOME": "/nonexistent",
-    }
-    return subprocess.run(
-        command,
-        **options,
-        env=environment,
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )

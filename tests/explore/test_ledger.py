@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from itertools import pairwise
 
 import pytest
@@ -32,12 +33,28 @@ def test_ranges_are_the_set_of_what_was_added(seed):
         assert ranges.meets(start, start + 3) == bool(expected & set(range(start, start + 3)))
 
 
-def test_very_many_ranges_are_joined_at_the_smallest_gaps():
+def test_of_very_many_ranges_the_smallest_are_forgotten_and_nothing_is_made_up():
     ranges = Ranges(most=100)
     for number in range(10_000):
-        ranges.add(1_000 * number, 1_000 * number + (999 if number % 2 else 10))
+        size = 999 if number % 500 == 0 else 10
+        ranges.add(1_000 * number, 1_000 * number + size)
         assert len(ranges) <= 100
-    assert all(start % 1_000 == 0 for start, _ in ranges)
+    assert ranges.total <= 20 * 999 + 80 * 10
+    large = [(500_000 * number, 500_000 * number + 999) for number in range(20)]
+    assert set(large) <= set(ranges)
+
+
+def test_an_observation_made_to_be_slow_costs_little_and_claims_nothing(seen):
+    seen.note([(number, "a" * 2_000) for number in range(2_000)])
+    started = time.process_time()
+    lines = "\n".join("a" * 30 + f"b{number}" for number in range(220))
+    assert seen.match(lines) == ()
+    assert seen.match("1" * 200_000) == ()
+    assert seen.match("\n".join(f"no line of this kind {n:06d}" for n in range(30_000))) == ()
+    taken = time.process_time() - started
+    started = time.process_time()
+    sum(range(10_000_000))
+    assert taken < 40 * (time.process_time() - started), "it was minutes"
 
 
 def test_coverage_says_how_much_was_searched_and_shown():
@@ -149,8 +166,10 @@ def test_lines_that_code_cut_out_by_itself_are_looked_up(seen):
 
 def test_lookups_are_bounded(seen, monkeypatch):
     monkeypatch.setattr(shown, "MOST_LOOKUPS", 3)
-    backwards = "\n".join(reversed(TEXT.splitlines()))
-    assert len(seen.match(backwards)) == 3
+    assert len(seen.match("they are:\n" + TEXT)) == 3
+    monkeypatch.setattr(shown, "LOOKUP_SECONDS", 0)
+    assert seen.match(TEXT) == ()
+    monkeypatch.setattr(shown, "LOOKUP_SECONDS", 60)
     monkeypatch.setattr(shown, "LARGEST_LOOKUP", 10)
     assert seen.match(TEXT) == ()
 

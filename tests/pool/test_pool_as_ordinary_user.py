@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from ordinary_user import SOURCE, python_for_user, run_as_user
 
-USER = 12345
 HERE = Path(__file__).resolve().parent
-SOURCE = HERE.parents[1] / "src"
-PROBE = "import sys; sys.exit(sys.version_info < (3, 11))"
 PROGRAM = """
 import asyncio, os, signal, sys
 from poolkit import Family, MIB, know, jail_of, nurseries, said, until, zygotes
@@ -103,30 +99,6 @@ asyncio.run(main())
 def test_as_ordinary_user(test):
     if os.geteuid() != 0:
         pytest.skip("these tests run as an ordinary user already")
-    done = _as_user(_interpreter(), "-c", PROGRAM, test)
+    paths = {"PYTHONPATH": f"{SOURCE}:{HERE}"}
+    done = run_as_user(python_for_user(), "-c", PROGRAM, test, timeout=100, **paths)
     assert done.stdout == "held\n", done.stderr[-3000:]
-
-
-def _interpreter() -> str:
-    for candidate in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
-        try:
-            if _as_user(candidate, "-c", PROBE).returncode == 0:
-                return candidate
-        except OSError:
-            continue
-    pytest.skip(f"no Python 3.11 or newer that user {USER} may execute")
-
-
-def _as_user(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        user=USER,
-        group=USER,
-        extra_groups=[],
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{SOURCE}:{HERE}", "HOME": "/nonexistent"},
-        cwd="/",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=100,
-    )

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from atoll.errors import ConfigError
+from atoll.text import redact
 from atoll.text.redact import SHORTEST_KNOWN, Redactor, secrets_of
 
 LETTERS = string.ascii_letters + string.digits
@@ -206,3 +207,30 @@ def test_time_is_linear_in_the_text(shape):
 
     small = max(min(took(8_000) for _ in range(3)), 1e-3)
     assert min(took(128_000) for _ in range(2)) < 80 * small
+
+
+def test_a_known_value_is_found_without_the_spaces_around_it_and_as_python_writes_it():
+    redactor = Redactor({"TOKEN": " correct horse\n", "PASSWORD": "p\u00e4ss'w\"ord\\x"})
+    assert redactor.redact("it is correct horse!") == "it is [redacted: TOKEN]!"
+    for write in (repr, ascii, lambda value: repr([value, '"'])):
+        assert "ord" not in redactor.redact(write("p\u00e4ss'w\"ord\\x"))
+
+
+@pytest.mark.parametrize("gap", range(-60, 60, 7))
+def test_secrets_are_found_where_two_stretches_meet(gap):
+    before = "x " * ((redact.STRETCH + gap) // 2)
+    for secret in ("password = 'hunter2hunter2'", "sk-proj-" + "a1" * 20, "sk-proj-" + "a1" * 9000):
+        found = Redactor().redact(f"{before}{secret} after")
+        assert found.startswith(before)
+        assert found.endswith(" after")
+        assert "a1a1" not in found
+        assert "hunter2" not in found
+
+
+def test_a_long_text_is_searched_in_stretches_and_to_the_same_effect(monkeypatch):
+    text = "".join(f"{n} password='pw{n}pw{n}' AKIA{n:016d} {'y' * (n % 90)}" for n in range(300))
+    monkeypatch.setattr(redact, "STRETCH", 10**9)
+    whole = Redactor().redact(text)
+    for size in (50, 333, 1000):
+        monkeypatch.setattr(redact, "STRETCH", size)
+        assert Redactor().redact(text) == whole

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.jail import seccomp, syscalls
+from atoll.jail import seccomp, secluded, syscalls
 from atoll.jail.syscall_table import ALLOWED, ASKED
 
 ALLOW, KILL, ERRNO, ASK = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
@@ -110,6 +110,12 @@ def confined(arch):
     return asker(seccomp.confined_program())
 
 
+@pytest.fixture
+def alone(arch):
+    """Asks the filter of a process that only computes."""
+    return asker(secluded.program())
+
+
 def asker(program):
     def ask(name: str, *args: int) -> int:
         return run(program, numbers()[name], args)
@@ -118,7 +124,7 @@ def asker(program):
 
 
 def test_a_program_is_well_formed(arch):
-    for program in (seccomp.jail_program(), seccomp.confined_program()):
+    for program in (seccomp.jail_program(), seccomp.confined_program(), secluded.program()):
         code = list(struct.iter_unpack("HBBI", program))
         assert len(code) <= 4096  # BPF_MAXINSNS
         assert {operation for operation, *_ in code} <= {0x20, 0x15, 0x35, 0x45, 0x06}
@@ -308,6 +314,39 @@ def test_the_confined_filter_allows_nothing_that_the_jail_refuses(arch):
             continue  # a thread in a new namespace is what the kernel itself refuses
         if run(confined, number) == ALLOW:
             assert run(jail, number) == ALLOW, name
+
+
+def test_a_process_that_only_computes_has_nothing_but_its_calls(alone):
+    for name in numbers():
+        if name not in secluded.CALLS:
+            assert alone(name) == refused(errno.EPERM), name
+
+
+def test_a_process_that_only_computes_reads_its_requests_and_files_by_place_alone(alone):
+    assert alone("read", 0) == ALLOW
+    assert alone("read", 3) == refused(errno.EPERM)
+    assert alone("pread64", 3) == ALLOW
+
+
+def test_a_process_that_only_computes_has_threads_and_signals_of_its_own_alone(alone):
+    assert alone("clone", 0x00010000) == ALLOW
+    assert alone("clone", 17) == refused(errno.EPERM)
+    assert run(secluded.program(), 435) == refused(errno.ENOSYS)  # clone3
+    for name in ("kill", "tgkill"):
+        assert alone(name, os.getpid(), 9) == ALLOW
+        assert alone(name, os.getppid(), 9) == refused(errno.EPERM)
+        assert alone(name, -1, 9) == refused(errno.EPERM)
+    assert alone("prlimit64", os.getppid()) == refused(errno.EPERM)
+
+
+def test_a_process_that_only_computes_gets_no_code_and_shares_no_memory(alone):
+    private, shared, read_write, execute = 0x22, 0x21, 0x3, 0x4
+    assert alone("mmap", 0, 4096, read_write, private) == ALLOW
+    assert alone("mmap", 0, 4096, read_write, shared) == refused(errno.EPERM)
+    assert alone("mmap", 0, 4096, read_write, 0x3) == refused(errno.EPERM)  # MAP_SHARED_VALIDATE
+    assert alone("mmap", 0, 4096, read_write | execute, private) == refused(errno.EPERM)
+    assert alone("mprotect", 0, 4096, read_write) == ALLOW
+    assert alone("mprotect", 0, 4096, execute) == refused(errno.EPERM)
 
 
 def test_no_dangerous_call_is_in_the_table():

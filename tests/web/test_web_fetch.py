@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import os
 import threading
 import zlib
 
 import pytest
 from archivekit import make_pdf
+from resiliparse.parse.encoding import detect_encoding
 from webkit import HOST, fetcher
 
 import atoll
 from atoll.archive.inflate import Zlib
+from atoll.archive.process import Process
+from atoll.web import html
 from atoll.web.body import Body
 from atoll.web.cache import MOST_PAGES, Cache
 from atoll.web.policy import Page
 
 pytestmark = pytest.mark.spec("R4.6")
+LABELS = """
+    utf-8 ibm866 iso-8859-1 iso-8859-2 iso-8859-3 iso-8859-4 iso-8859-5 iso-8859-6 iso-8859-7
+    iso-8859-8 iso-8859-8-i iso-8859-9 iso-8859-10 iso-8859-13 iso-8859-14 iso-8859-15 iso-8859-16
+    koi8-r koi8-u macintosh windows-874 windows-1250 windows-1251 windows-1252 windows-1253
+    windows-1254 windows-1255 windows-1256 windows-1257 windows-1258 x-mac-cyrillic gbk gb18030 big5
+    euc-jp iso-2022-jp shift_jis euc-kr replacement utf-16be utf-16le x-user-defined utf-7 punycode
+""".split()  # noqa: SIM905 - read as a list of names
 HTML = """<html><head><title> The
  title</title><script>steal()</script><style>p {}</style></head>
 <body><h1>Head</h1><p>A caf\u00e9 and a <a href="/more">link</a>.</p></body></html>"""
@@ -37,6 +49,28 @@ async def test_html_says_its_charset_in_its_head(server):
     data = HTML.replace("<head>", '<head><meta charset="iso-8859-1">').encode("latin-1")
     async with fetcher(server) as fetching:
         assert "caf\u00e9" in (await fetching.fetch(server.page("/", data, "text/html"))).text
+
+
+def test_html_is_read_behind_walls_in_whatever_charset_it_says():
+    data = '<meta charset="gb18030"><p>\u4e2d\u6587'.encode("gb18030")
+    process, fd = (
+        Process("atoll.web.html", memory=1 << 30, seconds=20, most=1000),
+        os.memfd_create("x"),
+    )
+    try:
+        os.write(fd, data)
+        process.start((fd,), charset="")
+        assert process.confined
+        assert process.ask("text", fd=fd, charset="", most=1000)[1].decode() == "\u4e2d\u6587"
+    finally:
+        process.close()
+        os.close(fd)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_every_charset_that_a_page_can_say_is_loaded_before_the_walls(label):
+    found = detect_encoding(f'<meta charset="{label}"><p>x'.encode(), from_html_meta=True)
+    assert codecs.lookup(found).name in {codecs.lookup(one).name for one in html._DETECTED}
 
 
 @pytest.mark.parametrize(

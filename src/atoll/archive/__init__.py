@@ -1,7 +1,7 @@
 """Archives and PDFs, read in memory under limits: nothing is ever written to a disk.
 
 SECURITY: the file is hostile. All that parses it runs in a process of its own, with limits of time
-and memory, and only sizes, names and bytes come back.
+and memory and, where the kernel has them, walls; only sizes, names and bytes come back.
 """
 
 from __future__ import annotations

@@ -59,6 +59,11 @@ class Archive:
         self.skipped = _skipped(listed["skipped"])
         """Links, devices, encrypted entries, unsafe and duplicate names."""
 
+    @property
+    def confined(self) -> bool:
+        """Whether the process that reads it has no files, network or other processes in reach."""
+        return self._process.confined
+
     def read(self, name: str) -> bytes:
         """The bytes of a member."""
         return self._ask("read", name=name)[1]
@@ -112,9 +117,9 @@ class Archive:
 
     def _open(self) -> dict[str, Any]:
         fds = () if self._fd is None else (self._fd,)
-        self._process.start(fds)
-        sent = {"fd": self._fd, "name": self.name, "limits": asdict(self._limits)}
-        return self._process.ask("open", **sent)[0]
+        facts = {"fd": self._fd, "name": self.name, "limits": asdict(self._limits)}
+        self._process.start(fds, **facts)
+        return self._process.ask("open")[0]
 
 
 _LONGEST_NAME = 1000

@@ -1,7 +1,10 @@
-"""The inside of a process for hostile input: its limits, and its loop of requests.
+"""The inside of a process for hostile input: its limits, its walls, and its loop of requests.
 
 A frame is two lengths, a JSON object and bytes. Whatever goes wrong with the input is an answer;
 what goes wrong with the process the host sees for itself.
+
+SECURITY: the first request is `prepare`. All that will be needed is imported then, and the walls
+go up; the input is parsed behind them.
 """
 
 from __future__ import annotations
@@ -20,19 +23,38 @@ FRAME = struct.Struct(">II")
 Handler = Callable[..., tuple[dict[str, Any], bytes]]
 
 
-def serve(handlers: dict[str, Handler]) -> None:
-    """Answer requests until the host is gone."""
+def serve(handlers: dict[str, Handler], load: Callable[..., None]) -> None:
+    """Answer requests until the host is gone; nothing can be imported any more after `load`."""
     requests, answers = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
     memory, seconds = int(sys.argv[2]), float(sys.argv[3])
-    _confine(memory)
+    _limit(memory)
+    known: dict[str, Handler] = {"prepare": lambda **facts: _prepare(load, facts)}
     while (request := _receive(requests)) is not None:
         _grant_cpu(seconds)
-        header, payload = _answer(handlers, request)
+        header, payload = _answer(known, request)
         text = json.dumps(header).encode()
         answers.write(FRAME.pack(len(text), len(payload)) + text)
         answers.write(payload)
         answers.flush()
+        if "confined" in header:
+            known = handlers
+
+
+def _prepare(load: Callable[..., None], facts: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    load(**facts)
+    confined = _raise_walls()
+    if not confined:  # by this no thread can be started either, which ppmd does
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+    return {"confined": confined}, b""
+
+
+def _raise_walls() -> bool:
+    if sys.platform != "linux":
+        return False
+    from atoll.jail.secluded import seclude  # noqa: PLC0415 - of Linux's system calls
+
+    return seclude()
 
 
 def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
@@ -64,12 +86,12 @@ def _receive(requests: IO[bytes]) -> dict[str, Any] | None:
     return request
 
 
-def _confine(memory: int) -> None:
-    """No more memory than this, no file made longer, no dump, no process beside it."""
+def _limit(memory: int) -> None:
+    """No more memory than this, no file made longer, no dump."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # py7zr asks for this one
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 
 

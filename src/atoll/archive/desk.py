@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from atoll.archive.confined import serve
+from atoll.archive.kinds import HEAD_BYTES, kind_of
 from atoll.archive.limits import ArchiveLimits, Clock
-from atoll.archive.reader import open_reader
+from atoll.archive.reader import load_reader, open_reader
+from atoll.archive.searching import search
 from atoll.archive.source import Source
 
 if TYPE_CHECKING:
@@ -21,13 +25,19 @@ class Desk:
     def __init__(self) -> None:
         self._reader: Reader
 
-    def open(self, fd: int, name: str, limits: dict[str, Any]) -> Answer:
+    def load(self, fd: int, name: str, limits: dict[str, Any]) -> None:
+        """Import what the archive will need, by what its first bytes say."""
+        self._limits = ArchiveLimits(**limits)
+        self._source, self._name = Source(fd, self._limits), name
+        load_reader(kind_of(os.pread(fd, HEAD_BYTES, 0), name))
+        with suppress(ImportError):  # a search that needs it says so
+            import re2  # noqa: F401, PLC0415 - an extra
+
+    def open(self) -> Answer:
         """Its kind, members and what was skipped."""
-        held = ArchiveLimits(**limits)
-        source = Source(fd, held)
-        self._clock = Clock(held)
-        self._reader = reader = open_reader(source, name, held, self._clock)
-        catalog = reader.catalog
+        self._clock = Clock(self._limits)
+        reader = open_reader(self._source, self._name, self._limits, self._clock)
+        self._reader, catalog = reader, reader.catalog
         members = [[name, size, reader.member_kind] for name, size in catalog.sizes.items()]
         return {"kind": reader.kind, "members": members, "skipped": catalog.skipped}, b""
 
@@ -38,8 +48,6 @@ class Desk:
 
     def search(self, query: str, most: int, *, regex: bool, ignore_case: bool) -> Answer:
         """Lines with the query in them."""
-        from atoll.archive.searching import search  # noqa: PLC0415 - many archives are only read
-
         self._clock.start()
         return search(self._reader, query, most, regex=regex, ignore_case=ignore_case), b""
 
@@ -47,4 +55,4 @@ class Desk:
 def main() -> None:
     """Serve until there is nobody to serve."""
     desk = Desk()
-    serve({"open": desk.open, "read": desk.read, "search": desk.search})
+    serve({"open": desk.open, "read": desk.read, "search": desk.search}, desk.load)

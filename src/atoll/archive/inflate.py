@@ -167,6 +167,12 @@ def maker(kind: str, limits: ArchiveLimits) -> Callable[[], Decompressor]:
     return _zstd()
 
 
+def load_unpacker(kind: str) -> None:
+    """Import what unpacks this kind; ArchiveError if there is nothing that does."""
+    if kind == "zst":
+        _zstd()
+
+
 def _zstd() -> Callable[[], Decompressor]:
     try:
         from compression import zstd  # type: ignore[import-not-found] # noqa: PLC0415 - 3.14

@@ -9,9 +9,14 @@ from atoll.errors import ArchiveError
 
 
 class PdfReader(Reader):
-    """SECURITY: a C++ library on a hostile file; the process that it may take down is ours."""
+    """SECURITY: a C++ library on a hostile file; the process that it may take over has walls."""
 
     member_kind = "page"
+
+    @classmethod
+    def load(cls) -> None:
+        """Import pypdfium2, which loads PDFium."""
+        _library()
 
     def fill(self) -> None:
         """`page 1` and so on."""

@@ -41,6 +41,8 @@ class Process:
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = threading.Event()
+        self.confined = False
+        """Whether the process has walls around it: see `start`."""
 
     @property
     def running(self) -> bool:
@@ -53,8 +55,11 @@ class Process:
         child = self._child
         return child.pid if child else None
 
-    def start(self, fds: tuple[int, ...] = ()) -> None:
-        """Have a process; these descriptors are open in it, under their numbers."""
+    def start(self, fds: tuple[int, ...] = (), **facts: object) -> None:
+        """Have a process, with what it imports for such `facts` and then walls around it.
+
+        These descriptors are open in it, under their numbers. ArchiveError if a library is missing.
+        """
         if self._closed.is_set():
             raise ArchiveError("the archive is closed")
         arguments = [self._module, str(self._memory), str(self._seconds), *_search_path()]
@@ -74,6 +79,13 @@ class Process:
         ):  # by another thread, which may have come too early to see the child
             self._end()
             raise ArchiveError("the archive is closed")
+        try:
+            # said before it has seen the input, so nothing that is hostile has a part in it
+            self.confined = self.ask("prepare", **facts)[0]["confined"] is True
+        except BaseException:
+            with self._lock:
+                self._end()
+            raise
 
     def ask(self, operation: str, **request: object) -> tuple[dict[str, Any], bytes]:
         """Its answer. ArchiveError tells what is wrong with the input, or that it took all down."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from atoll.archive.catalog import Catalog
-from atoll.archive.inflate import Inflated
+from atoll.archive.inflate import Inflated, load_unpacker
 from atoll.archive.kinds import HEAD_BYTES, PACKED, is_tar, kind_of
 from atoll.errors import ArchiveError
 
@@ -24,6 +25,8 @@ _READERS = {
 }
 PIECE = 1 << 20
 _LONGEST_TEXT = 500
+_CODECS = ("utf-8-sig", "utf-16", "utf-16-le", "latin-1", "cp437")
+"""Of names and texts, as zip, 7z, PDFium and `decoding` have them."""
 
 
 class Reader:
@@ -35,6 +38,10 @@ class Reader:
         self.file, self.kind, self.limits, self.clock = file, kind, limits, clock
         self.catalog = Catalog(limits, clock)
         self.fill()
+
+    @classmethod
+    def load(cls) -> None:
+        """Import the library that it needs; ArchiveError if there is none."""
 
     def fill(self) -> None:
         """Fill the catalog."""
@@ -89,11 +96,23 @@ def open_reader(source: Source, name: str, limits: ArchiveLimits, clock: Clock) 
         from atoll.archive.packed import PackedReader  # noqa: PLC0415 - as those of the table
 
         return PackedReader(file, kind, limits, clock, name)
-    home, _, reader = _READERS[kind.partition(".")[0]].partition(":")
-    opened: Reader = getattr(import_module(f"atoll.archive.{home}"), reader)(
-        file, kind, limits, clock
-    )
-    return opened
+    return _reader(kind.partition(".")[0])(file, kind, limits, clock)
+
+
+def load_reader(kind: str) -> None:
+    """Import all that such an archive may need: behind walls nothing can be imported."""
+    for codec in _CODECS:
+        codecs.lookup(codec)
+    if kind in PACKED:
+        import_module("atoll.archive.packed")
+        load_unpacker(kind)
+    _reader("tar" if kind in PACKED else kind).load()
+
+
+def _reader(kind: str) -> type[Reader]:
+    home, _, name = _READERS[kind].partition(":")
+    reader: type[Reader] = getattr(import_module(f"atoll.archive.{home}"), name)
+    return reader
 
 
 def _unpacked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
 
 class SevenReader(Reader):
     """Members are often packed together: where all fit, all are unpacked at once."""
+
+    @classmethod
+    def load(cls) -> None:
+        """Import py7zr, and what it imports as it unpacks."""
+        _library()
+        with suppress(ImportError):
+            import psutil  # type: ignore[import-untyped] # noqa: F401, PLC0415 - a part of the extra
 
     def fill(self) -> None:
         """All entries but folders."""

@@ -48,9 +48,13 @@ RINGS: dict[str, Ring] = {
         summary="CPython as WebAssembly, in Deno",
         extra="pyodide",
     ),
+    "restricted": Ring(
+        home="atoll.backends.restricted.sandbox:RestrictedSandbox",
+        summary="a guard around CPython in a plain process: a seat belt, not a wall",
+    ),
 }
 
-AUTO_ORDER = ("daemon", "native", "pyodide", "wasm")
+AUTO_ORDER = ("daemon", "native", "pyodide", "wasm", "restricted")
 
 
 class RingClass(Protocol):

@@ -9,6 +9,7 @@ from atoll import __version__
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 TIERS = ("bare", "numeric", "full")
+GUARDS = ("ast", "restrictedpython")
 LEVELS = ("none", "guarded", "confined", "jailed", "virtual")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 
@@ -41,8 +42,8 @@ responses go to stdout. It is a program for programs: docs/repl-server.md has th
 
 _DOCTOR_TEXT = """\
 Tell of each ring whether it can run here, how strongly it keeps code in, and by what its limits
-are enforced. Exits with 0 if one ring is usable. With --attack, a list of attacks is run against
-the chosen ring, and the exit code is 0 only if every one of them was held."""
+are enforced. Exits with 0 if a ring with walls is usable. With --attack, a list of attacks is run
+against the chosen ring, and the exit code is 0 only if every one of them was held."""
 
 _DAEMON_TEXT = """\
 A process of yours that holds sandboxes for many clients over a Unix socket. While it runs, the
@@ -139,6 +140,9 @@ def _add_sandbox_options(command: argparse.ArgumentParser) -> None:
         "--context", metavar="FILE", help="a text file (or - for stdin): the variable `context`"
     )
     group.add_argument("--files", metavar="DIR", help="a folder of yours that is /app inside")
+    group.add_argument(
+        "--guard", metavar="NAME", choices=GUARDS, help=f"check code first: {', '.join(GUARDS)}"
+    )
     _add_limits(group)
     _add_ring_options(group)
 

@@ -16,6 +16,7 @@ from atoll.cli import attacks, selfcheck, settings
 from atoll.cli.paint import Paint
 from atoll.cli.scoreboard import Show
 from atoll.errors import BackendUnavailableError
+from atoll.policy import Isolation
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -33,7 +34,8 @@ def command(args: Namespace) -> int:
     rings = asyncio.run(examine(names, config))
     if not args.json:
         print(describe(rings, Paint.of(sys.stdout)))
-    usable = any(one.usable for one in rings.values())
+    least = config.min_isolation or (Isolation.NONE if args.backend else Isolation.CONFINED)
+    usable = any(one.usable and (one.isolation or 0) >= least for one in rings.values())
     verdicts = _attack(config, quiet=args.json) if args.attack and usable else []
     if args.json:
         print(json.dumps(as_json(rings, verdicts), indent=2))

@@ -35,7 +35,7 @@ def config_from(args: Namespace, output: GuestOutput | None) -> REPLConfig:
         fields["workspace"] = Path(args.files)
     if args.context is not None:
         fields["context"] = read_context(args.context)
-    return ring_config(args, policy=policy_from(args), **fields)
+    return ring_config(args, policy=policy_from(args), guard=args.guard, **fields)
 
 
 def ring_config(args: Namespace, **fields: Any) -> REPLConfig:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from atoll.explore.index import ContextIndex
     from atoll.explore.ledger import Ledger
 
+WAYS = ("FINAL", "FINAL_VAR", "SUBMIT", "answer")
 FUNCTION_TYPES = ("function", "builtin_function_or_method", "method", "type", "module")
 TYPE_NAMES: Mapping[type, str] = {
     str: "a text", int: "a whole number", float: "a number", bool: "True or False",
@@ -38,32 +39,33 @@ class Answers:
     ) -> None:
         self._config, self._tally, self._ledger = config, tally, ledger
         self._index, self._fields = index, fields
+        self._one_at_a_time = asyncio.Lock()  # a guest may send thousands: others need threads too
         self.final: Final | None = None
 
-    async def take(self, how: str, value: Any, quotes: list[Any]) -> None:
+    async def take(self, how: str, value: Any, quotes: Any = ()) -> None:
         """Accept an answer; ValueError with what the model has to do first."""
+        if how not in WAYS:
+            raise ValueError("an answer is given by FINAL(answer), FINAL_VAR(name) or SUBMIT(...)")
         self._check_explored()
         if isinstance(value, Opaque) and value.type_name in FUNCTION_TYPES:
             raise ValueError(f"{how} was given a {value.type_name}: give what it returns")
         if self._fields is not None:
             _check_fields(value, self._fields, how)
-        self.final = Final(
-            how=str(how)[:20],
-            value=value,
-            text=value if isinstance(value, str) else self._told(value),
-            evidence=await asyncio.to_thread(self._evidence, quotes),
-            coverage=self._ledger.coverage(),
-        )
+        async with self._one_at_a_time:
+            text = await asyncio.to_thread(self._told, value)
+            found = await asyncio.to_thread(self._evidence, quotes)
+        coverage = self._ledger.coverage()
+        self.final = Final(how=how, value=value, text=text, evidence=found, coverage=coverage)
 
     async def take_variable(self, answer: Any) -> str | None:
         """The dict `answer`, if it is ready; what is wrong with it, if something is."""
         if not isinstance(answer, dict) or answer.get("ready") is not True:
             return None
-        content, quotes = answer.get("content"), answer.get("quotes", [])
+        content, quotes = answer.get("content"), answer.get("quotes") or []
         if content is None or content == "":
             return 'answer["ready"] is True, but answer["content"] is empty'
         try:
-            await self.take("answer", content, quotes if isinstance(quotes, list) else [])
+            await self.take("answer", content, [quotes] if isinstance(quotes, str) else quotes)
         except ValueError as exc:
             return f"the answer was not taken: {exc}"
         return None
@@ -84,7 +86,9 @@ class Answers:
         return evidence.check(self._index, quotes)
 
     def _told(self, value: Any) -> str:
-        return to_text(value, toon=self._config.use_toon_encoding)
+        return (
+            value if isinstance(value, str) else to_text(value, toon=self._config.use_toon_encoding)
+        )
 
 
 def _check_fields(value: Any, fields: Mapping[str, type], how: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from atoll.environment import arguments
 from atoll.environment.looking import ELSEWHERE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from atoll.archive import Archive
     from atoll.environment.documents import Documents
 
@@ -18,6 +21,8 @@ MOST_TOLD = 1_000
 """Members that archive_open tells of."""
 MOST_TEXT = 8 << 20
 """Characters of a member that cross to the guest."""
+WAIT_SECONDS = 60.0
+"""How long a call waits for those before it: of many whose cell has ended, most give up."""
 
 
 class Archives:
@@ -26,14 +31,14 @@ class Archives:
     def __init__(self, documents: Documents, max_results: int) -> None:
         self._documents, self._most = documents, max_results
         self._archive: Archive | None = None
-        self._lock = threading.Lock()
+        self._lock, self._closed = threading.Lock(), False
 
     def archive_open(self, path: str, data: bytes | None = None) -> dict[str, Any]:
         """Open a document's archive, or the bytes of one; the members' names and sizes."""
         name = arguments.text(path, "path")
         if data is not None and not isinstance(data, bytes):
             raise ValueError("an archive is bytes, or the path of a file")
-        with self._lock:
+        with self._turn():
             archive = self._open(name, data)
             if archive is None:
                 return {ELSEWHERE: True}
@@ -44,7 +49,7 @@ class Archives:
 
     def archive_file(self, name: str) -> str:
         """The text of a member."""
-        with self._lock:
+        with self._turn():
             text = self._opened().text(arguments.text(name, "name"))
         if len(text) > MOST_TEXT:
             raise ValueError(
@@ -55,15 +60,30 @@ class Archives:
 
     def archive_search(self, query: str) -> dict[str, Any]:
         """Lines with `query` in them."""
-        with self._lock:
+        with self._turn():
             found = self._opened().search(arguments.text(query, "query"), most=self._most)
         hits = [{"path": hit.member, "line": hit.line, "text": hit.text} for hit in found]
         return {"hits": hits, "more": found.truncated}
 
     def close(self) -> None:
-        """Let go of the archive."""
+        """Let go of the archive, also in the midst of a read; calls that wait find it closed."""
+        self._closed = True
+        archive = self._archive
+        if archive is not None:
+            archive.close()
         with self._lock:
             self._close()
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=WAIT_SECONDS):
+            raise ValueError("other archive calls are still running: make one after the other")
+        try:
+            if self._closed:
+                raise ValueError("the environment is closed")
+            yield
+        finally:
+            self._lock.release()
 
     def _open(self, name: str, data: bytes | None) -> Archive | None:
         if data is not None:

@@ -7,7 +7,6 @@ alone, as plain values; it has no reference to any of them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import inspect
 import os
@@ -37,6 +36,10 @@ if TYPE_CHECKING:
     from atoll.types import SandboxResult
 
 
+ANSWER_SECONDS = 10.0
+"""How long reading the dict `answer` may take: it may be anything, and code of the guest's runs."""
+
+
 class REPLEnvironment:
     """A context, a sandbox beside it, and the tools that a model looks into it with."""
 
@@ -58,6 +61,7 @@ class REPLEnvironment:
         self._desk = Desk(self._config, self._setting, self._index, self._spill.files)
         self._box: BaseSandbox | None = None
         self._turn, self._turns = asyncio.Lock(), 0
+        self._telling, self._closed = asyncio.Lock(), False
 
     @property
     def box(self) -> BaseSandbox:
@@ -93,6 +97,8 @@ class REPLEnvironment:
 
     async def start(self) -> Self:
         """Open the sandbox, with the tools in it."""
+        if self._closed:
+            raise SandboxClosedError("the environment has been closed: make another")
         if self._box is None:
             length = 0 if self._index is None else self._index.length
             self._box = await open_sandbox(
@@ -110,20 +116,20 @@ class REPLEnvironment:
         """Run a cell of a model's; what it is to be told is in the Turn."""
         async with self._turn:
             self._turns += 1
+            before = self.final
             plain = code if code.isascii() else await asyncio.to_thread(sanitize_code_unicode, code)
             result = await self.box.execute(plain, timeout_ms=timeout_ms)
-            answered = self.final is not None
-            text = render(result, toon=self._config.use_toon_encoding, answered=answered)
-            if trouble := await self._read_answer(result, plain):
-                text = f"{text}\n{trouble}"
-            observed = await self._spill.observe(self._turns, self._clean(text))
+            trouble = await self._read_answer(result, plain)
+            final = None if self.final is before else self.final
+            text = await asyncio.to_thread(self._render, result, trouble, final)
+            observed = await self._spill.observe(self._turns, text)
             await asyncio.to_thread(self._show, observed.text)
             return Turn(
                 number=self._turns,
                 observation=observed.text,
                 result=result,
                 code=plain,
-                final=self.final,
+                final=final,
                 spilled=observed.path,
             )
 
@@ -133,11 +139,13 @@ class REPLEnvironment:
 
     async def close(self) -> None:
         """End the sandbox and let go of everything. Calling it twice is harmless."""
-        box, self._box = self._box, None
-        if box is not None:
-            await box.destroy()
-        self._desk.close()
-        self._spill.close()
+        box, self._box, self._closed = self._box, None, True
+        try:
+            if box is not None:
+                await box.destroy()
+            await asyncio.to_thread(self._desk.close)  # a tool may still be at it
+        finally:
+            self._spill.close()
 
     async def __aenter__(self) -> Self:
         try:
@@ -158,9 +166,21 @@ class REPLEnvironment:
         """Look whether the dict `answer` is ready, if the code speaks of it."""
         if not result.success or "answer" not in code:
             return None
-        with contextlib.suppress(SandboxError):  # one that cannot be handed over is none
-            return await self._desk.answers.take_variable(await self.box.get_variable("answer"))
-        return None
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                answer = await self.box.get_variable("answer")
+        except TimeoutError:
+            return "the variable `answer` took too long to read: make it a plain dict"
+        except SandboxError:  # one that cannot be handed over is none
+            return None
+        return await self._desk.answers.take_variable(answer)
+
+    def _render(self, result: SandboxResult, trouble: str | None, final: Final | None) -> str:
+        """All that a model is told, not yet cut."""
+        text = render(
+            result, toon=self._config.use_toon_encoding, answered=final is not None, note=trouble
+        )
+        return self._clean(text)
 
     def _overheard(self, handler: Handler | None) -> Handler | None:
         """A handler whose prompts lose their secrets, and count as shown to a model."""
@@ -169,7 +189,9 @@ class REPLEnvironment:
         if inspect.iscoroutinefunction(handler):
 
             async def ask(prompt: str, *rest: Any) -> Any:
-                return await handler(await asyncio.to_thread(self._told, prompt), *rest)
+                async with self._telling:  # of thousands, one at a time has a thread
+                    told = await asyncio.to_thread(self._told, prompt)
+                return await handler(told, *rest)
 
             return ask
         return lambda prompt, *rest: handler(self._told(prompt), *rest)

@@ -78,13 +78,17 @@ class Desk:
             @wraps(tool)
             async def asked(*args: Any, **kwargs: Any) -> Any:
                 self.tally.count(name)
-                return await tool(*args, **kwargs)
+                answer = await tool(*args, **kwargs)
+                self.tally.answered(name, answer)
+                return answer
 
             return asked
 
         @wraps(tool)
         def called(*args: Any, **kwargs: Any) -> Any:
             self.tally.count(name)
-            return tool(*args, **kwargs)
+            answer = tool(*args, **kwargs)
+            self.tally.answered(name, answer)
+            return answer
 
         return called

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     Key = tuple[int, int, int, int]
 
 ROOT = "/documents"
-LARGEST = 1 << 30
-KEPT = 8
+LARGEST = 1 << 28
+KEPT, MOST_KEPT = 8, 1 << 30
+"""Texts that stay open, and their bytes together; the last one does whatever its size."""
 
 
 class Documents:
@@ -36,7 +37,7 @@ class Documents:
         self._fd = None if root is None else _folder(root)
         self._spilled = spilled
         self._open: OrderedDict[Key, Context] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock, self._folder_lock = threading.Lock(), threading.Lock()
 
     def find(self, name: str) -> ContextIndex | None:
         """The text of that name; None if there is none here."""
@@ -56,9 +57,9 @@ class Documents:
     def names(self, folder: str) -> list[str] | None:
         """What is in a folder, folders with a slash; None if there is no such folder here."""
         found = None
-        if self._fd is not None:
-            with contextlib.suppress(OSError, ValueError):
-                entries = FolderPlace({ROOT: self._fd}).entries(folder)
+        with self._folder() as place, contextlib.suppress(OSError, ValueError):
+            if place is not None:
+                entries = place.entries(folder)
                 found = [name + "/" * stat.S_ISDIR(info.st_mode) for name, info in entries]
         spilled = [name for name in self._spilled() if os.path.dirname(name) == folder.rstrip("/")]
         return (found or []) + [os.path.basename(name) for name in spilled] or found
@@ -68,18 +69,26 @@ class Documents:
         with self._lock:
             while self._open:
                 self._forget_oldest()
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        with self._folder_lock:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+    @contextlib.contextmanager
+    def _folder(self) -> Iterator[FolderPlace | None]:
+        """The folder, which is not closed meanwhile: its number would be another file's then."""
+        with self._folder_lock:
+            yield None if self._fd is None else FolderPlace({ROOT: self._fd})
 
     def _descriptor(self, name: str) -> int | None:
-        if path := self._spilled().get(name):
-            return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if self._fd is None:
-            return None
         try:
-            fd = FolderPlace({ROOT: self._fd}).open(name)
-        except (OSError, ValueError):
+            if path := self._spilled().get(name):
+                return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with self._folder() as place:
+                fd = None if place is None else place.open(name)
+        except (OSError, ValueError):  # it may have gone meanwhile
+            return None
+        if fd is None:
             return None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
@@ -95,9 +104,12 @@ class Documents:
             if key not in self._open:
                 self._open[key] = _read(fd)
             self._open.move_to_end(key)
-            while len(self._open) > KEPT:
+            while len(self._open) > KEPT or (self._bytes() > MOST_KEPT and len(self._open) > 1):
                 self._forget_oldest()
             return ContextIndex.of(self._open[key])
+
+    def _bytes(self) -> int:
+        return sum(context.size for context in self._open.values())
 
     def _forget_oldest(self) -> None:
         self._open.popitem(last=False)  # freed with the last index that is in use

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MOST_FOUND = 100
 LARGEST_CONTEXT = 64 << 20
 CONTEXT = "context"
+MOST_WORDS = 50
+"""Words of a query that a passage is chosen by."""
 SHOWN = 300
 """Characters of a section that a hit shows; its lines tell where the rest is."""
 
@@ -110,11 +112,11 @@ def _told(unit: Any, query: str) -> dict[str, Any]:
 
 def passage(text: str, query: str) -> str:
     """A section from the line on that has most of the query's words, and the one before it."""
-    words = set(query.lower().split())
+    words = list(dict.fromkeys(query.lower().split()))[:MOST_WORDS]
     lines = text.splitlines()
-    best = max(range(len(lines)), key=lambda at: _shared(lines[at], words), default=0)
+    best = max(range(len(lines)), key=lambda at: _shared(lines[at].lower(), words), default=0)
     return "\n".join(lines[max(0, best - 1) :])
 
 
-def _shared(line: str, words: set[str]) -> int:
-    return sum(word in line.lower() for word in words)
+def _shared(line: str, words: list[str]) -> int:
+    return sum(word in line for word in words)

@@ -14,7 +14,9 @@ NOTHING, ANSWERED = "(no output)", "(the answer was given)"
 LOST = "(the variables of earlier cells are lost)"
 
 
-def render(result: SandboxResult, *, toon: bool = True, answered: bool = False) -> str:
+def render(
+    result: SandboxResult, *, toon: bool = True, answered: bool = False, note: str | None = None
+) -> str:
     """All of it as one text, not yet cut."""
     parts = [result.stdout.strip("\n"), _value(result, toon), result.stderr.strip("\n")]
     if result.error and result.error not in result.stderr:
@@ -23,7 +25,10 @@ def render(result: SandboxResult, *, toon: bool = True, answered: bool = False) 
         parts.append(LOST)
     if answered:
         parts.append(ANSWERED)
-    return "\n".join(part for part in parts if part) or NOTHING
+    if note:
+        parts.append(note)
+    text = "\n".join(part for part in parts if part) or NOTHING
+    return text.encode("utf-8", "backslashreplace").decode()  # half a pair cannot be sent
 
 
 def _value(result: SandboxResult, toon: bool) -> str:  # noqa: FBT001 - as it is called

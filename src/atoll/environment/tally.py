@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from typing import Any
 
 EXPLORING = (
     "peek", "grep", "list_dir", "code_search", "doc_search", "archive_open", "archive_file",
@@ -16,12 +17,19 @@ class Tally:
 
     def __init__(self) -> None:
         self._calls: Counter[str] = Counter()
+        self._explored = 0
         self._lock = threading.Lock()
 
     def count(self, name: str) -> None:
         """One more."""
         with self._lock:
             self._calls[name] += 1
+
+    def answered(self, name: str, answer: Any) -> None:
+        """It gave this: only what there was something to see in counts as looking."""
+        if name in EXPLORING and _shows(answer):
+            with self._lock:
+                self._explored += 1
 
     @property
     def calls(self) -> dict[str, int]:
@@ -32,5 +40,11 @@ class Tally:
     @property
     def explored(self) -> int:
         """Calls that looked at something."""
-        calls = self.calls
-        return sum(calls.get(name, 0) for name in EXPLORING)
+        return self._explored
+
+
+def _shows(answer: Any) -> bool:
+    """Not so what is elsewhere, an empty text, a folder that is none."""
+    if not isinstance(answer, dict):
+        return bool(answer) or isinstance(answer, list)
+    return bool(answer.get("text") or answer.get("names") or answer.keys() & {"hits", "members"})

@@ -39,4 +39,5 @@ class Turn:
     code: str
     """What ran: the model's own code unless it only parsed with plain characters."""
     final: Final | None = None
+    """The answer, if one was given in this turn."""
     spilled: Path | None = None

@@ -19,6 +19,11 @@ class Web:
 
     async def web_fetch(self, url: str) -> str:
         """A page's text, under its title and address."""
+        if self._policy is None:
+            raise ValueError(
+                "web_fetch is off here: use the context and the documents, which list_dir() shows. "
+                "(Whoever made this environment can allow hosts: web=WebPolicy(allow=...))"
+            )
         return _told(await self._fetcher.fetch(arguments.text(url, "url")))
 
     @cached_property

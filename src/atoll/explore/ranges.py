@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-MOST_RANGES = 4_096
+MOST_RANGES = 1 << 16
 
 
 class Ranges:
@@ -36,18 +36,17 @@ class Ranges:
             start, end = min(start, self._starts[first]), max(end, self._ends[last - 1])
         self._starts[first:last], self._ends[first:last] = [start], [end]
         if len(self._starts) > self._most:
-            self._join_nearest()
+            self._forget_smallest()
 
     def meets(self, start: int, end: int) -> bool:
         """Whether any offset between the two is in them."""
         number = bisect_right(self._ends, start)
         return number < len(self._starts) and self._starts[number] < end
 
-    def _join_nearest(self) -> None:
-        """Half as many: the smallest gaps are taken as covered, which claims a little too much."""
-        inner = range(len(self._starts) - 1)
-        gaps = sorted(inner, key=lambda number: self._starts[number + 1] - self._ends[number])
-        closed = set(gaps[: len(gaps) // 2])
-        starts = [self._starts[0], *(self._starts[i + 1] for i in inner if i not in closed)]
-        ends = [*(self._ends[i] for i in inner if i not in closed), self._ends[-1]]
-        self._starts, self._ends = starts, ends
+    def _forget_smallest(self) -> None:
+        """Half as many, the large ones: what is said to be in them is, and a little more may be."""
+        sizes = [end - start for start, end in self]
+        largest = sorted(range(len(sizes)), key=sizes.__getitem__)[len(sizes) // 2 :]
+        kept = sorted(largest)
+        self._starts = [self._starts[number] for number in kept]
+        self._ends = [self._ends[number] for number in kept]

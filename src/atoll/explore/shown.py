@@ -2,14 +2,21 @@
 
 Tools hand pieces of the context to guest code, which may print them, cut them or drop them. Only
 what stands in the observation, word for word, counts.
+
+SECURITY: context and observation may both be made to be slow to compare. Each comparison is paid
+for with the characters it looks at; when all are spent, too little counts as shown, never too much.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING
+
+from atoll.errors import ExecutionTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,9 +35,12 @@ TELLING = 24
 MOST_LOOKUPS = 50
 LARGEST_LOOKUP = 64 << 20
 """Characters of a context in which lines are looked for that no tool returned."""
+MOST_COMPARED = 48 << 20
+"""Characters that one observation is compared with, all together."""
+LOOKUP_SECONDS = 2.0
 _MOST_LINES = 20_000
-HIT = re.compile(r"\S*?\d+ \[\d+:\d+\] (.*)")
-"""A hit as guest/looking prints one."""
+_PLACE = re.compile(r"(?<=\d) \[\d{1,20}:\d{1,20}\] ")
+"""What stands between line number and text of a hit, as guest/looking prints one."""
 
 
 class Shown:
@@ -54,29 +64,34 @@ class Shown:
         """The ranges of the context that stand in what the model is shown."""
         with self._lock:
             pieces = list(self._pieces)
-        if whole := self._whole(observation.strip()):
+        pieces.reverse()  # what was asked for last is what is shown most likely
+        lookup = _Lookup(self._index)
+        if whole := lookup.span(observation.strip()):
             return (whole,)
         seen = _Observation(observation[:LONGEST_OBSERVATION])
         spans = [span for start, text in pieces for span in seen.spans(start, text)]
         spans += seen.parts_of(pieces)
-        if self._index is not None and self._index.length <= LARGEST_LOOKUP:
-            spans += self._looked_up(self._index, seen)
-        return tuple(spans)
+        looked_up = map(lookup.span, seen.unexplained()[:MOST_LOOKUPS])
+        return (*spans, *(span for span in looked_up if span is not None))
 
-    def _whole(self, text: str) -> Span | None:
-        """A text that is one passage of the context, as a print of a slice is."""
-        if self._index is None or self._index.length > LARGEST_LOOKUP or len(text) < TELLING:
+
+class _Lookup:
+    """Finds what code has cut out of the context by itself, for as long as there is time."""
+
+    def __init__(self, index: ContextIndex | None) -> None:
+        self._index = index if index is not None and index.length <= LARGEST_LOOKUP else None
+        self._until = time.monotonic() + LOOKUP_SECONDS
+
+    def span(self, text: str) -> Span | None:
+        """Where the context has this text."""
+        left = self._until - time.monotonic()
+        if self._index is None or not TELLING <= len(text) <= LONGEST_OBSERVATION or left <= 0:
             return None
-        start = self._index.find(text) if len(text) <= LONGEST_OBSERVATION else -1
+        try:
+            start = next(self._index.places(text, seconds=left), -1)
+        except ExecutionTimeoutError:
+            return None
         return None if start < 0 else (start, start + len(text))
-
-    @staticmethod
-    def _looked_up(index: ContextIndex, seen: _Observation) -> Iterator[Span]:
-        """Lines that code cut out of the context by itself."""
-        for line in seen.unexplained()[:MOST_LOOKUPS]:
-            start = index.find(line)
-            if start >= 0:
-                yield start, start + len(line)
 
 
 class _Observation:
@@ -86,9 +101,9 @@ class _Observation:
         self._text = text
         lines = text.splitlines()[:_MOST_LINES]
         self._lines = dict.fromkeys(line.strip() for line in lines)
-        self._hits = {found.group(1).strip() for line in lines if (found := HIT.match(line))}
+        self._hits = {hit for line in lines if (hit := _hit(line))}
         self._explained: list[str] = []
-        self._budget = _MOST_LINES
+        self._left = MOST_COMPARED
 
     def spans(self, start: int, text: str) -> Iterator[Span]:
         """The lines of a piece that stand in it; the whole piece if it does."""
@@ -106,30 +121,41 @@ class _Observation:
 
     def parts_of(self, pieces: Iterable[Piece]) -> Iterator[Span]:
         """Lines of it that are parts of a piece's longer ones."""
-        lines = self.unexplained()[: 4 * MOST_LOOKUPS]
+        lines = self.unexplained()
         for start, text in pieces:
             for line in lines:
-                if (at := text.find(line)) >= 0:
+                if self._spend(len(text)) and (at := text.find(line)) >= 0:
                     self._explained.append(line)
                     yield start + at, start + at + len(line)
 
     def unexplained(self) -> list[str]:
         """Lines long enough to tell, which have nothing in them that is accounted for."""
         told = dict.fromkeys(line.strip() for text in self._explained for line in text.splitlines())
-        return [
-            line
-            for line in self._lines
-            if len(line) >= TELLING
-            and line not in told
-            and not any(len(one) >= TELLING and one in line for one in told)
-        ]
+        telling = [one for one in told if len(one) >= TELLING]
+        lines = (line for line in self._lines if len(line) >= TELLING and line not in told)
+        unexplained = (line for line in lines if not self._has_any(line, telling))
+        return list(islice(unexplained, 4 * MOST_LOOKUPS))
+
+    def _has_any(self, line: str, texts: list[str]) -> bool:
+        """Whether one of them is in a line; so it is said when that is too much to find out."""
+        return not self._spend(len(line) * len(texts)) or any(one in line for one in texts)
 
     def _has(self, text: str) -> bool:
         """A short line must be a line of it, or that of a hit; a long one may be part of one."""
         stripped = text.strip()
-        if not stripped or self._budget <= 0:
+        if not stripped:
             return False
         if stripped in self._lines or stripped in self._hits:
             return True
-        self._budget -= 1
-        return len(stripped) >= TELLING and stripped in self._text
+        enough = len(stripped) >= TELLING and self._spend(len(self._text))
+        return enough and stripped in self._text
+
+    def _spend(self, characters: int) -> bool:
+        self._left -= characters
+        return self._left >= 0
+
+
+def _hit(line: str) -> str:
+    """The text of a hit; nothing if the line is none."""
+    found = _PLACE.search(line)
+    return line[found.end() :].strip() if found and " " not in line[: found.start()] else ""

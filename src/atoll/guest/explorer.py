@@ -5,7 +5,7 @@ A file of the guest's own is looked into here: no host has to open what a guest 
 
 from __future__ import annotations
 
-from .looking import Hits, entries_of, grep_file, peek_file
+from .looking import Hits, entries_of, grep_file, open_own, peek_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ PEEKED = 500
 LARGEST_SENT = 16 << 20
 """Bytes of an archive of the guest's own that are handed to the host."""
 SHOWN_VARIABLES = 200
+NOTHING = object()
 
 
 class ContextLength(int):
@@ -59,8 +60,14 @@ class Explorer:
         text: str = self._call("peek", first, start if second is None else second)["text"]
         return text
 
-    def grep(self, first: str, second: str | None = None, ignore_case: bool = False) -> Hits:
+    def grep(
+        self, first: Any = NOTHING, second: str | None = None, ignore_case: bool = False
+    ) -> Hits:
         """Lines of the context, or of a file, that match, with their numbers and offsets."""
+        if first is NOTHING:
+            raise TypeError(
+                "grep what? grep(pattern) in the context, grep(path, pattern) in a file"
+            )
         path, pattern = (None, first) if second is None else (first, second)
         answer = self._call("grep", pattern, path, ignore_case)
         if path is not None and self._mine(answer, path):
@@ -72,7 +79,11 @@ class Explorer:
         answer = self._call("list_dir", path)
         mine = entries_of(path) if self._own_files else None
         if mine is None and answer["names"] is None:
-            raise FileNotFoundError("there is no folder {!r}: try list_dir()".format(path))
+            raise FileNotFoundError(
+                "there is no folder {!r}: try list_dir(); a file is read with peek(path)".format(
+                    path
+                )
+            )
         return sorted(set(answer["names"] or []) | set(mine or []))
 
     def code_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
@@ -107,8 +118,10 @@ class Explorer:
         text: str = self._call("web_fetch", url)
         return text
 
-    def FINAL(self, answer: Any, quotes: Any = ()) -> None:  # noqa: N802 - as models know it
+    def FINAL(self, answer: Any = NOTHING, quotes: Any = ()) -> None:  # noqa: N802 - as known
         """Give the final answer and end; `quotes` are passages of the context that show it."""
+        if answer is NOTHING:
+            raise TypeError("FINAL takes the answer: FINAL('...'), or FINAL_VAR('name')")
         self._finish("FINAL", _value(answer, "FINAL"), quotes)
 
     def FINAL_VAR(self, name: str, quotes: Any = ()) -> None:  # noqa: N802 - as models know it
@@ -135,8 +148,10 @@ class Explorer:
         return {name: type(self._namespace[name]).__name__ for name in self._variables()}
 
     def _finish(self, how: str, value: Any, quotes: Any) -> None:
-        quoted = [quotes] if isinstance(quotes, str) else list(quotes)
-        self._call("FINAL", how, value, quoted)
+        quoted = [quotes] if isinstance(quotes, str) else quotes
+        if not isinstance(quoted, (list, tuple)):
+            raise TypeError("quotes takes passages of the context in a list: quotes=['...']")
+        self._call("FINAL", how, value, list(quoted))
         raise SystemExit(0)
 
     def _variables(self) -> list[str]:
@@ -164,8 +179,8 @@ def _value(value: Any, where: str) -> Any:
 
 
 def _read_own(path: str) -> bytes:
-    with open(path, "rb") as file:
-        data = file.read(LARGEST_SENT + 1)
+    with open_own(path, "rb") as file:
+        data: bytes = file.read(LARGEST_SENT + 1)
     if len(data) > LARGEST_SENT:
         raise ValueError(
             "{} has more than {:,} bytes, which is the most that archive_open takes of a file "

@@ -35,16 +35,36 @@ def _line(item: Any) -> str:
     return "  ".join("{}={}".format(key, value) for key, value in item.items())
 
 
+def open_own(path: str, mode: str = "r") -> Any:
+    """A file of the guest's own; what to do if there is none."""
+    try:
+        if mode == "rb":
+            return open(path, mode)
+        return open(path, encoding="utf-8", errors="replace", newline="")
+    except (FileNotFoundError, IsADirectoryError) as exc:
+        raise type(exc)(
+            "there is no file {!r}, here or among the documents: try list_dir(). "
+            "The path comes first, as in grep(path, pattern) and peek(path, n)".format(path)
+        ) from None
+
+
 def peek_file(path: str, n: int, start: int) -> str:
-    """`n` characters of a text file, from character `start` on."""
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+    """`n` characters of a text file, from character `start` on; below 0 from its end."""
+    if not isinstance(n, int) or n < 0 or not isinstance(start, int):
+        raise ValueError("peek(path, n, start) takes numbers, n from 0 on")
+    with open_own(path) as file:
         left = start
+        if start < 0:
+            length = sum(map(len, iter(lambda: file.read(_SKIP), "")))
+            file.seek(0)
+            left = max(0, length + start)
         while left > 0:
             skipped = len(file.read(min(left, _SKIP)))
             if not skipped:
                 return ""
             left -= skipped
-        return file.read(n)
+        text: str = file.read(n)
+        return text
 
 
 def grep_file(path: str, pattern: str, ignore_case: bool, most: int) -> Hits:
@@ -56,7 +76,7 @@ def grep_file(path: str, pattern: str, ignore_case: bool, most: int) -> Hits:
     except re.error as exc:
         raise ValueError("bad pattern {!r}: {}".format(pattern, exc)) from None
     hits, at = Hits(), 0
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+    with open_own(path) as file:
         for number, line in enumerate(file, 1):
             found = search(line.rstrip("\r\n"))
             if found:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
-from atoll import state, statepipe
+from atoll import guard, state, statepipe
 from atoll.config import REPLConfig
 from atoll.errors import SandboxClosedError, SandboxError, StateError
 from atoll.files.direct import FolderFiles, close_all
@@ -37,6 +37,9 @@ class GuestSandbox(BaseSandbox):
     _not_shown: ClassVar[set[str]] = set()
     """Of the folders that a jail shows to the host: those that the guest does not see."""
 
+    _own_guard: ClassVar[str | None] = None
+    """The guard of a ring that has one of its own."""
+
     def __init__(self, config: REPLConfig | None = None) -> None:
         self._config = config or REPLConfig(backend=self.backend)
         super().__init__(self._config.policy, self._config.workspace, self._config.logger)
@@ -60,6 +63,7 @@ class GuestSandbox(BaseSandbox):
 
     async def initialize(self, context: Any = None) -> None:
         """Start a guest with `context`. On a running one: throw its state away and start afresh."""
+        guard.require(self._config.guard)
         self._level = await self._prepare()
         async with self._turn:
             await self._release()
@@ -74,6 +78,10 @@ class GuestSandbox(BaseSandbox):
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
         limit = self._timeout(timeout_ms)
         check_code(code)
+        self._require_open()
+        for name in (self._config.guard, self._own_guard):
+            if refusal := await self._refusal(code, name):
+                return refusal
         return await self._replies.once(key, lambda: self._execute(code, limit))
 
     async def _execute(self, code: str, limit: float) -> SandboxResult:
@@ -194,9 +202,12 @@ class GuestSandbox(BaseSandbox):
         """The result with what the ring has counted itself."""
         return result
 
-    async def _ensure(self) -> Launched:
+    def _require_open(self) -> None:
         if not self._open:
             raise SandboxClosedError("the sandbox is not open: initialize() it first")
+
+    async def _ensure(self) -> Launched:
+        self._require_open()
         if self._guest is not None and self._guest.session.dead:
             await self._release()
             self._found_dead = True

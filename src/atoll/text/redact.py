@@ -20,10 +20,12 @@ from atoll.errors import ConfigError
 from atoll.text.secrets import ASSIGNED, ASSIGNMENT, SHAPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from atoll.text.secrets import Shape
 
+STRETCH, OVERLAP = 1 << 16, 1 << 12
+"""Characters that are searched at once, and how far a match may be looked for beyond them."""
 SHORTEST_KNOWN = 6
 """Characters of a known value: a shorter one would be found in words that are none."""
 _SECRET_NAME = re.compile(
@@ -79,9 +81,9 @@ class Redactor:
         lower = text.lower()
         shapes = tuple(shape for shape in SHAPES if any(has in lower for has in shape.has))
         if shapes:
-            text = _expression(shapes).sub(functools.partial(_shaped, counts), text)
+            text = _sub(_expression(shapes), functools.partial(_shaped, counts), text)
         if any(word in lower for word in ASSIGNED):
-            text = ASSIGNMENT.sub(functools.partial(_assigned, counts), text)
+            text = _sub(ASSIGNMENT, functools.partial(_assigned, counts), text)
         return Redacted(text=text, counts=counts)
 
     def _without_known(self, text: str, counts: Counter[str]) -> str:
@@ -104,10 +106,44 @@ def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _disguises(value: str) -> Iterable[str]:
-    """The value as it may stand in a text."""
+def _sub(expression: re.Pattern[str], mark: Callable[[re.Match[str]], str], text: str) -> str:
+    """As `expression.sub`, which would let no other thread run until a long text is done."""
+    parts: list[str] = []
+    at = 0
+    while (found := _next(expression, text, at)) is not None:
+        parts += text[at : found.start()], mark(found)
+        at = found.end()
+    return "".join((*parts, text[at:]))
+
+
+def _next(expression: re.Pattern[str], text: str, at: int) -> re.Match[str] | None:
+    while at < len(text):
+        stop = at + STRETCH
+        found = expression.search(text, at, stop + OVERLAP)
+        if found is None or found.start() >= stop:
+            at = stop
+        elif found.end() < stop + OVERLAP:
+            return found
+        elif whole := expression.match(text, found.start()):  # it may go on
+            return whole
+        else:
+            at = found.start() + 1
+    return None
+
+
+def _disguises(given: str) -> Iterable[str]:
+    """The value as it may stand in a text; whoever prints it may leave spaces around it away."""
+    for value in {given, given.strip()}:
+        if len(value) >= SHORTEST_KNOWN:
+            yield from _forms(value)
+
+
+def _forms(value: str) -> Iterable[str]:
     data = value.encode("utf-8", "surrogatepass")
     yield value
+    for write in (repr, ascii):
+        yield write(value)[1:-1]
+        yield write('"' + value)[2:-1]  # beside double quotes, Python escapes the single ones
     yield json.dumps(value)[1:-1]
     yield json.dumps(value, ensure_ascii=False)[1:-1]
     yield urllib.parse.quote(data, safe="")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+from importlib import import_module
 from typing import Any
 
 from atoll.archive.confined import serve
@@ -10,16 +12,31 @@ from atoll.errors import ArchiveError
 
 _LONGEST_TITLE = 500
 _PIECE = 1 << 20
+_DETECTED = (
+    "utf-8", "utf-16-le", "utf-16-be", "big5", "euc-jp", "euc-kr", "gb18030", "gbk", "iso2022-jp",
+    "shift-jis", "koi8-r", "koi8-u", "cp866", "cp874", "mac-roman", "mac-cyrillic",
+    *(f"iso8859-{part}" for part in (*range(1, 12), *range(13, 17))),
+    *(f"cp{page}" for page in range(1250, 1259)),
+)  # fmt: skip
+"""What a page may be found to be in: the charsets of HTML, by Python's names."""
+
+
+def load(charset: str) -> None:
+    """Import Resiliparse and the codecs that a page may have."""
+    try:
+        import_module("resiliparse.extract.html2text")
+    except ImportError:
+        raise ArchiveError("HTML needs Resiliparse: pip install 'atoll[web]'") from None
+    for codec in (charset,) if charset else _DETECTED:
+        codecs.lookup(codec)
 
 
 def text(fd: int, charset: str, most: int) -> tuple[dict[str, Any], bytes]:
     """Title and text of a page, `most` bytes; without a charset, as its own head says."""
-    try:
-        from resiliparse.extract.html2text import extract_plain_text  # noqa: PLC0415 - an extra
-        from resiliparse.parse.encoding import bytes_to_str, detect_encoding  # noqa: PLC0415
-        from resiliparse.parse.html import HTMLTree  # noqa: PLC0415
-    except ImportError:
-        raise ArchiveError("HTML needs Resiliparse: pip install 'atoll[web]'") from None
+    from resiliparse.extract.html2text import extract_plain_text  # noqa: PLC0415 - an extra
+    from resiliparse.parse.encoding import bytes_to_str, detect_encoding  # noqa: PLC0415
+    from resiliparse.parse.html import HTMLTree  # noqa: PLC0415
+
     data = _all(fd)
     encoding = charset or detect_encoding(data, from_html_meta=True)
     tree = HTMLTree.parse(bytes_to_str(data, encoding))
@@ -30,7 +47,7 @@ def text(fd: int, charset: str, most: int) -> tuple[dict[str, Any], bytes]:
 
 def main() -> None:
     """Serve until there is nobody to serve."""
-    serve({"text": text})
+    serve({"text": text}, load)
 
 
 def _all(fd: int) -> bytes:

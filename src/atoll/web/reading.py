@@ -77,7 +77,7 @@ async def _html(data: bytes, charset: str, seconds: float, most: int) -> Read:
 
 
 def _ask(process: Process, fd: int, charset: str, most: int) -> Read:
-    process.start((fd,))
+    process.start((fd,), charset=charset)
     header, text = process.ask("text", fd=fd, charset=charset, most=most)
     return str(header["title"]), text.decode("utf-8", "replace"), bool(header["cut"])
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
+from atoll import guard
 from atoll.availability import Availability
 from atoll.backends.daemon import link as links
 from atoll.bridge import HostBridge
@@ -77,6 +78,7 @@ class DaemonClientSandbox(BaseSandbox):
 
     async def initialize(self, context: Any = None) -> None:
         """Open a session with `context`, or attach to that of the token. Again: start afresh."""
+        guard.require(self._config.guard)
         if self._link is not None and self._session and not self._link.peer.ended:
             await self._begin(context, {})
             return
@@ -101,6 +103,10 @@ class DaemonClientSandbox(BaseSandbox):
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
         check_positive("timeout_ms", timeout_ms)
         check_code(code)
+        if self._link is None or not self._session:
+            raise _closed()
+        if refusal := await self._refusal(code, self._config.guard):
+            return refusal
         self._failure = None
         self.logger.log_execution_start("python", self.policy, code)
         params = {"code": code, "timeout_ms": timeout_ms, "key": key}

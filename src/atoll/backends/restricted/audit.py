@@ -1,0 +1,71 @@
+"""A second look at run time: the interpreter's own audit events, most of which no guest may cause.
+
+A hook cannot be taken away again. It is no wall either, as not everything is an event; it ends what
+the first check has missed before the system is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from atoll.backends.restricted.refusal import refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HARMLESS = frozenset({
+    "import", "exec", "compile", "marshal.loads", "sys._getframe", "sys._getframemodulename",
+    "builtins.id", "time.sleep", "array.__new__", "sys.excepthook", "sys.unraisablehook",
+    "object.__delattr__", "cpython.PyInterpreterState_Clear", "cpython._PySys_ClearAuditHooks",
+})  # fmt: skip
+FOLDERS = frozenset({"os.listdir", "os.scandir"})
+INSIDE = frozenset({"gi_frame", "gi_code", "cr_frame", "cr_code", "ag_frame", "ag_code"})
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class Auditor:
+    """Refuses events while it is armed and nobody trusted works."""
+
+    def __init__(self, readable: list[str]) -> None:
+        self._readable = tuple(folder.rstrip("/") + "/" for folder in readable)
+        self._trusted = 1
+        sys.addaudithook(self._hear)
+
+    def arm(self) -> None:
+        """From now on."""
+        self._trusted = 0
+
+    @contextlib.contextmanager
+    def trusted(self) -> Iterator[None]:
+        """The runtime works: no guest code runs meanwhile."""
+        self._trusted += 1
+        try:
+            yield
+        finally:
+            self._trusted -= 1
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if self._trusted or event in HARMLESS:
+            return
+        if event == "open" and self._may_read(args):
+            return
+        if event in FOLDERS and self._is_library(args[0]):
+            return
+        if event == "object.__getattr__" and args[1] not in INSIDE:
+            return
+        if event == "object.__setattr__" and args[1] != "__code__":
+            return
+        raise refused(f"the operation {event}")
+
+    def _may_read(self, args: tuple[Any, ...]) -> bool:
+        path, mode, flags = args
+        reads = mode in (None, "r", "rb") and not (flags or 0) & _WRITING
+        return reads and self._is_library(path)
+
+    def _is_library(self, path: Any) -> bool:
+        if not isinstance(path, str) or ".." in path.split("/"):
+            return False
+        return (path + "/").startswith(self._readable)

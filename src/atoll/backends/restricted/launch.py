@@ -1,0 +1,72 @@
+"""Starts a worker: a plain child process with pipes, and the first hello."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from atoll.backends.restricted.process import PlainProcess, start
+from atoll.channel import HostChannel
+from atoll.errors import SandboxStartError
+from atoll.launch.greeting import greet
+from atoll.launch.line import Line, pipes
+
+if TYPE_CHECKING:
+    from atoll.config import REPLConfig
+    from atoll.context import Context
+    from atoll.jail.client import Lease
+    from atoll.launch.greeting import Launched
+
+_BOOT = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from atoll.backends.restricted.worker import main; sys.path.remove(sys.argv[1]); "
+    "main(sys.argv[2])"
+)
+_ROOT = str(Path(__file__).resolve().parents[3])
+_ENVIRONMENT = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_KEPT = ("LD_LIBRARY_PATH",)
+
+
+async def launch(config: REPLConfig, context: Any, shared: Context | None) -> Launched:
+    """A worker that has said hello; SandboxStartError if none comes up, and nothing is left."""
+    line = _open_line(config, shared)
+    return await greet(line, config, context, shared)
+
+
+def _open_line(config: REPLConfig, shared: Context | None) -> Line:
+    with pipes(5) as (requests, answers, output, errors, lifeline):
+        passed = [output[1], lifeline[0], *([shared.fd] if shared else [])]
+        settings = _settings(config, shared, output[1], lifeline[0])
+        argv = [sys.executable, "-I", "-X", "utf8", "-c", _BOOT, _ROOT, settings]
+        try:
+            child = start(argv, (requests[0], answers[1], errors[1]), passed, _environment())
+        except OSError as exc:
+            raise SandboxStartError("start", f"{sys.executable}: {exc.strerror}") from exc
+        for fd in (requests[0], answers[1], errors[1], output[1], lifeline[0]):
+            os.close(fd)
+    # What else a lease can do is for files and states, which this ring does not declare.
+    lease = cast("Lease", PlainProcess(child, lifeline[1]))
+    return Line(lease, HostChannel(answers[0], requests[1]), [output[0], errors[0]])
+
+
+def _settings(config: REPLConfig, shared: Context | None, output: int, lifeline: int) -> str:
+    policy = config.policy
+    return json.dumps(
+        {
+            "output": output,
+            "lifeline": lifeline,
+            "context_fd": shared.fd if shared else None,
+            "memory": policy.memory_bytes,
+            "open_files": max(policy.max_open_files, 128),
+            "guard": config.guard,
+            "walls": True,
+        }
+    )
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return _ENVIRONMENT | kept

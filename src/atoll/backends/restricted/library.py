@@ -1,0 +1,97 @@
+"""Modules as guest code gets them: fresh objects with nothing but the offered names.
+
+A name that is a module is left out, so that `random._os`, `json.codecs`, `queue.threading` and
+their like lead nowhere. What is changed in a module by guest code is nobody's but its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from atoll.backends.restricted.refusal import ADVICE, refused
+from atoll.guard.offered import FOLDERS, MODULES, Offer
+
+if TYPE_CHECKING:
+    import types
+    from collections.abc import Callable, Mapping
+
+    Made = Mapping[str, Mapping[str, Any]]
+
+
+class OfferedModule:
+    """A module's offered names."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        shown = self.__dict__.get("__name__", "?")
+        raise AttributeError(f"the ring restricted offers no {shown}.{name}; {ADVICE}")
+
+    def __repr__(self) -> str:
+        return f"<module {self.__dict__.get('__name__', '?')!r}, as offered>"
+
+
+class Library:
+    """The offered modules, each made on first use."""
+
+    def __init__(self, made: Made, trusted: Callable[[], Any], shown: Callable[[Any], Any]) -> None:
+        self._made, self._trusted, self._shown = made, trusted, shown
+        self._modules: dict[str, OfferedModule] = {}
+
+    def load(self, wanted: str) -> OfferedModule:
+        """What an import statement binds: the module; with a colon at the end, its first part."""
+        name = wanted.removesuffix(":")
+        first, _, rest = name.partition(".")
+        found, outer = self._module(name), self._module(first)
+        if rest:
+            outer.__dict__[rest] = found
+        return found if name == wanted else outer
+
+    def take(self, module: str, name: str) -> Any:
+        """What `from module import name` binds."""
+        inner = f"{module}.{name}"
+        if inner in MODULES:
+            return self._module(inner)
+        found = self._module(module)
+        try:
+            return getattr(found, name)
+        except AttributeError as exc:
+            raise ImportError(str(exc)) from None
+
+    def _module(self, name: str) -> OfferedModule:
+        if name not in self._modules:
+            if name not in MODULES and name != "urllib":
+                raise refused(f"the module {name}")
+            with self._trusted():
+                self._modules[name] = self._offer(name)
+        return self._modules[name]
+
+    def _offer(self, name: str) -> OfferedModule:
+        offer = MODULES.get(name, Offer(only=frozenset()))
+        module = importlib.import_module(name)
+        made = object.__new__(OfferedModule)
+        space = made.__dict__
+        space["__name__"], space["__doc__"] = name, module.__doc__
+        if "__version__" in vars(module):
+            space["__version__"] = module.__version__
+        public = _public(module, offer)
+        space.update((one, self._shown(value)) for one, value in public.items())
+        for one in offer.made:
+            space[one] = self._made[name][one]
+        for inner in FOLDERS.get(name, ()):
+            space[inner.rpartition(".")[2]] = self._module(inner)
+        return made
+
+
+def _public(module: types.ModuleType, offer: Offer) -> dict[str, Any]:
+    names = offer.only if offer.only is not None else _names(module)
+    left_out = offer.not_ | offer.made
+    found = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in left_out and not name.startswith("_") and type(value) is not type(module)
+    }
+
+
+def _names(module: types.ModuleType) -> frozenset[str]:
+    return frozenset(getattr(module, "__all__", None) or dir(module))

@@ -1,0 +1,91 @@
+"""The hold on a worker: a child of the host's own, interrupted, killed and reaped from here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+from atoll.jail import meter
+from atoll.types import EndReport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class PlainProcess:
+    """Does for a session what a lease on a jail does for others."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lifeline: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._process, self._lifeline = process, lifeline
+        self._pidfd = os.pidfd_open(process.pid)
+        self.started: asyncio.Future[None] = self._loop.create_future()
+        self.ended: asyncio.Future[EndReport] = self._loop.create_future()
+        self.started.set_result(None)
+        self._loop.add_reader(self._pidfd, self._on_end)
+
+    @property
+    def pid(self) -> int:
+        """The worker's process id."""
+        return self._process.pid
+
+    def interrupt(self) -> None:
+        """SIGINT for the guest."""
+        self._signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        """The end of the worker; `ended` follows."""
+        self._signal(signal.SIGKILL)
+
+    def give(self, *_fds: int) -> None:
+        """The worker was born with all that it is given."""
+
+    async def cpu_seconds(self) -> float:
+        """CPU time used so far."""
+        return meter.cpu_seconds([self._process.pid])
+
+    async def close(self) -> None:
+        """Kill it and wait until it is gone."""
+        self.kill()
+        await asyncio.shield(self.ended)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if not self.ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def _on_end(self) -> None:
+        self._loop.remove_reader(self._pidfd)
+        _, status, usage = os.wait4(self._process.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        self._process.returncode = code
+        for fd in (self._pidfd, self._lifeline):
+            os.close(fd)
+        report = EndReport(
+            exit=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            peak_memory=usage.ru_maxrss * 1024,
+        )
+        if not self.ended.done():
+            self.ended.set_result(report)
+
+
+def start(
+    argv: Sequence[str], fds: tuple[int, int, int], passed: Sequence[int], env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """A child in a session of its own, with nothing of ours but what is passed."""
+    stdin, stdout, stderr = fds
+    return subprocess.Popen(
+        argv,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=passed,
+        env=dict(env),
+        cwd="/",
+        start_new_session=True,
+    )

@@ -1,0 +1,74 @@
+"""The guest's cells in the ring `restricted`: checked, compiled, and run with safe built-ins."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from atoll.backends.restricted import made, names, policy
+from atoll.backends.restricted.access import Access
+from atoll.backends.restricted.compilers import LAST, by_policy, checked
+from atoll.backends.restricted.library import Library
+from atoll.backends.restricted.standins import StandIns
+from atoll.guest import repl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atoll.backends.restricted.compilers import Compiler
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_MOST_CHAINED = 100
+
+
+class RestrictedRepl(repl.Repl):
+    """One namespace whose code has nothing but what it was given."""
+
+    def __init__(self, trusted: Callable[[], Any], *, policy_guard: bool = False) -> None:
+        super().__init__()
+        access = Access(self.namespace)
+        standins = StandIns(access)
+        library = Library(made.table(access, standins), trusted, standins.shown)
+        self.builtins = names.build(self.namespace, access, standins, library)
+        self._compile: Compiler = checked
+        if policy_guard:
+            self.builtins |= policy.guards(access, library)
+            self._compile = by_policy
+        self.namespace["__builtins__"] = self.builtins
+
+    def _run(self, code: str) -> tuple[dict[str, Any], Any]:
+        sys.modules["__main__"] = self.module
+        self._count += 1
+        name = f"<cell {self._count}>"
+        try:
+            body = self._compile(code, name)
+            self._remember(name, code)
+            exec(body, self.namespace)  # noqa: S102 - what the ring is for
+            value = self.namespace.pop(LAST, None)
+            return self._value(value), value
+        except SystemExit as exc:
+            return repl._exited(exc), None  # noqa: SLF001 - as its parent does
+        except KeyboardInterrupt as exc:
+            return self._failure(exc, "interrupted"), None
+        except BaseException as exc:  # noqa: BLE001 - a cell may raise anything at all
+            return self._failure(exc, "error"), None
+
+    def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
+        self.namespace.pop(LAST, None)
+        _leave_out_our_frames(exc)
+        return super()._failure(exc, kind)
+
+
+def _leave_out_our_frames(exc: BaseException | None) -> None:
+    """A check that failed is shown at the line of the guest's that it failed for."""
+    for _ in range(_MOST_CHAINED):
+        if exc is None:
+            return
+        trace = exc.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            if trace.tb_next.tb_frame.f_code.co_filename.startswith(_HERE):
+                trace.tb_next = trace.tb_next.tb_next
+            else:
+                trace = trace.tb_next
+        exc = exc.__cause__ or exc.__context__

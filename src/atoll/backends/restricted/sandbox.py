@@ -1,0 +1,91 @@
+"""RestrictedSandbox: a session in a plain process that a guard keeps in. Not for hostile code."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atoll.availability import Availability
+from atoll.backends.restricted.launch import launch
+from atoll.errors import IsolationError, UnsupportedError
+from atoll.files.base import NoFiles
+from atoll.launch.sandbox import GuestSandbox
+from atoll.policy import Capability, Isolation
+
+if TYPE_CHECKING:
+    from atoll.config import REPLConfig
+    from atoll.files.base import Files
+    from atoll.launch.greeting import Launched
+
+LIMITS = {
+    "time": "interrupt, then kill",
+    "memory": "RLIMIT_DATA",
+    "cpu": "/proc, polled",
+    "output": "cut by the host",
+    "files, processes": "code has no way to make any",
+}
+
+
+class RestrictedSandbox(GuestSandbox):
+    """Code that passed the guard, with safe built-ins, in a child process without a jail."""
+
+    backend: ClassVar[str] = "restricted"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {
+            Capability.STATE,
+            Capability.STREAMING,
+            Capability.CANCEL,
+            Capability.BRIDGE,
+            Capability.SHARED_CONTEXT,
+            Capability.LIMIT_TIME,
+            Capability.LIMIT_MEMORY,
+            Capability.LIMIT_CPU,
+            Capability.LIMIT_OUTPUT,
+        }
+    )
+    _own_guard: ClassVar[str | None] = "restricted"
+
+    @classmethod
+    async def availability(cls, config: REPLConfig) -> Availability:  # noqa: ARG003 - as asked
+        """It runs wherever Python does."""
+        return Availability(
+            usable=True,
+            isolation=Isolation.GUARDED,
+            reason="a guard is a seat belt, not a wall",
+            limits=LIMITS,
+            details={"python": sys.executable},
+        )
+
+    @property
+    def files(self) -> Files:
+        """There are none."""
+        return NoFiles(self.backend)
+
+    async def save(self) -> bytes:
+        """There are no states."""
+        raise UnsupportedError(self.backend, Capability.SAVE)
+
+    async def _prepare(self) -> Isolation:
+        config = self._config
+        least = config.min_isolation
+        if least is not None and least > Isolation.GUARDED:
+            raise IsolationError(
+                self.backend, f"{least.name.lower()} was asked for, and it is only guarded"
+            )
+        if config.workspace is not None or self.policy.mounts:
+            raise UnsupportedError(self.backend, Capability.HOST_FOLDER)
+        if config.python is not None:
+            raise UnsupportedError(self.backend, Capability.INTERPRETER)
+        if self.policy.env:
+            raise UnsupportedError(self.backend, "show environment variables")
+        return Isolation.GUARDED
+
+    async def _launch(self) -> Launched:
+        return await launch(self._config, self._context, self._shared)
+
+    @property
+    def _version(self) -> tuple[int, ...]:
+        return sys.version_info[:3]
+
+    def _state_params(self) -> dict[str, Any]:
+        raise UnsupportedError(self.backend, Capability.SAVE)

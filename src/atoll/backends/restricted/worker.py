@@ -1,0 +1,121 @@
+"""The worker: a plain process that serves one guest behind the guard. Started by `launch`.
+
+SECURITY: it has no environment and no descriptor of the host's but its own pipes. The kernel ends
+it when the host does, by the lifeline: a pipe whose end is a SIGKILL.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from atoll.backends.restricted import made, walls
+from atoll.backends.restricted.audit import Auditor
+from atoll.backends.restricted.repl import RestrictedRepl
+from atoll.guest import context, rpc
+from atoll.guest.channel import Channel, ChannelClosedError
+from atoll.guest.hidden import HiddenPackage
+from atoll.guest.interrupt import InterruptGate
+from atoll.guest.server import Server
+from atoll.guest.streams import StandardStreams
+
+if TYPE_CHECKING:
+    from atoll.guest.ports import Stream
+
+FIRST_HIGH_FD = 64
+F_SETSIG = 10
+NO_FOLDER = "/nonexistent"
+
+
+def main(settings: str) -> NoReturn:
+    """Serve until the host goes."""
+    facts = json.loads(settings)
+    _hang_on(facts["lifeline"])
+    requests, answers = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_HIGH_FD) for fd in (0, 1))
+    os.dup2(facts["output"], 1)
+    os.close(facts["output"])
+    os.close(0)
+    os.open(os.devnull, os.O_RDONLY)
+    time.tzset()
+    readable = walls.folders()
+    made.mend_library()
+    auditor = Auditor(readable)
+    gate = InterruptGate()
+    server = RestrictedServer(Channel(requests, answers, gate), gate, auditor, facts)
+    walls.limit(facts["memory"], facts["open_files"])
+    if facts["walls"]:
+        walls.build(readable)
+    server.serve()
+    os._exit(0)
+
+
+class RestrictedServer(Server):
+    """A guest without files, states and processes."""
+
+    own_files = False
+
+    def __init__(
+        self, channel: Channel, gate: InterruptGate, auditor: Auditor, facts: dict[str, Any]
+    ) -> None:
+        gifts = InheritedContext(facts["context_fd"])
+        streams, runtime = StandardStreams(FIRST_HIGH_FD), HiddenPackage("atoll")
+        runtime.hide()
+        super().__init__(channel, gate, streams, gifts, NO_FOLDER, runtime=runtime)
+        self._channel, self._auditor = channel, auditor
+        self._repl: RestrictedRepl = RestrictedRepl(
+            auditor.trusted, policy_guard=facts["guard"] == "restrictedpython"
+        )
+        kept = ("initialize", "execute", "get_variable", "validate")
+        self._methods = {name: self._methods[name] for name in kept}
+        self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
+
+    def serve(self) -> None:
+        """Answer requests until the host goes."""
+        self.prepare()
+        self._channel.send(rpc.notification("ready", {"python": list(sys.version_info[:3])}))
+        try:
+            while True:
+                self._channel.send(self.answer(self._channel.next_request()))
+                self.prepare()
+        except ChannelClosedError:
+            return
+
+    def prepare(self) -> None:
+        """Streams and memory limit, which is the runtime's work and no guest's."""
+        with self._auditor.trusted():
+            super().prepare()
+
+    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+        answer = super()._initialize(params)
+        self._repl.builtins.update(self._offered)
+        self._auditor.arm()
+        return answer
+
+
+class InheritedContext:
+    """The context's memory file, which the worker was born with."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+
+    def text(self, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:  # noqa: FBT001
+        """The text, and whether it is shared instead of copied."""
+        assert self._fd is not None
+        return context.load(self._fd, width, length, ascii_only)
+
+    def stream(self) -> Stream:
+        """There are no states here."""
+        raise ValueError("this ring neither saves nor restores")
+
+
+def _hang_on(lifeline: int) -> None:
+    """Be killed by the kernel when the other end is closed: no loop of the guest's delays that."""
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
+    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)

@@ -1,0 +1,54 @@
+"""The guard `restrictedpython`: what RestrictedPython's own policy refuses to compile."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import ConfigError
+from atoll.guard.violation import Violation
+from atoll.guard.visitor import MAX_CHARACTERS, make
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_LINE = re.compile(r"Line (\d+|None): (.*)", re.DOTALL)
+ADVICE = "write it without that, or run it in a jailed ring without a guard"
+
+
+def examine(code: str) -> tuple[Violation, ...]:
+    """What the policy refuses in the code; nothing for code that does not parse."""
+    library = load()
+    if len(code) > MAX_CHARACTERS:
+        found = f"{len(code):,} characters, of at most {MAX_CHARACTERS:,}"
+        return (make(None, "size", found),)
+    try:
+        compile(code, "<guard>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return ()
+    except (RecursionError, MemoryError):
+        return (make(None, "nesting"),)
+    try:
+        result: Any = library.compile_restricted_exec(code)
+    except (RecursionError, MemoryError):
+        return (make(None, "nesting"),)
+    return tuple(_violation(text) for text in result.errors)
+
+
+def load() -> ModuleType:
+    """RestrictedPython; ConfigError with what to type where it is not installed."""
+    try:
+        import RestrictedPython  # noqa: PLC0415 - an extra
+    except ImportError:
+        hint = "Type: pip install 'atoll[guard]'"
+        raise ConfigError(f"the guard restrictedpython needs RestrictedPython. {hint}") from None
+    library: ModuleType = RestrictedPython
+    return library
+
+
+def _violation(text: str) -> Violation:
+    match = _LINE.match(text)
+    line = int(match[1]) if match and match[1] != "None" else 1
+    message = f"{match[2] if match else text} {ADVICE}"
+    return Violation(line=line, column=0, rule="restrictedpython", message=message)

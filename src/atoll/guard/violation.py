@@ -1,0 +1,33 @@
+"""What a guard has found, and how it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ERROR_TYPE = "GuardError"
+MOST_TOLD = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Violation:
+    """One thing that a guard refuses; the message says what to do instead."""
+
+    line: int
+    column: int
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"line {self.line}, {self.rule}: {self.message}"
+
+
+def describe(violations: Sequence[Violation]) -> str:
+    """The error text of code that was refused: a line for each violation, up to ten."""
+    lines = [str(one) for one in violations[:MOST_TOLD]]
+    if len(violations) > MOST_TOLD:
+        lines.append(f"and {len(violations) - MOST_TOLD} more")
+    return f"{ERROR_TYPE}: the code was refused and did not run: " + "\n".join(lines)

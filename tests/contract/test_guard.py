@@ -1,0 +1,28 @@
+"""A guard before any ring: a refusal is a result, nothing runs, the session lives on."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll.log import SandboxLogger
+
+
+@pytest.mark.spec("R4.1", "R4.2")
+@pytest.mark.parametrize("guard", ["ast", "restrictedpython"])
+def test_a_guard_refuses_before_anything_runs(open_box, guard):
+    events = []
+    box = open_box(guard=guard, logger=SandboxLogger(events.append))
+    assert box.execute("x = 20 + 1\nx * 2").value == 42
+    result = box.execute("x = 'changed'\nx.__class__.__base__")
+    assert (result.kind, result.error_type, result.exit_code) == ("refused", "GuardError", 1)
+    assert (result.success, result.state_lost) == (False, False)
+    assert "line 2, " in result.error
+    assert result.isolation is box.isolation
+    assert [e.fields["type"] for e in events if e.name == "security"] == ["guard_refusal"]
+    assert box.get_variable("x") == 21
+
+
+@pytest.mark.spec("R4.1")
+def test_without_a_guard_code_runs_as_it_is(open_box):
+    box = open_box()
+    assert box.execute("f'{(1).__class__.__name__}'").value == "int"
