@@ -58,7 +58,8 @@ class Loop:
     async def run(self, question: str, first: str) -> Ending:
         """Work on a question until there is an answer, or a limit; `first` tells what there is."""
         message = prompts.first_message(question, first, self._env.submit_fields)
-        history = History(prompts.SYSTEM, message, self._settings.history_tokens)
+        most = self._settings.history_tokens
+        history = History(prompts.SYSTEM, message, most, prompts.EXAMPLE)
         try:
             return await self._converse(history)
         except BudgetError as exc:
