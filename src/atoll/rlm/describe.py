@@ -32,7 +32,8 @@ def describe(index: ContextIndex | None, kind: str, documents: bool) -> str:  # 
 
 def facts(index: ContextIndex | None, given: Material) -> dict[str, Any]:
     """The same as data, without any of the text."""
-    known = {"kind": given.kind.rstrip(","), "length": 0 if index is None else index.length}
+    kind = "files" if given.files else given.kind.rstrip(",")
+    known = {"kind": kind, "length": 0 if index is None else index.length}
     counts = {"files": given.files, "skipped": given.skipped}
     return known | {name: number for name, number in counts.items() if number}
 

@@ -68,88 +68,105 @@ def _paths(given: Any) -> Sequence[Path]:
     return [one.expanduser() for one in many] if all(isinstance(one, Path) for one in many) else []
 
 
+class _Room:
+    """What is left of the limit; every text takes its part of it."""
+
+    def __init__(self) -> None:
+        self.left = LARGEST
+
+    def take(self, name: Path | str, size: int) -> None:
+        self.left -= size
+        if self.left < 0:
+            limit = f"{LARGEST:,} bytes"
+            raise ConfigError(f"{name}: a context may have {limit} of text: give a part of it")
+
+
 def _alone(path: Path) -> Context:
     """One file, as it is; shared with the sandbox without being decoded where it is ASCII."""
+    room = _Room()
     try:
         if path.is_file():
-            _check_room(path, LARGEST - path.stat().st_size)
+            room.take(path, path.stat().st_size)
             return Context.from_file(path)
     except OSError as exc:
         raise _unreadable(path, exc) from None
     except UnicodeDecodeError as exc:
         raise _no_text(path, exc) from None
-    return Context.from_text(_named(path, LARGEST))
+    return Context.from_text(_named(path, room))
 
 
 def _together(paths: Sequence[Path]) -> Material:
     folders = [path for path in paths if path.is_dir()]
-    parts: list[str] = []
-    left, files, skipped = LARGEST, 0, 0
+    room, parts, skipped = _Room(), list[str](), 0
     for path in paths:
-        for name, text in _texts(path, left, alone=len(folders) == 1):
+        for name, text in _texts(path, room, alone=len(folders) == 1):
             if text is None:
                 skipped += 1
                 continue
-            parts += [HEADER.format(line(name)), text.removesuffix("\n")]
-            files += 1
-            left -= sum(len(one) + 1 for one in parts[-2:])
-            _check_room(path, left)
-    if not files:
+            header = HEADER.format(line(name))
+            room.take(name, len(header) + 2)
+            parts += [header, text.removesuffix("\n")]
+    if not parts:
         raise ConfigError(f"there is no text in {paths[0]}: {skipped:,} files were passed over")
-    context = Context.from_text("\n".join(parts) + "\n")
-    documents = folders[0] if len(folders) == 1 else None
-    return Material(context=context, documents=documents, files=files, skipped=skipped)
+    return Material(
+        context=Context.from_text("\n".join(parts) + "\n"),
+        documents=folders[0] if len(folders) == 1 else None,
+        files=len(parts) // 2,
+        skipped=skipped,
+    )
 
 
-def _texts(path: Path, left: int, *, alone: bool) -> Iterator[tuple[str, str | None]]:
+def _texts(path: Path, room: _Room, *, alone: bool) -> Iterator[tuple[str, str | None]]:
     """Names and texts, None for what is no text. Of the only folder, names are those in it."""
     if not path.is_dir():
-        yield str(path), _named(path, left)
+        yield str(path), _named(path, room)
         return
     prefix = "" if alone else f"{path}/"
-    root = os.open(path, _FOLDER)
+    root = _opened(path)
     source = FolderSource(f"/proc/self/fd/{root}")
     try:
         for entry in source.entries():
-            yield prefix + entry.path, _found(root, entry.path, left)
+            yield prefix + entry.path, _found(root, entry.path, room)
     finally:
         source.close()
         os.close(root)
 
 
-def _found(root: int, name: str, left: int) -> str | None:
+def _opened(folder: Path) -> int:
+    try:
+        return os.open(folder, _FOLDER)
+    except OSError as exc:
+        raise _unreadable(folder, exc) from None
+
+
+def _found(root: int, name: str, room: _Room) -> str | None:
     """A file of a folder; None if it is no text, or cannot be read."""
     try:
         with open(open_beneath(root, name, _FILE), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return None
             data = file.read(HEAD)
-            data += b"" if b"\0" in data else file.read(max(left, 0))
-            return None if b"\0" in data[:HEAD] else _decoded(name, data, left)
+            if b"\0" in data:
+                return None
+            data += file.read(room.left + 1)
+            text = data.decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return None
+    room.take(name, len(data))
+    return text
 
 
-def _decoded(name: str, data: bytes, left: int) -> str:
-    _check_room(name, left - len(data))
-    return data.decode("utf-8")
-
-
-def _named(path: Path, left: int) -> str:
+def _named(path: Path, room: _Room) -> str:
     """A file that was asked for by its name, or a pipe: it must be text."""
     try:
         with path.open("rb") as file:
-            return _decoded(str(path), file.read(max(left, 0) + 1), left)
+            data = file.read(room.left + 1)
+        room.take(path, len(data))
+        return data.decode("utf-8")
     except UnicodeDecodeError as exc:
         raise _no_text(path, exc) from None
     except OSError as exc:
         raise _unreadable(path, exc) from None
-
-
-def _check_room(name: Path | str, left: int) -> None:
-    if left < 0:
-        limit = f"{LARGEST:,} bytes"
-        raise ConfigError(f"{name}: a context may have {limit} of text in all: give a part of it")
 
 
 def _no_text(path: Path, exc: UnicodeDecodeError) -> ConfigError:
