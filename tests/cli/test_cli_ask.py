@@ -97,6 +97,13 @@ def test_json_is_one_object_with_all_of_it(ask, record):
     assert told["coverage"]["scanned_share"] == 1
 
 
+def test_json_has_a_form_for_every_value(ask, record):
+    odd = "```python\nclass Odd: pass\nfound = {'odd': Odd(), 'n': 3}\nFINAL_VAR('found')\n```"
+    told = json.loads(ask("--model", record(odd), "--json", "--quiet")[1])
+    assert told["value"] is not None
+    assert "3" in told["answer"]
+
+
 def test_the_model_may_come_from_the_environment(ask, record, monkeypatch):
     monkeypatch.setenv("ATOLL_MODEL", record(LOOK, ANSWER))
     assert ask("--quiet")[0] == 0

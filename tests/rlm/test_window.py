@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 import atoll
+from atoll.rlm import prompts
 from atoll.rlm.models.recorded import Recorder, Replay
 from atoll.rlm.models.resolve import resolve, resolve_both
 from atoll.rlm.models.scripted import ScriptedModel
 from atoll.rlm.models.types import Message
+from atoll.rlm.trajectory import CodeRan
 from atoll.rlm.window import LEAST_WINDOW, fitting
 from atoll.text.tokens import estimate
 
@@ -26,6 +28,20 @@ def test_every_request_of_a_run_fits_into_the_window(window):
     for asked in model.asked:
         prompt = sum(estimate(one.content) for one in asked.messages)
         assert prompt + (asked.options.max_tokens or window) <= window
+
+
+def test_the_example_comes_first_and_is_never_cut():
+    model = ScriptedModel(
+        ["```python\nprint(peek(3_000))\n```"] * 6 + ["```python\nFINAL('x')\n```"]
+    )
+    with atoll.RLM(model, history_tokens=100, backend="native") as rlm:
+        answer = rlm.completion("What?", "word " * 50_000)
+    last = model.asked[-1].messages
+    assert [one.content for one in last[1:7]] == list(prompts.EXAMPLE)
+    assert last[7].content.startswith("Question: What?")
+    assert "[cut: it was long ago]" in last[9].content
+    turns = [one for one in answer.trajectory if isinstance(one, CodeRan)]
+    assert [one.outcome for one in turns] == ["ok"] * 7  # FINAL ends its cell, and is no fault
 
 
 def test_a_window_that_is_not_named_changes_nothing_and_one_too_small_is_refused():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.cli.paint import Paint
 from atoll.cli.progress import width_of
-from atoll.guest import values
+from atoll.cli.run import plain
 from atoll.rlm.asking import told as plain_usage
 from atoll.rlm.trajectory import harmless, words
 from atoll.rlm.trajectory.canvas import Canvas
@@ -50,7 +50,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
     return {
         "outcome": "forced" if answer.forced else "answered",
         "answer": answer.text,
-        "value": values.encode(answer.value),
+        "value": plain(answer.value),
         "evidence": [dataclasses.asdict(one) for one in answer.evidence],
         "coverage": None if answer.coverage is None else answer.coverage.to_dict(),
         "way": answer.way,
