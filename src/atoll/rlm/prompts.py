@@ -18,7 +18,7 @@ print(peek(500))
 You are then shown what it printed, and the value of its last line. These functions are there \
 already (never define them yourself):
 - peek(n, start=0): characters of the context; a start below 0 counts from the end
-- grep(pattern): lines that match a regular expression, with line numbers and offsets
+- grep(pattern): lines that match a regular expression, as dicts: line, start, end, text
 - context[start:end], context_len: the text itself, and its length
 - peek(path, n), grep(path, pattern), list_dir(): the same for documents and for long output
 - llm_query(prompt): ask a language model about a piece of text that you give it in the prompt
@@ -41,14 +41,16 @@ It begins:
 | Letters from the harbour, collected in two volumes.""",
     """\
 ```python
-grep("Ada.*room")
+hits = grep("Ada.*room")
+hits
 ```""",
     """\
 812 [40113:40176] In March Ada looked at two rooms, and took the higher one.
 (turn 1 of at most 30)""",
     """\
 ```python
-passage = peek(1000, 39800)
+at = hits[0]["start"]
+passage = context[max(0, at - 500) : at + 500]
 print(llm_query("Which room did Ada rent? Answer from this text alone:\\n" + passage))
 ```""",
     """\
