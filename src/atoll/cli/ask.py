@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FAILED, FORCED = 1, 3
 STDIN = "-"
 TICK_SECONDS = 0.25
-PATIENCE_SECONDS = 0.8
+PATIENCE_SECONDS = 0.6
 """What a run has to end itself after Ctrl-C."""
 
 
