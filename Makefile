@@ -36,8 +36,9 @@ test: $(STAMP) ## Pass the whole test-suite
 	$(BIN)/python tools/suite.py $(JOBS) $(ARGS)
 
 test-llm: $(STAMP) ## Ask a real language model on this machine (gets 1.1 GB once)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'xllamacpp>=2026.10'
-	$(BIN)/python -m pytest -m llm --timeout 900 $(ARGS)
+	@$(BIN)/python -c 'import xllamacpp' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[localllm]'
+	$(BIN)/python -m pytest -m llm --timeout 900 -o faulthandler_timeout=0 $(ARGS)
 
 check: $(STAMP) ## Format, lint, types, layers, shape
 	$(BIN)/ruff format --check .

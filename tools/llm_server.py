@@ -35,6 +35,8 @@ VERSION = "0.2.0"
 FILE = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 SHA256 = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"
 CHUNK = 1 << 20
+PARALLEL = 2
+"""Conversations at one time."""
 ENDED = {signal.SIGTERM, signal.SIGINT}
 
 
@@ -43,13 +45,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A real language model on loopback.")
     parser.add_argument("--fetch", action="store_true", help="only get the weights")
     parser.add_argument("--port", type=int, default=0, help="0: a free one")
+    parser.add_argument("--window", type=int, default=8_192, help="tokens of one conversation")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     asked = parser.parse_args()
     weights = fetch(cache_folder() / "llm")
     if asked.fetch:
         print(weights)
     else:
-        serve(weights, asked.port, asked.threads)
+        serve(weights, asked.port, asked.threads, asked.window)
     return 0
 
 
@@ -128,18 +131,18 @@ def show(part: int) -> None:
         print(f"\rweights [{bar}] {part}/{PARTS}", end=ending, file=sys.stderr, flush=True)
 
 
-def serve(weights: Path, port: int, threads: int) -> None:
+def serve(weights: Path, port: int, threads: int, window: int) -> None:
     """Until SIGTERM, SIGINT, or the end of whoever started this."""
     parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDED)  # before any thread: they inherit it
-    server = start(weights, port, threads)
+    server = start(weights, port, threads, window)
     print(server.listening_address, flush=True)
     while os.getppid() == parent and signal.sigtimedwait(ENDED, 0.5) is None:
         pass
     os._exit(0)  # nothing is kept, and its threads need not finish their sentence
 
 
-def start(weights: Path, port: int, threads: int) -> Any:
+def start(weights: Path, port: int, threads: int, window: int) -> Any:
     """llama.cpp, listening."""
     # Read when the library is loaded: threads that wait must not take the cores from others.
     os.environ.update(OMP_WAIT_POLICY="passive", GOMP_SPINCOUNT="0")
@@ -151,7 +154,7 @@ def start(weights: Path, port: int, threads: int) -> Any:
     params.model.path = str(weights)
     params.model_alias = {"qwen2.5-coder-1.5b"}
     params.hostnames, params.port = ["127.0.0.1"], port
-    params.n_ctx, params.n_parallel = 16_384, 2
+    params.n_ctx, params.n_parallel = window * PARALLEL, PARALLEL
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.ui, params.verbosity = False, 1
     params.cors_origins = "http://127.0.0.1"  # not whatever page a browser has open

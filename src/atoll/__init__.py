@@ -70,6 +70,11 @@ if TYPE_CHECKING:
     from atoll.replserver.blocking import SyncREPLExecutor as SyncREPLExecutor
     from atoll.replserver.executor import REPLExecutor as REPLExecutor
     from atoll.replserver.messages import REPLResponse as REPLResponse
+    from atoll.rlm.blocking import RLM as RLM
+    from atoll.rlm.budget import Budget as Budget
+    from atoll.rlm.budget import BudgetError as BudgetError
+    from atoll.rlm.models.scripted import ScriptedModel as ScriptedModel
+    from atoll.rlm.types import Answer as Answer
     from atoll.sandbox import BaseSandbox as BaseSandbox
     from atoll.sandbox import Sandbox as Sandbox
     from atoll.shell.blocking import LocalSandbox as LocalSandbox
@@ -145,6 +150,11 @@ _HOMES = {
     "REPLExecutor": "replserver.executor",
     "SyncREPLExecutor": "replserver.blocking",
     "REPLResponse": "replserver.messages",
+    "RLM": "rlm.blocking",
+    "Budget": "rlm.budget",
+    "BudgetError": "rlm.budget",
+    "ScriptedModel": "rlm.models.scripted",
+    "Answer": "rlm.types",
     "BaseSandbox": "sandbox",
     "Sandbox": "sandbox",
     "LocalSandbox": "shell.blocking",

@@ -210,6 +210,11 @@ def model_key_from_environment(variable: str) -> str | None:
     return os.environ.get(variable, "").strip() or None
 
 
+def model_from_environment() -> str | None:
+    """The model that ATOLL_MODEL names, for the command line; None where it is unset."""
+    return os.environ.get("ATOLL_MODEL", "").strip() or None
+
+
 def model_address_from_environment(variable: str) -> str | None:
     """Where OPENAI_BASE_URL and its like say that a provider is; None where they are unset."""
     return os.environ.get(variable, "").strip() or None

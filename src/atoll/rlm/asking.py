@@ -53,6 +53,7 @@ class Asker:
     parent: str | None = None
     depth: int = 0
     above: Asker | None = None
+    temperature: float | None = None
 
     async def ask(
         self, model: Model, messages: Sequence[Message], call: str, max_tokens: int = MAX_TOKENS
@@ -63,7 +64,9 @@ class Asker:
         most = _cost(model, prompt, room)
         with self.account.call(usd=most, tokens=prompt + room) as bill:
             self._tell_asked(model, messages, call, prompt)
-            completion = await model.complete(messages, max_tokens=room)
+            completion = await model.complete(
+                messages, max_tokens=room, temperature=self.temperature
+            )
             bill.usd = completion.usd or 0.0
             bill.tokens = completion.usage.input_tokens + completion.usage.output_tokens
         self._count(completion)

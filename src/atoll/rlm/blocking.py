@@ -21,7 +21,7 @@ class RLM:
         self._inner = core.RLM(model, **settings)
 
     def completion(self, question: str, context: Any = None) -> Answer:
-        """The answer to a question over a text, a path, data, or a Context."""
+        """The answer to a question over a text, files, a folder, data, or a Context."""
         return self._portal.run(self._inner.completion(question, context))
 
     def close(self) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from atoll.rlm.asking import Asker, told
 from atoll.rlm.budget import Account, Budget
-from atoll.rlm.models.resolve import resolve
+from atoll.rlm.models.resolve import resolve_both
 from atoll.rlm.run import Run
 from atoll.rlm.settings import Settings
 from atoll.rlm.trajectory import events
 from atoll.rlm.trajectory.writer import TrajectoryWriter
 from atoll.rlm.types import Answer
+from atoll.rlm.window import fitting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,20 +33,25 @@ class RLM:
         model: str | Model,
         *,
         sub_model: str | Model | None = None,
+        base_url: str | None = None,
+        window: int | None = None,
         budget: Budget | None = None,
         trajectory: PathLike[str] | str | None = None,
         on_event: Callable[[events.Event], None] | None = None,
         **settings: Any,
     ) -> None:
-        """`settings` are fields of Settings, and options of REPLEnvironment for its sandboxes."""
-        main = resolve(model) if isinstance(model, str) else model
-        sub = main if sub_model is None else sub_model
+        """`settings` are fields of Settings, and options of REPLEnvironment for its sandboxes.
+
+        `base_url` is where the models are that are named, `window` the tokens that they take.
+        """
+        main, sub = resolve_both(model, sub_model, base_url)
+        settings = {**fitting(window), **settings}
         known = {field.name for field in dataclasses.fields(Settings)}
         own = {name: value for name, value in settings.items() if name in known}
         rest = {name: value for name, value in settings.items() if name not in known}
         self._settings = Settings(
             model=main,
-            sub_model=resolve(sub) if isinstance(sub, str) else sub,
+            sub_model=sub,
             environment=rest,
             **own,
         )
@@ -53,10 +59,11 @@ class RLM:
         self._on_event = on_event
 
     async def completion(self, question: str, context: Any = None) -> Answer:
-        """The answer to a question over a text, a path, data, or a Context."""
+        """The answer to a question over a text, files, a folder, data, or a Context."""
         with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
             account = Account(self._budget, on_warning=_warner(writer))
-            asker = Asker(account=account, writer=writer)
+            temperature = self._settings.temperature
+            asker = Asker(account=account, writer=writer, temperature=temperature)
             ending = await self._run(question, context, asker)
             return _answer(ending, asker, self._path)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atoll.explore.index import ContextIndex
+    from atoll.rlm.material import Material
 
 SAMPLE = 300
 MOST_SECTIONS = 12
@@ -29,9 +30,12 @@ def describe(index: ContextIndex | None, kind: str, documents: bool) -> str:  # 
     return "\n".join(lines)
 
 
-def facts(index: ContextIndex | None, kind: str) -> dict[str, Any]:
+def facts(index: ContextIndex | None, given: Material) -> dict[str, Any]:
     """The same as data, without any of the text."""
-    return {"kind": kind, "length": 0 if index is None else index.length}
+    kind = "files" if given.files else given.kind.rstrip(",")
+    known = {"kind": kind, "length": 0 if index is None else index.length}
+    counts = {"files": given.files, "skipped": given.skipped}
+    return known | {name: number for name, number in counts.items() if number}
 
 
 def _titles(index: ContextIndex) -> list[str]:

@@ -16,6 +16,7 @@ from atoll.rlm.history import History
 from atoll.rlm.models.types import Message
 from atoll.rlm.parse import parse
 from atoll.rlm.trajectory.events import CodeRan
+from atoll.types import Outcome
 
 if TYPE_CHECKING:
     from atoll.environment.core import REPLEnvironment
@@ -58,7 +59,8 @@ class Loop:
     async def run(self, question: str, first: str) -> Ending:
         """Work on a question until there is an answer, or a limit; `first` tells what there is."""
         message = prompts.first_message(question, first, self._env.submit_fields)
-        history = History(prompts.SYSTEM, message, self._settings.history_tokens)
+        most = self._settings.history_tokens
+        history = History(prompts.SYSTEM, message, most, prompts.EXAMPLE)
         try:
             return await self._converse(history)
         except BudgetError as exc:
@@ -145,6 +147,7 @@ class Loop:
 
     def _tell(self, turn: Turn, *, repeated: bool) -> None:
         result = turn.result
+        answered = turn.final is not None and result.kind is Outcome.EXITED  # as FINAL ends a cell
         self._asker.writer.emit(
             CodeRan(
                 parent=self._asker.parent,
@@ -152,7 +155,7 @@ class Loop:
                 turn=turn.number,
                 code=turn.code,
                 observation=turn.observation,
-                outcome=result.kind.value,
+                outcome=(Outcome.OK if answered else result.kind).value,
                 duration_ms=result.duration_ms,
                 isolation="" if result.isolation is None else result.isolation.name.lower(),
                 spilled=None if turn.spilled is None else str(turn.spilled),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from atoll.rlm.models.types import Model
 
 DIRECT_TOKENS = 4_000
+HISTORY_TOKENS = 24_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +26,12 @@ class Settings:
     """Runs within runs: 0 makes every rlm_query an llm_query."""
     direct_tokens: int = DIRECT_TOKENS
     """A context of at most so many tokens is shown to the model as it is."""
-    history_tokens: int = 24_000
+    history_tokens: int = HISTORY_TOKENS
     """Of the conversation: beyond that, what old cells printed is cut."""
     max_tokens: int = 4_096
     """Of one reply."""
+    temperature: float | None = None
+    """Of every reply; unset: as the model likes it best."""
     concurrency: int = 32
     """Sub-calls at one time, over all depths."""
     environment: Mapping[str, Any] = field(default_factory=dict)

@@ -98,6 +98,7 @@ class Subcalls:
             parent=call,
             depth=self._asker.depth + 1,
             above=self._asker,
+            temperature=self._asker.temperature,
         )
 
     def _forbidden(self) -> bool:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from model_standin import KEY, Make, StandIn
+from real_server import serve
 
 from atoll.rlm.models.address import Address
 from atoll.rlm.models.anthropic import Anthropic
 from atoll.rlm.models.client import HttpModel
 from atoll.rlm.models.limits import Limits
 from atoll.rlm.models.openai import OpenAI
+
+
+@pytest.fixture(scope="session")
+def address() -> Iterator[str]:
+    """A real model with a small window, which ends with the tests."""
+    with serve() as url:
+        yield url
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from atoll.rlm.models.resolve import resolve
@@ -14,26 +9,10 @@ from atoll.rlm.models.types import Message
 
 pytestmark = pytest.mark.llm
 
-SERVER = Path(__file__).parents[3] / "tools" / "llm_server.py"
 ASK = [
     Message("system", "Answer with one word."),
     Message("user", "What is the capital of France?"),
 ]
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """The server, which ends with the tests."""
-    with subprocess.Popen(
-        [sys.executable, str(SERVER)], stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        try:
-            yield server.stdout.readline().strip()
-        finally:
-            server.terminate()
-            server.wait(30)
-    assert server.returncode == 0
 
 
 @pytest.mark.timeout(900)

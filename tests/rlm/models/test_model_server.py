@@ -19,7 +19,7 @@ DATA = [b"aaaa", b"bbbb", b"cc"]
 FAKE_SERVER = (
     "import sys, types; sys.path.insert(0, sys.argv[1]); import llm_server;"
     "llm_server.start = lambda *_: types.SimpleNamespace(listening_address='http://there');"
-    "llm_server.serve(None, 0, 1)"
+    "llm_server.serve(None, 0, 1, 2048)"
 )
 
 

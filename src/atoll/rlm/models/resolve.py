@@ -11,6 +11,7 @@ from atoll.rlm.models import anthropic, openai, prices
 from atoll.rlm.models.address import Address
 from atoll.rlm.models.client import HttpModel
 from atoll.rlm.models.limits import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, Limits
+from atoll.rlm.models.recorded import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,6 +51,10 @@ PROVIDERS = {
 }
 
 
+REPLAY = "replay/"
+"""Before the path of a record: its replies, and no server."""
+
+
 def resolve(
     model: str | Model,
     *,
@@ -65,6 +70,8 @@ def resolve(
     """
     if not isinstance(model, str):
         return model
+    if model.startswith(REPLAY):
+        return Replay(model.removeprefix(REPLAY))
     kind, provider = _provider(model)
     address = Address.parse(_address(model, provider, base_url))
     official = address.url == provider.address
@@ -81,10 +88,25 @@ def resolve(
     )
 
 
+def resolve_both(
+    model: str | Model, sub_model: str | Model | None, base_url: str | None
+) -> tuple[Model, Model]:
+    """The model of a run and that of its sub-calls; unset: the same.
+
+    `base_url` is the second one's too where both have one provider: a key goes nowhere else.
+    """
+    main = resolve(model, base_url=base_url)
+    if sub_model is None or sub_model == model:
+        return main, main
+    names = [one.partition("/")[0] for one in (model, sub_model) if isinstance(one, str)]
+    shared = len(names) == 1 or names[0] == names[-1]
+    return main, resolve(sub_model, base_url=base_url if shared else None)
+
+
 def _provider(model: str) -> tuple[str, Provider]:
     kind, _, name = model.partition("/")
     if kind not in PROVIDERS or not name:
-        known = ", ".join(f"{one}/..." for one in PROVIDERS)
+        known = ", ".join(f"{one}/..." for one in [*PROVIDERS, "replay"])
         raise ConfigError(f"no model {model!r}: a name is provider/model, one of {known}")
     return kind, PROVIDERS[kind]
 

@@ -8,7 +8,7 @@ from atoll.rlm.trajectory import words
 from atoll.rlm.trajectory.events import RunEnded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from atoll.rlm.trajectory.canvas import Canvas
     from atoll.rlm.trajectory.events import FinalGiven
@@ -24,14 +24,21 @@ def show_final(canvas: Canvas, event: FinalGiven, level: int) -> Iterator[str]:
     stroke = canvas.brush.warn if event.forced else canvas.brush.good
     yield from canvas.say(level, "answer", how, stroke)
     yield from canvas.quote(level + 1, "┃", event.text, ANSWER_LINES, str, wrap=True)
-    shown = event.evidence if canvas.full else event.evidence[:EVIDENCE]
+    yield from show_support(canvas, event.evidence, event.coverage, level + 1)
+
+
+def show_support(
+    canvas: Canvas, evidence: Sequence[Mapping[str, Any]], coverage: Mapping[str, Any], level: int
+) -> Iterator[str]:
+    """The quotes of an answer, each looked up, and what was seen before it was given."""
+    shown = evidence if canvas.full else evidence[:EVIDENCE]
     for one in shown:
-        yield from _evidence(canvas, one, level + 1)
-    if len(shown) < len(event.evidence):
-        rest = f"… {len(event.evidence) - len(shown):,} more quotes"
-        yield from canvas.say(level + 1, rest, "", canvas.brush.faint)
-    if event.coverage:
-        yield from _coverage(canvas, event.coverage, level + 1)
+        yield from _evidence(canvas, one, level)
+    if len(shown) < len(evidence):
+        rest = f"… {len(evidence) - len(shown):,} more quotes"
+        yield from canvas.say(level, rest, "", canvas.brush.faint)
+    if coverage:
+        yield from _coverage(canvas, coverage, level)
 
 
 def show_end(canvas: Canvas, node: Node) -> Iterator[str]:

@@ -59,12 +59,15 @@ def share(value: Any) -> str:
     """A share from 0 to 1 in percent; what is none is left out."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return "?"
+    if 0 < value < 0.001:
+        return "<0.1 %"
     return f"{value * 100:.1f} %" if 0 < value < 0.1 else f"{value * 100:.0f} %"
 
 
 def pairs(data: Mapping[str, Any]) -> str:
-    """Plain data in one line."""
-    return " · ".join(f"{name} {_said(value)}" for name, value in data.items())
+    """Plain data in one line; what is not set is left out."""
+    known = {name: value for name, value in data.items() if value is not None}
+    return " · ".join(f"{name} {_said(value)}" for name, value in known.items())
 
 
 def prose(text: str) -> str:
