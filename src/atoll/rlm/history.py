@@ -1,4 +1,4 @@
-"""The conversation with a model: kept within a size by cutting what old cells printed."""
+"""The conversation with a model: kept within a size by cutting what is long ago."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from atoll.rlm.models.types import Message
 from atoll.text.tokens import estimate
 
 KEPT_OF_OLD = 200
-"""Characters of an old observation that stay."""
+"""Characters of an old message that stay."""
+CUT = "\n[cut: it was long ago]"
+CUT_TO = 0.75
+"""Of the size: if every turn cut a little, no provider could reuse what it has read before."""
 RECENT = 4
 """Messages at the end that are never cut."""
 
@@ -16,7 +19,7 @@ class History:
 
     def __init__(self, system: str, first: str, most_tokens: int) -> None:
         self._messages = [Message("system", system), Message("user", first)]
-        self._most = most_tokens
+        self._first, self._most, self._left_out = first, most_tokens, 0
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -26,16 +29,26 @@ class History:
     def add(self, reply: str, observation: str) -> None:
         """One more turn."""
         self._messages += [Message("assistant", reply), Message("user", observation)]
-        self._cut()
+        size = sum(estimate(one.content) for one in self._messages)
+        if size > self._most:
+            over = self._shorten(size - int(self._most * CUT_TO))
+            self._leave_out(over)
 
-    def _cut(self) -> None:
+    def _shorten(self, over: int) -> int:
         """From the oldest on, until it fits: the question and the last turns stay whole."""
-        over = sum(estimate(one.content) for one in self._messages) - self._most
         for at in range(2, len(self._messages) - RECENT):
-            if over <= 0:
-                return
             old = self._messages[at]
-            if len(old.content) > KEPT_OF_OLD:
-                text = f"{old.content[:KEPT_OF_OLD]}\n[cut: it was long ago]"
+            if over > 0 and len(old.content) > KEPT_OF_OLD + len(CUT):
+                text = old.content[:KEPT_OF_OLD] + CUT
                 over -= estimate(old.content) - estimate(text)
                 self._messages[at] = Message(old.role, text)
+        return over
+
+    def _leave_out(self, over: int) -> None:
+        """Whole turns, where shortening was not enough."""
+        while over > 0 and len(self._messages) > 2 + RECENT:
+            over -= sum(estimate(one.content) for one in self._messages[2:4])
+            del self._messages[2:4]
+            self._left_out += 1
+            told = f"{self._first}\n\n[{self._left_out} earlier turns are left out]"
+            self._messages[1] = Message("user", told)
