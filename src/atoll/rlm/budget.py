@@ -22,7 +22,7 @@ from atoll.policy import check_positive
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-WARN_AT = 0.8
+WARN_AT_PERCENT = 80
 SHARES_OF_A_DOLLAR = 10**9
 METERED = ("usd", "tokens", "calls", "seconds")
 UNLIMITED = float("inf")
@@ -173,9 +173,10 @@ class Account:
 
     def _warn(self) -> None:
         for what in METERED:
-            limit = getattr(self.budget, what)
-            used = self.spent(what)
-            if limit is not None and used >= WARN_AT * limit and what not in self._warned:
+            limit, used = getattr(self.budget, what), self.spent(what)
+            if limit is None or what in self._warned:
+                continue
+            if 100 * _units(what, used) >= WARN_AT_PERCENT * _units(what, limit):
                 self._warned.add(what)
                 if self._on_warning is not None:
                     self._on_warning(what, used, limit)
