@@ -73,4 +73,3 @@ def _document() -> str:
     lines.insert(len(lines) * 2 // 3, NEEDLE)
     text = "\n".join(lines)
     return text[: len(text) * TOKENS // int(tokens(text))]
-

@@ -155,6 +155,15 @@ async def test_a_context_is_shared_with_children_and_a_slice_is_theirs_alone(mon
     assert facts == [{"length": len(TEXT), "shared": True}, {"length": 30, "shared": False}]
 
 
+async def test_data_is_shared_with_children_too():
+    data = {"pumps": [{"id": n} for n in range(9_000)]}
+    main = script(cell("FINAL(rlm_query('how many?'))"))
+    sub = script(cell("FINAL(len(context['pumps']))"))
+    answer = await ask(main, data, sub_model=sub)
+    assert answer.text == "9000"
+    assert told(answer, events.SubcallStarted)[0].context["shared"]
+
+
 async def test_contexts_of_children_are_let_go_of():
     sub = script(*[cell("FINAL('x')")] * 6)
     code = "FINAL(batch_rlm_query([{'task': str(n), 'context': str(n) * 99} for n in range(3)]))"

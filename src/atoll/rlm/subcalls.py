@@ -81,7 +81,7 @@ class Subcalls:
     async def rlm_query(self, task: str, context: Any) -> str:
         """A run of its own on `context`; where depth or budget forbid one, an llm_query."""
         _check_length("task", task, LONGEST_TASK)
-        shared = isinstance(self._context, Context) and context is self._context.value
+        shared = context is not None and context is _value(self._context)
         given = self._context if shared else context
         key, facts = await asyncio.to_thread(_identity, task, given, shared=shared)
         start = partial(self._recursive, task, given)
@@ -160,13 +160,13 @@ def _check_length(what: str, text: str, most: int) -> None:
 
 def _identity(task: str, context: Any, *, shared: bool) -> tuple[bytes, dict[str, Any] | None]:
     """What makes an rlm_query the same as another, and what is told of its context."""
-    if shared:
-        return _digest("rlm_query", task), {"length": context.length, "shared": True}
     if context is None:
         return _digest("rlm_query", task, "none"), None
+    if shared and isinstance(context, Context):
+        return _digest("rlm_query", task), {"length": context.length, "shared": True}
     text = _text(context)
     key = _digest("rlm_query", task, type(context).__name__, text)
-    return key, {"length": len(text), "shared": False}
+    return key, {"length": len(text), "shared": shared}
 
 
 def _digest(*parts: str) -> bytes:
@@ -185,7 +185,11 @@ def _with_text(task: str, context: Any) -> str:
 
 
 def _text(context: Any) -> str:
-    value = context.value if isinstance(context, Context) else context
+    value = _value(context)
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _value(context: Any) -> Any:
+    return context.value if isinstance(context, Context) else context
