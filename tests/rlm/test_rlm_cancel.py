@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -15,8 +16,9 @@ from pathlib import Path
 import pytest
 from rlm_runs import TEXT, Gauge, ask, cell, script, told
 
+from atoll.environment.core import REPLEnvironment
 from atoll.jail.client import warden
-from atoll.rlm import blocking
+from atoll.rlm import blocking, run
 from atoll.rlm.trajectory import events, read
 
 SEVERAL = "batch_rlm_query(['a', 'b'])"
@@ -45,7 +47,7 @@ async def until(ready):
 async def test_a_cancelled_run_ends_with_all_that_is_beneath_it(code, tmp_path):
     heard, before = [], asyncio.all_tasks()
     hanging = Gauge(["never"], forever=True, delay=600)
-    run = asyncio.create_task(
+    work = asyncio.create_task(
         ask(
             script(cell(f"print({code})") if "(" in code else cell(code)),
             sub_model=hanging,
@@ -56,10 +58,10 @@ async def test_a_cancelled_run_ends_with_all_that_is_beneath_it(code, tmp_path):
     await until(lambda: hanging.now == code.count("'") // 2 or "while" in code)
     await asyncio.sleep(0.3)
     begun = time.monotonic()
-    run.cancel()
-    await asyncio.wait({run})
+    work.cancel()
+    await asyncio.wait({work})
     took = time.monotonic() - begun
-    assert run.cancelled()
+    assert work.cancelled()
     print(f"{code}: over after {took:.3f} s")
     assert took < 10, "about a tenth of a second where nobody else computes"
     assert hanging.now == 0
@@ -69,6 +71,26 @@ async def test_a_cancelled_run_ends_with_all_that_is_beneath_it(code, tmp_path):
     assert heard[-1].outcome == read(tmp_path / "run.jsonl").events[-1].outcome == "cancelled"
     assert all(one.error == "cancelled" for one in told(heard, events.SubcallEnded))
     assert len(told(heard, events.SubcallEnded)) == len(told(heard, events.SubcallStarted))
+
+
+async def test_a_run_that_is_cancelled_while_it_begins_leaves_no_descriptor(tmp_path, monkeypatch):
+    begun = threading.Event()
+
+    class Slow(REPLEnvironment):
+        def __init__(self, **options):
+            super().__init__(**options)
+            begun.set()
+            time.sleep(0.2)
+
+    monkeypatch.setattr(run, "REPLEnvironment", Slow)
+    before = len(os.listdir("/proc/self/fd"))
+    work = asyncio.create_task(ask(script(), "x", documents=tmp_path))
+    await until(begun.is_set)
+    work.cancel()
+    await asyncio.wait({work})
+    del work
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_ctrl_c_ends_a_program_that_waits_for_an_answer(tmp_path):

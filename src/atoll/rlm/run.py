@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import atoll
 from atoll.context import Context
 from atoll.environment.core import REPLEnvironment
 from atoll.environment.setting import context_of, index_of
+from atoll.errors import AtollError
 from atoll.rlm import budget, prompts
 from atoll.rlm.describe import describe, facts
 from atoll.rlm.loop import Ending, Loop
@@ -99,8 +101,7 @@ class Run:
     ) -> Ending:
         """The loop, with a sandbox beside it."""
         subcalls = Subcalls(self._settings, asker, context, self._child, self._clean)
-        environment = await asyncio.to_thread(  # data as a context is written out for its index
-            REPLEnvironment,
+        environment = await _made(
             context=context,
             on_llm_query=subcalls.llm_query,
             on_rlm_query=subcalls.rlm_query,
@@ -114,6 +115,17 @@ class Run:
                 return await Loop(self._settings, asker, env).run(question, first)
         finally:
             await subcalls.close()
+
+
+async def _made(**options: Any) -> REPLEnvironment:
+    """An environment, made in a thread, as data is written out for its index; never left open."""
+    making = asyncio.ensure_future(asyncio.to_thread(REPLEnvironment, **options))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        with contextlib.suppress(AtollError):
+            await (await making).close()
+        raise
 
 
 def _kind(context: Any) -> str:
