@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atoll.rlm.budget import BudgetError
+from atoll.errors import ModelError, ModelReplyError, ModelTimeoutError
+from atoll.rlm.budget import UNLIMITED
 from atoll.rlm.models.types import Usage
 from atoll.rlm.trajectory.events import ModelAnswered, ModelAsked
 from atoll.rlm.trajectory.fields import Usage as Told
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from atoll.rlm.budget import Account
+    from atoll.rlm.lanes import Lanes
     from atoll.rlm.models.types import Completion, Message, Model
     from atoll.rlm.trajectory.writer import TrajectoryWriter
 
@@ -40,7 +43,7 @@ class Totals:
         self.usage += completion.usage
         self.calls += 1
         known = self.usd is not None and completion.usd is not None
-        self.usd = (self.usd or 0.0) + (completion.usd or 0.0) if known else None
+        self.usd = round((self.usd or 0.0) + (completion.usd or 0.0), 9) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,42 +52,82 @@ class Asker:
 
     account: Account
     writer: TrajectoryWriter
+    lanes: Lanes
     totals: Totals = field(default_factory=Totals)
     parent: str | None = None
     depth: int = 0
     above: Asker | None = None
     temperature: float | None = None
 
+    @property
+    def root(self) -> Asker:
+        """The run that all of this is beneath."""
+        return self if self.above is None else self.above.root
+
     async def ask(
         self, model: Model, messages: Sequence[Message], call: str, max_tokens: int = MAX_TOKENS
     ) -> Completion:
-        """A model's answer; BudgetError if it cannot be paid for."""
-        prompt = int(sum(estimate(one.content) + OVERHEAD for one in messages) * MARGIN)
-        room = self._room(model, prompt, max_tokens)
-        most = _cost(model, prompt, room)
-        with self.account.call(usd=most, tokens=prompt + room) as bill:
-            self._tell_asked(model, messages, call, prompt)
-            completion = await model.complete(
-                messages, max_tokens=room, temperature=self.temperature
-            )
-            bill.usd = completion.usd or 0.0
-            bill.tokens = completion.usage.input_tokens + completion.usage.output_tokens
+        """A model's answer; BudgetError if it cannot be paid for, or does not come in time."""
+        self.account.check("calls", "seconds")
+        left = self.account.left("seconds")
+        try:
+            async with asyncio.timeout(None if left == UNLIMITED else left) as timer:
+                async with self.lanes.calls:
+                    completion = await self._paid(model, messages, call, max_tokens)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            self.account.refuse("seconds")
         self._count(completion)
         self._tell_answered(completion, call)
         return completion
 
-    def _room(self, model: Model, prompt: int, max_tokens: int) -> int:
-        """How long an answer can be paid for."""
-        tokens, usd = self.account.left("tokens"), self.account.left("usd")
-        room = int(min(max_tokens, tokens - prompt))
-        each = (_cost(model, prompt, 1000) - _cost(model, prompt, 0)) / 1000
+    async def _paid(
+        self, model: Model, messages: Sequence[Message], call: str, max_tokens: int
+    ) -> Completion:
+        """The answer, for what was set aside. A call that was cut short may have cost all of it."""
+        prompt = int(sum(estimate(one.content) + OVERHEAD for one in messages) * MARGIN)
+        room = await self._room(model, prompt, max_tokens)
+        most = _cost(model, prompt, room)
+        with self.account.call(usd=most, tokens=prompt + room) as bill:
+            self._tell_asked(model, messages, call, prompt)
+            try:
+                completion = await model.complete(
+                    messages, max_tokens=room, temperature=self.temperature
+                )
+            except ModelError as exc:
+                if not isinstance(exc, ModelTimeoutError | ModelReplyError):
+                    bill.usd, bill.tokens = 0.0, 0
+                raise
+            bill.usd = most if completion.usd is None else completion.usd
+            bill.tokens = completion.usage.input_tokens + completion.usage.output_tokens
+        return completion
+
+    async def _room(self, model: Model, prompt: int, most: int) -> int:
+        """How long an answer can be paid for.
+
+        Calls under way mostly cost less than was set aside for them: they are waited for as long as
+        that could make it longer.
+        """
+        while True:
+            now, then = (self._affordable(model, prompt, most, settled=s) for s in (False, True))
+            if now >= then:
+                break
+            await self.account.settlement()
+            self.account.check("calls")
+        if now < min(LEAST_TOKENS, most):
+            tokens = self.account.left("tokens")
+            self.account.refuse("tokens" if tokens - prompt < LEAST_TOKENS else "usd")
+        return now
+
+    def _affordable(self, model: Model, prompt: int, most: int, *, settled: bool) -> int:
+        tokens, usd = (self.account.left(what, settled=settled) for what in ("tokens", "usd"))
+        base = _cost(model, prompt, 0)
+        each = (_cost(model, prompt, 1000) - base) / 1000
+        room = min(most, tokens - prompt)
         if each > 0:
-            room = int(min(room, (usd - _cost(model, prompt, 0)) / each))
-        if room < min(LEAST_TOKENS, max_tokens):
-            what = "tokens" if tokens - prompt < LEAST_TOKENS else "usd"
-            limit = getattr(self.account.budget, what) or 0
-            raise BudgetError(what, limit - self.account.left(what), limit)
-        return room
+            room = min(room, (usd - base) / each)
+        return max(0, int(room)) if base <= usd else 0
 
     def _count(self, completion: Completion) -> None:
         asker: Asker | None = self

@@ -1,16 +1,20 @@
 """What a run may spend: one account for the loop and all its sub-calls, to the cent.
 
-A call reserves the most that it can cost before it is made, and is settled by what it did cost, so
-that calls made side by side cannot together pass a limit. A child's account is a part of its
-parent's: what it spends is spent there too.
+A call sets aside the most that it can cost before it is made, and is settled by what it did cost,
+so calls made side by side cannot together pass a limit. A child's account is a part of its
+parent's: what it spends is spent there too. Money is counted in whole billionths of a dollar, so
+that sums of it are exact.
 """
+
+# ruff: noqa: SLF001 - an account and its parent are of one kind
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
 
 from atoll.errors import AtollError
 from atoll.policy import check_positive
@@ -18,10 +22,10 @@ from atoll.policy import check_positive
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-WARN_AT = 0.8
-ROUNDING = 1e-9
-"""Dollars that are no more than the error of adding them up."""
+WARN_AT_PERCENT = 80
+SHARES_OF_A_DOLLAR = 10**9
 METERED = ("usd", "tokens", "calls", "seconds")
+UNLIMITED = float("inf")
 
 
 class BudgetError(AtollError):
@@ -54,131 +58,143 @@ class Budget:
 
 
 @dataclass(slots=True)
-class Spent:
-    """What was spent, and what calls under way may still spend."""
-
-    usd: float = 0.0
-    tokens: int = 0
-    calls: int = 0
-    reserved_usd: float = 0.0
-    reserved_tokens: int = 0
-
-
-@dataclass(slots=True)
 class Bill:
-    """What a call did cost; whoever makes it writes it here."""
+    """What a call did cost; whoever makes it writes it here. Until then: the most it can."""
 
     usd: float = 0.0
     tokens: int = 0
 
 
-@dataclass(slots=True)
 class Account:
-    """The live side of a budget."""
+    """The live side of a budget. All of a run's calls are made in one event loop."""
 
-    budget: Budget
-    parent: Account | None = None
-    on_warning: Callable[[str, float, float], None] | None = None
-    clock: Callable[[], float] = time.monotonic
-    spent: Spent = field(default_factory=Spent)
-    started: float = field(init=False)
-    _warned: set[str] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        self.started = self.clock()
+    def __init__(
+        self,
+        budget: Budget,
+        *,
+        parent: Account | None = None,
+        on_warning: Callable[[str, float, float], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.budget, self._parent = budget, parent
+        self._on_warning, self._clock, self._started = on_warning, clock, clock()
+        self._spent: dict[str, float] = {"usd": 0, "tokens": 0, "calls": 0}
+        self._held: dict[str, float] = {"usd": 0, "tokens": 0, "calls": 0}
+        self._warned: set[str] = set()
+        self._settled: asyncio.Event = asyncio.Event() if parent is None else parent._settled
 
     @property
     def seconds(self) -> float:
         """Time since this account was opened."""
-        return self.clock() - self.started
+        return self._clock() - self._started
 
-    def left(self, what: str) -> float:
-        """How much of a limit there is to reserve, here and above; infinite without one."""
-        limit = getattr(self.budget, what)
-        here = float("inf") if limit is None else limit - self._committed(what)
-        return here if self.parent is None else min(here, self.parent.left(what))
+    def spent(self, what: str) -> float:
+        """What was used of a limit, here and below."""
+        return self.seconds if what == "seconds" else _amount(what, self._spent[what])
 
-    def check(self) -> None:
-        """BudgetError if nothing may be spent any more."""
-        for what in METERED:
-            if self.left(what) <= (ROUNDING if what == "usd" else 0):
-                self._refuse(what)
+    def held(self, what: str) -> float:
+        """What calls under way may still use of it."""
+        return 0.0 if what == "seconds" else _amount(what, self._held[what])
+
+    def left(self, what: str, *, settled: bool = False) -> float:
+        """How much there is to set aside, here and above; `settled`: if calls under way were free.
+
+        Infinite without a limit.
+        """
+        return min(one._left(what, settled=settled) for one in self._line())
+
+    def check(self, *meters: str) -> None:
+        """BudgetError if nothing of one of these may be used any more."""
+        for what in meters:
+            if self.left(what) <= 0:
+                self.refuse(what)
+
+    def refuse(self, what: str) -> NoReturn:
+        """BudgetError of the account that has least left, here or above."""
+        tightest = min(self._line(), key=lambda one: one._left(what, settled=False))
+        used = tightest.spent(what) + tightest.held(what)
+        raise BudgetError(what, used, getattr(tightest.budget, what) or 0)
 
     @contextlib.contextmanager
     def call(self, *, usd: float = 0.0, tokens: int = 0) -> Iterator[Bill]:
         """One call that costs at most so much; BudgetError if that is not there any more."""
-        for what, needed in (("calls", 1), ("tokens", tokens), ("usd", usd), ("seconds", 0)):
-            if self.left(what) + ROUNDING < needed or self.left(what) <= 0 < needed:
-                self._refuse(what)
-        if self.left("seconds") <= 0:
-            self._refuse("seconds")
-        self._reserve(usd, tokens)
-        bill = Bill()
+        self.check("calls", "seconds")
+        most: dict[str, float] = {"usd": _units("usd", usd), "tokens": tokens, "calls": 1}
+        for what, needed in most.items():
+            if _units(what, self.left(what)) < needed:
+                self.refuse(what)
+        for account in self._line():
+            for what, needed in most.items():
+                account._held[what] += needed
+        bill = Bill(usd=usd, tokens=tokens)
         try:
             yield bill
         finally:
-            self._settle(usd, tokens, bill)
+            self._settle(most, bill)
 
-    def share(self, part: float, **limits: float | None) -> Account:
-        """An account for a child: `part` of what is left of each limit, or as `limits` say."""
-        known = {name: getattr(self.budget, name) for name in (*METERED, "iterations")}
-        for name in ("usd", "tokens", "seconds"):
-            if known[name] is not None:
-                amount = max(self.left(name) * part, ROUNDING)
-                known[name] = max(1, int(amount)) if name == "tokens" else amount
-        return Account(
-            Budget(**{**known, **limits}),
-            parent=self,
-            clock=self.clock,
-        )
+    async def settlement(self) -> None:
+        """Wait until some call of the run is settled: there may be more to set aside then."""
+        await self._settled.wait()
 
-    def _committed(self, what: str) -> float:
+    def share(self, part: float) -> Account:
+        """An account for a child: `part` of what is left of each limit."""
+        limits = self.budget.to_dict()
+        for name in METERED:
+            if limits[name] is not None:
+                amount = max(0.0, self.left(name)) * part
+                least = 1 if name in ("tokens", "calls") else 1 / SHARES_OF_A_DOLLAR
+                limits[name] = max(least, int(amount) if least == 1 else amount)
+        return Account(Budget(**limits), parent=self, clock=self._clock)  # type: ignore[arg-type]
+
+    def _left(self, what: str, *, settled: bool) -> float:
+        limit = getattr(self.budget, what)
+        if limit is None:
+            return UNLIMITED
         if what == "seconds":
-            return self.seconds
-        reserved = getattr(self.spent, f"reserved_{what}", 0)
-        return float(getattr(self.spent, what) + reserved)
+            return float(limit) - self.seconds
+        used = self._spent[what] + (0 if settled else self._held[what])
+        return _amount(what, _units(what, limit) - used)
 
-    def _reserve(self, usd: float, tokens: int) -> None:
+    def _settle(self, most: dict[str, float], bill: Bill) -> None:
+        cost = {"usd": _units("usd", bill.usd), "tokens": bill.tokens, "calls": 1}
         for account in self._line():
-            account.spent.calls += 1
-            account.spent.reserved_usd += usd
-            account.spent.reserved_tokens += tokens
-
-    def _settle(self, usd: float, tokens: int, bill: Bill) -> None:
-        for account in self._line():
-            account.spent.reserved_usd -= usd
-            account.spent.reserved_tokens -= tokens
-            account.spent.usd += bill.usd
-            account.spent.tokens += bill.tokens
-            account._warn()  # noqa: SLF001 - of the same kind
+            for what, amount in most.items():
+                account._held[what] -= amount
+                account._spent[what] += cost[what]
+            account._warn()
+        self._settled.set()  # whoever waits looks again
+        self._settled.clear()
 
     def _line(self) -> Iterator[Account]:
         account: Account | None = self
         while account is not None:
             yield account
-            account = account.parent
+            account = account._parent
 
     def _warn(self) -> None:
         for what in METERED:
-            limit = getattr(self.budget, what)
-            used = self.seconds if what == "seconds" else getattr(self.spent, what)
-            if limit is not None and used >= WARN_AT * limit and what not in self._warned:
+            limit, used = getattr(self.budget, what), self.spent(what)
+            if limit is None or what in self._warned:
+                continue
+            if 100 * _units(what, used) >= WARN_AT_PERCENT * _units(what, limit):
                 self._warned.add(what)
-                if self.on_warning is not None:
-                    self.on_warning(what, used, limit)
-
-    def _refuse(self, what: str) -> None:
-        for account in self._line():  # the one that is spent, which may be further up
-            limit = getattr(account.budget, what)
-            if limit is not None and limit - account._committed(what) <= self.left(what) + ROUNDING:  # noqa: SLF001
-                raise BudgetError(what, account._committed(what), limit)  # noqa: SLF001
-        raise BudgetError(what, self._committed(what), getattr(self.budget, what) or 0)
+                if self._on_warning is not None:
+                    self._on_warning(what, used, limit)
 
 
 def told(what: str, amount: float) -> str:
     """An amount in words."""
     if what == "usd":
-        return f"${amount:.4f}".rstrip("0").rstrip(".")
+        return f"${amount:.6f}".rstrip("0").rstrip(".")
     if what == "seconds":
         return f"{amount:.1f} s"
     return f"{int(amount):,} {what}"
+
+
+def _units(what: str, amount: float) -> float:
+    """An amount as it is counted: whole, but for one without a limit."""
+    return round(amount * SHARES_OF_A_DOLLAR) if what == "usd" and amount < UNLIMITED else amount
+
+
+def _amount(what: str, units: float) -> float:
+    return units / SHARES_OF_A_DOLLAR if what == "usd" else units

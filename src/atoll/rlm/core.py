@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from atoll.rlm.asking import Asker, told
 from atoll.rlm.budget import Account, Budget
+from atoll.rlm.lanes import Lanes
 from atoll.rlm.models.resolve import resolve_both
 from atoll.rlm.run import Run
 from atoll.rlm.settings import Settings
@@ -62,8 +63,12 @@ class RLM:
         """The answer to a question over a text, files, a folder, data, or a Context."""
         with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
             account = Account(self._budget, on_warning=_warner(writer))
-            temperature = self._settings.temperature
-            asker = Asker(account=account, writer=writer, temperature=temperature)
+            asker = Asker(
+                account=account,
+                writer=writer,
+                lanes=Lanes(self._settings.concurrency),
+                temperature=self._settings.temperature,
+            )
             ending = await self._run(question, context, asker)
             return _answer(ending, asker, self._path)
 

@@ -1,4 +1,4 @@
-"""The conversation with a model: kept within a size by cutting what old cells printed."""
+"""The conversation with a model: kept within a size by cutting what is long ago."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 KEPT_OF_OLD = 200
-"""Characters of an old observation that stay."""
+"""Characters of an old message that stay."""
+CUT = "\n[cut: it was long ago]"
+CUT_TO = 0.75
+"""Of the size: if every turn cut a little, no provider could reuse what it has read before."""
 RECENT = 4
 """Messages at the end that are never cut."""
 
@@ -27,7 +30,8 @@ class History:
         for at, text in enumerate(example):
             self._messages.append(Message("assistant" if at % 2 else "user", text))
         self._messages.append(Message("user", first))
-        self._most, self._fixed = most_tokens, len(self._messages)
+        self._fixed = len(self._messages)
+        self._first, self._most, self._left_out = first, most_tokens, 0
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -37,16 +41,27 @@ class History:
     def add(self, reply: str, observation: str) -> None:
         """One more turn."""
         self._messages += [Message("assistant", reply), Message("user", observation)]
-        self._cut()
+        size = sum(estimate(one.content) for one in self._messages)
+        if size > self._most:
+            over = self._shorten(size - int(self._most * CUT_TO))
+            self._leave_out(over)
 
-    def _cut(self) -> None:
+    def _shorten(self, over: int) -> int:
         """From the oldest on, until it fits: the question and the last turns stay whole."""
-        over = sum(estimate(one.content) for one in self._messages) - self._most
         for at in range(self._fixed, len(self._messages) - RECENT):
-            if over <= 0:
-                return
             old = self._messages[at]
-            if len(old.content) > KEPT_OF_OLD:
-                text = f"{old.content[:KEPT_OF_OLD]}\n[cut: it was long ago]"
+            if over > 0 and len(old.content) > KEPT_OF_OLD + len(CUT):
+                text = old.content[:KEPT_OF_OLD] + CUT
                 over -= estimate(old.content) - estimate(text)
                 self._messages[at] = Message(old.role, text)
+        return over
+
+    def _leave_out(self, over: int) -> None:
+        """Whole turns, where shortening was not enough."""
+        begin = self._fixed
+        while over > 0 and len(self._messages) > begin + RECENT:
+            over -= sum(estimate(one.content) for one in self._messages[begin : begin + 2])
+            del self._messages[begin : begin + 2]
+            self._left_out += 1
+            told = f"{self._first}\n\n[{self._left_out} earlier turns are left out]"
+            self._messages[begin - 1] = Message("user", told)

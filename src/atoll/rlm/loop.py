@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from atoll.environment.setting import split
 from atoll.rlm import prompts
 from atoll.rlm.budget import BudgetError
 from atoll.rlm.history import History
 from atoll.rlm.models.types import Message
 from atoll.rlm.parse import parse
-from atoll.rlm.trajectory.events import CodeRan
+from atoll.rlm.trajectory.events import CodeRan, Refused
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Loop:
         self._settings, self._asker, self._env = settings, asker, env
         self._turns, self._idle = 0, 0
         self._seen: set[str] = set()
+        self._said = ""
+        self._cell_ms = split(None, settings.environment)[0].timeout_ms
 
     async def run(self, question: str, first: str) -> Ending:
         """Work on a question until there is an answer, or a limit; `first` tells what there is."""
@@ -70,10 +73,10 @@ class Loop:
         most = self._asker.account.budget.iterations
         while self._turns < most:
             self._turns += 1
-            text = await self._ask(history)
+            text = self._said = await self._ask(history)
             reply = parse(text)
             observations = [await self._cell(code) for code in reply.cells]
-            await self._take_prose(reply)
+            observations += await self._take_prose(reply)
             if ending := self._ending(text, reply):
                 return ending
             said = "\n".join(observations) or prompts.NO_CODE
@@ -83,9 +86,8 @@ class Loop:
     async def _ask(self, history: History) -> str:
         asker = self._asker
         call = asker.writer.new_call()
-        completion = await asker.ask(
-            self._settings.model, history.messages, call, self._settings.max_tokens
-        )
+        model = self._settings.model_at(asker.depth)
+        completion = await asker.ask(model, history.messages, call, self._settings.max_tokens)
         return completion.text
 
     async def _cell(self, code: str) -> str:
@@ -94,19 +96,27 @@ class Loop:
             return ""
         repeated = code.strip() in self._seen
         self._seen.add(code.strip())
-        left = self._asker.account.left("seconds")
-        timeout = None if left == float("inf") else max(1.0, left * 1000)
-        turn = await self._env.execute(code, timeout_ms=timeout)
+        turn = await self._env.execute(code, timeout_ms=self._timeout_ms())
         self._tell(turn, repeated=repeated)
         note = f"\n{prompts.REPEATED}" if repeated and turn.final is None else ""
         return turn.observation + note
 
-    async def _take_prose(self, reply: Reply) -> None:
-        """FINAL(...) and FINAL_VAR(...) outside of code: taken as if they had been in it."""
+    def _timeout_ms(self) -> float:
+        """The time of one cell: as its sandbox has it, or what is left of the run's."""
+        self._asker.account.check("seconds")
+        return min(self._cell_ms, self._asker.account.left("seconds") * 1000)
+
+    async def _take_prose(self, reply: Reply) -> list[str]:
+        """FINAL(...) and FINAL_VAR(...) outside of code, taken as if they had been in it.
+
+        What is wrong with them, if they are not taken.
+        """
         if self._env.final is None and reply.variable is not None:
-            await self._cell(f"FINAL_VAR({reply.variable!r})")
-        elif self._env.final is None and reply.answer is not None:
-            await self._env.take_answer(reply.answer)
+            return [await self._cell(f"FINAL_VAR({reply.variable!r})")]
+        if self._env.final is None and reply.answer is not None:
+            trouble = await self._env.take_answer(reply.answer)
+            return [] if trouble is None else [trouble]
+        return []
 
     def _ending(self, text: str, reply: Reply) -> Ending | None:
         if (final := self._env.final) is not None:
@@ -119,21 +129,25 @@ class Loop:
                 turns=self._turns,
             )
         self._idle = 0 if reply.cells else self._idle + 1
-        return self._plain(text, forced=False) if self._idle >= MOST_IDLE else None
+        if self._idle < MOST_IDLE:
+            return None
+        refused = reply.answer is not None or self._env.submit_fields is not None
+        return self._plain(text if reply.answer is None else reply.answer, forced=refused)
 
     async def _forced(self, history: History, why: str) -> Ending:
         """One last question if it can be paid for; else what the model said last."""
+        place: dict[str, Any] = {"parent": self._asker.parent, "depth": self._asker.depth}
+        self._asker.writer.emit(Refused(what="another turn", why=why, **place))
         messages = (*history.messages, Message("user", prompts.LAST.format(why=why)))
         try:
             completion = await self._asker.ask(
-                self._settings.model,
+                self._settings.model_at(self._asker.depth),
                 messages,
                 self._asker.writer.new_call(),
                 min(LAST_TOKENS, self._settings.max_tokens),
             )
         except BudgetError:
-            said = [one.content for one in history.messages if one.role == "assistant"]
-            return self._plain(said[-1] if said else "", forced=True)
+            return self._plain(self._said, forced=True)
         return self._plain(completion.text, forced=True)
 
     def _plain(self, text: str, *, forced: bool) -> Ending:

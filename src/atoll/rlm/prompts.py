@@ -72,8 +72,7 @@ There was no code in your reply. Write one ```python block that looks into the c
 know the answer, one that calls FINAL(answer)."""
 
 REPEATED = """\
-(You have run this very code before; the result is the same. Try something else, or answer \
-with FINAL.)"""
+(You have run this very code before. Try something else, or answer with FINAL.)"""
 
 LAST = """\
 The budget is used up: {why}. No more code will run. Reply now with your best answer to the \

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+import os
 from typing import TYPE_CHECKING, Any
 
 import atoll
 from atoll.environment.core import REPLEnvironment
 from atoll.environment.setting import context_of, index_of
-from atoll.rlm import prompts
+from atoll.errors import AtollError
+from atoll.rlm import budget, prompts
 from atoll.rlm.describe import describe, facts
 from atoll.rlm.loop import Ending, Loop
 from atoll.rlm.material import Material, material_of
-from atoll.rlm.models.types import Message
+from atoll.rlm.models.types import Message, Usage
 from atoll.rlm.plan import plan
-from atoll.rlm.subcalls import Lanes, Subcalls
+from atoll.rlm.subcalls import Subcalls
 from atoll.rlm.trajectory import events
+from atoll.text.redact import Redactor, secrets_of
 
 if TYPE_CHECKING:
     from atoll.rlm.asking import Asker
-    from atoll.rlm.budget import Budget
     from atoll.rlm.settings import Settings
+
+NOT_A_CHILDS = {"documents": None, "submit_fields": None, "session_id": None}
+"""Options that are the root's alone: its documents, its answer's fields, its folder of output."""
+UNPRICED = "what it costs is not counted; name its price in the file of ATOLL_PRICES"
 
 
 class Run:
     """A question and all that is asked beneath it."""
 
-    def __init__(self, settings: Settings, budget: Budget) -> None:
-        self._settings, self._budget = settings, budget
-        self._lanes = Lanes(settings.concurrency)
+    def __init__(self, settings: Settings, limits: budget.Budget) -> None:
+        self._settings, self._budget = settings, limits
+        redactor = Redactor(secrets_of(os.environ))
+        self._clean = redactor.redact if settings.environment.get("redact", True) else str
 
     async def root(self, question: str, context: Any, asker: Asker) -> Ending:
         """Begin: what is given is told to the trajectory first."""
@@ -45,14 +53,24 @@ class Run:
                 atoll_version=atoll.__version__,
             )
         )
+        self._tell_unpriced(asker)
         options = dict(self._settings.environment)
         if options.get("documents") is None:
             options["documents"] = given.documents
         return await self._work(question, given, asker, options)
 
+    def _tell_unpriced(self, asker: Asker) -> None:
+        """A limit of dollars holds for no model whose price is not known: that is told."""
+        if self._budget.usd is None:
+            return
+        limit = f"the budget of {budget.told('usd', self._budget.usd)}"
+        models = (self._settings.model, self._settings.sub_model)
+        for name in sorted({one.name for one in models if one.would_cost(Usage()) is None}):
+            asker.writer.emit(events.Refused(what=limit, why=f"{name} has no price: {UNPRICED}"))
+
     async def _child(self, task: str, context: Any, asker: Asker) -> str:
         """A run within the run: the same sandboxes, but the documents stay the root's."""
-        options = {**self._settings.environment, "documents": None, "submit_fields": None}
+        options = {**self._settings.environment, **NOT_A_CHILDS}
         given = Material(context=await asyncio.to_thread(context_of, context))
         return (await self._work(task, given, asker, options)).text
 
@@ -65,7 +83,7 @@ class Run:
         place: dict[str, Any] = {"parent": asker.parent, "depth": asker.depth}
         asker.writer.emit(events.Planned(way=chosen.way, why=chosen.why, **place))
         if chosen.way == "direct":
-            text = "" if index is None else index.text(0, index.length)
+            text = "" if index is None else self._clean(index.text(0, index.length))
             ending = await self._direct(question, text, asker)
         else:
             ending = await self._explore(question, given, asker, options)
@@ -77,8 +95,8 @@ class Run:
         """One question, with the whole text in it."""
         asked = prompts.direct_message(question, text) if text else question
         messages = [Message("system", prompts.DIRECT), Message("user", asked)]
-        model = self._settings.model if asker.depth == 0 else self._settings.sub_model
-        call, most = asker.writer.new_call(), self._settings.max_tokens
+        model, most = self._settings.model_at(asker.depth), self._settings.max_tokens
+        call = asker.writer.new_call()
         completion = await asker.ask(model, messages, call, most)
         return Ending(how="text", text=completion.text, turns=1)
 
@@ -86,8 +104,8 @@ class Run:
         self, question: str, given: Material, asker: Asker, options: dict[str, Any]
     ) -> Ending:
         """The loop, with a sandbox beside it."""
-        subcalls = Subcalls(self._settings, asker, self._lanes, given.context, self._child)
-        environment = REPLEnvironment(
+        subcalls = Subcalls(self._settings, asker, given.context, self._child, self._clean)
+        environment = await _made(
             context=given.context,
             on_llm_query=subcalls.llm_query,
             on_rlm_query=subcalls.rlm_query,
@@ -97,10 +115,21 @@ class Run:
         try:
             async with environment as env:
                 has_documents = options.get("documents") is not None
-                first = describe(env.index, given.kind, has_documents)
+                first = self._clean(describe(env.index, given.kind, has_documents))
                 return await Loop(self._settings, asker, env).run(question, first)
         finally:
             await subcalls.close()
+
+
+async def _made(**options: Any) -> REPLEnvironment:
+    """An environment, made in a thread, as data is written out for its index; never left open."""
+    making = asyncio.ensure_future(asyncio.to_thread(REPLEnvironment, **options))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        with contextlib.suppress(AtollError):
+            await (await making).close()
+        raise
 
 
 def _final(ending: Ending, place: dict[str, Any]) -> events.FinalGiven:
