@@ -18,7 +18,7 @@ async def test_replies_come_in_turn_and_what_was_asked_is_kept():
     first = await model.complete(ASK, max_tokens=3, temperature=0.5, stop=["x"])
     second = await model.complete(ASK)
     assert (first.text, second.text, first.usd) == ("one", "HELLO", 0.25)
-    assert first.usage == Usage(input_tokens=6, output_tokens=1, estimated=True)
+    assert first.usage == Usage(input_tokens=5, output_tokens=1, estimated=True)
     asked = model.asked[0]
     assert asked.messages == tuple(ASK)
     assert (asked.options.max_tokens, asked.options.temperature, asked.options.stop) == (
