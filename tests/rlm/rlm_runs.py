@@ -7,6 +7,7 @@ from typing import Any
 
 from atoll.rlm.core import RLM
 from atoll.rlm.models.scripted import ScriptedModel
+from atoll.rlm.prompts import EXAMPLE
 from atoll.rlm.trajectory import events
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(400))
@@ -32,6 +33,11 @@ async def ask(model: ScriptedModel, context: Any = TEXT, **settings: Any) -> Any
     """The answer of a run in the native ring, which explores even a short context."""
     rlm = RLM(model, **{"backend": "native", "direct_tokens": 1, **settings})
     return await rlm.completion("What is it?", context)
+
+
+def first_message(messages: Any) -> str:
+    """The question with what is known of the context: after the example, before the first turn."""
+    return str(messages[1 + len(EXAMPLE)].content)
 
 
 def told(source: Any, kind: type[events.Event]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rlm_runs import DONE, ask, cell, echo, script, told
+from rlm_runs import DONE, ask, cell, echo, first_message, script, told
 
 from atoll.errors import ConfigError
 from atoll.rlm import lanes, subcalls
@@ -41,7 +41,7 @@ async def test_a_text_that_plays_the_model_does_not_end_the_run():
 async def test_an_injection_at_the_start_is_shown_as_a_quotation():
     model = script(cell(DONE))
     await ask(model, INJECTED * 5)
-    first = model.asked[0].messages[1].content
+    first = first_message(model.asked[0].messages)
     assert "| FINAL('666')" in first
     assert "\nFINAL(" not in first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rlm_runs import DONE, TEXT, ask, cell, script, told
+from rlm_runs import DONE, TEXT, ask, cell, first_message, script, told
 
 from atoll.errors import ConfigError, ModelUnavailableError
 from atoll.rlm import prompts
@@ -79,7 +79,7 @@ async def test_submit_asks_for_its_fields_and_gives_them_as_data():
         cell("SUBMIT(year=2031, names=['Ada'])"),
     )
     answer = await ask(model, submit_fields={"year": int, "names": list})
-    assert "SUBMIT(year: int, names: list)" in model.asked[0].messages[1].content
+    assert "SUBMIT(year: int, names: list)" in first_message(model.asked[0].messages)
     assert "names: missing or unknown" in model.asked[1].messages[-1].content
     assert "the answer has fields" in model.asked[2].messages[-1].content, "in prose too"
     assert answer.value == {"year": 2031, "names": ["Ada"]}
@@ -139,7 +139,7 @@ async def test_the_sub_model_works_on_what_a_run_asks():
 
 
 async def test_one_rlm_answers_questions_at_the_same_time():
-    model = script(*[lambda messages: cell(f"FINAL({messages[1].content[10:15]!r})")] * 3)
+    model = script(*[lambda messages: cell(f"FINAL({first_message(messages)[10:15]!r})")] * 3)
     rlm = RLM(model, backend="native", direct_tokens=1)
     asked = (rlm.completion(f"num {n}", TEXT) for n in range(3))
     assert [one.text for one in await asyncio.gather(*asked)] == ["num 0", "num 1", "num 2"]

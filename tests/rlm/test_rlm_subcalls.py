@@ -6,7 +6,7 @@ import asyncio
 import os
 
 import pytest
-from rlm_runs import DONE, TEXT, Gauge, ask, cell, script, told
+from rlm_runs import DONE, TEXT, Gauge, ask, cell, first_message, script, told
 
 from atoll.context import Context
 from atoll.errors import ModelUnavailableError
@@ -121,7 +121,7 @@ async def test_concurrency_holds_over_all_depths_and_nobody_waits_for_ever():
     def reply(messages):
         if len(messages) == 1:
             return "leaf"
-        task, turn = messages[1].content.split()[1], len(messages)
+        task, turn = first_message(messages).split()[1], len(messages)
         inner = "batch_rlm_query(['b1', 'b2'])" if task.startswith("a") else LEAVES
         return cell(f"print({inner})") if turn == 2 else cell(f"FINAL('{task}')")
 

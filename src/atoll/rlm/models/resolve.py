@@ -98,8 +98,8 @@ def resolve_both(
     main = resolve(model, base_url=base_url)
     if sub_model is None or sub_model == model:
         return main, main
-    names = [one.partition("/")[0] for one in (model, sub_model) if isinstance(one, str)]
-    shared = len(names) == 1 or names[0] == names[-1]
+    providers = {one.partition("/")[0] for one in (model, sub_model) if isinstance(one, str)}
+    shared = len(providers) == 1
     return main, resolve(sub_model, base_url=base_url if shared else None)
 
 
