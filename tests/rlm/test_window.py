@@ -39,7 +39,7 @@ def test_the_example_comes_first_and_is_never_cut():
     last = model.asked[-1].messages
     assert [one.content for one in last[1:7]] == list(prompts.EXAMPLE)
     assert last[7].content.startswith("Question: What?")
-    assert "[cut: it was long ago]" in last[9].content
+    assert sum(len(one.content) for one in last[8:]) < 3 * 3_300  # two turns, and little of others
     turns = [one for one in answer.trajectory if isinstance(one, CodeRan)]
     assert [one.outcome for one in turns] == ["ok"] * 7  # FINAL ends its cell, and is no fault
 
