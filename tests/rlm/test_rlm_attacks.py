@@ -100,5 +100,5 @@ FINAL_VAR('seen')"""
     assert "HOME" in in_guest
     sent = [one.content for asked in model.asked + sub.asked for one in asked.messages]
     assert not any(KEY in text for text in sent)
-    assert "[redacted: OPENAI_API_KEY]" in sent[1]
+    assert "[redacted: OPENAI_API_KEY]" in first_message(model.asked[0].messages)
     assert "OPENAI_API_KEY" not in in_guest.replace("[redacted: OPENAI_API_KEY]", "")

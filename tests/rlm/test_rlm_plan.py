@@ -50,6 +50,8 @@ async def test_documents_are_explored_however_small_the_context(tmp_path):
 async def test_secrets_in_a_context_are_not_shown_on_either_way(direct_tokens):
     model = script(cell("print(context)", f"print({SECRET!r})"), cell("FINAL(1)"))
     await ask(model, f"the key is {SECRET}, keep it", direct_tokens=direct_tokens)
-    sent = "".join(one.content for asked in model.asked for one in asked.messages[:2])
+    sent = "".join(
+        one.content for asked in model.asked for one in asked.messages if one.role == "user"
+    )
     assert "the key is [redacted" in sent
     assert SECRET not in sent

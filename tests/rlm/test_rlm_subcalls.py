@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import time
 
 import pytest
 from rlm_runs import DONE, TEXT, Gauge, ask, cell, first_message, script, told
@@ -12,6 +14,7 @@ from atoll.context import Context
 from atoll.errors import ModelUnavailableError
 from atoll.rlm.budget import Account, Budget
 from atoll.rlm.core import RLM
+from atoll.rlm.prompts import EXAMPLE
 from atoll.rlm.run import Run
 from atoll.rlm.subcalls import Work
 from atoll.rlm.trajectory import events
@@ -123,7 +126,7 @@ async def test_concurrency_holds_over_all_depths_and_nobody_waits_for_ever():
             return "leaf"
         task, turn = first_message(messages).split()[1], len(messages)
         inner = "batch_rlm_query(['b1', 'b2'])" if task.startswith("a") else LEAVES
-        return cell(f"print({inner})") if turn == 2 else cell(f"FINAL('{task}')")
+        return cell(f"print({inner})") if turn == 2 + len(EXAMPLE) else cell(f"FINAL('{task}')")
 
     sub = Gauge([reply], forever=True, delay=0.01)
     main = script(cell("FINAL(batch_rlm_query(['a1', 'a2', 'a3']))"))
@@ -140,7 +143,7 @@ async def test_a_context_is_shared_with_children_and_a_slice_is_theirs_alone(mon
     given, work = [], Run._work
 
     async def seen(self, question, context, asker, options):
-        given.append(context)
+        given.append(context.context)
         return await work(self, question, context, asker, options)
 
     monkeypatch.setattr(Run, "_work", seen)
@@ -171,6 +174,10 @@ async def test_contexts_of_children_are_let_go_of():
     await rlm.completion("?", TEXT)
     before = len(os.listdir("/proc/self/fd"))
     await rlm.completion("?", TEXT)
+    end = time.monotonic() + 10
+    while len(os.listdir("/proc/self/fd")) > before and time.monotonic() < end:
+        gc.collect()
+        await asyncio.sleep(0.05)
     assert len(os.listdir("/proc/self/fd")) <= before
 
 
