@@ -7,14 +7,15 @@ JOBS ?= 3
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 LAYERS := guest > errors > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
-	explore,retrieval,bridge,statekey,store,verdict > channel,state > sandbox,session,replies > sync,jail,statepipe,wire > archive > web > \
-	shell,launch > backends > pool,factory > environment > aio,daemon,replserver > cli,integrations
+	explore,retrieval,bridge,statekey,store,verdict > channel,state > \
+	sandbox,session,replies > sync,jail,statepipe,wire > archive > web > shell,launch > \
+	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format spec bench soak docs clean
+.PHONY: help setup demo test test-llm check format spec bench soak docs clean
 
 help: ## Show this help
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
 		awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Make .venv with everything in it
@@ -33,6 +34,11 @@ demo: $(STAMP) ## Run the main job: a model-written snippet over a large context
 
 test: $(STAMP) ## Pass the whole test-suite
 	$(BIN)/python tools/suite.py $(JOBS) $(ARGS)
+
+test-llm: $(STAMP) ## Ask a real language model on this machine (gets 1.1 GB once)
+	@$(BIN)/python -c 'import xllamacpp' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[localllm]'
+	$(BIN)/python -m pytest -m llm --timeout 900 -o faulthandler_timeout=0 $(ARGS)
 
 check: $(STAMP) ## Format, lint, types, layers, shape
 	$(BIN)/ruff format --check .

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 FILES_OF_ROWS = (
     "start", "execute", "bridge", "context", "memory", "fresh", "clones", "states", "peers",
-    "wasm", "pyodide", "files", "explore", "needle", "retrieval", "tokens",
+    "wasm", "pyodide", "files", "explore", "needle", "retrieval", "rlm",
+    "tokens",
 )  # fmt: skip
 
 

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from atoll.errors import ExecutionTimeoutError as ExecutionTimeoutError
     from atoll.errors import IsolationError as IsolationError
     from atoll.errors import LimitUnsupportedError as LimitUnsupportedError
+    from atoll.errors import ModelError as ModelError
+    from atoll.errors import ModelRecordError as ModelRecordError
+    from atoll.errors import ModelRefusedError as ModelRefusedError
+    from atoll.errors import ModelReplyError as ModelReplyError
+    from atoll.errors import ModelTimeoutError as ModelTimeoutError
+    from atoll.errors import ModelUnavailableError as ModelUnavailableError
     from atoll.errors import SandboxClosedError as SandboxClosedError
     from atoll.errors import SandboxError as SandboxError
     from atoll.errors import SandboxLostError as SandboxLostError
@@ -64,6 +70,11 @@ if TYPE_CHECKING:
     from atoll.replserver.blocking import SyncREPLExecutor as SyncREPLExecutor
     from atoll.replserver.executor import REPLExecutor as REPLExecutor
     from atoll.replserver.messages import REPLResponse as REPLResponse
+    from atoll.rlm.blocking import RLM as RLM
+    from atoll.rlm.budget import Budget as Budget
+    from atoll.rlm.budget import BudgetError as BudgetError
+    from atoll.rlm.models.scripted import ScriptedModel as ScriptedModel
+    from atoll.rlm.types import Answer as Answer
     from atoll.sandbox import BaseSandbox as BaseSandbox
     from atoll.sandbox import Sandbox as Sandbox
     from atoll.shell.blocking import LocalSandbox as LocalSandbox
@@ -97,6 +108,12 @@ _HOMES = {
     "ConfigError": "errors",
     "IsolationError": "errors",
     "LimitUnsupportedError": "errors",
+    "ModelError": "errors",
+    "ModelRecordError": "errors",
+    "ModelRefusedError": "errors",
+    "ModelReplyError": "errors",
+    "ModelTimeoutError": "errors",
+    "ModelUnavailableError": "errors",
     "SandboxClosedError": "errors",
     "SandboxError": "errors",
     "SandboxStartError": "errors",
@@ -133,6 +150,11 @@ _HOMES = {
     "REPLExecutor": "replserver.executor",
     "SyncREPLExecutor": "replserver.blocking",
     "REPLResponse": "replserver.messages",
+    "RLM": "rlm.blocking",
+    "Budget": "rlm.budget",
+    "BudgetError": "rlm.budget",
+    "ScriptedModel": "rlm.models.scripted",
+    "Answer": "rlm.types",
     "BaseSandbox": "sandbox",
     "Sandbox": "sandbox",
     "LocalSandbox": "shell.blocking",

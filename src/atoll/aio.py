@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "LocalSandbox": "shell.local",
     "REPLEnvironment": "environment.core",
+    "RLM": "rlm.core",
     "ShellSandbox": "shell.sandbox",
 }
 __all__ = ["create_sandbox", *_HOMES]  # noqa: PLE0604 - the keys are strings

@@ -83,6 +83,8 @@ class REPLConfig:
     max_concurrency: int = 32
     """Calls of one batch that run on the host at one time."""
     logger: SandboxLogger = field(default_factory=SandboxLogger)
+    lazy_queries: bool = False
+    """Whether llm_query promises its answer: a plain loop of them runs side by side."""
     guard: str | None = None
     """A check of the code before it runs: `ast`, `restrictedpython`; a seat belt, not a wall."""
     explored_length: int | None = None
@@ -201,6 +203,27 @@ def state_key_from_environment() -> bytes | None:
     if text and len(text) < SHORTEST_KEY:
         raise ConfigError(f"ATOLL_STATE_KEY must have at least {SHORTEST_KEY} characters")
     return text.encode(errors="surrogateescape") if text else None
+
+
+def model_key_from_environment(variable: str) -> str | None:
+    """The key that a provider's variable holds, such as OPENAI_API_KEY; None where it is unset."""
+    return os.environ.get(variable, "").strip() or None
+
+
+def model_from_environment() -> str | None:
+    """The model that ATOLL_MODEL names, for the command line; None where it is unset."""
+    return os.environ.get("ATOLL_MODEL", "").strip() or None
+
+
+def model_address_from_environment(variable: str) -> str | None:
+    """Where OPENAI_BASE_URL and its like say that a provider is; None where they are unset."""
+    return os.environ.get(variable, "").strip() or None
+
+
+def prices_file_from_environment() -> Path | None:
+    """The JSON file of prices that ATOLL_PRICES names, if it does."""
+    given = os.environ.get("ATOLL_PRICES")
+    return Path(given).expanduser().absolute() if given else None
 
 
 def daemon_socket() -> Path:

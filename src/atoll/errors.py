@@ -12,6 +12,12 @@ AtollError
 │   └── IsolationError          it can, but not as strongly as asked
 ├── RetrievalError              an index that cannot be made, written or asked
 │   └── IndexDamagedError       its file is damaged; it is made anew, and few ever see this
+├── ModelError                  a language model that gave no answer
+│   ├── ModelUnavailableError   not reached, or overloaded, after all retries (retryable)
+│   ├── ModelRefusedError       it will not: no valid key, a request it does not take
+│   ├── ModelTimeoutError       no answer in time
+│   ├── ModelReplyError         an answer that is broken, cut short or too large
+│   └── ModelRecordError        a script or record that has no answer, or cannot be kept
 └── SandboxError                a sandbox failed as such
     ├── SandboxStartError       it could not be started
     ├── SandboxClosedError      it has been destroyed
@@ -172,6 +178,40 @@ class VariableError(SandboxError):
     def __init__(self, name: str, reason: str) -> None:
         self.name, self.reason = name, reason
         super().__init__(f"variable {name!r} cannot be read: {reason}")
+
+
+class ModelError(AtollError):
+    """A language model that gave no answer. No key and no prompt is ever in the message."""
+
+
+class ModelUnavailableError(ModelError):
+    """A server that was not reached or had no room, however often it was asked."""
+
+    retryable = True
+
+
+class ModelRefusedError(ModelError):
+    """A request that the server does not take: what is wrong stays wrong."""
+
+    def __init__(self, message: str, *, status: int | None = None, code: str = "") -> None:
+        self.status, self.code = status, code
+        super().__init__(message)
+
+
+class ModelTimeoutError(ModelError):
+    """No answer within the time that was given."""
+
+
+class ModelReplyError(ModelError):
+    """An answer that cannot be used; `received` characters of it had been handed on."""
+
+    def __init__(self, message: str, *, received: int = 0) -> None:
+        self.received = received
+        super().__init__(message)
+
+
+class ModelRecordError(ModelError):
+    """A script or a record that has no answer to a request, or that cannot be kept."""
 
 
 def _with_hint(hint: str) -> str:

@@ -44,6 +44,7 @@ class Options(TypedDict, total=False):
     tools: Mapping[str, Handler]
     max_concurrency: int
     logger: SandboxLogger
+    lazy_queries: bool
     guard: str | None
     timeout_seconds: float | None
     output_cap: int

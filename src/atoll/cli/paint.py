@@ -1,4 +1,4 @@
-"""Colours, on a terminal and where NO_COLOR is not set; doctor uses it."""
+"""Colours, on a terminal and where NO_COLOR is not set; doctor and trace use it."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ class Paint:
     def bad(self, text: str) -> str:
         """All is not well."""
         return self._with("31", text)
+
+    def warn(self, text: str) -> str:
+        """All may not be well."""
+        return self._with("33", text)
+
+    def faint(self, text: str) -> str:
+        """What matters less."""
+        return self._with("2", text)
 
     def strong(self, text: str) -> str:
         """A heading."""

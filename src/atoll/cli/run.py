@@ -41,12 +41,19 @@ def as_json(result: SandboxResult) -> dict[str, Any]:
     return {
         "success": result.success,
         **fields,
-        "value": _plain(result.value),
+        "value": plain(result.value),
         "displays": [_display(one) for one in result.displays],
         "artifacts": [dataclasses.asdict(one) for one in result.artifacts],
-        "state": _plain(result.state),
+        "state": plain(result.state),
         "isolation": None if level is None else level.name.lower(),
     }
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it; one that JSON has no form for is tagged with its type."""
+    if isinstance(value, values.Opaque):
+        return {values.TAG: "object", "type": value.type_name, "v": value.repr}
+    return values.encode(value)
 
 
 async def _run(config: REPLConfig, code: str, output: streams.GuestOutput) -> SandboxResult:
@@ -67,9 +74,3 @@ def _tell(result: SandboxResult, output: streams.GuestOutput) -> int:
 
 def _display(one: Display) -> dict[str, str]:
     return {"media_type": one.media_type, "data": base64.b64encode(one.data).decode("ascii")}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, values.Opaque):
-        return {values.TAG: "object", "type": value.type_name, "v": value.repr}
-    return values.encode(value)

@@ -24,12 +24,13 @@ from atoll.text.sanitize import sanitize_code_unicode
 from atoll.text.spill import Spill
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
     from atoll.config import Handler, REPLConfig
     from atoll.environment.setting import EnvironmentOptions, Worker
     from atoll.environment.types import Final
+    from atoll.explore.index import ContextIndex
     from atoll.explore.ledger import Coverage
     from atoll.sandbox import BaseSandbox
     from atoll.types import SandboxResult
@@ -68,6 +69,16 @@ class REPLEnvironment:
         if self._box is None:
             raise SandboxClosedError("the environment is not open: start() it, or use `async with`")
         return self._box
+
+    @property
+    def index(self) -> ContextIndex | None:
+        """The index over the context's text, if there is a context."""
+        return self._index
+
+    @property
+    def submit_fields(self) -> Mapping[str, type] | None:
+        """The fields that an answer must have, if it must."""
+        return self._setting.submit_fields
 
     @property
     def final(self) -> Final | None:
@@ -121,6 +132,10 @@ class REPLEnvironment:
                 final=final,
                 spilled=observed.path,
             )
+
+    async def take_answer(self, text: str) -> str | None:
+        """An answer that was given in prose; what is wrong with it, if it is not taken."""
+        return await self._desk.answers.take_variable({"ready": True, "content": text})
 
     async def close(self) -> None:
         """End the sandbox and let go of everything. Calling it twice is harmless."""

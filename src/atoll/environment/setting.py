@@ -66,7 +66,9 @@ def split(config: REPLConfig | None, options: Mapping[str, Any]) -> tuple[REPLCo
     own = {field.name for field in dataclasses.fields(Setting)}
     rest: Any = {name: value for name, value in options.items() if name not in own}
     settings = {name: value for name, value in options.items() if name in own}
-    return _with_context(merge(config, rest)), Setting(**settings)
+    merged = merge(config, rest)
+    merged = dataclasses.replace(merged, context=context_of(merged.context))
+    return merged, Setting(**settings)
 
 
 def index_of(context: Any) -> ContextIndex | None:
@@ -78,16 +80,13 @@ def index_of(context: Any) -> ContextIndex | None:
     return ContextIndex.of(_of_data(context.value if isinstance(context, Context) else context))
 
 
-def _with_context(config: REPLConfig) -> REPLConfig:
+def context_of(context: Any) -> Any:
     """A path stands for the file's text; a text becomes one Context, for guest and host alike."""
-    context = config.context
     if isinstance(context, Path):
         if context.is_dir():
             raise ConfigError(f"{context} is a folder: give it as documents={str(context)!r}")
-        context = Context.from_file(context)
-    elif isinstance(context, str):
-        context = share_text(context)
-    return dataclasses.replace(config, context=context)
+        return Context.from_file(context)
+    return share_text(context) if isinstance(context, str) else context
 
 
 def _of_data(value: Any) -> Context:

@@ -40,7 +40,7 @@ def examine(code: str, profile: Profile) -> tuple[Violation, ...]:
             tree = ast.parse(code)
     except (SyntaxError, ValueError):
         return ()
-    except (RecursionError, MemoryError):
+    except (RecursionError, MemoryError, SystemError):  # the last: two threads parsed at once
         return (make(None, "nesting"),)
     return Visitor(profile).visit(tree)
 

@@ -30,13 +30,22 @@ class Bridge:
         self._channel = channel
         self._get_context = get_context
         self._shared: Any = None
+        self._promise: Callable[[str], Any] | None = None
 
     def set_shared(self, context: Any) -> None:
         """Remember the context that the host already has, so that it is never sent back."""
         self._shared = context
 
+    def be_lazy(self) -> None:
+        """From now on llm_query promises: what a loop asks for is asked at once when it is used."""
+        from .lazy import LazyQueue
+
+        self._promise = LazyQueue(self.batch_llm_query).promise
+
     def llm_query(self, prompt: str) -> Any:
-        """Ask a language model; returns its answer."""
+        """Ask a language model; returns its answer, or the promise of it."""
+        if self._promise is not None:
+            return self._promise(_text(prompt, "prompt"))
         return self._call("llm_query", [_text(prompt, "prompt")])
 
     def rlm_query(self, task: str, ctx: Any = None) -> Any:

@@ -100,6 +100,9 @@ class Server:
             self._bridge.set_shared(value)
         else:
             self._repl.namespace["context"] = None
+        if params.get("lazy"):
+            with self._runtime:
+                self._bridge.be_lazy()
         if "agent" in params:
             self._equip(params["agent"])
         return {"context_shared": shared}

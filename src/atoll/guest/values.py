@@ -76,6 +76,8 @@ class _Encoder:
             return value
         if isinstance(value, str):
             return self._spend(str.__str__(value))
+        if type(value).__name__ == "LazyAnswer":
+            return self._spend(str(value))
         if isinstance(value, int):
             return _encode_int(int(value))
         if isinstance(value, float):

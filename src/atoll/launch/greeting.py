@@ -86,6 +86,8 @@ def _first_words(
         "memory_bytes": config.policy.memory_bytes,
         "private_folder": config.workspace is None,
     }
+    if config.lazy_queries:
+        params["lazy"] = True
     if config.explored_length is not None:
         params["agent"] = {"context_len": config.explored_length}
     if env:

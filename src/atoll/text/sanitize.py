@@ -37,8 +37,8 @@ def _parses(code: str) -> bool | None:
         compile(code, "<code>", "exec", flags, dont_inherit=True)
     except SyntaxError:
         return False
-    except (ValueError, RecursionError, MemoryError):
-        return None
+    except (ValueError, RecursionError, MemoryError, SystemError):
+        return None  # CPython 3.11 raises SystemError if two threads parse at the same time
     return True
 
 

@@ -20,7 +20,7 @@ HANDLERS = ("on_llm_query", "on_rlm_query")
 STREAMS = ("on_stdout", "on_stderr")
 _PLAIN = (
     "timeout_ms", "max_output_length", "max_concurrency", "max_state_bytes", "preload",
-    "explored_length",
+    "explored_length", "lazy_queries",
 )  # fmt: skip
 _LIMITS = tuple(
     field.name

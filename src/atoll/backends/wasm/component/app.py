@@ -12,6 +12,7 @@ import random
 import sys
 
 import guest.explorer  # type: ignore[import-not-found]
+import guest.lazy  # type: ignore[import-not-found]
 import guest.loop  # type: ignore[import-not-found]
 import guest.state  # type: ignore[import-not-found]
 import library  # type: ignore[import-not-found]

@@ -1,0 +1,76 @@
+"""An answer as it is told: the text on stdout, what speaks for it on stderr; ask uses it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from atoll.cli.paint import Paint
+from atoll.cli.progress import width_of
+from atoll.cli.run import plain
+from atoll.rlm.asking import told as plain_usage
+from atoll.rlm.trajectory import harmless, words
+from atoll.rlm.trajectory.canvas import Canvas
+from atoll.rlm.trajectory.showend import show_support
+
+if TYPE_CHECKING:
+    from atoll.rlm.types import Answer
+
+
+def print_text(answer: Answer) -> None:
+    """The text alone; what could steer a terminal is written out where there is one."""
+    text = answer.text
+    print("\n".join(harmless.lines(text)) if sys.stdout.isatty() else text)
+
+
+def print_support(answer: Answer) -> None:
+    """Evidence, coverage, cost and where the trajectory is, on stderr."""
+    paint = Paint.of(sys.stderr)
+    canvas = Canvas(width=width_of(sys.stderr), brush=paint, full=False)
+    evidence = [dataclasses.asdict(one) for one in answer.evidence]
+    coverage = {} if answer.coverage is None else answer.coverage.to_dict()
+    lines = [*show_support(canvas, evidence, coverage, 0)]
+    ended, stroke = ("forced", paint.warn) if answer.forced else ("answered", paint.good)
+    lines += canvas.say(0, ended, _totals(answer), stroke)
+    if answer.trajectory_path is not None:
+        where = f"{answer.trajectory_path} (atoll trace show FILE, atoll trace html FILE)"
+        lines += canvas.say(0, "trace", where, paint.faint)
+    print("\n".join(lines), file=sys.stderr)
+
+
+def print_json(answer: Answer) -> None:
+    """All of it as one JSON object."""
+    print(json.dumps(as_json(answer)))
+
+
+def as_json(answer: Answer) -> dict[str, Any]:
+    """An answer as JSON can hold it."""
+    return {
+        "outcome": "forced" if answer.forced else "answered",
+        "answer": answer.text,
+        "value": plain(answer.value),
+        "evidence": [dataclasses.asdict(one) for one in answer.evidence],
+        "coverage": None if answer.coverage is None else answer.coverage.to_dict(),
+        "way": answer.way,
+        "why": answer.why,
+        "usd": answer.cost,
+        "usage": dataclasses.asdict(answer.usage),
+        "calls": answer.calls,
+        "turns": answer.turns,
+        "seconds": round(answer.seconds, 3),
+        "trace": None if answer.trajectory_path is None else str(answer.trajectory_path),
+    }
+
+
+def _totals(answer: Answer) -> str:
+    cost = "price unknown: see ATOLL_PRICES" if answer.cost is None else words.money(answer.cost)
+    told = [
+        words.count(answer.turns, "turn"),
+        words.count(answer.calls, "model call"),
+        words.tokens(plain_usage(answer.usage)),
+        cost,
+        words.duration(answer.seconds * 1000),
+    ]
+    return " · ".join(told)

@@ -1,0 +1,200 @@
+"""What a run may spend: one account for the loop and all its sub-calls, to the cent.
+
+A call sets aside the most that it can cost before it is made, and is settled by what it did cost,
+so calls made side by side cannot together pass a limit. A child's account is a part of its
+parent's: what it spends is spent there too. Money is counted in whole billionths of a dollar, so
+that sums of it are exact.
+"""
+
+# ruff: noqa: SLF001 - an account and its parent are of one kind
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+from atoll.errors import AtollError
+from atoll.policy import check_positive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+WARN_AT_PERCENT = 80
+SHARES_OF_A_DOLLAR = 10**9
+METERED = ("usd", "tokens", "calls", "seconds")
+UNLIMITED = float("inf")
+
+
+class BudgetError(AtollError):
+    """A limit of the budget is reached: which, how much was spent, how much was allowed."""
+
+    def __init__(self, what: str, used: float, limit: float) -> None:
+        self.what, self.used, self.limit = what, used, limit
+        super().__init__(f"the budget is spent: {told(what, used)} of {told(what, limit)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Limits of one run with all its sub-calls; None is no limit."""
+
+    usd: float | None = None
+    tokens: int | None = None
+    """In and out, of every call together."""
+    calls: int | None = 1_000
+    seconds: float | None = 600
+    iterations: int = 30
+    """Turns of one loop, the root's or a child's."""
+
+    def __post_init__(self) -> None:
+        for name in (*METERED, "iterations"):
+            check_positive(name, getattr(self, name))
+
+    def to_dict(self) -> dict[str, float | None]:
+        """The limits as plain data."""
+        return {name: getattr(self, name) for name in (*METERED, "iterations")}
+
+
+@dataclass(slots=True)
+class Bill:
+    """What a call did cost; whoever makes it writes it here. Until then: the most it can."""
+
+    usd: float = 0.0
+    tokens: int = 0
+
+
+class Account:
+    """The live side of a budget. All of a run's calls are made in one event loop."""
+
+    def __init__(
+        self,
+        budget: Budget,
+        *,
+        parent: Account | None = None,
+        on_warning: Callable[[str, float, float], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.budget, self._parent = budget, parent
+        self._on_warning, self._clock, self._started = on_warning, clock, clock()
+        self._spent: dict[str, float] = {"usd": 0, "tokens": 0, "calls": 0}
+        self._held: dict[str, float] = {"usd": 0, "tokens": 0, "calls": 0}
+        self._warned: set[str] = set()
+        self._settled: asyncio.Event = asyncio.Event() if parent is None else parent._settled
+
+    @property
+    def seconds(self) -> float:
+        """Time since this account was opened."""
+        return self._clock() - self._started
+
+    def spent(self, what: str) -> float:
+        """What was used of a limit, here and below."""
+        return self.seconds if what == "seconds" else _amount(what, self._spent[what])
+
+    def held(self, what: str) -> float:
+        """What calls under way may still use of it."""
+        return 0.0 if what == "seconds" else _amount(what, self._held[what])
+
+    def left(self, what: str, *, settled: bool = False) -> float:
+        """How much there is to set aside, here and above; `settled`: if calls under way were free.
+
+        Infinite without a limit.
+        """
+        return min(one._left(what, settled=settled) for one in self._line())
+
+    def check(self, *meters: str) -> None:
+        """BudgetError if nothing of one of these may be used any more."""
+        for what in meters:
+            if self.left(what) <= 0:
+                self.refuse(what)
+
+    def refuse(self, what: str) -> NoReturn:
+        """BudgetError of the account that has least left, here or above."""
+        tightest = min(self._line(), key=lambda one: one._left(what, settled=False))
+        used = tightest.spent(what) + tightest.held(what)
+        raise BudgetError(what, used, getattr(tightest.budget, what) or 0)
+
+    @contextlib.contextmanager
+    def call(self, *, usd: float = 0.0, tokens: int = 0) -> Iterator[Bill]:
+        """One call that costs at most so much; BudgetError if that is not there any more."""
+        self.check("calls", "seconds")
+        most: dict[str, float] = {"usd": _units("usd", usd), "tokens": tokens, "calls": 1}
+        for what, needed in most.items():
+            if _units(what, self.left(what)) < needed:
+                self.refuse(what)
+        for account in self._line():
+            for what, needed in most.items():
+                account._held[what] += needed
+        bill = Bill(usd=usd, tokens=tokens)
+        try:
+            yield bill
+        finally:
+            self._settle(most, bill)
+
+    async def settlement(self) -> None:
+        """Wait until some call of the run is settled: there may be more to set aside then."""
+        await self._settled.wait()
+
+    def share(self, part: float) -> Account:
+        """An account for a child: `part` of what is left of each limit."""
+        limits = self.budget.to_dict()
+        for name in METERED:
+            if limits[name] is not None:
+                amount = max(0.0, self.left(name)) * part
+                least = 1 if name in ("tokens", "calls") else 1 / SHARES_OF_A_DOLLAR
+                limits[name] = max(least, int(amount) if least == 1 else amount)
+        return Account(Budget(**limits), parent=self, clock=self._clock)  # type: ignore[arg-type]
+
+    def _left(self, what: str, *, settled: bool) -> float:
+        limit = getattr(self.budget, what)
+        if limit is None:
+            return UNLIMITED
+        if what == "seconds":
+            return float(limit) - self.seconds
+        used = self._spent[what] + (0 if settled else self._held[what])
+        return _amount(what, _units(what, limit) - used)
+
+    def _settle(self, most: dict[str, float], bill: Bill) -> None:
+        cost = {"usd": _units("usd", bill.usd), "tokens": bill.tokens, "calls": 1}
+        for account in self._line():
+            for what, amount in most.items():
+                account._held[what] -= amount
+                account._spent[what] += cost[what]
+            account._warn()
+        self._settled.set()  # whoever waits looks again
+        self._settled.clear()
+
+    def _line(self) -> Iterator[Account]:
+        account: Account | None = self
+        while account is not None:
+            yield account
+            account = account._parent
+
+    def _warn(self) -> None:
+        for what in METERED:
+            limit, used = getattr(self.budget, what), self.spent(what)
+            if limit is None or what in self._warned:
+                continue
+            if 100 * _units(what, used) >= WARN_AT_PERCENT * _units(what, limit):
+                self._warned.add(what)
+                if self._on_warning is not None:
+                    self._on_warning(what, used, limit)
+
+
+def told(what: str, amount: float) -> str:
+    """An amount in words."""
+    if what == "usd":
+        return f"${amount:.6f}".rstrip("0").rstrip(".")
+    if what == "seconds":
+        return f"{amount:.1f} s"
+    return f"{int(amount):,} {what}"
+
+
+def _units(what: str, amount: float) -> float:
+    """An amount as it is counted: whole, but for one without a limit."""
+    return round(amount * SHARES_OF_A_DOLLAR) if what == "usd" and amount < UNLIMITED else amount
+
+
+def _amount(what: str, units: float) -> float:
+    return units / SHARES_OF_A_DOLLAR if what == "usd" else units

@@ -1,0 +1,243 @@
+"""A model behind HTTP: asks in a dialect, asks again where that may help, counts and prices."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import random
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import (
+    ConfigError,
+    ModelRefusedError,
+    ModelReplyError,
+    ModelTimeoutError,
+)
+from atoll.log import LogEvent, to_stdlib
+from atoll.rlm.models import estimate, faults
+from atoll.rlm.models.draft import Draft
+from atoll.rlm.models.limits import Limits
+from atoll.rlm.models.types import Completion, Options
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from atoll.errors import ModelError
+    from atoll.rlm.models.address import Address
+    from atoll.rlm.models.dialect import Dialect
+    from atoll.rlm.models.faults import Fault
+    from atoll.rlm.models.prices import Price
+    from atoll.rlm.models.transport import Transport
+    from atoll.rlm.models.types import Message, OnText, Usage
+
+    Sleep = Callable[[float], Awaitable[None]]
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 8.0
+_DISPENSABLE = (
+    "temperature", "stop", "stop_sequences", "max_tokens", "max_completion_tokens",
+    "stream_options", "cache_control",
+)  # fmt: skip
+_NOT_TAKEN = re.compile(
+    r"support|deprecat|unknown|unrecogni|unexpected|extra input|not permitted|not allowed|removed"
+)
+_UNAUTHORIZED = frozenset({401, 403})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of `complete`, through all its attempts."""
+
+    messages: Sequence[Message]
+    options: Options
+    on_text: OnText | None
+    deadline: float | None
+
+
+class HttpModel:
+    """A Model that is a server's."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        dialect: Dialect,
+        address: Address,
+        key: str | None = None,
+        price: Price | None = None,
+        limits: Limits | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        if importlib.util.find_spec("httpx2") is None:
+            raise ConfigError("models behind HTTP need httpx2: pip install 'atoll[llm]'")
+        if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+            raise ConfigError(f"{dialect.key_variable} has characters that no key has")
+        self.name = name
+        self._model = name.partition("/")[2]
+        self._dialect, self._address, self._key = dialect, address, key
+        self._price, self._sleep = price, sleep
+        self._limits = limits or Limits()
+        self._transport: Transport | None = None
+        self._without: frozenset[str] = frozenset()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} at {self._address.host}>"
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        stop: Sequence[str] = (),
+        on_text: OnText | None = None,
+    ) -> Completion:
+        """The answer, within the limits."""
+        if self._closed:
+            raise ModelRefusedError(f"{self.name} has been closed")
+        started = time.monotonic()
+        options = Options(max_tokens=max_tokens, temperature=temperature, stop=tuple(stop))
+        outcome: Draft | ModelError | None = None
+        try:
+            async with asyncio.timeout(self._limits.timeout_seconds) as timer:
+                call = Call(
+                    messages=tuple(messages),
+                    options=options,
+                    on_text=on_text,
+                    deadline=timer.when(),
+                )
+                outcome = await self._ask(call)
+        except TimeoutError:
+            if not timer.expired():
+                raise
+        if outcome is None:
+            limit = f"timeout_seconds={self._limits.timeout_seconds:g}"
+            raise ModelTimeoutError(f"{self.name}: no whole answer within {limit}")
+        if not isinstance(outcome, Draft):
+            raise outcome
+        return self._completion(messages, outcome, started)
+
+    def would_cost(self, usage: Usage) -> float | None:
+        """Dollars, by the price that this model was given."""
+        return None if self._price is None else self._price.of(usage)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        self._closed = True
+        if self._transport is not None:
+            await self._transport.close()
+
+    async def _ask(self, call: Call) -> Draft | ModelError:
+        """Until there is an answer, or no hope of one.
+
+        An error is a value here: raised while another is handled, it would carry that one along,
+        and with it the request and its key.
+        """
+        without, tries = self._without, 0
+        while True:
+            draft = Draft(call.on_text, call.options.stop)
+            body = self._body(call, without)
+            fault = await self._attempt(body, draft)
+            if fault is None:
+                self._without = without
+                return draft
+            if draft.handed:
+                return self._broken_off(fault, draft)
+            if name := _blamed(fault, body, without):
+                self._log("model_option_dropped", logging.WARNING, option=name)
+                without |= {name}
+                continue
+            wait = self._wait(fault, tries)
+            tries += 1
+            if not fault.retry or tries > self._limits.max_retries or _late(call, wait):
+                return fault.error(self._message(fault, tries))
+            self._log("model_retry", logging.INFO, reason=fault.reason, seconds=round(wait, 3))
+            await self._sleep(wait)
+
+    def _body(self, call: Call, without: frozenset[str]) -> dict[str, Any]:
+        streamed = call.on_text is not None
+        return self._dialect.body(
+            self._model, call.messages, call.options, stream=streamed, without=without
+        )
+
+    async def _attempt(self, body: dict[str, Any], draft: Draft) -> Fault | None:
+        dialect = self._dialect
+        fault = await self._connection().exchange(
+            dialect.path, dialect.headers(self._key), body, lambda said: dialect.read(said, draft)
+        )
+        if draft.finish is not None:
+            return None  # all was said; what the connection did afterwards does not matter
+        if fault is None and not draft.has_text:
+            return faults.broken("the answer has no message in it")
+        return fault
+
+    def _connection(self) -> Transport:
+        if self._transport is None:
+            from atoll.rlm.models.transport import Transport  # noqa: PLC0415 - 0.2 s, on first use
+
+            self._transport = Transport(self._address, self._limits)
+        return self._transport
+
+    def _wait(self, fault: Fault, tries: int) -> float:
+        if fault.after is not None:
+            return min(fault.after, self._limits.max_retry_wait_seconds)
+        longest = min(_FIRST_WAIT * 2.0**tries, _LONGEST_WAIT)
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come back at once
+
+    def _message(self, fault: Fault, tries: int) -> str:
+        text = f"{self.name} at {self._address.host}: {fault.reason}"
+        if fault.retry:
+            text += f"; asked {tries} times" if tries > 1 else "; asked once"
+        if fault.status in _UNAUTHORIZED:
+            had = "is not taken" if self._key else "is not set"
+            text += f". The key in {self._dialect.key_variable} {had}: set it to a valid one"
+        elif fault.status == 404:
+            text += ". Is there such a model, and is the base URL right?"
+        elif fault.status is not None and 300 <= fault.status < 400:
+            text += ". Redirects are not followed: give the final address as base_url"
+        return text
+
+    def _broken_off(self, fault: Fault, draft: Draft) -> ModelError:
+        text = f"{self.name} at {self._address.host}: broke off after {draft.handed} characters"
+        return ModelReplyError(f"{text}: {fault.reason}", received=draft.handed)
+
+    def _completion(self, messages: Sequence[Message], draft: Draft, started: float) -> Completion:
+        text, finish = draft.end()
+        usage = self._dialect.usage(draft.counts) or estimate.usage(messages, text)
+        return Completion(
+            text=text,
+            usage=usage,
+            usd=self.would_cost(usage),
+            model=self.name,
+            finish=finish,
+            duration_ms=(time.monotonic() - started) * 1000,
+        )
+
+    def _log(self, event: str, level: int, **fields: object) -> None:
+        to_stdlib(LogEvent(name=event, level=level, fields={"model": self.name, **fields}))
+
+
+def _blamed(fault: Fault, body: dict[str, Any], without: frozenset[str]) -> str | None:
+    """The field that the server says it does not take and that can be done without.
+
+    Models differ in it, and change: newer ones choose their temperature themselves. Stops are
+    kept by the Draft, whether a server knows them or not.
+    """
+    told = fault.told.lower()
+    if fault.status not in {400, 422} or not _NOT_TAKEN.search(told):
+        return None
+    for name in _DISPENSABLE:
+        sent = name in body or name == "cache_control"  # which stands deeper in
+        if sent and name not in without and re.search(rf"\b{name}\b", told):
+            return name
+    return None
+
+
+def _late(call: Call, wait: float) -> bool:
+    """Whether the wait alone would outlast the deadline."""
+    deadline = call.deadline
+    return deadline is not None and asyncio.get_running_loop().time() + wait >= deadline

@@ -1,0 +1,152 @@
+"""What can go wrong with one request, as a value: what to raise, and whether to ask again.
+
+SECURITY: a server's own words may repeat a prompt or a key. Of them only the codes listed here
+get into an error; the rest is looked at and forgotten.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import (
+    ModelRefusedError,
+    ModelReplyError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.errors import ModelError
+
+TOO_LONG = "context_length_exceeded"
+_TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
+_TRANSIENT_CODES = frozenset(
+    {
+        "api_error", "engine_overloaded", "internal_error", "overloaded_error",
+        "rate_limit_error", "rate_limit_exceeded", "server_error", "timeout_error",
+        "unavailable_error",
+    }
+)  # fmt: skip
+_LASTING_CODES = frozenset(
+    {
+        "authentication_error", "billing_error", "billing_hard_limit_reached",
+        "content_filter", "content_policy_violation", TOO_LONG, "exceed_context_size_error",
+        "insufficient_quota", "invalid_api_key", "invalid_request_error", "invalid_value",
+        "model_not_found", "not_found_error", "not_supported_error", "permission_error",
+        "request_too_large", "string_above_max_length", "unsupported_parameter",
+        "unsupported_value",
+    }
+)  # fmt: skip
+_UNPAID = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
+_TOO_LONG_WORDS = ("prompt is too long", "maximum context length", "context window", "context size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One request that failed."""
+
+    kind: type[ModelError]
+    reason: str
+    retry: bool = False
+    after: float | None = None
+    """Seconds that the server wants to be left alone."""
+    status: int | None = None
+    code: str = ""
+    told: str = ""
+    """The server's own words. SECURITY: never shown."""
+
+    def error(self, message: str) -> ModelError:
+        """What to raise."""
+        if issubclass(self.kind, ModelRefusedError):
+            return self.kind(message, status=self.status, code=self.code)
+        return self.kind(message)
+
+
+def of_status(status: int, headers: Mapping[str, str], body: Any) -> Fault:
+    """An answer that is not a success."""
+    code, told = _said(body)
+    retry = (status in _TRANSIENT_STATUS or status >= 500) and code not in _UNPAID
+    return Fault(
+        kind=ModelUnavailableError if retry else ModelRefusedError,
+        reason=f"status {status}" + (f", {code}" if code else ""),
+        retry=retry,
+        after=_retry_after(headers) if retry else None,
+        status=status,
+        code=code,
+        told=told,
+    )
+
+
+def in_answer(answer: Mapping[str, Any]) -> Fault | None:
+    """The error that an answer or an event is, if it is one: the status was a success."""
+    if not answer.get("error"):
+        return None
+    code, told = _said(answer)
+    retry = code in _TRANSIENT_CODES
+    return Fault(
+        kind=ModelUnavailableError if retry else ModelRefusedError,
+        reason="the server reported " + (code or "an error"),
+        retry=retry,
+        code=code,
+        told=told,
+    )
+
+
+def unreachable(what: str) -> Fault:
+    """No answer at all."""
+    return Fault(kind=ModelUnavailableError, reason=what, retry=True)
+
+
+def silent(seconds: float) -> Fault:
+    """A stream that stopped."""
+    return Fault(kind=ModelTimeoutError, reason=f"silent for {seconds:g} s", retry=True)
+
+
+def broken(what: str, *, retry: bool = False) -> Fault:
+    """An answer that cannot be read."""
+    return Fault(kind=ModelReplyError, reason=what, retry=retry)
+
+
+def _said(body: Any) -> tuple[str, str]:
+    """The code of an error, if it is a known one, and the server's own words."""
+    error = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error, dict):
+        return "", error if isinstance(error, str) else ""
+    told = error.get("message")
+    told = told if isinstance(told, str) else ""
+    given = [error.get("code"), error.get("type")]
+    known = [
+        one for one in given if isinstance(one, str) and one in _TRANSIENT_CODES | _LASTING_CODES
+    ]
+    code = known[0] if known else ""
+    if "exceed_context_size_error" in known or _is_too_long(code, told):
+        code = TOO_LONG
+    return code, told
+
+
+def _is_too_long(code: str, told: str) -> bool:
+    words = told.lower()
+    return code in {"", "invalid_request_error"} and any(one in words for one in _TOO_LONG_WORDS)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds, from Retry-After in either of its forms."""
+    text = headers.get("retry-after", "")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = _until(text)
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+def _until(text: str) -> float:
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, OverflowError):
+        return math.nan

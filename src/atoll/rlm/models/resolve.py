@@ -1,0 +1,132 @@
+"""From a name such as `openai/gpt-5` to a model that can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atoll.config import model_address_from_environment, model_key_from_environment
+from atoll.errors import ConfigError
+from atoll.rlm.models import anthropic, openai, prices
+from atoll.rlm.models.address import Address
+from atoll.rlm.models.client import HttpModel
+from atoll.rlm.models.limits import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, Limits
+from atoll.rlm.models.recorded import Replay
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.rlm.models.dialect import Dialect
+    from atoll.rlm.models.types import Model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """What a name's first half stands for."""
+
+    address: str | None
+    address_variable: str | None = None
+    key_variable: str | None = None
+    key_needed: bool = False
+    """At the address above; elsewhere a server may want none."""
+
+
+PROVIDERS = {
+    "openai": Provider(
+        address=openai.OFFICIAL,
+        address_variable="OPENAI_BASE_URL",
+        key_variable="OPENAI_API_KEY",
+        key_needed=True,
+    ),
+    "anthropic": Provider(
+        address=anthropic.OFFICIAL,
+        address_variable="ANTHROPIC_BASE_URL",
+        key_variable="ANTHROPIC_API_KEY",
+        key_needed=True,
+    ),
+    "ollama": Provider(address="http://127.0.0.1:11434/v1"),
+    # A key of their own: OpenAI's never goes to a server that is somebody else's.
+    "openai-compatible": Provider(address=None, key_variable="OPENAI_COMPATIBLE_API_KEY"),
+    "local": Provider(address=None, key_variable="OPENAI_COMPATIBLE_API_KEY"),
+}
+
+
+REPLAY = "replay/"
+"""Before the path of a record: its replies, and no server."""
+
+
+def resolve(
+    model: str | Model,
+    *,
+    base_url: str | None = None,
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
+    max_retries: int = DEFAULT_RETRIES,
+    limits: Limits | None = None,
+    price_table: Mapping[str, prices.Price] | None = None,
+) -> Model:
+    """The model of that name; one that is a Model already is handed back.
+
+    Keys and addresses come from this process's environment. `limits` are instead of the two.
+    """
+    if not isinstance(model, str):
+        return model
+    if model.startswith(REPLAY):
+        return Replay(model.removeprefix(REPLAY))
+    kind, provider = _provider(model)
+    address = Address.parse(_address(model, provider, base_url))
+    official = address.url == provider.address
+    key = model_key_from_environment(provider.key_variable) if provider.key_variable else None
+    if key is None and provider.key_needed and official:
+        raise ConfigError(f"{model} needs a key. Type: export {provider.key_variable}=...")
+    return HttpModel(
+        model,
+        dialect=_dialect(kind, provider, official=official),
+        address=_without_version(address) if kind == "anthropic" else address,
+        key=key,
+        price=prices.price_of(model, local=address.local, prices=price_table),
+        limits=limits or Limits(timeout_seconds=timeout_seconds, max_retries=max_retries),
+    )
+
+
+def resolve_both(
+    model: str | Model, sub_model: str | Model | None, base_url: str | None
+) -> tuple[Model, Model]:
+    """The model of a run and that of its sub-calls; unset: the same.
+
+    `base_url` is the second one's too where both have one provider: a key goes nowhere else.
+    """
+    main = resolve(model, base_url=base_url)
+    if sub_model is None or sub_model == model:
+        return main, main
+    providers = {one.partition("/")[0] for one in (model, sub_model) if isinstance(one, str)}
+    shared = len(providers) == 1
+    return main, resolve(sub_model, base_url=base_url if shared else None)
+
+
+def _provider(model: str) -> tuple[str, Provider]:
+    kind, _, name = model.partition("/")
+    if kind not in PROVIDERS or not name:
+        known = ", ".join(f"{one}/..." for one in [*PROVIDERS, "replay"])
+        raise ConfigError(f"no model {model!r}: a name is provider/model, one of {known}")
+    return kind, PROVIDERS[kind]
+
+
+def _address(model: str, provider: Provider, base_url: str | None) -> str:
+    variable = provider.address_variable
+    found = base_url or (model_address_from_environment(variable) if variable else None)
+    found = found or provider.address
+    if found is None:
+        raise ConfigError(f"{model} needs base_url, such as http://127.0.0.1:8000/v1")
+    return found.rstrip("/")
+
+
+def _dialect(kind: str, provider: Provider, *, official: bool) -> Dialect:
+    if kind == "anthropic":
+        return anthropic.Anthropic()
+    variable = provider.key_variable or "OPENAI_COMPATIBLE_API_KEY"
+    return openai.OpenAI(key_variable=variable, official=official and kind == "openai")
+
+
+def _without_version(address: Address) -> Address:
+    """Anthropic's own addresses end before /v1, others' after it: both are taken."""
+    return Address.parse(address.url.removesuffix("/v1"))

@@ -1,0 +1,55 @@
+"""How runs are made: the same for every question."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.environment.setting import split
+from atoll.errors import ConfigError
+from atoll.policy import check_positive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.rlm.models.types import Model
+
+DIRECT_TOKENS = 4_000
+HISTORY_TOKENS = 24_000
+OURS = {"context", "on_llm_query", "on_rlm_query", "max_concurrency"}
+"""Options of REPLEnvironment that a run has its own for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How runs are made; the same for every question."""
+
+    model: Model
+    sub_model: Model
+    max_depth: int = 1
+    """Runs within runs: 0 makes every rlm_query an llm_query."""
+    direct_tokens: int = DIRECT_TOKENS
+    """A context of at most so many tokens is shown to the model as it is."""
+    history_tokens: int = HISTORY_TOKENS
+    """Of the conversation: beyond that, what old cells printed is cut."""
+    max_tokens: int = 4_096
+    """Of one reply."""
+    temperature: float | None = None
+    """Of every reply; unset: as the model likes it best."""
+    concurrency: int = 32
+    """Calls to models at one time, over all depths; and runs at each depth."""
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    """Options of REPLEnvironment: backend, policy, documents, web ..."""
+
+    def model_at(self, depth: int) -> Model:
+        """Who works on a question: the sub-model on one that a run asks."""
+        return self.sub_model if depth else self.model
+
+    def __post_init__(self) -> None:
+        for name in ("direct_tokens", "history_tokens", "max_tokens", "concurrency"):
+            check_positive(name, getattr(self, name))
+        if not isinstance(self.max_depth, int) or self.max_depth < 0:
+            raise ConfigError(f"max_depth must be 0 or more, not {self.max_depth!r}")
+        if taken := OURS & set(self.environment):
+            raise ConfigError(f"{min(taken)} is not for a run's sandboxes: the run itself sets it")
+        split(None, self.environment)  # a wrong option is told of now, not in the midst of a run

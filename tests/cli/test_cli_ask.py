@@ -1,0 +1,326 @@
+"""`atoll ask`: what it prints, where, and with what it exits."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import atoll as library
+from atoll.rlm.models.recorded import Recorder
+from atoll.rlm.models.scripted import ScriptedModel
+from atoll.rlm.trajectory import RunEnded
+from atoll.rlm.trajectory.reader import read
+
+QUESTION = "Where is the key?"
+NEEDLE = "Ilse hid the key under the third step."
+LOOK = "```python\ngrep('key')\n```"
+ANSWER = f"```python\nFINAL('under the third step', quotes=['{NEEDLE[:-1]}', 'nowhere'])\n```"
+PATIENCE_SECONDS = 30
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch):
+    for name in ("ATOLL_MODEL", "ATOLL_BACKEND", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def document(tmp_path) -> Path:
+    path = tmp_path / "document.txt"
+    path.write_text("nothing of note here\n" * 5_000 + NEEDLE + "\n")
+    return path
+
+
+@pytest.fixture
+def record(tmp_path, document):
+    """The name of a model that says the same again when it is asked the same."""
+
+    def make(*replies, question=QUESTION, context=document, **settings) -> str:
+        path = tmp_path / "record.jsonl"
+        model = Recorder(ScriptedModel(replies, usd_per_call=0.01), path)
+        with library.RLM(model, backend="native", **settings) as rlm:
+            rlm.completion(question, context)
+        return f"replay/{path}"
+
+    return make
+
+
+@pytest.fixture
+def ask(atoll, document):
+    def call(*argv: str):
+        return atoll("ask", QUESTION, "--context", str(document), *argv)
+
+    return call
+
+
+def test_the_answer_is_on_stdout_and_all_else_on_stderr(ask, record, tmp_path):
+    trace = tmp_path / "run.jsonl"
+    code, out, err = ask("--model", record(LOOK, ANSWER), "--trace", str(trace))
+    assert (code, out) == (0, "under the third step\n")
+    lines = err.splitlines()
+    assert lines[0] == "context  kind a text · length 105,039"
+    assert lines[1] == "plan  loop: 105,039 characters are more than 4,000 tokens"
+    assert re.fullmatch(r"turn 1  grep\('key'\) +1 call · \$0\.01\d* · .*s", lines[2])
+    assert re.fullmatch(r"turn 2  FINAL\('under.* +2 calls · \$0\.02\d* · .*s", lines[3])
+    assert f"found  “{NEEDLE[:-1]}” at 105,000-105,037, line 5,001" in lines
+    assert "not found  “nowhere”" in lines
+    assert any(line.startswith("map  ▒▒▒▒▒") and line.endswith("█") for line in lines)
+    assert "answered  2 turns · 2 model calls · " in err
+    assert f"trace  {trace} (" in err
+    assert "\x1b" not in err
+    assert read(trace).events[-1].outcome == "answered"
+
+
+def test_quiet_says_the_answer_alone(ask, record):
+    model = record(LOOK, ANSWER)
+    assert ask("--model", model, "--quiet") == (0, "under the third step\n", "")
+
+
+def test_json_is_one_object_with_all_of_it(ask, record):
+    code, out, _ = ask("--model", record(LOOK, ANSWER), "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert (told["outcome"], told["answer"]) == ("answered", "under the third step")
+    assert [one["line"] for one in told["evidence"]] == [5_001, None]
+    assert (told["usd"], told["calls"], told["turns"]) == (0.02, 2, 2)
+    assert told["coverage"]["scanned_share"] == 1
+
+
+def test_json_has_a_form_for_every_value(ask, record):
+    odd = "```python\nclass Odd: pass\nfound = {'odd': Odd(), 'n': 3}\nFINAL_VAR('found')\n```"
+    told = json.loads(ask("--model", record(odd), "--json", "--quiet")[1])
+    assert told["value"] is not None
+    assert "3" in told["answer"]
+
+
+def test_the_model_may_come_from_the_environment(ask, record, monkeypatch):
+    monkeypatch.setenv("ATOLL_MODEL", record(LOOK, ANSWER))
+    assert ask("--quiet")[0] == 0
+
+
+def test_without_a_model_it_says_what_to_type(ask):
+    code, out, err = ask()
+    assert (code, out) == (2, "")
+    assert err.startswith("atoll: no model: give --model openai/NAME or anthropic/NAME ")
+    assert "OPENAI_API_KEY or ANTHROPIC_API_KEY" in err
+    assert "ATOLL_MODEL" in err
+
+
+def test_a_missing_key_is_named(ask):
+    code, _, err = ask("--model", "openai/gpt-5")
+    assert (code, err) == (
+        2,
+        "atoll: openai/gpt-5 needs a key. Type: export OPENAI_API_KEY=...\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--model", "gpt-5"], "no model 'gpt-5': a name is provider/model"),
+        (["--model", "local/x"], "local/x needs base_url"),
+        (["--budget-usd", "-1"], "'-1' is no positive number of dollars"),
+        (["--budget-usd", "nan"], "'nan' is no positive number of dollars"),
+        (["--temperature", "3"], "'3' is no temperature from 0 to 2"),
+        (["--max-depth", "-1"], "'-1' is no whole number from 0 on"),
+        (["--context", "no such file"], "cannot read no such file"),
+        (["--context", "-", "--context", "-"], "stdin can be read once"),
+        (["--window", "100"], "a window must have at least 2,048 tokens, not 100"),
+        (["--trace", "/proc/none/x"], "cannot be written"),
+    ],
+)
+def test_what_is_typed_wrong_is_told_and_nothing_is_asked(ask, tmp_path, argv, said):
+    if "--model" not in argv:
+        (tmp_path / "empty.jsonl").touch()
+        argv = ["--model", f"replay/{tmp_path}/empty.jsonl", *argv]
+    code, out, err = ask(*argv)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_limit_that_is_reached_exits_with_3_and_says_so(ask, record):
+    model = record(LOOK, "it is under a step", budget=library.Budget(iterations=1))
+    code, out, err = ask("--model", model, "--max-turns", "1", "--quiet")
+    assert (code, out) == (3, "it is under a step\n")
+    assert err == "atoll: a limit was reached: this is what was known by then\n"
+    model = record(LOOK, "it is under a step", budget=library.Budget(iterations=1))
+    code, out, err = ask("--model", model, "--max-turns", "1", "--json")
+    assert (code, json.loads(out)["outcome"]) == (3, "forced")
+
+
+def test_a_model_that_fails_exits_with_1(ask, tmp_path):
+    trace = tmp_path / "run.jsonl"
+    with serving(401, {"error": {"message": "no \x1b[2J"}}) as url:
+        where = ("--model", "local/x", "--base-url", url)
+        code, out, err = ask(*where, "--trace", str(trace), "--quiet", "--json")
+    assert code == 1
+    assert err.startswith("atoll: local/x at 127.0.0.1: ")
+    assert "\x1b" not in err + out
+    assert json.loads(out)["outcome"] == "failed"
+    assert read(trace).events[-1].outcome == "failed"
+
+
+@contextlib.contextmanager
+def serving(status: int, said: dict):
+    """A server that gives everybody the same answer."""
+
+    class Same(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(said).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Same) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_small_context_from_stdin_goes_direct(command, record):
+    model = record("Three.", context="One. Two. Three.")
+    done = subprocess.run(
+        [*command, "ask", QUESTION, "--context", "-", "--model", model],
+        input="One. Two. Three.", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "Three.\n"
+    assert "plan  direct: about " in done.stderr
+
+
+def test_a_folder_is_one_context(atoll, record, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.txt").write_text("alpha")
+    (folder / "b.bin").write_bytes(b"\0")
+    model = record("fine", context=folder)
+    code, out, err = atoll("ask", QUESTION, "--context", str(folder), "--model", model)
+    assert (code, out) == (0, "fine\n")
+    assert "files 1 · skipped 1" in err
+
+
+HOSTILE = "```python\nprint('\x1b[2J')\nFINAL('a\\x1b]0;title\\x07b', quotes=['\\x1b[31m'])\n```"
+
+
+def test_a_terminal_shows_what_is_under_way_and_is_steered_by_nobody(command, record, document):
+    argv = ["ask", QUESTION, "--context", str(document), "--model", record(HOSTILE)]
+    seen = on_a_terminal([*command, *argv])
+    assert "a\\x1b]0;title\\x07b" in seen
+    assert "print('\\x1b[2J')" in seen
+    assert "“\\x1b[31m”" in seen
+    ours = re.compile(r"\r\x1b\[2K|\x1b\[[\d;]*m")  # one line anew, colours
+    assert "\x1b" not in ours.sub("", seen).replace("\r\n", "\n")
+    assert "… the model writes" in seen
+    stays = [line.rpartition("\x1b[2K")[2] for line in seen.split("\r\n")]
+    assert not any("the model writes" in line for line in stays)
+    assert any(line.startswith("\x1b[32mturn 1\x1b[0m") for line in stays)
+
+
+def on_a_terminal(argv: list[str]) -> str:
+    mine, theirs = pty.openpty()
+    parts = []
+    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        try:
+            while part := os.read(mine, 1 << 16):
+                parts.append(part)
+        except OSError:  # the other end has been closed
+            pass
+        os.close(mine)
+    return b"".join(parts).decode()
+
+
+@pytest.fixture
+def interrupted(spawn, document, tmp_path):
+    """Start `atoll ask`, press Ctrl-C when told to; exit code, stderr, trajectory."""
+    trace = tmp_path / "run.jsonl"
+
+    def run(*argv: str, when, context=document):
+        process = spawn("ask", QUESTION, "--context", str(context), "--trace", str(trace), *argv)
+        when(trace)
+        below = descendants(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while (left := {pid for pid in below if alive(pid)}) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert not left
+        return process.returncode, err, read(trace).events
+
+    return run
+
+
+def test_ctrl_c_while_a_model_is_waited_for_ends_it_all(interrupted):
+    with contextlib.ExitStack() as opened, socket.create_server(("127.0.0.1", 0)) as server:
+        where = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        server.settimeout(PATIENCE_SECONDS)
+
+        def accept(_: Path) -> None:
+            opened.enter_context(server.accept()[0])
+
+        code, err, events = interrupted("--model", "local/silent", "--base-url", where, when=accept)
+    assert code == 130
+    assert "Traceback" not in err
+    ended = [one.outcome for one in events if isinstance(one, RunEnded)]
+    assert ended in ([], ["cancelled"])  # where there was no time to say so, it ended all the same
+
+
+def test_ctrl_c_while_code_runs_leaves_no_process_behind(interrupted):
+    endless = {"role": "assistant", "content": "```python\nwhile True: pass\n```"}
+    with serving(200, {"choices": [{"message": endless, "finish_reason": "stop"}]}) as url:
+        code, err, _ = interrupted("--model", "local/x", "--base-url", url, when=answered)
+    assert code == 130
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_while_a_context_is_read_ends_it_all(interrupted, record, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    model = record("x", context="short")
+    with contextlib.ExitStack() as opened:
+
+        def hold(_: Path) -> None:
+            opened.enter_context(pipe.open("wb"))  # as soon as it is read, and then say nothing
+
+        code, err, _ = interrupted("--model", model, context=pipe, when=hold)
+    assert code == 130
+    assert "Traceback" not in err
+
+
+def answered(trace: Path) -> None:
+    """Wait until the model's first words are in the trajectory."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not trace.exists() or '"model_answered"' not in trace.read_text():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    time.sleep(0.1)  # the cell has begun, or nearly so: either has to end
+
+
+def descendants(pid: int) -> set[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {one for child in map(int, children) for one in (child, *descendants(child))}
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False

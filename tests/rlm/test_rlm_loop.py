@@ -1,0 +1,160 @@
+"""The loop: cells, answers in every form, what a model is told when it goes astray, endings."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from rlm_runs import DONE, TEXT, ask, cell, first_message, script, told
+
+from atoll.errors import ConfigError, ModelUnavailableError
+from atoll.rlm import prompts
+from atoll.rlm.budget import Budget
+from atoll.rlm.core import RLM
+from atoll.rlm.trajectory import events
+
+
+@pytest.mark.spec("R4.3")
+@pytest.mark.parametrize(
+    ("reply", "how", "text"),
+    [
+        (cell("FINAL('so', quotes=['entry 7: value 49'])"), "FINAL", "so"),
+        (cell("found = 'x' * 3\nFINAL_VAR('found')"), "FINAL_VAR", "xxx"),
+        (cell("found = 'late'") + "\nFINAL_VAR(found)", "FINAL_VAR", "late"),
+        ("I have it.\nFINAL('in prose')", "answer", "in prose"),
+        (cell("answer = {'content': 'by dict', 'ready': True}"), "answer", "by dict"),
+        ("FINAL('no fence')", "answer", "no fence"),
+    ],
+)
+async def test_an_answer_is_taken_however_it_is_given(reply, how, text):
+    answer = await ask(script(reply))
+    final = told(answer, events.FinalGiven)[0]
+    assert (final.how, answer.text, answer.forced, answer.turns) == (how, text, False, 1)
+    assert told(answer, events.RunEnded)[0].outcome == "answered"
+    assert answer.way == "loop"
+    assert all(one.found for one in answer.evidence)
+
+
+async def test_cells_of_one_reply_run_in_order_and_an_answer_skips_the_rest():
+    answer = await ask(script(cell("a = 1", "print(a + 1)", "FINAL(a)", "print('never')")))
+    assert [one.code for one in told(answer, events.CodeRan)] == [
+        "a = 1",
+        "print(a + 1)",
+        "FINAL(a)",
+    ]
+    assert (answer.text, answer.value) == ("1", 1)
+
+
+async def test_what_cells_gave_is_fed_back_with_errors_and_repeats():
+    model = script(
+        cell("print('first')", "1 / 0"),
+        cell("print('first')"),
+        "I would look into it.",
+        cell(DONE),
+    )
+    answer = await ask(model)
+    said = [asked.messages[-1].content for asked in model.asked]
+    assert "entry 0: value 0" in said[0], "the first characters are shown at once"
+    assert "first" in said[1]
+    assert "ZeroDivisionError" in said[1]
+    assert prompts.REPEATED not in said[1]
+    assert prompts.REPEATED in said[2]
+    assert said[3].startswith(prompts.NO_CODE)
+    assert "(turn 3 of at most 30)" in said[3]
+    assert [one.repeated for one in told(answer, events.CodeRan)] == [False, False, True, False]
+    assert [one.outcome for one in told(answer, events.CodeRan)][1] == "error"
+
+
+async def test_a_model_that_never_writes_code_is_taken_at_its_word():
+    model = script("It may be 49.", "I think it is 49.", "It is 49.")
+    answer = await ask(model)
+    assert (answer.text, answer.forced, answer.turns, model.left) == ("It is 49.", False, 3, 0)
+
+
+@pytest.mark.spec("R4.3")
+async def test_submit_asks_for_its_fields_and_gives_them_as_data():
+    model = script(
+        cell("SUBMIT(year='2031')"),
+        "FINAL(2031)",
+        cell("SUBMIT(year=2031, names=['Ada'])"),
+    )
+    answer = await ask(model, submit_fields={"year": int, "names": list})
+    assert "SUBMIT(year: int, names: list)" in first_message(model.asked[0].messages)
+    assert "names: missing or unknown" in model.asked[1].messages[-1].content
+    assert "the answer has fields" in model.asked[2].messages[-1].content, "in prose too"
+    assert answer.value == {"year": 2031, "names": ["Ada"]}
+
+
+async def test_an_answer_in_prose_that_is_refused_is_told_and_at_last_marked():
+    model = script("FINAL('a guess')", "FINAL_VAR(nothing)", "FINAL('a guess')")
+    answer = await ask(model, require_exploration_before_final=True)
+    assert "look before you answer" in model.asked[1].messages[-1].content
+    assert "nothing" in model.asked[2].messages[-1].content
+    assert (answer.text, answer.forced) == ("a guess", True)
+
+
+async def test_after_its_turns_a_model_has_to_answer():
+    model = script(cell("a = 1"), cell("b = 2"), "It is what I saw.")
+    answer = await ask(model, budget=Budget(iterations=2))
+    assert (answer.text, answer.forced, answer.turns) == ("It is what I saw.", True, 2)
+    assert "2 turns were made" in model.asked[2].messages[-1].content
+    assert told(answer, events.FinalGiven)[0].forced
+    assert told(answer, events.RunEnded)[0].outcome == "forced"
+    assert told(answer, events.Refused)[0].why == "2 turns were made"
+
+
+async def test_a_model_that_fails_ends_the_run_and_its_sandbox(tmp_path):
+    heard = []
+    model = script(cell("import time; print('on')"), ModelUnavailableError("busy"))
+    with pytest.raises(ModelUnavailableError, match="busy"):
+        await ask(model, on_event=heard.append, trajectory=tmp_path / "run.jsonl")
+    ended = told(heard, events.RunEnded)[0]
+    assert (ended.outcome, ended.error, ended.calls) == (
+        "failed",
+        "ModelUnavailableError: busy",
+        1,
+    )
+    assert heard[-1] is ended
+    assert '"failed"' in (tmp_path / "run.jsonl").read_text().splitlines()[-1]
+
+
+async def test_a_sandbox_that_dies_goes_on_without_its_variables():
+    model = script(cell("kept = 1"), cell("import os; os._exit(3)"), cell("FINAL(peek(7))"))
+    answer = await ask(model)
+    assert "variables of earlier cells are lost" in model.asked[2].messages[-1].content
+    assert answer.text == "entry 0"
+
+
+async def test_a_cell_has_the_time_of_its_sandbox_even_if_the_run_has_more():
+    model = script(cell("while True: pass"), cell(DONE))
+    answer = await ask(model, timeout_ms=300, budget=Budget(seconds=500))
+    assert told(answer, events.CodeRan)[0].outcome == "timeout"
+
+
+async def test_the_sub_model_works_on_what_a_run_asks():
+    main = script(cell("print(rlm_query('count', context[:100]))"), cell(DONE), name="a/main")
+    sub = script(cell("FINAL('below')"), name="a/sub")
+    answer = await ask(main, sub_model=sub)
+    assert [one.model for one in told(answer, events.ModelAsked)] == ["a/main", "a/sub", "a/main"]
+
+
+async def test_one_rlm_answers_questions_at_the_same_time():
+    model = script(*[lambda messages: cell(f"FINAL({first_message(messages)[10:15]!r})")] * 3)
+    rlm = RLM(model, backend="native", direct_tokens=1)
+    asked = (rlm.completion(f"num {n}", TEXT) for n in range(3))
+    assert [one.text for one in await asyncio.gather(*asked)] == ["num 0", "num 1", "num 2"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_dept": 2}, "unknown option 'max_dept'"),
+        ({"context": "x"}, "context is not for a run's sandboxes"),
+        ({"max_depth": -1}, "max_depth must be 0 or more, not -1"),
+        ({"concurrency": 0}, "concurrency must be positive"),
+        ({"history_tokens": "x"}, "history_tokens must be a number"),
+    ],
+)
+def test_a_wrong_setting_is_told_of_before_anything_runs(settings, said):
+    with pytest.raises(ConfigError, match=said):
+        RLM(script(), **settings)
