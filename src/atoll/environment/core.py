@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 10.0
 """How long reading the dict `answer` may take: it may be anything, and code of the guest's runs."""
+MOST_PROMPT = 1_000_000
+"""Characters of a sub-call's prompt: more fits no model, and looking through it takes seconds."""
 
 
 class REPLEnvironment:
@@ -198,6 +200,10 @@ class REPLEnvironment:
 
     def _told(self, prompt: str) -> str:
         """What a sub-call's model is told: in a thread, as the ledger is searched for it."""
+        if isinstance(prompt, str) and len(prompt) > MOST_PROMPT:
+            raise ValueError(
+                f"the prompt has {len(prompt):,} characters; the most is {MOST_PROMPT:,}: cut it"
+            )
         clean = self._clean(prompt)
         self._show(clean)
         return clean
