@@ -15,21 +15,23 @@ SLACK_SECONDS = 20.0
 SPREAD = """
 import os, time
 read, write = os.pipe()
-children = []
+os.set_blocking(read, False)
+alive, holding = {}, set()
 for number in range(40):
     pid = os.fork()
     if pid == 0:
         held = bytearray(b'x') * (4 << 20)
-        os.write(write, b'.')
+        os.write(write, bytes([number]))
         time.sleep(30)
-    children.append(pid)
-time.sleep(1.5)
-os.set_blocking(read, False)
-alive = 0
-for pid in children:
-    ended, _ = os.waitpid(pid, os.WNOHANG)
-    alive += not ended
-print(alive * 4)
+    alive[number] = pid
+while not holding.issuperset(alive):  # all others are dead
+    time.sleep(0.05)
+    alive = {n: pid for n, pid in alive.items() if os.waitpid(pid, os.WNOHANG) == (0, 0)}
+    try:
+        holding.update(os.read(read, 100))
+    except BlockingIOError:
+        pass
+print(len(alive) * 4)
 """
 
 

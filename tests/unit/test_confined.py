@@ -79,8 +79,11 @@ def test_what_it_keeps_in(confined, code, error_type):
 
 def test_a_loop_is_interrupted_and_then_killed(confined):
     confined.execute("x = 1")
+    session = confined._box._guest.session
+    usual, session.grace_seconds = session.grace_seconds, 10
     assert confined.execute("while True: pass", timeout_ms=300).kind == "timeout"
     assert confined.execute("x").value == 1
+    session.grace_seconds = usual
     stubborn = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
     assert confined.execute(stubborn, timeout_ms=300).state_lost
     assert confined.execute("1").value == 1
