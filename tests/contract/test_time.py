@@ -140,7 +140,8 @@ def test_cancel_without_a_running_cell_does_nothing(box):
 @pytest.mark.spec("R0.2", "R0.14")
 @pytest.mark.needs(Capability.CANCEL)
 async def test_destroy_while_a_cell_runs_ends_it(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+    policy = atoll.ExecutionPolicy(fuel_budget=None)
+    async with atoll.aio.create_sandbox(backend=ring, policy=policy) as box:
         cell = asyncio.create_task(box.execute("while True: pass"))
         await asyncio.sleep(0.3)
         await box.destroy()
