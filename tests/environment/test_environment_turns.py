@@ -201,4 +201,4 @@ def test_the_seeds_configuration_has_its_fields_and_defaults():
 def test_a_prompt_that_fits_no_model_is_refused_before_it_is_looked_through():
     with atoll.REPLEnvironment(backend="native", on_llm_query=lambda prompt: "no") as env:
         error = env.execute("llm_query('x' * 1_000_001)").result.error
-    assert "the prompt has 1,000,001 characters; the most is 1,000,000" in error
+    assert "the prompt has 1,000,001 characters, of at most 1,000,000" in error

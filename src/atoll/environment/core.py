@@ -202,7 +202,7 @@ class REPLEnvironment:
         """What a sub-call's model is told: in a thread, as the ledger is searched for it."""
         if isinstance(prompt, str) and len(prompt) > MOST_PROMPT:
             raise ValueError(
-                f"the prompt has {len(prompt):,} characters; the most is {MOST_PROMPT:,}: cut it"
+                f"the prompt has {len(prompt):,} characters, of at most {MOST_PROMPT:,}: cut it"
             )
         clean = self._clean(prompt)
         self._show(clean)
