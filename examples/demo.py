@@ -13,7 +13,7 @@ import time
 import atoll
 
 LINES = 2_000_000
-RINGS = ("native", "wasm", "pyodide")
+BACKENDS = ("native", "wasm", "pyodide")
 SNIPPETS = (
     "import re\n"
     "print(f'{len(context):,} characters, {count_lines():,} lines')\n"
@@ -40,7 +40,7 @@ def main() -> None:
         took = (time.perf_counter() - started) * 1000
         megabytes = len(text) / 1e6
         print(f"A sandbox is up in {took:.0f} ms with a context of {megabytes:.0f} MB beside it;")
-        print(f"ring {box.backend}, isolation {box.isolation.name.lower()}.\n")
+        print(f"backend {box.backend}, isolation {box.isolation.name.lower()}.\n")
         for code in SNIPPETS:
             show(code, box.execute(code))
         print("The report is a file of the guest's, read from outside:")
@@ -48,13 +48,13 @@ def main() -> None:
         if atoll.Capability.SHELL in box.capabilities:
             print("and a shell in the same jail: wc -l report.md; id -un; hostname")
             print(" ", *box.shell("wc -l report.md; id -un; hostname").output.splitlines())
-    show_rings()
+    show_backends()
 
 
-def show_rings() -> None:
-    """The same cell behind other walls; what a ring needs is built when it is first used."""
-    print("\nThe same cell in every ring:")
-    for name in RINGS:
+def show_backends() -> None:
+    """The same cell behind other walls; what a backend needs is built when it is first used."""
+    print("\nThe same cell in every backend:")
+    for name in BACKENDS:
         started = time.perf_counter()
         with atoll.create_sandbox(backend=name, timeout_ms=20_000) as box:
             result = box.execute("import sys; f'Python {sys.version.split()[0]} on {sys.platform}'")

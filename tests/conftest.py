@@ -1,4 +1,4 @@
-"""Shared by all tests: rings, sandboxes that are always destroyed, capabilities asked for."""
+"""Shared by all tests: backends, sandboxes that are always destroyed, capabilities asked for."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATIENCE_SECONDS = 30
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "needs(*capabilities): what a ring must be able to do")
+    config.addinivalue_line("markers", "needs(*capabilities): what a backend must be able to do")
     os.environ.setdefault("ATOLL_CACHE", os.path.join(sys.prefix, "cache"))
     _hear_ctrl_c()
     if not hasattr(config, "workerinput"):  # once, before any test: it takes a minute
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _build_component() -> None:
-    build.ensure(None, Progress("the ring wasm"))
+    build.ensure(None, Progress("the backend wasm"))
 
 
 def _make_image() -> None:
@@ -93,7 +93,7 @@ class OwnDaemon:
 
 @pytest.fixture(scope="session")
 def own_daemon() -> Iterator[OwnDaemon]:
-    """The daemon that the ring `daemon` is tested with; nothing of it is left at the end."""
+    """The daemon that the `daemon` backend is tested with; nothing of it is left at the end."""
     with tempfile.TemporaryDirectory(prefix="atoll-test-") as folder:
         daemon = OwnDaemon(folder)
         yield daemon
@@ -177,39 +177,39 @@ def _children(pid: str | int | None) -> set[str]:
 
 
 @pytest.fixture(params=registry.names())
-def ring(
+def backend(
     request: pytest.FixtureRequest, own_daemon: OwnDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Every registered ring in turn; one that lacks what a test needs says so."""
+    """Every registered backend in turn; one that lacks what a test needs says so."""
     name: str = request.param
     if name == "daemon":
         monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(own_daemon.start()))
     if why_not := _why_not_usable(name):
-        pytest.fail(f"ring {name} is registered but not usable here: {why_not}")
+        pytest.fail(f"backend {name} is registered but not usable here: {why_not}")
     needed = {one for mark in request.node.iter_markers("needs") for one in mark.args}
     missing = needed - registry.load(name).capabilities
     if missing:
-        pytest.skip(f"ring {name} declares no {', '.join(sorted(missing))}")
+        pytest.skip(f"backend {name} declares no {', '.join(sorted(missing))}")
     return name
 
 
 @functools.cache
-def _why_not_usable(ring: str) -> str | None:
-    found = asyncio.run(registry.load(ring).availability(atoll.REPLConfig(backend=ring)))
+def _why_not_usable(backend: str) -> str | None:
+    found = asyncio.run(registry.load(backend).availability(atoll.REPLConfig(backend=backend)))
     return None if found.usable else found.reason
 
 
 @pytest.fixture
-def open_box(ring: str) -> Iterator[Open]:
-    """Opens sandboxes of the ring, and destroys them at the test's end."""
+def open_box(backend: str) -> Iterator[Open]:
+    """Opens sandboxes of the backend, and destroys them at the test's end."""
     opened: list[atoll.SyncSandbox] = []
 
     def open_one(**options: Any) -> atoll.SyncSandbox:
         options.setdefault("timeout_ms", TIMEOUT_MS)
-        if ring == "wasm":  # here time is limited; what fuel does is shown elsewhere
+        if backend == "wasm":  # here time is limited; what fuel does is shown elsewhere
             policy = options.get("policy", atoll.ExecutionPolicy())
             options["policy"] = dataclasses.replace(policy, fuel_budget=None)
-        box = atoll.create_sandbox(backend=ring, **options)
+        box = atoll.create_sandbox(backend=backend, **options)
         opened.append(box)
         return box
 
@@ -219,10 +219,10 @@ def open_box(ring: str) -> Iterator[Open]:
 
 
 @pytest.fixture
-def box(ring: str, open_box: Open) -> Iterator[atoll.SyncSandbox]:
-    """One sandbox of the ring, with defaults; where starts are dear, one that tests share."""
-    if ring not in DEAR:
+def box(backend: str, open_box: Open) -> Iterator[atoll.SyncSandbox]:
+    """One sandbox of the backend, with defaults; where starts are dear, one that tests share."""
+    if backend not in DEAR:
         yield open_box()
         return
-    with shared_boxes.lend(ring) as shared:
+    with shared_boxes.lend(backend) as shared:
         yield shared

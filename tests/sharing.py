@@ -1,4 +1,4 @@
-"""One sandbox for many tests, in rings whose starts are dear: made as new after each of them."""
+"""One sandbox for many tests, in backends whose starts are dear: made as new after each of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kind = tuple[str, str | None]
 TIMEOUT_MS = 20_000
 
 DEAR = frozenset({"pyodide"})
-"""Rings that take a second of CPU time to start; in the others a test has a sandbox of its own."""
+"""Backends that take a second of CPU time to start; in the others a test has a sandbox of its own."""
 
 REMEMBER = """
 def remember():
@@ -41,7 +41,7 @@ restore()
 
 
 class SharedBoxes:
-    """One sandbox a ring and context, opened when a test asks for it."""
+    """One sandbox a backend and context, opened when a test asks for it."""
 
     def __init__(self) -> None:
         self._boxes: dict[Kind, atoll.SyncSandbox] = {}
@@ -50,11 +50,11 @@ class SharedBoxes:
         return len(self._boxes)
 
     @contextmanager
-    def lend(self, ring: str, context: str | None = None) -> Iterator[atoll.SyncSandbox]:
+    def lend(self, backend: str, context: str | None = None) -> Iterator[atoll.SyncSandbox]:
         """One that is as it was when it was new; what is done to it is undone, or it is ended."""
-        kind = ring, context
+        kind = backend, context
         if kind not in self._boxes:
-            box = atoll.create_sandbox(backend=ring, context=context, timeout_ms=TIMEOUT_MS)
+            box = atoll.create_sandbox(backend=backend, context=context, timeout_ms=TIMEOUT_MS)
             self._boxes[kind] = box
             assert box.execute(REMEMBER).success
         yield self._boxes[kind]

@@ -19,7 +19,7 @@ Made from the help texts by `make docs`.
 | exit code | means |
 | --- | --- |
 | the guest's own | `sys.exit(n)`; 1 if the code raised |
-| 2 | it did not run: a bad option, a missing file, no ring that is strong enough |
+| 2 | it did not run: a bad option, a missing file, no backend that is strong enough |
 | 124, 130, 137, 152 | timeout, cancelled (Ctrl-C), out of memory, out of CPU time |
 | 128 + n | the guest was ended by signal n |
 

@@ -3,7 +3,7 @@
     python tools/guard_share.py            the table of docs/backends/restricted.md
     python tools/guard_share.py json re    these modules alone
 
-An example of an offered module counts if it ends in the ring as it does without it: with a value,
+An example of an offered module counts if it ends in the backend as it does outside: with a value,
 or with the same exception. Of all others the guard `ast` is asked alone, as it runs nothing.
 """
 
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def module_share(name: str) -> Share:
-    """How many of an offered module's own examples work in the ring."""
+    """How many of an offered module's own examples work in the backend."""
     share, end = Share(), time.monotonic() + MODULE_SECONDS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -121,7 +121,7 @@ def _tests(module: Any) -> list[doctest.DocTest]:
 
 
 def _compare(name: str, test: doctest.DocTest) -> Iterator[tuple[bool, str]]:
-    """Each example of a test: whether it ends in the ring as it does outside."""
+    """Each example of a test: whether it ends in the backend as it does outside."""
     plain = {name: value for name, value in test.globs.items() if not name.startswith("_")}
     plain["__name__"] = "__main__"
     inside = RestrictedRepl(contextlib.nullcontext)

@@ -1,4 +1,4 @@
-"""Whether a ring can run here, how strongly, with which limits: what `atoll doctor` prints."""
+"""Whether a backend can run here, how strongly, with which limits: what `atoll doctor` prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Availability:
-    """What a ring says of itself on this host."""
+    """What a backend says of itself on this host."""
 
     usable: bool
     isolation: Isolation | None = None

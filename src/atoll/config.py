@@ -55,7 +55,7 @@ class REPLConfig:
     max_state_bytes: int = field(default_factory=max_state_from_environment)
     """What a saved state may have, not compressed; more is not saved, and not restored."""
     min_isolation: Isolation | None = None
-    """The weakest level to accept; unset: JAILED for `auto`, the ring's own level otherwise."""
+    """The weakest level to accept; unset: JAILED for `auto`, the backend's own level otherwise."""
     timeout_ms: float = DEFAULT_TIMEOUT_MS
     max_output_length: int = 1_000_000
     """Characters of stdout, and of stderr, in a result."""
@@ -65,9 +65,9 @@ class REPLConfig:
     preload: str | None = None
     """The tier of libraries that a warm start has imported: bare, numeric, full; unset: chosen."""
     wasm_binary_path: Path | None = None
-    """A WebAssembly component to run in the ring `wasm`; unset: the one that Atoll builds."""
+    """A WebAssembly component to run in the `wasm` backend; unset: the one that Atoll builds."""
     inject_setup: bool = True
-    """Whether the ring `wasm` finds packages in /app/site-packages."""
+    """Whether the `wasm` backend finds packages in /app/site-packages."""
     index_url: str | Sequence[str] | None = None
     """Where Pyodide is had from: a URL or folder; of several the first that answers."""
     use_worker: bool = True

@@ -2,13 +2,13 @@
 
 AtollError
 ├── ConfigError                 a bad argument (also a ValueError)
-│   ├── UnknownBackendError     no ring of that name
-│   └── LimitUnsupportedError   a limit that the ring cannot enforce here
+│   ├── UnknownBackendError     no backend of that name
+│   └── LimitUnsupportedError   a limit that the backend cannot enforce here
 ├── ArchiveError                an archive or PDF that cannot be read
 │   └── ArchiveLimitError       it hits one of ArchiveLimits
 ├── WebError                    a page that cannot be had
 │   └── WebRefusedError         it must not be: the policy refuses it
-├── BackendUnavailableError     the ring cannot run here
+├── BackendUnavailableError     the backend cannot run here
 │   └── IsolationError          it can, but not as strongly as asked
 ├── RetrievalError              an index that cannot be made, written or asked
 │   └── IndexDamagedError       its file is damaged; it is made anew, and few ever see this
@@ -23,7 +23,7 @@ AtollError
     ├── SandboxClosedError      it has been destroyed
     ├── SandboxLostError        what it ran in was killed from outside (retryable)
     ├── BusyError               too much is waiting already (retryable)
-    ├── UnsupportedError        the ring has no such power
+    ├── UnsupportedError        the backend has no such power
     ├── StateError              a saved state that cannot be made, read or trusted
     ├── ExecutionTimeoutError   an execution was ended at its deadline (one-shot interfaces)
     └── VariableError           a variable's value cannot be handed over
@@ -60,7 +60,7 @@ class UnknownBackendError(ConfigError):
 
 
 class LimitUnsupportedError(ConfigError):
-    """A limit of the policy that the ring cannot enforce on this host."""
+    """A limit of the policy that the backend cannot enforce on this host."""
 
     def __init__(self, backend: str, limit: str, hint: str) -> None:
         self.backend, self.limit, self.hint = backend, limit, hint
@@ -144,18 +144,18 @@ class BusyError(SandboxError):
 
 
 _IN_WORDS = {"shell": "run shell commands"}
-_RINGS_THAT_CAN = {
+_BACKENDS_THAT_CAN = {
     "fork": "Use backend='daemon' (atoll daemon start).",
     "shell": "Use backend='native' or 'daemon'.",
 }
 
 
 class UnsupportedError(SandboxError):
-    """A power that the ring does not declare."""
+    """A power that the backend does not declare."""
 
     def __init__(self, backend: str, capability: str) -> None:
         self.backend, self.capability = backend, capability
-        hint = _RINGS_THAT_CAN.get(capability, "")
+        hint = _BACKENDS_THAT_CAN.get(capability, "")
         what = _IN_WORDS.get(capability, capability)
         super().__init__(f"backend {backend!r} cannot {what}{_with_hint(hint)}")
 

@@ -93,9 +93,9 @@ class Opening:
 async def open_sandbox(
     config: REPLConfig, needed: frozenset[Capability] = frozenset()
 ) -> BaseSandbox:
-    """Choose the ring, make the sandbox, start it; on failure nothing is left behind."""
-    ring = await registry.choose(config, needed)
-    box = ring(config)
+    """Choose the backend, make the sandbox, start it; on failure nothing is left behind."""
+    sandbox_class = await registry.choose(config, needed)
+    box = sandbox_class(config)
     try:
         await box.initialize(config.context)
     except BaseException:

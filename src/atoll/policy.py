@@ -42,7 +42,7 @@ class Isolation(IntEnum):
 
 
 class Capability(StrEnum):
-    """What a ring can do; asked before use, shown by `atoll doctor`."""
+    """What a backend can do; asked before use, shown by `atoll doctor`."""
 
     STATE = "state"
     STREAMING = "streaming"
@@ -109,7 +109,7 @@ class ExecutionPolicy:
     stdout_max_bytes: int = 8 * MIB
     stderr_max_bytes: int = 8 * MIB
     fuel_budget: int | None = DEFAULT_FUEL
-    """Instructions of one execution, where the ring counts them: `wasm` does."""
+    """Instructions of one execution, where the backend counts them: `wasm` does."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables the guest gets; it inherits none of the host's."""
     mounts: tuple[Mount, ...] = ()

@@ -1,4 +1,4 @@
-"""What every ring offers: the async Sandbox protocol, and the base class that rings build on."""
+"""The async Sandbox protocol, and the base class that every backend builds on."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Sandbox(Protocol):
 
 
 class BaseSandbox(ABC):
-    """Holds policy, workspace and logger; a ring implements `execute` and `validate_code`."""
+    """Holds policy, workspace and logger; a backend implements `execute` and `validate_code`."""
 
     backend: ClassVar[str] = "custom"
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
@@ -149,22 +149,22 @@ class BaseSandbox(ABC):
 
     @property
     def isolation(self) -> Isolation:
-        """How strongly the guest is kept in; nothing unless the ring says otherwise."""
+        """How strongly the guest is kept in; nothing unless the backend says otherwise."""
         return Isolation.NONE
 
     async def initialize(self, context: Any = None) -> None:  # noqa: B027
-        """Start. A ring with nothing to start has nothing to do."""
+        """Start. A backend with nothing to start has nothing to do."""
 
     async def get_variable(self, name: str, default: Any = None) -> Any:  # noqa: ARG002
-        """A ring without state has no variables."""
+        """A backend without state has no variables."""
         return default
 
     async def cancel(self) -> None:  # noqa: B027
-        """A ring that cannot cancel does nothing; its capabilities say so."""
+        """A backend that cannot cancel does nothing; its capabilities say so."""
 
     @property
     def files(self) -> Files:
-        """The guest's files; their use is an UnsupportedError where a ring has no WORKSPACE."""
+        """The guest's files; their use is an UnsupportedError where a backend has no WORKSPACE."""
         return NoFiles(self.backend)
 
     async def shell(
@@ -173,11 +173,11 @@ class BaseSandbox(ABC):
         *,
         timeout_ms: float | None = None,  # noqa: ARG002
     ) -> ExecuteResponse:
-        """Run a shell command; UnsupportedError where the ring declares no SHELL."""
+        """Run a shell command; UnsupportedError where the backend declares no SHELL."""
         raise UnsupportedError(self.backend, Capability.SHELL)
 
     async def fork(self) -> BaseSandbox:
-        """A live clone; UnsupportedError where the ring declares no FORK."""
+        """A live clone; UnsupportedError where the backend declares no FORK."""
         raise UnsupportedError(self.backend, Capability.FORK)
 
     async def checkpoint(self) -> str:
@@ -193,11 +193,11 @@ class BaseSandbox(ABC):
         raise UnsupportedError(self.backend, Capability.FORK)
 
     async def save(self) -> bytes:
-        """Variables and files as bytes; UnsupportedError where the ring declares no SAVE."""
+        """Variables and files as bytes; UnsupportedError where the backend declares no SAVE."""
         raise UnsupportedError(self.backend, Capability.SAVE)
 
     async def destroy(self) -> None:  # noqa: B027
-        """A ring that holds nothing has nothing to let go."""
+        """A backend that holds nothing has nothing to let go."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,7 +5,7 @@
        ├── deadline, cancel(), CPU ──▶ interrupt; state kept if the guest obeys in time
        └── not in time, or it died ──▶ kill; the result says that state is lost
 
-Every ring whose guest speaks JSON-RPC over a channel uses this; it brings a GuestProcess.
+Every backend whose guest speaks JSON-RPC over a channel uses this; it brings a GuestProcess.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class GuestSession:
         self.alive = True
         self._interrupts = 0
         self.grace_seconds = GRACE_SECONDS
-        """How long a guest has to heed an interrupt; a ring with a longer way to it gives more."""
+        """Seconds a guest has to react to an interrupt; slow backends set a longer time."""
         for index, fd in enumerate(output_fds):
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._on_output, index)
@@ -184,7 +184,7 @@ class GuestSession:
         self._stop_with(Outcome.CANCELLED)
 
     def close(self) -> None:
-        """Let go of the pipes; the process is the ring's to end."""
+        """Let go of the pipes; the process is the backend's to end."""
         self.alive = False
         self._channel.close()
         for fd in self._fds:

@@ -113,12 +113,12 @@ class SyncSandbox:
 
     @property
     def backend(self) -> str:
-        """The ring's name."""
+        """The backend's name."""
         return self._box.backend
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What the ring can do."""
+        """What the backend can do."""
         return self._box.capabilities
 
     @property

@@ -1,4 +1,4 @@
-"""`atoll doctor`: what it tells of the rings, and how it judges attacks."""
+"""`atoll doctor`: what it tells of the backends, and how it judges attacks."""
 
 import asyncio
 import dataclasses
@@ -28,7 +28,7 @@ BITING = (
 )  # fmt: skip
 
 
-def test_it_tells_of_every_ring(atoll):
+def test_it_tells_of_every_backend(atoll):
     code, out, err = atoll("doctor")
     assert (code, err) == (0, "")
     for name in registry.names():
@@ -38,29 +38,29 @@ def test_it_tells_of_every_ring(atoll):
 
 def test_it_tells_as_json(atoll):
     code, out, _ = atoll("doctor", "--json")
-    rings = json.loads(out)["rings"]
+    backends = json.loads(out)["backends"]
     assert code == 0
-    assert set(rings) == set(registry.names())
-    assert rings["native"]["usable"] is True
-    assert rings["native"]["isolation"] in {"jailed", "confined"}
-    assert "memory" in rings["native"]["limits"]
+    assert set(backends) == set(registry.names())
+    assert backends["native"]["usable"] is True
+    assert backends["native"]["isolation"] in {"jailed", "confined"}
+    assert "memory" in backends["native"]["limits"]
 
 
-def test_one_ring_may_be_asked_for(atoll):
-    assert list(json.loads(atoll("doctor", "--json", "--backend", "native")[1])["rings"]) == [
+def test_one_backend_may_be_asked_for(atoll):
+    assert list(json.loads(atoll("doctor", "--json", "--backend", "native")[1])["backends"]) == [
         "native"
     ]
 
 
-def test_an_unknown_ring_is_an_error(atoll):
+def test_an_unknown_backend_is_an_error(atoll):
     code, out, err = atoll("doctor", "--backend", "cloud")
     assert (code, out) == (2, "")
     assert err.startswith("atoll: unknown backend 'cloud'")
 
 
-def test_without_a_usable_ring_it_exits_with_1_and_says_what_to_type(atoll, monkeypatch):
-    lost = registry.Ring(home="atoll.backends.nowhere:Sandbox", summary="gone", extra="gone")
-    monkeypatch.setattr(registry, "RINGS", {"lost": lost})
+def test_without_a_usable_backend_it_exits_with_1_and_says_what_to_type(atoll, monkeypatch):
+    lost = registry.Backend(home="atoll.backends.nowhere:Sandbox", summary="gone", extra="gone")
+    monkeypatch.setattr(registry, "BACKENDS", {"lost": lost})
     code, out, _ = atoll("doctor")
     assert code == 1
     assert "lost: not usable - gone\n" in out
@@ -68,17 +68,17 @@ def test_without_a_usable_ring_it_exits_with_1_and_says_what_to_type(atoll, monk
     assert "  do        Type: pip install 'atoll[gone]'\n" in out
 
 
-def test_a_python_that_is_none_makes_a_ring_unusable(atoll):
+def test_a_python_that_is_none_makes_a_backend_unusable(atoll):
     code, out, _ = atoll("doctor", "--backend", "native", "--python", "/no/python")
     assert code == 1
     assert "no Python interpreter '/no/python'" in out
 
 
 def test_the_report_is_aligned_and_coloured_if_wanted():
-    ring = Availability(
+    backend = Availability(
         usable=True, isolation=Isolation.JAILED, limits={"time": "kill", "memory": "cgroup"}
     )
-    lines = doctor.describe({"native": ring}, Paint(enabled=True)).splitlines()
+    lines = doctor.describe({"native": backend}, Paint(enabled=True)).splitlines()
     assert lines[2].startswith("\x1b[1mnative\x1b[0m: \x1b[32musable\x1b[0m, jailed - ")
     assert lines[3:] == ["  limits    time    kill", "            memory  cgroup"]
 

@@ -159,7 +159,7 @@ def test_a_shell_command_ends_at_the_time_limit(feed):
     assert "took longer than 300 ms" in err
 
 
-def test_a_ring_without_a_shell_says_which_have_one(feed):
+def test_a_backend_without_a_shell_says_which_have_one(feed):
     _, out, err = feed("!ls\n1\n", "--backend", "wasm")
     assert (out, err) == (
         "1\n",
@@ -184,7 +184,7 @@ def test_a_context_from_stdin_is_refused(atoll):
 
 def test_a_terminal_gets_a_banner_prompts_values_and_a_way_out(terminal):
     banner = terminal.wait(">>> ")
-    assert "ring native, " in banner
+    assert "backend native, " in banner
     assert "context of 10,000 characters" in banner
     assert terminal.ask("6 * 7") == "42"
     assert terminal.ask("print('no newline', end='')") == "no newline"

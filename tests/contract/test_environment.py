@@ -1,4 +1,4 @@
-"""A model's environment is the same in every ring: looking, answering, spilling, refusing."""
+"""A model's environment is the same in every backend: looking, answering, spilling, refusing."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ AT = LOG.index("the pump failed")
 
 
 @pytest.fixture
-def open_env(ring):
+def open_env(backend):
     opened = []
 
     def open_one(**options):
-        if ring == "wasm":
+        if backend == "wasm":
             options["policy"] = atoll.ExecutionPolicy(fuel_budget=None)
-        env = atoll.REPLEnvironment(backend=ring, **{"context": LOG, **options})
+        env = atoll.REPLEnvironment(backend=backend, **{"context": LOG, **options})
         opened.append(env)
         return env.start()
 
@@ -154,9 +154,9 @@ def test_an_archive_of_the_guests_own_or_of_the_documents(open_env, tmp_path):
     ]
 
 
-def test_a_ring_without_files_opens_none_for_its_guest(ring, open_env, tmp_path):
-    if Capability.WORKSPACE in registry.load(ring).capabilities:
-        pytest.skip(f"ring {ring} has files of its own")
+def test_a_backend_without_files_opens_none_for_its_guest(backend, open_env, tmp_path):
+    if Capability.WORKSPACE in registry.load(backend).capabilities:
+        pytest.skip(f"backend {backend} has files of its own")
     (tmp_path / "secret.txt").write_text("PWNED")
     env = open_env()
     for call in ("peek({0!r}, 5)", "grep({0!r}, 'P')", "archive_open({0!r})"):

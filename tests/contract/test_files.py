@@ -1,4 +1,4 @@
-"""A sandbox as a workspace: the same operations on files in every ring that has them."""
+"""A sandbox as a workspace: the same operations on files in every backend that has them."""
 
 from __future__ import annotations
 
@@ -333,8 +333,8 @@ def test_files_can_be_used_while_a_cell_runs(open_box):
     assert done[0].success, done[0]
 
 
-async def test_async_files_do_the_same(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+async def test_async_files_do_the_same(backend):
+    async with atoll.aio.create_sandbox(backend=backend) as box:
         assert isinstance(box.files, Files)
         await box.files.write("a", "x")
         assert paths(await box.files.ls()) == ["a"]
@@ -343,8 +343,8 @@ async def test_async_files_do_the_same(ring):
         assert [one.error for one in many] == [None] * 20
 
 
-async def test_a_cancelled_operation_leaks_no_descriptor(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+async def test_a_cancelled_operation_leaks_no_descriptor(backend):
+    async with atoll.aio.create_sandbox(backend=backend) as box:
         await box.files.write("a", "x" * 1000)
         before = len(os.listdir("/proc/self/fd"))
         for delay in (0, 0.0001, 0.001):

@@ -1,4 +1,4 @@
-"""A guard before any ring: a refusal is a result, nothing runs, the session lives on."""
+"""A guard before any backend: a refusal is a result, nothing runs, the session lives on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The helpers that guest code finds by name, the same in every ring."""
+"""The helpers that guest code finds by name, the same in every backend."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ TEXT = "# One\nalpha E12\n## Two\nbeta E7\n\n# Three\ngamma\n"
 
 
 @pytest.fixture
-def reader(ring, open_box):
-    if ring not in DEAR:
+def reader(backend, open_box):
+    if backend not in DEAR:
         yield open_box(context=TEXT)
         return
-    with shared_boxes.lend(ring, TEXT) as shared:
+    with shared_boxes.lend(backend, TEXT) as shared:
         yield shared
 
 

@@ -1,4 +1,4 @@
-"""The life of a sandbox: started with a context, used, destroyed, on every ring."""
+"""The life of a sandbox: started with a context, used, destroyed, on every backend."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def test_destroy_twice_is_harmless_and_the_sandbox_is_closed(open_box):
 
 
 @pytest.mark.spec("R0.2")
-async def test_async_with_destroys(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+async def test_async_with_destroys(backend):
+    async with atoll.aio.create_sandbox(backend=backend) as box:
         assert (await box.execute("6 * 7")).value == 42
     with pytest.raises(atoll.SandboxClosedError):
         await box.execute("1")
@@ -133,10 +133,10 @@ def test_every_sandbox_has_the_interface(box):
 
 
 @pytest.mark.spec("R0.20")
-async def test_two_sandboxes_do_not_share_state(ring):
+async def test_two_sandboxes_do_not_share_state(backend):
     async with (
-        atoll.aio.create_sandbox(backend=ring) as one,
-        atoll.aio.create_sandbox(backend=ring) as two,
+        atoll.aio.create_sandbox(backend=backend) as one,
+        atoll.aio.create_sandbox(backend=backend) as two,
     ):
         await one.execute("x = 'one'")
         await two.execute("x = 'two'")

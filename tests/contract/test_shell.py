@@ -52,17 +52,19 @@ def test_exit_codes_are_those_of_shells(box, command, exit_code):
 
 @SHELL
 @pytest.mark.spec("R3.1", "R3.11")
-async def test_it_is_there_for_async_callers(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+async def test_it_is_there_for_async_callers(backend):
+    async with atoll.aio.create_sandbox(backend=backend) as box:
         response = await box.shell("echo hello")
         assert response == atoll.ExecuteResponse(output="hello\n", exit_code=0)
 
 
 @pytest.mark.spec("R3.11")
-def test_a_ring_without_a_shell_says_so(ring, open_box):
-    if Capability.SHELL in registry.load(ring).capabilities:
-        pytest.skip(f"ring {ring} has a shell")
-    with pytest.raises(atoll.UnsupportedError, match=f"backend '{ring}' cannot run shell commands"):
+def test_a_backend_without_a_shell_says_so(backend, open_box):
+    if Capability.SHELL in registry.load(backend).capabilities:
+        pytest.skip(f"backend {backend} has a shell")
+    with pytest.raises(
+        atoll.UnsupportedError, match=f"backend '{backend}' cannot run shell commands"
+    ):
         open_box().shell("true")
 
 

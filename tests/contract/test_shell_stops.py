@@ -77,8 +77,8 @@ def test_cancel_from_another_thread_ends_the_command(box):
     assert box.execute("running(), x").value == ([], "kept")
 
 
-async def test_a_cancelled_task_leaves_nothing_of_its_command(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+async def test_a_cancelled_task_leaves_nothing_of_its_command(backend):
+    async with atoll.aio.create_sandbox(backend=backend) as box:
         await box.execute(f"x = 'kept'{RUNNING}")
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
@@ -86,16 +86,16 @@ async def test_a_cancelled_task_leaves_nothing_of_its_command(ring):
         assert (await box.execute("running(), x")).value == ([], "kept")
 
 
-async def test_destroy_while_a_command_runs_ends_it(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+async def test_destroy_while_a_command_runs_ends_it(backend):
+    async with atoll.aio.create_sandbox(backend=backend) as box:
         command = asyncio.create_task(box.shell("sleep 4321; :"))
         await asyncio.sleep(0.3)
         await box.destroy()
         assert (await command).exit_code == 130
 
 
-async def test_commands_and_cells_run_one_after_the_other(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+async def test_commands_and_cells_run_one_after_the_other(backend):
+    async with atoll.aio.create_sandbox(backend=backend) as box:
         first = asyncio.create_task(box.shell("sleep 0.3; echo x > order"))
         await asyncio.sleep(0.05)
         assert (await box.execute("open('order').read()")).value == "x\n"

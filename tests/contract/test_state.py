@@ -342,12 +342,12 @@ def test_a_state_is_for_the_python_that_made_it(open_box, monkeypatch):
 
 
 @pytest.mark.spec("R2.6")
-def test_a_state_is_good_in_another_process(box, ring, tmp_path):
+def test_a_state_is_good_in_another_process(box, backend, tmp_path):
     box.execute("def f(): return v * 2\nv = 21")
     (tmp_path / "state").write_bytes(box.save())
     code = (
         f"import atoll; blob = open({str(tmp_path / 'state')!r}, 'rb').read()\n"
-        f"with atoll.create_sandbox(backend={ring!r}, state=blob) as box: print(box.execute('f()').value)"
+        f"with atoll.create_sandbox(backend={backend!r}, state=blob) as box: print(box.execute('f()').value)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=os.environ
@@ -373,9 +373,9 @@ def test_a_guest_that_was_lost_starts_again_from_its_state(open_box):
     assert box.execute("v").value == 1
 
 
-async def test_the_async_face_saves_too(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+async def test_the_async_face_saves_too(backend):
+    async with atoll.aio.create_sandbox(backend=backend) as box:
         await box.execute("v = 3")
         blob = await box.save()
-    async with atoll.aio.create_sandbox(backend=ring, state=blob) as box:
+    async with atoll.aio.create_sandbox(backend=backend, state=blob) as box:
         assert await box.get_variable("v") == 3

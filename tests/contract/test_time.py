@@ -113,8 +113,8 @@ def test_cancel_from_another_thread_ends_the_cell_with_keyboard_interrupt(patien
 
 @pytest.mark.spec("R0.14")
 @pytest.mark.needs(Capability.CANCEL)
-async def test_cancel_from_another_task(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+async def test_cancel_from_another_task(backend):
+    async with atoll.aio.create_sandbox(backend=backend) as box:
         cell = asyncio.create_task(box.execute("import time; time.sleep(60)"))
         await asyncio.sleep(0.3)
         await box.cancel()
@@ -139,9 +139,9 @@ def test_cancel_without_a_running_cell_does_nothing(box):
 
 @pytest.mark.spec("R0.2", "R0.14")
 @pytest.mark.needs(Capability.CANCEL)
-async def test_destroy_while_a_cell_runs_ends_it(ring):
+async def test_destroy_while_a_cell_runs_ends_it(backend):
     policy = atoll.ExecutionPolicy(fuel_budget=None)
-    async with atoll.aio.create_sandbox(backend=ring, policy=policy) as box:
+    async with atoll.aio.create_sandbox(backend=backend, policy=policy) as box:
         cell = asyncio.create_task(box.execute("while True: pass"))
         await asyncio.sleep(0.3)
         await box.destroy()
@@ -149,8 +149,8 @@ async def test_destroy_while_a_cell_runs_ends_it(ring):
 
 
 @pytest.mark.spec("R0.5")
-async def test_a_cancelled_task_leaves_a_usable_sandbox(ring):
-    async with atoll.aio.create_sandbox(backend=ring) as box:
+async def test_a_cancelled_task_leaves_a_usable_sandbox(backend):
+    async with atoll.aio.create_sandbox(backend=backend) as box:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
                 await box.execute("import time; time.sleep(60)")

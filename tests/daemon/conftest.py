@@ -16,7 +16,7 @@ from atoll.daemon.sessions import Shelf
 
 @pytest_asyncio.fixture
 async def serve(tmp_path, monkeypatch) -> AsyncIterator[Serve]:
-    """Starts servers; the last one is the one that sandboxes of the ring `daemon` find."""
+    """Starts servers; the last one is the one that sandboxes of the `daemon` backend find."""
     started: list[DaemonServer] = []
     Notebook.opened = []
 

@@ -1,4 +1,4 @@
-"""A ring that saves, and servers in this process, for the daemon's tests."""
+"""A backend that saves, and servers in this process, for the daemon's tests."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from atoll.types import Outcome, SandboxResult
 
 
 async def open_native(config: atoll.REPLConfig) -> atoll.BaseSandbox:
-    """Sandboxes of the native ring, for servers without a pool."""
+    """Sandboxes of the native backend, for servers without a pool."""
     return await open_sandbox(dataclasses.replace(config, backend="native"))
 
 
 class Notebook(atoll.BaseSandbox):
-    """A ring that runs `name = json` and `name`, forks and saves: its state is one dict."""
+    """A backend that runs `name = json` and `name`, forks and saves: its state is one dict."""
 
     backend = "notebook"
     capabilities = frozenset(atoll.Capability)
@@ -88,7 +88,7 @@ class Notebook(atoll.BaseSandbox):
 
 
 class Plain(Notebook):
-    """The same ring without any power."""
+    """The same backend without any power."""
 
     capabilities = frozenset()
     fork = atoll.BaseSandbox.fork

@@ -217,7 +217,7 @@ async def test_a_context_lives_as_long_as_a_session_that_uses_it(serve):
         assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
-async def test_a_ring_without_a_power_says_so(serve):
+async def test_a_backend_without_a_power_says_so(serve):
     await serve(open_plain)
     async with atoll.aio.create_sandbox(backend="daemon") as box:
         for call in (box.fork, box.checkpoint, box.branches, box.save):
@@ -290,7 +290,7 @@ async def test_a_command_that_waits_for_its_turn_can_be_cancelled(serve):
         await box.destroy()
 
 
-async def test_a_ring_of_the_daemons_without_a_shell_says_so(serve):
+async def test_a_backend_of_the_daemons_without_a_shell_says_so(serve):
     await serve(open_notebook)
     async with atoll.aio.create_sandbox(backend="daemon") as box:
         with pytest.raises(atoll.UnsupportedError, match="'notebook' cannot run shell commands"):

@@ -16,13 +16,13 @@ def nothing_is_left() -> None:
 
 
 @pytest.fixture(autouse=True)
-def daemon_for_its_ring(
+def daemon_for_its_backend(
     request: pytest.FixtureRequest,
     own_daemon: OwnDaemon,
     no_foreign_daemon: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Attacks on the ring `daemon` have a daemon of this test process to attack."""
+    """Attacks on the `daemon` backend have a daemon of this test process to attack."""
     case = getattr(request.node, "callspec", None)
     if case is not None and case.params.get("backend") == "daemon":
         monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(own_daemon.start()))

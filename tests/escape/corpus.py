@@ -21,7 +21,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pyodide": ("pyodide", "all"),
     "restricted": ("restricted", "all"),
 }
-"""Which layers of a corpus concern a ring. A new ring needs a row here, and nothing else."""
+"""Which layers of a corpus concern a backend. A new backend needs a row here, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def load(file: Path = ATTACKS) -> tuple[Attack, ...]:
 
 
 def for_backend(backend: str, file: Path = ATTACKS) -> tuple[Attack, ...]:
-    """The entries that concern a ring; KeyError for a ring that LAYERS does not name."""
+    """The entries that concern a backend; KeyError for a backend that LAYERS does not name."""
     return tuple(attack for attack in load(file) if attack.layer in LAYERS[backend])
 
 

@@ -2,7 +2,7 @@
 
     open ─▶ attack ─▶ save ─▶ then-steps ─▶ is it alive? ─▶ destroy ─▶ host checks
 
-An attack on saved states, and one with a step in a restored session, is saved where the ring can.
+An attack on saved states, and one with a step in a restored session, is saved where the backend can.
 
 Used by the tests; also a program, so that a user without test tools can run a corpus:
     python harness.py --backend native --json [--corpus attacks extra] [--part 1/4]
@@ -179,7 +179,7 @@ def skip_reason(attack: Attack, backend: str) -> str | None:
 
 
 def unsupported(step: Step, capabilities: frozenset[Capability]) -> bool:
-    """Whether a ring of these capabilities cannot run this kind of step."""
+    """Whether a backend of these capabilities cannot run this kind of step."""
     needed = {"restore": Capability.SAVE, "upload": Capability.WORKSPACE}.get(step.kind)
     return needed is not None and needed not in capabilities
 

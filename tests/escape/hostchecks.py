@@ -256,7 +256,7 @@ def descendants(top: int | None) -> list[int]:
     while queue:
         pid = queue.pop()
         if any(_is_wasm_zygote(child) for child in parents.get(pid, ())):
-            continue  # a nursery of the ring wasm: guests wait there, from other tests too
+            continue  # a nursery of the backend wasm: guests wait there, from other tests too
         found.append(pid)
         queue += parents.get(pid, ())
     return found

@@ -1,4 +1,4 @@
-"""Every attack of the corpus against every ring that it concerns: none gets through."""
+"""Every attack of the corpus against every backend that it concerns: none gets through."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def judge(attack: Attack, backend: str) -> None:
     assert verdict.held, f"{attack.passes}\n" + "\n".join(verdict.failures)
 
 
-def test_every_ring_has_its_layers_named() -> None:
+def test_every_backend_has_its_layers_named() -> None:
     assert set(registry.names()) <= set(corpus.LAYERS)
 
 

@@ -1,4 +1,4 @@
-"""One sandbox of the ring `restricted` for many tests: each of them must leave it usable."""
+"""One sandbox of the `restricted` backend for many tests: each of them must leave it usable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks on the ring `restricted`, one way out each: they print PWNED where they get through."""
+"""Attacks on the `restricted` backend, one way out each: they print PWNED where they get through."""
 
 from __future__ import annotations
 

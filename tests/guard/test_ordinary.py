@@ -14,13 +14,13 @@ TOOL = Path(__file__).resolve().parents[2] / "tools" / "guard_share.py"
 
 @pytest.mark.spec("R4.1")
 @pytest.mark.parametrize("name", SNIPPETS)
-def test_ordinary_python_runs_in_the_ring(kept, name):
+def test_ordinary_python_runs_in_the_backend(kept, name):
     code, value = SNIPPETS[name]
     result = kept.execute(code)
     assert (result.error, result.value) == (None, value), result.stderr
 
 
-def test_most_examples_of_the_library_work_in_the_ring():
+def test_most_examples_of_the_library_work_in_the_backend():
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(TOOL), "collections", "json", "difflib", "decimal"],
         capture_output=True,

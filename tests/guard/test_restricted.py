@@ -1,4 +1,4 @@
-"""The ring `restricted` as its caller sees it: limits, refusals, what it does not promise."""
+"""The `restricted` backend as its caller sees it: limits, refusals, what it does not promise."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_it_says_how_weak_it_is(kept):
 def test_auto_takes_it_last_and_only_if_so_little_is_asked_for(monkeypatch):
     assert registry.AUTO_ORDER[-1] == "restricted"
     monkeypatch.setattr(registry, "AUTO_ORDER", ("restricted",))
-    with pytest.raises(atoll.IsolationError, match="no ring offers jailed: restricted: a guard"):
+    with pytest.raises(atoll.IsolationError, match="no backend offers jailed: restricted: a guard"):
         atoll.create_sandbox()
     with atoll.create_sandbox(min_isolation="guarded") as box:
         assert box.backend == "restricted"

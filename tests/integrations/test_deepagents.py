@@ -16,12 +16,12 @@ from atoll.backends import registry
 from atoll.integrations.deepagents import AtollSandbox
 
 SHELLS = [one for one in registry.names() if Capability.SHELL in registry.load(one).capabilities]
-on_each = pytest.mark.parametrize("ring", SHELLS, indirect=True)
+on_each = pytest.mark.parametrize("backend", SHELLS, indirect=True)
 
 
 @pytest.fixture
 def sandbox(box):
-    """On every ring that has a shell, around a sandbox that is open already."""
+    """On every backend that has a shell, around a sandbox that is open already."""
     return AtollSandbox(box)
 
 
@@ -183,7 +183,7 @@ async def test_async_code_lets_go_of_it_too():
     await sandbox.aclose()
 
 
-def test_a_ring_without_a_shell_is_refused_before_it_starts():
+def test_a_backend_without_a_shell_is_refused_before_it_starts():
     with pytest.raises(atoll.UnsupportedError) as caught:
         AtollSandbox(backend="wasm")
     assert (
@@ -197,7 +197,7 @@ def test_a_ring_without_a_shell_is_refused_before_it_starts():
         AtollSandbox(box)
 
 
-def test_auto_takes_no_ring_without_a_shell(monkeypatch):
+def test_auto_takes_no_backend_without_a_shell(monkeypatch):
     monkeypatch.setattr("atoll.backends.registry.AUTO_ORDER", ("wasm", "native"))
     with AtollSandbox() as sandbox:
         assert sandbox.id.startswith("atoll-native-")

@@ -1,4 +1,4 @@
-"""The suite that deepagents' makers have for sandboxes, on the rings that have a shell."""
+"""The suite that deepagents' makers have for sandboxes, on the backends that have a shell."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ async def said(box: PooledSandbox, code: str, **options: Any) -> str:
 
 
 def meet_strangers() -> None:
-    """Learn what the warden looks after already: what other rings keep waiting."""
+    """Learn what the warden looks after already: what other backends keep waiting."""
     STRANGERS.clear()
     if warden.pid is not None:
         STRANGERS.update(meter.children(warden.pid))
@@ -77,7 +77,7 @@ def processes() -> list[int]:
 
 
 def nurseries() -> list[int]:
-    """Processes that the warden has started, but for the rings native and wasm."""
+    """Processes that the warden has started, but for the backends native and wasm."""
     assert warden.pid is not None
     found = [pid for pid in meter.children(warden.pid) if pid not in STRANGERS]
     return [pid for pid in found if not _is_anothers(pid)]

@@ -1,4 +1,4 @@
-"""What the ring needs: Deno, the package, the memory image, wheels; and what is said without."""
+"""What the backend needs: Deno, the package, the memory image, wheels; and what is said without."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def availability(**options):
     return asyncio.run(PyodideSandbox.availability(config))
 
 
-def test_the_ring_says_what_stands_around_it():
+def test_the_backend_says_what_stands_around_it():
     found = availability()
     assert (found.usable, found.isolation) == (True, atoll.Isolation.VIRTUAL)
     assert "jail" in found.details["around deno"]

@@ -70,9 +70,9 @@ async def test_disabled_by_the_environment_there_is_no_server(monkeypatch):
 @pytest.mark.spec("R2.8", "R2.3")
 @pytest.mark.needs(Capability.SAVE)
 @pytest.mark.parametrize("enabled", [True, False], ids=["server", "direct"])
-async def test_state_through_the_executor(ring, enabled):
+async def test_state_through_the_executor(backend, enabled):
     settings = replace(PATIENT, enabled=enabled)
-    async with REPLExecutor(REPLConfig(backend=ring), settings=settings) as executor:
+    async with REPLExecutor(REPLConfig(backend=backend), settings=settings) as executor:
         first = await executor.execute("x = 41", capture_state=True)
         second = await executor.execute("print(x + 1)", first.state)
         assert second.stdout == "42\n"

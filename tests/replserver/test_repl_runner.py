@@ -150,7 +150,7 @@ async def test_a_cancelled_request_leaves_nothing():
 
 
 class Keeper(BaseSandbox):
-    """A ring of the test's own, whose states are what the test says."""
+    """A backend of the test's own, whose states are what the test says."""
 
     saved: bytes | Exception = b""
     result = SandboxResult(kind=Outcome.OK, stdout="ran\n")
@@ -209,8 +209,8 @@ async def test_no_state_is_taken_of_a_sandbox_that_was_stopped():
 
 @pytest.mark.spec("R2.3", "R2.6")
 @pytest.mark.needs(Capability.SAVE)
-async def test_state_lives_on_from_request_to_request(ring):
-    config = REPLConfig(backend=ring)
+async def test_state_lives_on_from_request_to_request(backend):
+    config = REPLConfig(backend=backend)
     first = await run("x = [1]\ndef f(): return x", config=config, capture_state=True)
     assert first.state_error is None
     second = await run("x.append(2); print(f())", config=config, state=first.state)
@@ -220,17 +220,17 @@ async def test_state_lives_on_from_request_to_request(ring):
 
 @pytest.mark.spec("R2.5")
 @pytest.mark.needs(Capability.SAVE)
-async def test_what_the_state_has_not_is_named(ring):
+async def test_what_the_state_has_not_is_named(backend):
     code = "x = 1\nnumbers = (n for n in [1])"
-    response = await run(code, config=REPLConfig(backend=ring), capture_state=True)
+    response = await run(code, config=REPLConfig(backend=backend), capture_state=True)
     assert "numbers" in response.left_out
-    again = await run("print(x)", config=REPLConfig(backend=ring), state=response.state)
+    again = await run("print(x)", config=REPLConfig(backend=backend), state=response.state)
     assert again.stdout == "1\n"
 
 
 @pytest.mark.needs(Capability.SAVE)
 @pytest.mark.parametrize("state", [b"no state at all", base64.b64decode("gASVAAAA")])
-async def test_a_state_that_cannot_be_restored_is_told_and_nothing_runs(ring, state):
-    response = await run("print(1)", config=REPLConfig(backend=ring), state=state)
+async def test_a_state_that_cannot_be_restored_is_told_and_nothing_runs(backend, state):
+    response = await run("print(1)", config=REPLConfig(backend=backend), state=state)
     assert (response.kind, response.exit_code, response.stdout) == ("bad-state", 1, "")
     assert response.error.startswith("State restoration failed: ")

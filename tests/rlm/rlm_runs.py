@@ -30,7 +30,7 @@ def echo(**options: Any) -> ScriptedModel:
 
 
 async def ask(model: ScriptedModel, context: Any = TEXT, **settings: Any) -> Any:
-    """The answer of a run in the native ring, which explores even a short context."""
+    """The answer of a run in the native backend, which explores even a short context."""
     rlm = RLM(model, **{"backend": "native", "direct_tokens": 1, **settings})
     return await rlm.completion("What is it?", context)
 

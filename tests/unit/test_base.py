@@ -51,7 +51,7 @@ def test_the_base_holds_policy_workspace_and_logger():
 
 
 @pytest.mark.spec("R1.1")
-async def test_the_base_is_harmless_where_a_ring_adds_nothing():
+async def test_the_base_is_harmless_where_a_backend_adds_nothing():
     async with Echo() as box:
         await box.initialize("context")
         await box.cancel()
@@ -61,13 +61,13 @@ async def test_the_base_is_harmless_where_a_ring_adds_nothing():
 
 
 @pytest.mark.spec("R3.11")
-async def test_a_ring_that_declares_no_workspace_says_so_when_it_is_used():
+async def test_a_backend_that_declares_no_workspace_says_so_when_it_is_used():
     with pytest.raises(atoll.UnsupportedError, match="backend 'custom' cannot ls files"):
         await Echo().files.ls()
 
 
 @pytest.mark.spec("R3.11")
-async def test_a_ring_that_declares_no_shell_has_none():
+async def test_a_backend_that_declares_no_shell_has_none():
     with pytest.raises(atoll.UnsupportedError, match="backend 'custom' cannot run shell commands"):
         await Echo().shell("true")
 

@@ -145,7 +145,7 @@ def test_only_measures_the_rows_that_are_named() -> None:
     assert len(done.stdout.splitlines()) == 2
 
 
-def test_a_row_of_the_ring_pyodide_is_measured(tmp_path: Path) -> None:
+def test_a_row_of_the_backend_pyodide_is_measured(tmp_path: Path) -> None:
     """Its other rows start cold, again and again: minutes, for the same code."""
     file = tmp_path / "bench.json"
     done = bench("--quick", "--only", "pyodide-execute", "--json", str(file))

@@ -446,7 +446,7 @@ def test_an_event_loop_stays_usable_after_everything(look):
 def test_each_sandbox_is_another_user_of_the_host():
     if not users.may_switch():
         pytest.skip("only root can run guests as other users")
-    warden.stop()  # and with it guests of the ring wasm that wait, who are users of another range
+    warden.stop()  # and with it guests of the backend wasm that wait, who are users of another range
     with atoll.create_sandbox():
         before = _guests()
         with atoll.create_sandbox(), atoll.create_sandbox():

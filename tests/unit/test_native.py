@@ -1,4 +1,4 @@
-"""The native ring's own: its protocol over stdio, its interpreter, its environment, its end."""
+"""The native backend's own: its protocol over stdio, its interpreter, its environment, its end."""
 
 from __future__ import annotations
 

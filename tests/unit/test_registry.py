@@ -1,4 +1,4 @@
-"""Choosing a ring: named ones are never replaced, `auto` never takes a weaker one than asked."""
+"""Choosing a backend: named ones are never replaced, `auto` never takes a weaker one than asked."""
 
 from __future__ import annotations
 
@@ -52,32 +52,32 @@ def test_a_missing_interpreter_is_said_clearly():
 
 
 @pytest.fixture
-def no_virtual_ring(monkeypatch):
+def no_virtual_backend(monkeypatch):
     """As where neither wasmtime nor Deno is installed."""
     monkeypatch.setattr(registry, "AUTO_ORDER", ("daemon", "native"))
 
 
 @pytest.mark.spec("R0.17")
-def test_a_weaker_host_fails_closed(weak_host, no_virtual_ring):
+def test_a_weaker_host_fails_closed(weak_host, no_virtual_backend):
     with pytest.raises(
         atoll.IsolationError, match="jailed was asked for and only confined can be had"
     ):
         atoll.create_sandbox(backend="native")
-    with pytest.raises(atoll.IsolationError, match="no ring offers jailed") as caught:
+    with pytest.raises(atoll.IsolationError, match="no backend offers jailed") as caught:
         atoll.create_sandbox()
     assert "min_isolation='confined'" in str(caught.value)
 
 
 @pytest.mark.spec("R0.17")
-def test_isolation_nobody_offers_is_refused(no_virtual_ring):
-    with pytest.raises(atoll.IsolationError, match="no ring offers virtual"):
+def test_isolation_nobody_offers_is_refused(no_virtual_backend):
+    with pytest.raises(atoll.IsolationError, match="no backend offers virtual"):
         atoll.create_sandbox(min_isolation="virtual")
     with pytest.raises(atoll.IsolationError):
         atoll.create_sandbox(backend="native", min_isolation="virtual")
 
 
 @pytest.mark.spec("R0.17")
-def test_a_limit_that_cannot_be_enforced_is_an_error(weak_host, no_virtual_ring):
+def test_a_limit_that_cannot_be_enforced_is_an_error(weak_host, no_virtual_backend):
     with pytest.raises(atoll.LimitUnsupportedError, match="cannot enforce disk_bytes") as caught:
         atoll.create_sandbox(min_isolation="confined")
     assert caught.value.limit == "disk_bytes"
@@ -95,14 +95,14 @@ async def test_auto_goes_on_to_pyodide_where_native_is_not_to_be_had(monkeypatch
 
 
 @pytest.mark.parametrize("option", [{"python": "python3"}, {"workspace": "/"}])
-async def test_auto_takes_no_ring_that_cannot_do_what_is_asked(monkeypatch, option):
+async def test_auto_takes_no_backend_that_cannot_do_what_is_asked(monkeypatch, option):
     monkeypatch.setattr(NativePythonSandbox, "availability", not_usable)
     monkeypatch.setattr(registry, "AUTO_ORDER", ("native", "pyodide"))
     with pytest.raises(atoll.IsolationError, match=r"pyodide: it has no (interpreter|host-folder)"):
         await registry.choose(atoll.REPLConfig(**option))
 
 
-async def test_auto_says_why_no_ring_is_strong_enough(monkeypatch, no_virtual_ring):
+async def test_auto_says_why_no_backend_is_strong_enough(monkeypatch, no_virtual_backend):
     monkeypatch.setattr(NativePythonSandbox, "availability", not_usable)
     with pytest.raises(atoll.IsolationError, match=r"native: no luck\. Try again\."):
         await registry.choose(atoll.REPLConfig())

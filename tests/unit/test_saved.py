@@ -1,4 +1,4 @@
-"""Saved states in the native ring: other interpreters, guests that lie or meddle, what is left."""
+"""Saved states in the native backend: other interpreters, guests that lie or meddle, what is left."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def test_a_missing_package_says_how_to_get_it(box):
     result = box.execute("import numpy")
     assert result.error == "ModuleNotFoundError: No module named 'numpy'"
     assert "`atoll wasm install numpy`" in result.stderr
-    assert "rings native and daemon" in result.stderr
+    assert "backends native and daemon" in result.stderr
 
 
 def test_advice_is_heard_by_who_listens_to_stderr():

@@ -1,1 +1,1 @@
-"""The rings. `registry` is the table of them; each is loaded on first use and imports no other."""
+"""The backends. None knows another; `registry` is the table that names them all."""

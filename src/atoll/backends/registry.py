@@ -1,4 +1,4 @@
-"""The table of rings: a name, where its class is, and what it is. Loaded on first use."""
+"""The table of backends: a name, where its class is, and what it is. Loaded on first use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ring:
+class Backend:
     """One row: `home` is module:class; `extra` is what to install for it."""
 
     home: str
@@ -29,26 +29,26 @@ class Ring:
     extra: str = ""
 
 
-RINGS: dict[str, Ring] = {
-    "native": Ring(
+BACKENDS: dict[str, Backend] = {
+    "native": Backend(
         home="atoll.backends.native:NativePythonSandbox",
         summary="CPython in a jailed process of its own",
     ),
-    "wasm": Ring(
+    "wasm": Backend(
         home="atoll.backends.wasm:PythonSandbox",
         summary="CPython in WebAssembly, in a jailed process of its own",
         extra="wasm",
     ),
-    "daemon": Ring(
+    "daemon": Backend(
         home="atoll.backends.daemon:DaemonClientSandbox",
         summary="a sandbox of the running daemon's",
     ),
-    "pyodide": Ring(
+    "pyodide": Backend(
         home="atoll.backends.pyodide:PyodideSandbox",
         summary="CPython as WebAssembly, in Deno",
         extra="pyodide",
     ),
-    "restricted": Ring(
+    "restricted": Backend(
         home="atoll.backends.restricted.sandbox:RestrictedSandbox",
         summary="a guard around CPython in a plain process: a seat belt, not a wall",
     ),
@@ -57,71 +57,71 @@ RINGS: dict[str, Ring] = {
 AUTO_ORDER = ("daemon", "native", "pyodide", "wasm", "restricted")
 
 
-class RingClass(Protocol):
+class BackendClass(Protocol):
     """What the table's classes have in common."""
 
     backend: str
     capabilities: frozenset[Capability]
 
     def __call__(self, config: REPLConfig) -> BaseSandbox:
-        """A sandbox of this ring, not yet started."""
+        """A sandbox of this backend, not yet started."""
         ...
 
     async def availability(self, config: REPLConfig) -> Availability:
-        """Whether the ring can run here."""
+        """Whether the backend can run here."""
         ...
 
 
 def names() -> tuple[str, ...]:
-    """Every ring, in the table's order."""
-    return tuple(RINGS)
+    """Every backend, in the table's order."""
+    return tuple(BACKENDS)
 
 
-def load(name: str) -> RingClass:
-    """The class of a ring; UnknownBackendError, or what to install for it."""
-    if name not in RINGS:
-        raise UnknownBackendError(name, RINGS)
-    module, _, attribute = RINGS[name].home.partition(":")
+def load(name: str) -> BackendClass:
+    """The class of a backend; UnknownBackendError, or what to install for it."""
+    if name not in BACKENDS:
+        raise UnknownBackendError(name, BACKENDS)
+    module, _, attribute = BACKENDS[name].home.partition(":")
     try:
         found: Any = getattr(import_module(module), attribute)
     except ImportError as exc:
-        hint = f"Type: pip install 'atoll[{RINGS[name].extra}]'" if RINGS[name].extra else ""
+        hint = f"Type: pip install 'atoll[{BACKENDS[name].extra}]'" if BACKENDS[name].extra else ""
         raise BackendUnavailableError(name, str(exc), hint) from exc
-    return cast("RingClass", found)
+    return cast("BackendClass", found)
 
 
-async def choose(config: REPLConfig, needed: frozenset[Capability] = frozenset()) -> RingClass:
-    """The ring to use. A named one is never replaced; `auto` never takes one weaker than asked."""
+async def choose(config: REPLConfig, needed: frozenset[Capability] = frozenset()) -> BackendClass:
+    """Return the backend to use; `auto` takes the first that is strong enough, or fails."""
     if config.backend != "auto":
         return _named(config.backend, needed)
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
     reasons = []
     for name in AUTO_ORDER:
         try:
-            ring = load(name)
+            backend = load(name)
         except BackendUnavailableError as exc:
             reasons.append(str(exc))
             continue
-        if lacking := (_wanted(config) | needed) - ring.capabilities:
+        if lacking := (_wanted(config) | needed) - backend.capabilities:
             reasons.append(f"{name}: it has no {', '.join(sorted(lacking))}")
             continue
-        found = await ring.availability(config)
+        found = await backend.availability(config)
         if found.usable and found.isolation is not None and found.isolation >= least:
-            return ring
+            return backend
         have = found.isolation.name.lower() if found.isolation is not None else "nothing"
         reasons.append(f"{name}: {found.reason or f'offers {have}'}. {found.hint}".strip())
-    raise IsolationError("auto", f"no ring offers {least.name.lower()}: {'; '.join(reasons)}")
+    raise IsolationError("auto", f"no backend offers {least.name.lower()}: {'; '.join(reasons)}")
 
 
-def _named(name: str, needed: frozenset[Capability]) -> RingClass:
-    ring = load(name)
-    for lacking in sorted(needed - ring.capabilities):
+def _named(name: str, needed: frozenset[Capability]) -> BackendClass:
+    backend = load(name)
+    for lacking in sorted(needed - backend.capabilities):
         raise UnsupportedError(name, lacking)
-    return ring
+    return backend
 
 
 def _wanted(config: REPLConfig) -> set[Capability]:
-    """What a ring must be able to do for this configuration to mean anything."""
+    """What a backend must be able to do for this configuration to mean anything."""
     wanted = set()
     if config.python is not None:
         wanted.add(Capability.INTERPRETER)

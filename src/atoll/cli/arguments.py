@@ -42,20 +42,21 @@ Serve requests that come framed on stdin, each in a fresh sandbox that is destro
 responses go to stdout. It is a program for programs: docs/repl-server.md has the protocol."""
 
 _DOCTOR_TEXT = """\
-Tell of each ring whether it can run here, how strongly it keeps code in, and by what its limits
-are enforced. Exits with 0 if a ring with walls is usable. With --attack, a list of attacks is run
-against the chosen ring, and the exit code is 0 only if every one of them was held."""
+Show which backends can run on this machine, how strongly each isolates code, and how its limits
+are enforced. The exit code is 0 if a backend with real isolation is usable. With --attack, run a
+list of attacks against the chosen backend; the exit code is 0 only if all of them are stopped."""
 
 _DAEMON_TEXT = """\
-A process of yours that holds sandboxes for many clients over a Unix socket. While it runs, the
-ring `auto` uses it. The socket is --socket, else $ATOLL_DAEMON_SOCKET, else ~/.rlm/daemon.sock."""
+A background process that serves warm sandboxes to many clients over a Unix socket. While it runs,
+the default backend (`auto`) uses it. The socket is --socket, else $ATOLL_DAEMON_SOCKET, else
+~/.rlm/daemon.sock."""
 
 _WASM_TEXT = """\
-CPython as WebAssembly, for the ring `wasm`. `build` makes it, which takes a minute, so that no
+CPython as WebAssembly, for the `wasm` backend. `build` makes it, which takes a minute, so that no
 sandbox has to wait for that; `install` puts pure Python packages where its guests import them."""
 
 _PYODIDE_TEXT = """\
-Python as WebAssembly, for the ring `pyodide`. `setup` fetches it and builds its memory image, so
+Python as WebAssembly, for the `pyodide` backend. `setup` fetches it and builds its memory image, so
 that no sandbox has to wait for that; `install` downloads packages that its guests can import."""
 
 _ASK_TEXT = """\
@@ -179,7 +180,7 @@ def _add_sandbox_options(command: argparse.ArgumentParser) -> None:
         "--guard", metavar="NAME", choices=GUARDS, help=f"check code first: {', '.join(GUARDS)}"
     )
     _add_limits(group)
-    _add_ring_options(group)
+    _add_backend_options(group)
 
 
 def _add_limits(group: argparse._ActionsContainer) -> None:
@@ -192,9 +193,9 @@ def _add_limits(group: argparse._ActionsContainer) -> None:
     )
 
 
-def _add_ring_options(group: argparse._ActionsContainer) -> None:
+def _add_backend_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
-        "--backend", metavar="NAME", help="the ring to use ($ATOLL_BACKEND, else auto)"
+        "--backend", metavar="NAME", help="the backend to use ($ATOLL_BACKEND, else auto)"
     )
     group.add_argument("--python", metavar="PATH", help="the interpreter inside, such as a venv's")
     group.add_argument(
@@ -221,13 +222,13 @@ def _add_repl_server(server: argparse.ArgumentParser) -> None:
     )
     group = server.add_argument_group("the sandboxes")
     _add_limits(group)
-    _add_ring_options(group)
+    _add_backend_options(group)
 
 
 def _add_doctor(doctor: argparse.ArgumentParser) -> None:
     doctor.add_argument("--attack", action="store_true", help="run the attacks of the self-check")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_ring_options(doctor)
+    _add_backend_options(doctor)
 
 
 def _add_daemon(daemon: argparse.ArgumentParser) -> None:
@@ -308,7 +309,7 @@ def _add_ask(ask: argparse.ArgumentParser) -> None:
     ask.add_argument("--quiet", action="store_true", help="the answer, and nothing about it")
     _add_model_options(ask.add_argument_group("the models"))
     _add_budget_options(ask.add_argument_group("what it may take"))
-    _add_ring_options(ask.add_argument_group("the sandboxes"))
+    _add_backend_options(ask.add_argument_group("the sandboxes"))
 
 
 def _add_model_options(group: argparse._ActionsContainer) -> None:

@@ -87,7 +87,7 @@ class Bait:
         self._folder.cleanup()
 
     def _plant_files(self) -> None:
-        """Open to every user of the host, so that only the ring can be in the way."""
+        """Open to every user of the host, so that only the backend can be in the way."""
         folder = Path(self._folder.name)
         folder.chmod(0o755)
         (folder / "secret").write_text(self.secret)

@@ -1,4 +1,4 @@
-"""`atoll doctor`: what each ring can do on this host, for people and as JSON."""
+"""`atoll doctor`: what each backend can do on this host, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ INDENT, WIDTH = 12, 100
 
 def command(args: Namespace) -> int:
     """Tell what this host allows, and try it out if asked to; the exit code."""
-    config = settings.ring_config(args)
+    config = settings.backend_config(args)
     names = [config.backend] if args.backend else list(registry.names())
-    rings = asyncio.run(examine(names, config))
+    backends = asyncio.run(examine(names, config))
     if not args.json:
-        print(describe(rings, Paint.of(sys.stdout)))
+        print(describe(backends, Paint.of(sys.stdout)))
     least = config.min_isolation or (Isolation.NONE if args.backend else Isolation.CONFINED)
-    usable = any(one.usable and (one.isolation or 0) >= least for one in rings.values())
+    usable = any(one.usable and (one.isolation or 0) >= least for one in backends.values())
     verdicts = _attack(config, quiet=args.json) if args.attack and usable else []
     if args.json:
-        print(json.dumps(as_json(rings, verdicts), indent=2))
+        print(json.dumps(as_json(backends, verdicts), indent=2))
     return 0 if usable and all(one.held for one in verdicts) else 1
 
 
 async def examine(names: list[str], config: REPLConfig) -> dict[str, Availability]:
-    """What each of the rings says of itself; `auto` stands for all of them."""
+    """What each of the backends says of itself; `auto` stands for all of them."""
     wanted = list(registry.names()) if names == ["auto"] else names
     return {name: await _ask(name, config) for name in wanted}
 
 
-def describe(rings: dict[str, Availability], paint: Paint) -> str:
+def describe(backends: dict[str, Availability], paint: Paint) -> str:
     """The report for people."""
     parts = [f"atoll {__version__}, Python {sys.version.split()[0]}"]
-    parts += [_ring(name, one, paint) for name, one in rings.items()]
+    parts += [_backend(name, one, paint) for name, one in backends.items()]
     return "\n\n".join(parts)
 
 
-def as_json(rings: dict[str, Availability], verdicts: list[Verdict]) -> dict[str, object]:
+def as_json(backends: dict[str, Availability], verdicts: list[Verdict]) -> dict[str, object]:
     """The report for programs."""
     report: dict[str, object] = {
         "version": __version__,
-        "rings": {name: _fields(name, one) for name, one in rings.items()},
+        "backends": {name: _fields(name, one) for name, one in backends.items()},
     }
     if verdicts:
         report["attacks"] = [dataclasses.asdict(one) for one in verdicts]
@@ -68,16 +68,16 @@ def as_json(rings: dict[str, Availability], verdicts: list[Verdict]) -> dict[str
 
 async def _ask(name: str, config: REPLConfig) -> Availability:
     try:
-        ring = registry.load(name)
+        backend = registry.load(name)
     except BackendUnavailableError as exc:
         return Availability(usable=False, reason=exc.reason, hint=exc.hint)
-    return await ring.availability(dataclasses.replace(config, backend=name))
+    return await backend.availability(dataclasses.replace(config, backend=name))
 
 
-def _ring(name: str, one: Availability, paint: Paint) -> str:
+def _backend(name: str, one: Availability, paint: Paint) -> str:
     state = paint.good("usable") if one.usable else paint.bad("not usable")
     level = f", {one.isolation.name.lower()}" if one.isolation is not None else ""
-    lines = [f"{paint.strong(name)}: {state}{level} - {registry.RINGS[name].summary}"]
+    lines = [f"{paint.strong(name)}: {state}{level} - {registry.BACKENDS[name].summary}"]
     lines += _row("because", one.reason) + _row("do", one.hint)
     lines += _table("limits", one.limits) + _table("details", one.details)
     return "\n".join(lines)
@@ -101,7 +101,11 @@ def _table(title: str, rows: dict[str, str]) -> list[str]:
 
 def _fields(name: str, one: Availability) -> dict[str, Any]:
     level = None if one.isolation is None else one.isolation.name.lower()
-    return {"summary": registry.RINGS[name].summary, **dataclasses.asdict(one), "isolation": level}
+    return {
+        "summary": registry.BACKENDS[name].summary,
+        **dataclasses.asdict(one),
+        "isolation": level,
+    }
 
 
 def _attack(config: REPLConfig, *, quiet: bool) -> list[Verdict]:

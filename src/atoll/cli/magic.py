@@ -20,7 +20,7 @@ HELP = """\
 %reset            a fresh sandbox with the same context
 %timeout SECONDS  the time that a cell may take; without a number: tell it
 %vars             the names that cells have made, and their types
-!COMMAND          a shell command in the same jail, where the ring has a shell
+!COMMAND          a shell command in the same jail, where the backend has a shell
 %quit             leave, as Ctrl-D and exit() do"""
 
 LIST_NAMES = (

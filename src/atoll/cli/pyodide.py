@@ -1,4 +1,4 @@
-"""`atoll pyodide`: setup, install, status of what the ring `pyodide` needs."""
+"""`atoll pyodide`: setup, install, status of what the `pyodide` backend needs."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def install(args: Namespace) -> int:
 
 
 def status(_args: Namespace) -> int:
-    """Tell as `atoll doctor` does, of this ring alone."""
-    rings = asyncio.run(doctor.examine([deno.BACKEND], REPLConfig(backend=deno.BACKEND)))
-    print(doctor.describe(rings, Paint.of(sys.stdout)))
-    return 0 if rings[deno.BACKEND].usable else 1
+    """Tell as `atoll doctor` does, of this backend alone."""
+    backends = asyncio.run(doctor.examine([deno.BACKEND], REPLConfig(backend=deno.BACKEND)))
+    print(doctor.describe(backends, Paint.of(sys.stdout)))
+    return 0 if backends[deno.BACKEND].usable else 1
 
 
 def _tell(text: str) -> None:

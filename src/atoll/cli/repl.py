@@ -128,11 +128,11 @@ async def _open(config: REPLConfig) -> BaseSandbox:
 
 async def banner(box: BaseSandbox, config: REPLConfig) -> str:
     """Where cells run, in two lines."""
-    ring = await registry.load(box.backend).availability(config)
-    python = ring.details.get("python", "unknown")
+    backend = await registry.load(box.backend).availability(config)
+    python = backend.details.get("python", "unknown")
     level = box.isolation.name.lower()
     return (
-        f"atoll {__version__}: ring {box.backend}, {level}, {_context_size(config.context)}; "
+        f"atoll {__version__}: backend {box.backend}, {level}, {_context_size(config.context)}; "
         "%help tells the commands\n"
         f"Python {python}"
     )

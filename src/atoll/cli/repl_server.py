@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def command(args: Namespace) -> int:
     """Serve until stdin ends; the exit code."""
     fields = {} if args.timeout is None else {"timeout_ms": args.timeout * 1000}
-    config = settings.ring_config(args, policy=settings.policy_from(args), **fields)
+    config = settings.backend_config(args, policy=settings.policy_from(args), **fields)
     asyncio.run(_serve(args, config))
     return 0
 
@@ -39,7 +39,7 @@ async def _serve(args: Namespace, config: REPLConfig) -> None:
 
 
 def _pool(args: Namespace, config: REPLConfig) -> Pool | None:
-    """Zygotes, unless another ring or a stronger one is asked for, or they cannot be had."""
+    """Zygotes, unless another backend or a stronger one is asked for, or they cannot be had."""
     stronger = config.min_isolation is not None and config.min_isolation > Isolation.JAILED
     if config.backend not in ("auto", "native") or stronger or not args.prefetch:
         return None

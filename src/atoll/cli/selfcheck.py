@@ -1,4 +1,4 @@
-"""Runs attacks against a ring and judges each: held, or got through; `atoll doctor --attack`."""
+"""Runs attacks against a backend and judges each: held, or got through; `atoll doctor --attack`."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ async def judge(config: REPLConfig, attack: Attack, bait: Bait) -> Verdict:
 
 
 async def _prepare(config: REPLConfig) -> tuple[REPLConfig, Isolation]:
-    """The ring that will be used, with small limits: all of them that it can enforce."""
-    ring = await registry.choose(config)
-    level = (await ring.availability(config)).isolation or Isolation.NONE
+    """The backend that will be used, with small limits: all of them that it can enforce."""
+    chosen = await registry.choose(config)
+    level = (await chosen.availability(config)).isolation or Isolation.NONE
     policy = SMALL if level >= Isolation.JAILED else dataclasses.replace(SMALL, disk_bytes=None)
     settings = dataclasses.replace(
-        config, backend=ring.backend, policy=policy, max_output_length=OUTPUT_LIMIT
+        config, backend=chosen.backend, policy=policy, max_output_length=OUTPUT_LIMIT
     )
     async with aio.create_sandbox(settings):  # if it does not start at all, that is no verdict
         return settings, level

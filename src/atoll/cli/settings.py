@@ -35,11 +35,11 @@ def config_from(args: Namespace, output: GuestOutput | None) -> REPLConfig:
         fields["workspace"] = Path(args.files)
     if args.context is not None:
         fields["context"] = read_context(args.context)
-    return ring_config(args, policy=policy_from(args), guard=args.guard, **fields)
+    return backend_config(args, policy=policy_from(args), guard=args.guard, **fields)
 
 
-def ring_config(args: Namespace, **fields: Any) -> REPLConfig:
-    """The configuration that the options about the ring ask for, with `fields` on top."""
+def backend_config(args: Namespace, **fields: Any) -> REPLConfig:
+    """The configuration that the options about the backend ask for, with `fields` on top."""
     level = args.min_isolation
     return REPLConfig(
         backend=args.backend or backend_from_environment(),

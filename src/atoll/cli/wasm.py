@@ -1,4 +1,4 @@
-"""`atoll wasm`: build, install, status of what the ring `wasm` needs."""
+"""`atoll wasm`: build, install, status of what the `wasm` backend needs."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def install(args: Namespace) -> int:
 
 
 def status(_args: Namespace) -> int:
-    """Tell as `atoll doctor` does, of this ring alone, and what is installed for it."""
+    """Tell as `atoll doctor` does, of this backend alone, and what is installed for it."""
     name = PythonSandbox.backend
-    rings = asyncio.run(doctor.examine([name], REPLConfig(backend=name)))
-    print(doctor.describe(rings, Paint.of(sys.stdout)))
+    backends = asyncio.run(doctor.examine([name], REPLConfig(backend=name)))
+    print(doctor.describe(backends, Paint.of(sys.stdout)))
     if (built := build.find()) is not None:
         print(f"packages: {', '.join(packages.installed(built)) or 'none'}")
-    return 0 if rings[name].usable else 1
+    return 0 if backends[name].usable else 1
 
 
 def _component() -> Built:

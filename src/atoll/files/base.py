@@ -121,7 +121,7 @@ class Files(ABC):
 
 
 class NoFiles(Files):
-    """Of a ring that has none to show."""
+    """Of a backend that has none to show."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""The modules that the ring `restricted` offers, as data: all of `__all__`, but for what is named.
+"""The modules that the `restricted` backend offers, as data: all of `__all__` but what is named.
 
 `only` lists what is offered of a module that has more than is harmless; `not_` what is left out.
 """
@@ -15,7 +15,7 @@ class Offer:
     only: frozenset[str] | None = None
     not_: frozenset[str] = frozenset()
     made: frozenset[str] = frozenset()
-    """Names that the ring brings itself in place of the module's, or beside them."""
+    """Names that the backend brings itself in place of the module's, or beside them."""
 
 
 def _only(names: str, made: str = "") -> Offer:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _LINE = re.compile(r"Line (\d+|None): (.*)", re.DOTALL)
-ADVICE = "write it without that, or run it in a jailed ring without a guard"
+ADVICE = "write it without that, or run it in a jailed backend without a guard"
 
 
 def examine(code: str) -> tuple[Violation, ...]:

@@ -11,7 +11,7 @@ from atoll.guard import offered, words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-JAILED = 'run it in a jailed ring without a guard: create_sandbox(backend="native")'
+JAILED = 'run it in a jailed backend without a guard: create_sandbox(backend="native")'
 ADVICE = {
     "module": "{} is not for import here; " + JAILED,
     "star-import": "import the names you need from {}: what a star brings is not checked",
@@ -37,7 +37,7 @@ CALL_ADVICE = {
     "eval": "write the expression itself, or parse with json.loads",
     "exec": "write the code itself",
     "compile": "write the code itself",
-    "open": "the data is in `context`; files want a jailed ring",
+    "open": "the data is in `context`; files want a jailed backend",
     "__import__": "write an import statement",
     "locals": "name the variables",
     "globals": "name the variables",
@@ -78,7 +78,7 @@ AST = Profile(
     gadgets=words.GADGETS,
     looks_at_texts=True,
 )
-"""A check of the text alone, before any ring runs it as it is."""
+"""A check of the text alone, before any backend runs it as it is."""
 
 RESTRICTED = Profile(
     offered_modules=frozenset(offered.MODULES),
@@ -86,4 +86,4 @@ RESTRICTED = Profile(
     readable=words.READABLE | words.LOOKED_AT,
     looks_at_texts=False,
 )
-"""The first half of the ring `restricted`: what is ambiguous is left to its run time."""
+"""The first half of the `restricted` backend: what is ambiguous is left to its run time."""

@@ -39,7 +39,7 @@ CALLS = SEED_CALLS | {"breakpoint", "help", "memoryview", "attrgetter", "methodc
 """Names that the guard `ast` refuses wherever they are read: an alias would be a call as well."""
 
 NEVER = frozenset({"eval", "exec", "compile", "open", "__import__", "breakpoint", "help", "locals"})
-"""Names that the ring `restricted` does not have; for the others it has checked versions."""
+"""Names that the `restricted` backend does not have; for the others it has checked versions."""
 
 FRAMES = names_in("""
     gi_frame gi_code gi_yieldfrom cr_frame cr_code cr_await cr_origin ag_frame ag_code ag_await
@@ -93,7 +93,7 @@ READABLE = OPERATORS | (MAKING - {"__mro_entries__", "__set_name__"}) | NOTES | 
 """Double-underscore names that code may read."""
 
 LOOKED_AT = frozenset({"__class__", "__dict__", "__traceback__", "__wrapped__", "__getattribute__"})
-"""More of them, for the ring `restricted`, which answers them itself."""
+"""More of them, for the `restricted` backend, which answers them itself."""
 
 SETTABLE = names_in("""
     __name__ __qualname__ __doc__ __notes__ __cause__ __context__ __suppress_context__ __wrapped__
@@ -105,7 +105,7 @@ AMBIGUOUS = frozenset({
     "format", "format_map", "obj", "tofile", "dump", "ctypes", "cffi", "capsule", "resize",
     "setflags", "mro", "dumps", "baseclass", "register",
 })  # fmt: skip
-"""Ordinary on most objects, a way out on some: the ring `restricted` looks at run time."""
+"""Ordinary on most objects, a way out on some: the `restricted` backend looks at run time."""
 
 PROTOCOLS = names_in("""
     __array_interface__ __array_struct__ __dlpack__ __dlpack_device__ __buffer__ __reduce__

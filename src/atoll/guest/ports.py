@@ -1,4 +1,4 @@
-"""What a guest needs of the place it runs in; each ring brings its own."""
+"""What a guest needs of the place it runs in; each backend brings its own."""
 
 from __future__ import annotations
 

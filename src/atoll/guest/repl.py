@@ -1,4 +1,4 @@
-"""Runs cells in one lasting namespace, as the `__main__` module: the heart of every ring."""
+"""Runs cells in one lasting namespace, as the `__main__` module: the heart of every backend."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ async def level_for(backend: str, config: REPLConfig) -> Isolation:
 
 
 async def availability(resolve: Callable[[], Any]) -> Availability:
-    """What `atoll doctor` shows of a ring that runs in a jail."""
+    """What `atoll doctor` shows of a backend that runs in a jail."""
     try:
         python = await asyncio.to_thread(resolve)
     except BackendUnavailableError as exc:

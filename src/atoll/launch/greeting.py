@@ -54,7 +54,7 @@ async def greet(
 ) -> Launched:
     """Speak the first words; SandboxStartError if there is no answer, and nothing is left then.
 
-    `env` is for a guest that was not started with its environment, `extra` what a ring adds.
+    `env` is for a guest that was not started with its environment, `extra` what a backend adds.
     """
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
     line.channel.on_call = bridge.handle

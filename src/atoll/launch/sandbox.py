@@ -1,6 +1,6 @@
 """A sandbox around one guest that is launched, spoken to, and launched again when it is lost.
 
-A ring says how a guest is launched, and what it runs; the rest is here.
+A backend says how a guest is launched, and what it runs; the rest is here.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ STATE_TIMEOUT_MS = 30_000
 
 
 class GuestSandbox(BaseSandbox):
-    """One guest at a time. A ring implements `_prepare`, `_launch` and `_state_params`."""
+    """One guest at a time. A backend implements `_prepare`, `_launch` and `_state_params`."""
 
     _not_shown: ClassVar[set[str]] = set()
     """Of the folders that a jail shows to the host: those that the guest does not see."""
 
     _own_guard: ClassVar[str | None] = None
-    """The guard of a ring that has one of its own."""
+    """The guard of a backend that has one of its own."""
 
     def __init__(self, config: REPLConfig | None = None) -> None:
         self._config = config or REPLConfig(backend=self.backend)
@@ -191,7 +191,7 @@ class GuestSandbox(BaseSandbox):
 
     @abstractmethod
     def _state_params(self) -> dict[str, Any]:
-        """What a guest is told that saves or restores; StateError if the ring cannot do either."""
+        """Return what a guest needs to save or restore; StateError if the backend cannot."""
 
     @property
     @abstractmethod
@@ -199,7 +199,7 @@ class GuestSandbox(BaseSandbox):
         """Of the guest's Python: a state made by one is for its like."""
 
     def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
-        """The result with what the ring has counted itself."""
+        """The result with what the backend has counted itself."""
         return result
 
     def _require_open(self) -> None:

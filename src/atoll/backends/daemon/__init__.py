@@ -1,4 +1,4 @@
-"""The daemon ring: sandboxes that a long-lived process of the same user holds."""
+"""The daemon backend: sandboxes that a long-lived process of the same user holds."""
 
 from atoll.backends.daemon.sandbox import DaemonClientSandbox
 

@@ -67,7 +67,7 @@ class DaemonClientSandbox(BaseSandbox):
         return Availability(
             usable=True,
             isolation=Isolation[facts["isolation"]],
-            limits={"all": "as in the ring that the daemon uses"},
+            limits={"all": "as in the backend that the daemon uses"},
             details={"socket": str(path), "pid": str(facts.get("pid"))},
         )
 

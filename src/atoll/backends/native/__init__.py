@@ -1,4 +1,4 @@
-"""The native ring: CPython in a jailed process of its own."""
+"""The native backend: CPython in a jailed process of its own."""
 
 from atoll.backends.native.sandbox import NativePythonSandbox
 

@@ -31,7 +31,7 @@ class NativePythonSandbox(GuestSandbox):
 
     @classmethod
     async def availability(cls, config: REPLConfig) -> Availability:
-        """Whether this ring can run here, and how strongly."""
+        """Whether this backend can run here, and how strongly."""
         return await probe.availability(lambda: interpreter.resolve(config.python))
 
     async def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:

@@ -1,4 +1,4 @@
-"""The pyodide ring: CPython as WebAssembly, inside Deno."""
+"""The pyodide backend: CPython as WebAssembly, inside Deno."""
 
 from atoll.backends.pyodide.sandbox import DirectPyodideSandbox, PyodideSandbox
 

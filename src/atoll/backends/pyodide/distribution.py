@@ -45,7 +45,7 @@ class Distribution:
 
 
 def private_folder() -> Path:
-    """Where all of this ring is kept; nobody else may look or write there."""
+    """Where all of this backend is kept; nobody else may look or write there."""
     folder = cache_folder() / "pyodide"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

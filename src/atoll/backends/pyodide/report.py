@@ -1,4 +1,4 @@
-"""What this ring says of itself on this host, for `atoll doctor`."""
+"""What this backend says of itself on this host, for `atoll doctor`."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class PyodideSandbox(GuestSandbox):
 
     @classmethod
     async def availability(cls, config: REPLConfig) -> Availability:
-        """Whether this ring can run here, and with what around it."""
+        """Whether this backend can run here, and with what around it."""
         try:
             runner = await asyncio.to_thread(deno.find)
             pyodide = await asyncio.to_thread(distribution.installed)

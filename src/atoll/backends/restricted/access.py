@@ -1,6 +1,6 @@
 """Attributes as guest code may have them: checked reading, writing and class making.
 
-SECURITY: this is the ring's innermost check. Whatever is not plainly the guest's own, or plainly
+SECURITY: this is the backend's innermost check. Whatever is not plainly the guest's own, or plainly
 harmless, is refused; real types are asked, never what an object says of itself.
 """
 

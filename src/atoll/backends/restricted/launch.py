@@ -47,7 +47,7 @@ def _open_line(config: REPLConfig, shared: Context | None) -> Line:
             raise SandboxStartError("start", f"{sys.executable}: {exc.strerror}") from exc
         for fd in (requests[0], answers[1], errors[1], output[1], lifeline[0]):
             os.close(fd)
-    # What else a lease can do is for files and states, which this ring does not declare.
+    # What else a lease can do is for files and states, which this backend does not declare.
     lease = cast("Lease", PlainProcess(child, lifeline[1]))
     return Line(lease, HostChannel(answers[0], requests[1]), [output[0], errors[0]])
 

@@ -24,7 +24,7 @@ class OfferedModule:
 
     def __getattr__(self, name: str) -> NoReturn:
         shown = self.__dict__.get("__name__", "?")
-        raise AttributeError(f"the ring restricted offers no {shown}.{name}; {ADVICE}")
+        raise AttributeError(f"the backend restricted offers no {shown}.{name}; {ADVICE}")
 
     def __repr__(self) -> str:
         return f"<module {self.__dict__.get('__name__', '?')!r}, as offered>"

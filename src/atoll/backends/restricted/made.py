@@ -32,7 +32,7 @@ _enum_create: Any = vars(enum.EnumType)["_create_"]
 
 
 def table(access: Access, standins: StandIns) -> Mapping[str, Mapping[str, Any]]:
-    """What the ring brings itself, by module."""
+    """What the backend brings itself, by module."""
     makers = _Makers(access)
     return {
         "abc": {"ABCMeta": standins.abc},

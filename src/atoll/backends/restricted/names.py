@@ -1,4 +1,4 @@
-"""The built-ins of guest code in the ring `restricted`: harmless ones, and checked versions."""
+"""The built-ins of guest code in the `restricted` backend: harmless ones, and checked versions."""
 
 from __future__ import annotations
 

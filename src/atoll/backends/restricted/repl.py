@@ -1,4 +1,4 @@
-"""The guest's cells in the ring `restricted`: checked, compiled, and run with safe built-ins."""
+"""The guest's cells in the `restricted` backend: checked, compiled, and run with safe built-ins."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RestrictedRepl(repl.Repl):
         try:
             body = self._compile(code, name)
             self._remember(name, code)
-            exec(body, self.namespace)  # noqa: S102 - what the ring is for
+            exec(body, self.namespace)  # noqa: S102 - what the backend is for
             value = self.namespace.pop(LAST, None)
             return self._value(value), value
         except SystemExit as exc:

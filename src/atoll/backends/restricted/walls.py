@@ -1,4 +1,4 @@
-"""What the kernel adds around the worker where it can: nothing of it is promised by the ring."""
+"""What the kernel adds around the worker where it can: nothing of it is promised by the backend."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class InheritedContext:
 
     def stream(self) -> Stream:
         """There are no states here."""
-        raise ValueError("this ring neither saves nor restores")
+        raise ValueError("this backend neither saves nor restores")
 
 
 def _hang_on(lifeline: int) -> None:

@@ -1,4 +1,4 @@
-"""The WASM ring: CPython compiled to WebAssembly, run by wasmtime in a jailed worker process."""
+"""The WASM backend: CPython compiled to WebAssembly, run by wasmtime in a jailed worker process."""
 
 from atoll.backends.wasm.oneshot import run_untrusted_python
 from atoll.backends.wasm.sandbox import PythonSandbox

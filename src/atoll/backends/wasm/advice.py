@@ -1,4 +1,4 @@
-"""What a result says when a limit ended it, and what `atoll doctor` says of the ring."""
+"""What a result says when a limit ended it, and what `atoll doctor` says of the backend."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _out_of_memory(result: SandboxResult, limit: int) -> SandboxResult:
 def _not_installed(result: SandboxResult, package: str) -> SandboxResult:
     text = (
         f"if {package} is pure Python, `atoll wasm install {package}` adds it; "
-        "packages with compiled parts run in the rings native and daemon"
+        "packages with compiled parts run in the backends native and daemon"
     )
     return replace(result, stderr=_with_line(result.stderr, text))
 
@@ -82,7 +82,7 @@ def _with_line(text: str, line: str) -> str:
 
 
 async def availability(config: REPLConfig) -> Availability:
-    """Whether the ring can run here."""
+    """Whether the backend can run here."""
     try:
         built = await asyncio.to_thread(build.find, config.wasm_binary_path)
     except BackendUnavailableError as exc:

@@ -65,10 +65,8 @@ async def launch(
     """A worker whose guest has said hello, and its gauge."""
     size = shared.size if shared else 0
     if size > MOST_CONTEXT:
-        text = (
-            f"a context of {size:,} bytes does not fit into the ring wasm, which has 4 GiB for all"
-        )
-        raise ConfigError(f"{text}: use the ring native, which shares it")
+        text = f"a context of {size:,} bytes does not fit the wasm backend: it has 4 GiB in all"
+        raise ConfigError(f"{text}: use the backend native, which shares it")
     warm = level >= Isolation.JAILED and config.workspace is None and not config.policy.mounts
     if not warm:
         return await _greet(_start(config, built, level, size), config, context, shared)
@@ -176,7 +174,7 @@ def _binds(built: Built, policy: ExecutionPolicy | None = None) -> list[Bind]:
     ]
     for mount in policy.mounts if policy else ():
         if not mount.source.is_dir():
-            raise ConfigError(f"{mount.source} is no folder: the ring wasm mounts folders alone")
+            raise ConfigError(f"{mount.source} is no folder: the backend wasm mounts folders alone")
         source = str(mount.source.absolute())
         binds.append(Bind(source=source, target=mount.target, writable=mount.writable))
     return binds

@@ -48,14 +48,14 @@ class PythonSandbox(GuestSandbox):
 
     @classmethod
     async def availability(cls, config: REPLConfig) -> Availability:
-        """Whether this ring can run here."""
+        """Whether this backend can run here."""
         return await advice.availability(config)
 
     async def _prepare(self) -> Isolation:
         binary = self._config.wasm_binary_path
         found = build.find() if binary is None else await asyncio.to_thread(build.find, binary)
         if found is None:
-            title = Progress("atoll: first use of the ring wasm")
+            title = Progress("atoll: first use of the backend wasm")
             found = await asyncio.to_thread(build.ensure, binary, title)
         self._built = found
         least = min(self._config.min_isolation or Isolation.CONFINED, Isolation.JAILED)
