@@ -190,12 +190,12 @@ class HostChannel:
         elif message["method"] == "output" and self.on_output is not None:
             self.on_output(*_output(message.get("params", {})))
         else:
-            raise rpc.ProtocolError("a notification that nobody expects")
+            raise rpc.ProtocolError("an unexpected notification")
 
     def _settle(self, message: rpc.Message) -> None:
         answer = self._waiting.get(message["id"])
         if answer is None:
-            raise rpc.ProtocolError("an answer that nobody waits for")
+            raise rpc.ProtocolError("an answer to a request that was not sent")
         if "error" in message:
             answer.fail(RemoteError(message["error"]["message"]))
         else:
@@ -274,4 +274,4 @@ def _output(params: Mapping[str, Any]) -> tuple[int, bytes]:
 
 
 async def _refuse(_method: str, _params: Mapping[str, Any]) -> Any:
-    raise CallFailedError("nobody listens yet")
+    raise CallFailedError("the host does not accept calls yet")

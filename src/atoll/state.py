@@ -111,7 +111,7 @@ def _header(blob: bytes) -> tuple[dict[str, Any], int]:
     if not isinstance(blob, bytes):
         raise StateError(f"a state is bytes, not {type(blob).__name__}")
     if not blob.startswith(MAGIC):
-        raise StateError("this is no saved state: give what save() returned")
+        raise StateError("these bytes are not a saved state: pass what save() returned")
     end = blob.find(b"\n", len(MAGIC), len(MAGIC) + MAX_HEADER)
     if end < 0:
         raise StateError("the state is cut within its header")

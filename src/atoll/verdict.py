@@ -117,7 +117,7 @@ def death(report: EndReport) -> dict[str, Any]:
         text = f"the guest's process was ended by {name}"
         return fault(Outcome.CRASHED, "ProcessCrashed", text, 128 + report.signal)
     if report.exit is None:
-        text = "the guest's process has ended, and nobody was told how"
+        text = "the guest's process has ended for an unknown reason"
         return fault(Outcome.CRASHED, "ProcessCrashed", text, 1)
     text = f"the guest's process ended itself with exit code {report.exit}"
     return fault(Outcome.EXITED, "ProcessExited", text, report.exit or 0)

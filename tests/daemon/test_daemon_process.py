@@ -223,7 +223,7 @@ def test_another_user_is_refused_even_where_files_let_it_in(place, pid):
     os.close(here)
     sock.close()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert f"refused a connection: it is of user {USER}" in place.log.read_text()
+    assert f"refused a connection: it belongs to user {USER}" in place.log.read_text()
 
 
 ESCAPE = """

@@ -234,7 +234,7 @@ def test_a_folder_is_mounted_and_a_file_is_refused(tmp_path):
     )
     assert (result.stdout, result.error_type) == ("given\n", "PermissionError")
     alone = Mount(source=tmp_path / "in.txt", target="/one")
-    with pytest.raises(atoll.ConfigError, match="is no folder"):
+    with pytest.raises(atoll.ConfigError, match="is not a folder"):
         run_untrusted_python("1", policy=ExecutionPolicy(mounts=(alone,)))
 
 

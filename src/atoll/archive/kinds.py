@@ -29,7 +29,7 @@ def kind_of(head: bytes, name: str) -> str:
         return "tar"
     if b"%PDF-" in head:
         return "pdf"
-    text = f"{name!r} is no archive that is known: zip, tar (gz, bz2, xz, zst), 7z and pdf are"
+    text = f"{name!r} is not a supported archive: use zip, tar (gz, bz2, xz, zst), 7z or pdf"
     raise ArchiveError(text)
 
 

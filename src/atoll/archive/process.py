@@ -116,7 +116,7 @@ class Process:
         until = time.monotonic() + self._seconds + _GRACE_SECONDS
         size, rest = FRAME.unpack(self._exactly(child, FRAME.size, until))
         if size > _MOST_HEADER or rest > self._most:
-            raise ArchiveError(f"the reader answers with {size + rest} bytes, which cannot be")
+            raise ArchiveError(f"an answer of {size + rest} bytes is over the limit")
         header = _parsed(self._exactly(child, size, until))
         return header, self._exactly(child, rest, until)
 
@@ -178,7 +178,7 @@ def _parsed(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise ArchiveError("the reader answers with nothing that makes sense")
+        raise ArchiveError("the archive reader sent a malformed answer")
     return header
 
 

@@ -82,7 +82,7 @@ class Reader:
         for skipped, reason in self.catalog.skipped:
             if skipped == name:
                 return f"{name!r} cannot be read: {reason}"
-        return f"there is no member {name[:200]!r}: see members"
+        return f"the archive has no member {name[:200]!r}: list `members`"
 
 
 def open_reader(source: Source, name: str, limits: ArchiveLimits, clock: Clock) -> Reader:

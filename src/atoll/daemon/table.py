@@ -104,7 +104,7 @@ class SessionTable:
                 await self._retire(session)
             elif unused > self._limits.idle_seconds + self._limits.keep_seconds:
                 self._forget(session)
-                await session.expire(f"nobody used it for {unused:.0f} s")
+                await session.expire(f"it was unused for {unused:.0f} s")
         await self.make_room()
         await asyncio.to_thread(self._shelf.store.sweep)
 

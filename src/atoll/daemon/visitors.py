@@ -29,7 +29,7 @@ def examine(sock: socket.socket) -> int:
     """A hold on the process that connected, which ends when it does; RefusedError."""
     pid, uid = credentials(sock)
     if uid != os.geteuid():
-        raise RefusedError(f"it is of user {uid}")
+        raise RefusedError(f"it belongs to user {uid}")
     try:
         pidfd = _pidfd(sock, pid)
     except OSError:

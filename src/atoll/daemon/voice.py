@@ -94,7 +94,7 @@ class Voice:
 
     async def _ask(self, params: dict[str, Any]) -> Any:
         if self._peer is None:
-            raise CallFailedError("no client is there to answer")
+            raise CallFailedError("the client has disconnected")
         self.flush()
         aside = self._slot.aside() if self._slot else contextlib.nullcontext()
         try:

@@ -76,7 +76,7 @@ class Ledger:
     def ranges(self, kind: Kind) -> tuple[tuple[int, int], ...]:
         """Where what was `scanned` or `shown` begins and ends, in order."""
         if kind not in self._ranges:
-            raise ConfigError(f"there are no ranges {kind!r}: use 'scanned' or 'shown'")
+            raise ConfigError(f"unknown kind of ranges {kind!r}: use 'scanned' or 'shown'")
         with self._lock:
             return tuple(self._ranges[kind])
 

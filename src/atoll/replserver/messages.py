@@ -123,7 +123,7 @@ def _state(encoded: Any) -> bytes | None:
     try:
         return _bytes(encoded)
     except (TypeError, ValueError) as exc:
-        raise StateError(f"the state is no base64: {exc}") from None
+        raise StateError(f"the state is not valid base64: {exc}") from None
 
 
 def _check(name: str, value: Any, kind: type) -> None:

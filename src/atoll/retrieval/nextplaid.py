@@ -48,7 +48,7 @@ class NextPlaid:
         """What the server says of itself."""
         answer = self._ask("GET", "/health")
         if not isinstance(answer, dict):
-            raise RetrievalError(f"{self.url} is no NextPLAID server: its health is no object")
+            raise RetrievalError(f"{self.url} is not a NextPLAID server: bad /health")
         return answer
 
     def create(self, index: str) -> bool:
@@ -83,7 +83,7 @@ class NextPlaid:
             pairs = zip(result["metadata"], result["scores"], strict=True)
             return [(_place(one), float(score)) for one, score in pairs][:k]
         except (KeyError, TypeError, ValueError) as exc:
-            raise RetrievalError(f"{self.url} answered what is no result: {exc!r}") from None
+            raise RetrievalError(f"{self.url} sent a malformed result: {exc!r}") from None
 
     def _ask(self, method: str, path: str, body: Any = None) -> Any:
         return self._exchange(method, path, body)[1]
@@ -114,7 +114,7 @@ class NextPlaid:
         try:
             return json.loads(text) if text else None
         except (ValueError, RecursionError):
-            raise RetrievalError(f"NextPLAID at {self.url} answered what is no JSON") from None
+            raise RetrievalError(f"NextPLAID at {self.url} did not return JSON") from None
 
 
 def _text(unit: Unit) -> str:

@@ -107,7 +107,7 @@ def _together(paths: Sequence[Path]) -> Material:
             room.take(name, len(header) + 2)
             parts += [header, text.removesuffix("\n")]
     if not parts:
-        raise ConfigError(f"there is no text in {paths[0]}: {skipped:,} files were passed over")
+        raise ConfigError(f"there is no text in {paths[0]}: {skipped:,} files were skipped")
     return Material(
         context=Context.from_text("\n".join(parts) + "\n"),
         documents=folders[0] if len(folders) == 1 else None,

@@ -56,7 +56,7 @@ def _unpack(packed: bytes) -> dict[str, Any]:
     except (zlib.error, ValueError, TypeError, RecursionError) as exc:
         raise SandboxError(f"the sandbox's answer cannot be read: {str(exc)[:200]}") from None
     if not isinstance(answer, dict):
-        raise SandboxError("the sandbox's answer cannot be read: it is no object")
+        raise SandboxError("the sandbox's answer cannot be read: it is not a JSON object")
     return answer
 
 

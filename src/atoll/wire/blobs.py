@@ -108,7 +108,7 @@ def adopt_context(facts: dict[str, Any], fd: int) -> Context:
     fitting = _is_sealed(fd) and os.fstat(fd).st_size >= context.size
     if not fitting or (facts["ascii"] and context.width != 1):
         context.close()
-        raise ConfigError("a context is no sealed memory file of the size announced")
+        raise ConfigError("the context is not a sealed memory file of the announced size")
     return context
 
 

@@ -103,7 +103,7 @@ def test_what_is_no_file_is_an_error_not_a_wait(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     before = len(os.listdir("/proc/self/fd"))
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
-        with pytest.raises(ConfigError, match="is no file: name one"):
+        with pytest.raises(ConfigError, match="is not a file: give its path"):
             read(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         read(tmp_path / "missing")

@@ -67,7 +67,7 @@ class Link:
         self._sandboxes.pop(session, None)
         self._users -= 1
         if self._users == 0 and not self.peer.ended:
-            self._last_use = self._loop.call_later(IDLE_SECONDS, self.peer.end, "nobody uses it")
+            self._last_use = self._loop.call_later(IDLE_SECONDS, self.peer.end, "idle")
 
     async def ping(self) -> dict[str, Any]:
         """What the daemon says of itself; asked anew unless it was heard a moment ago."""
@@ -171,7 +171,7 @@ def _check_user(sock: socket.socket, path: Path) -> None:
     """SECURITY: code and data go to a process of ours, whoever put a socket there."""
     _, uid = credentials(sock)
     if uid != os.geteuid():
-        raise _unavailable(f"{path} is of user {uid}, not of you")
+        raise _unavailable(f"{path} belongs to user {uid}, not to you")
 
 
 def _unavailable(reason: str) -> BackendUnavailableError:

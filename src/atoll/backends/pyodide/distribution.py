@@ -52,12 +52,12 @@ def private_folder() -> Path:
         facts = folder.stat()
     except OSError as exc:
         raise BackendUnavailableError(
-            deno.BACKEND, f"there is no place for Pyodide: {exc}", _ANOTHER_CACHE
+            deno.BACKEND, f"the folder for Pyodide cannot be made: {exc}", _ANOTHER_CACHE
         ) from None
     if facts.st_uid != os.geteuid():
         raise BackendUnavailableError(
             deno.BACKEND,
-            f"{folder} belongs to somebody else",
+            f"{folder} belongs to another user",
             _ANOTHER_CACHE,
         )
     if facts.st_mode & 0o077:

@@ -33,7 +33,7 @@ def install(names: Sequence[str]) -> tuple[str, ...]:
     """Download packages and what they need; the wheels that are new."""
     for name in names:
         if name.startswith("-"):
-            raise ConfigError(f"{name!r} is no package")
+            raise ConfigError(f"{name!r} is not a package name")
     before = {path.name for path in installed()}
     with (
         distribution.locked("wheels"),
@@ -54,7 +54,7 @@ def _folder() -> Path:
 
 def _download(names: Sequence[str], target: str) -> None:
     if importlib.util.find_spec("pip") is None:
-        raise BackendUnavailableError(deno.BACKEND, "there is no pip here", "Install pip first.")
+        raise BackendUnavailableError(deno.BACKEND, "pip is not installed", "Install pip first.")
     command = [
         sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
         "--only-binary=:all:", f"--platform={PLATFORM}", "--implementation=cp", f"--abi={TAG}",

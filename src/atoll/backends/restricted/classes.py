@@ -52,7 +52,7 @@ def _check_match_args(value: Any) -> None:
 def _hook(function: Any) -> Callable[[Any, str], Any]:
     """A guest's __getattr__, which does not get to answer what libraries would believe."""
     if type(function) is not types.FunctionType:
-        raise refused("a __getattr__ that is no function", "write it as a method")
+        raise refused("a __getattr__ that is not a function", "write it as a method")
 
     def __getattr__(self: Any, name: str) -> Any:  # noqa: N807 - it stands for one
         if name in words.PROTOCOLS:

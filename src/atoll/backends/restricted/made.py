@@ -158,7 +158,7 @@ def _field_names(cls: type) -> list[str]:
 
 def _check_fields(annotations: Any) -> Any:
     if type(annotations) is not dict:
-        raise refused("annotations that are no dict", "write them in the class")
+        raise refused("annotations that are not a dict", "write them in the class")
     for name in annotations:
         if type(name) is not str or not name.isidentifier() or name in words.FRAMES:
             raise refused(f"a field named {name!r}", "choose another name")

@@ -130,7 +130,7 @@ def _read(folder: Path) -> Built | None:
     except FileNotFoundError:
         return None
     except (ValueError, LookupError, TypeError, OSError) as exc:
-        raise SandboxStartError("cache", f"{folder} is of no use ({exc}): remove it") from None
+        raise SandboxStartError("cache", f"{folder} cannot be used ({exc}): remove it") from None
     return built
 
 

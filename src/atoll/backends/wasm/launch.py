@@ -174,7 +174,7 @@ def _binds(built: Built, policy: ExecutionPolicy | None = None) -> list[Bind]:
     ]
     for mount in policy.mounts if policy else ():
         if not mount.source.is_dir():
-            raise ConfigError(f"{mount.source} is no folder: the backend wasm mounts folders alone")
+            raise ConfigError(f"{mount.source} is not a folder: wasm mounts only folders")
         source = str(mount.source.absolute())
         binds.append(Bind(source=source, target=mount.target, writable=mount.writable))
     return binds

@@ -55,7 +55,7 @@ def install(built: Built, names: Sequence[str]) -> tuple[str, ...]:
     """Have packages and what they need; those that are new. ConfigError if one is not pure."""
     for name in names:
         if name.startswith("-"):
-            raise ConfigError(f"{name!r} is no package")
+            raise ConfigError(f"{name!r} is not a package name")
     before, folder = set(installed(built)), package_folder(built)
     with tempfile.TemporaryDirectory(prefix="packages-", dir=folder.parent) as scratch:
         _download(built, names, scratch)
@@ -69,7 +69,7 @@ def install(built: Built, names: Sequence[str]) -> tuple[str, ...]:
 
 def _download(built: Built, names: Sequence[str], target: str) -> None:
     if importlib.util.find_spec("pip") is None:
-        raise BackendUnavailableError("wasm", "there is no pip here", "Install pip first.")
+        raise BackendUnavailableError("wasm", "pip is not installed", "Install pip first.")
     version = ".".join(map(str, built.python[:2]))
     command = [
         sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",

@@ -183,5 +183,5 @@ def _read(path: Path) -> list[Exchange]:
         try:
             exchanges.append(Exchange.parse(line))
         except ValueError as exc:
-            raise ModelRecordError(f"{path}, line {number} is no exchange: {exc}") from None
+            raise ModelRecordError(f"{path}, line {number} is not an exchange: {exc}") from None
     return exchanges

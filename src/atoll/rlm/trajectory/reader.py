@@ -72,7 +72,7 @@ def _open(path: str | os.PathLike[str]) -> IO[bytes]:
         raise ConfigError(f"the trajectory {os.fspath(path)!r} cannot be read: {exc}") from exc
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise ConfigError(f"the trajectory {os.fspath(path)!r} is no file: name one")
+        raise ConfigError(f"the trajectory {os.fspath(path)!r} is not a file: give its path")
     return os.fdopen(fd, "rb")
 
 

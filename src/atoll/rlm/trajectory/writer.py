@@ -146,7 +146,7 @@ def _open(path: str | os.PathLike[str]) -> tuple[int, bool]:
         undo.callback(os.close, fd)
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise ConfigError(f"the trajectory {os.fspath(path)!r} is no file: name one")
+            raise ConfigError(f"the trajectory {os.fspath(path)!r} is not a file: give its path")
         os.fchmod(fd, 0o600)
         torn = found.st_size > 0 and os.pread(fd, 1, found.st_size - 1) != b"\n"
         undo.pop_all()
