@@ -114,9 +114,7 @@ def test_what_was_named_must_be_there_and_text(folder, tmp_path):
 
 def test_a_folder_without_any_text_is_refused(tmp_path):
     (tmp_path / "x").write_bytes(b"\0")
-    with pytest.raises(
-        atoll.ConfigError, match=r"there is no text in .*: 1 files were skipped"
-    ):
+    with pytest.raises(atoll.ConfigError, match=r"there is no text in .*: 1 files were skipped"):
         material_of(tmp_path)
 
 

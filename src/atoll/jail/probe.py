@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,14 +47,19 @@ class HostReport:
     switches_user: bool
 
 
+FAILURE_SECONDS = 5.0
+"""How long a report of a failure is kept; a jail that was built once is believed for good."""
+
 _cached: HostReport | None = None
+_cached_until = math.inf
 
 
 async def host() -> HostReport:
-    """The report on this host; made once a process."""
-    global _cached  # noqa: PLW0603 - the host does not change under a running process
-    if _cached is None:
+    """Return the report on this host; a failure, which may have passed, is examined again."""
+    global _cached, _cached_until  # noqa: PLW0603 - one host, one report
+    if _cached is None or time.monotonic() > _cached_until:
         _cached = await _examine()
+        _cached_until = time.monotonic() + FAILURE_SECONDS if _cached.failure else math.inf
     return _cached
 
 

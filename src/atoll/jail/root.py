@@ -35,6 +35,7 @@ READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
 DEFAULT_DISK = 1 << 40
 NURSERY_DISK = 64 << 20
 MAX_INODES = 65_536
+REPLACED_AT_MOST = 5
 HIDDEN_PROC = (
     "acpi", "kallsyms", "kcore", "key-users", "keys", "kmsg", "modules", "scsi", "sysrq-trigger",
     "timer_list",
@@ -147,10 +148,26 @@ def _bind_all(binds: list[tuple[Bind, int]]) -> None:
         source = f"/proc/self/fd/{fd}"
         if not target.exists():  # else it lies in a folder bound before
             _make_target(target, is_folder=Path(source).is_dir())
-        sys.mount(source, str(target), None, sys.MS_BIND | sys.MS_REC)
+        _bind(bind.source, fd, str(target))
         attributes = READ_ONLY & ~sys.ATTR_RDONLY if bind.writable else READ_ONLY
         sys.set_mount_attributes(str(target), attributes, recursive=True)
         os.close(fd)
+
+
+def _bind(path: str, fd: int, target: str) -> None:
+    """Bind the open file `fd` to `target`; open `path` again if the file was replaced meanwhile.
+
+    The kernel refuses to bind an unlinked file, and a package manager replaces /etc/ld.so.cache
+    by renaming a new file over it.
+    """
+    for _ in range(REPLACED_AT_MOST):
+        try:
+            return sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND | sys.MS_REC)
+        except FileNotFoundError:
+            fresh = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            os.dup2(fresh, fd, inheritable=False)
+            os.close(fresh)
+    return sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND | sys.MS_REC)
 
 
 def _close_ways(binds: list[tuple[Bind, int]], root: str = NEW_ROOT) -> None:

@@ -1,0 +1,53 @@
+"""A passing fault of the host is not taken for its nature."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from atoll.jail import probe
+from atoll.policy import Isolation
+
+BIND_A_REPLACED_FILE = """
+import os, sys
+from pathlib import Path
+from atoll.jail import root, syscalls, users
+folder = Path(sys.argv[1])
+source, target = folder / "source", folder / "target"
+source.write_text("old"), target.touch()
+users.enter_own_user_namespace()
+syscalls.unshare(0x20000)  # CLONE_NEWNS
+fd = os.open(source, os.O_PATH)
+(folder / "new").write_text("new")
+(folder / "new").rename(source)
+root._bind(str(source), fd, str(target))
+print(target.read_text())
+"""
+
+
+def test_system_file_replaced_during_the_start_is_bound_in_its_new_form(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", BIND_A_REPLACED_FILE, str(tmp_path)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "new\n", done.stderr
+
+
+async def test_failed_probe_is_made_again_and_a_good_one_is_kept(monkeypatch):
+    levels = iter([Isolation.CONFINED, Isolation.JAILED])
+
+    async def examine():
+        level = next(levels)
+        failure = "" if level is Isolation.JAILED else "a passing fault"
+        return probe.HostReport(
+            level=level, failure=failure, landlock=0, cgroup_version=None, switches_user=False
+        )
+
+    monkeypatch.setattr(probe, "_examine", examine)
+    monkeypatch.setattr(probe, "_cached", None)
+    monkeypatch.setattr(probe, "_cached_until", 0.0)
+    monkeypatch.setattr(probe, "FAILURE_SECONDS", -1.0)
+    assert (await probe.host()).level is Isolation.CONFINED
+    assert (await probe.host()).level is Isolation.JAILED
+    assert (await probe.host()).level is Isolation.JAILED
