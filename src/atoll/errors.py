@@ -1,34 +1,34 @@
-"""Every error that Atoll raises on the host. Faults of guest code are results, not errors.
+"""Every error that Atoll raises on the host. A failure of guest code is a result, not an error.
 
 AtollError
 ├── ConfigError                 a bad argument (also a ValueError)
-│   ├── UnknownBackendError     no backend of that name
-│   └── LimitUnsupportedError   a limit that the backend cannot enforce here
+│   ├── UnknownBackendError     unknown backend name
+│   └── LimitUnsupportedError   the backend cannot enforce this limit here
 ├── ArchiveError                an archive or PDF that cannot be read
-│   └── ArchiveLimitError       it hits one of ArchiveLimits
-├── WebError                    a page that cannot be had
-│   └── WebRefusedError         it must not be: the policy refuses it
+│   └── ArchiveLimitError       it exceeds one of ArchiveLimits
+├── WebError                    a page that cannot be fetched
+│   └── WebRefusedError         the policy forbids fetching it
 ├── BackendUnavailableError     the backend cannot run here
-│   └── IsolationError          it can, but not as strongly as asked
-├── RetrievalError              an index that cannot be made, written or asked
-│   └── IndexDamagedError       its file is damaged; it is made anew, and few ever see this
-├── ModelError                  a language model that gave no answer
-│   ├── ModelUnavailableError   not reached, or overloaded, after all retries (retryable)
-│   ├── ModelRefusedError       it will not: no valid key, a request it does not take
+│   └── IsolationError          it can, but with weaker isolation than asked for
+├── RetrievalError              an index that cannot be built, written or queried
+│   └── IndexDamagedError       its file is damaged; it is rebuilt automatically
+├── ModelError                  a language model gave no answer
+│   ├── ModelUnavailableError   unreachable or overloaded after all retries (retryable)
+│   ├── ModelRefusedError       the server rejects the request: bad key, bad request
 │   ├── ModelTimeoutError       no answer in time
-│   ├── ModelReplyError         an answer that is broken, cut short or too large
-│   └── ModelRecordError        a script or record that has no answer, or cannot be kept
-└── SandboxError                a sandbox failed as such
+│   ├── ModelReplyError         the answer is malformed, cut off or too large
+│   └── ModelRecordError        a script or recording has no answer, or cannot be written
+└── SandboxError                the sandbox itself failed
     ├── SandboxStartError       it could not be started
     ├── SandboxClosedError      it has been destroyed
-    ├── SandboxLostError        what it ran in was killed from outside (retryable)
-    ├── BusyError               too much is waiting already (retryable)
-    ├── UnsupportedError        the backend has no such power
+    ├── SandboxLostError        its process was killed from outside (retryable)
+    ├── BusyError               the queue is full (retryable)
+    ├── UnsupportedError        the backend lacks this capability
     ├── StateError              a saved state that cannot be made, read or trusted
     ├── ExecutionTimeoutError   an execution was ended at its deadline (one-shot interfaces)
-    └── VariableError           a variable's value cannot be handed over
+    └── VariableError           a variable's value cannot be transferred
 
-An error whose `retryable` is true left nothing half done: the same call may be made again.
+If `retryable` is true, nothing was left half done: the same call may be repeated.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ if TYPE_CHECKING:
 
 
 class AtollError(Exception):
-    """Any error of Atoll's own."""
+    """Base class of all errors that Atoll raises."""
 
     retryable: ClassVar[bool] = False
 
 
 class ConfigError(AtollError, ValueError):
-    """An argument that cannot be."""
+    """An argument is invalid."""
 
 
 class UnknownBackendError(ConfigError):
-    """A backend's name that is in no table."""
+    """The backend's name is not registered."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         self.name = name
@@ -60,7 +60,7 @@ class UnknownBackendError(ConfigError):
 
 
 class LimitUnsupportedError(ConfigError):
-    """A limit of the policy that the backend cannot enforce on this host."""
+    """The backend cannot enforce a limit of the policy on this host."""
 
     def __init__(self, backend: str, limit: str, hint: str) -> None:
         self.backend, self.limit, self.hint = backend, limit, hint
@@ -72,7 +72,7 @@ class ArchiveError(AtollError):
 
 
 class ArchiveLimitError(ArchiveError):
-    """An archive that hits a limit: its name in ArchiveLimits, what there is, what may be."""
+    """An archive exceeds the field `limit` of ArchiveLimits: `value` is over `most`."""
 
     def __init__(self, limit: str, *, most: float, what: str, value: float | None = None) -> None:
         self.limit, self.value, self.most, self.what = limit, value, most, what
@@ -81,15 +81,15 @@ class ArchiveLimitError(ArchiveError):
 
 
 class WebError(AtollError):
-    """A page that cannot be had: the network, the server, or what it sends."""
+    """A page cannot be fetched: network failure, server error, or unusable content."""
 
 
 class WebRefusedError(WebError):
-    """A page that must not be had: the policy refuses it."""
+    """The policy forbids fetching this page."""
 
 
 class BackendUnavailableError(AtollError):
-    """A backend that cannot run on this host."""
+    """The backend cannot run on this host: `reason`, and `hint` what to do."""
 
     def __init__(self, backend: str, reason: str, hint: str = "") -> None:
         self.backend, self.reason, self.hint = backend, reason, hint
@@ -97,27 +97,27 @@ class BackendUnavailableError(AtollError):
 
 
 class ComponentMissingError(AtollError, FileNotFoundError):
-    """There is no WebAssembly component where one was said to be."""
+    """The WebAssembly component file does not exist."""
 
 
 class IsolationError(BackendUnavailableError):
-    """Isolation that was asked for and is not to be had."""
+    """The isolation level that was asked for is not available here."""
 
 
 class RetrievalError(AtollError):
-    """An index for code_search and doc_search that cannot be made, written or asked."""
+    """The index of code_search or doc_search cannot be built, written or queried."""
 
 
 class IndexDamagedError(RetrievalError):
-    """An index whose file is damaged, or of another version."""
+    """The index file is damaged, or written by another version."""
 
 
 class SandboxError(AtollError):
-    """A sandbox that failed as such, not the code in it."""
+    """The sandbox itself failed, not the code in it."""
 
 
 class SandboxStartError(SandboxError):
-    """A sandbox that could not be started: the step that failed, and why."""
+    """The sandbox could not be started: `step` failed because of `reason`."""
 
     def __init__(self, step: str, reason: str) -> None:
         self.step, self.reason = step, reason
@@ -125,20 +125,20 @@ class SandboxStartError(SandboxError):
 
 
 class SandboxClosedError(SandboxError):
-    """A call on a sandbox that is not open."""
+    """A method was called on a sandbox that is closed."""
 
     def __init__(self, what: str = "the sandbox has been destroyed") -> None:
         super().__init__(what)
 
 
 class SandboxLostError(SandboxError):
-    """The process that held the sandbox was killed from outside; what ran in it is lost."""
+    """The sandbox's process was killed from outside; its state is lost."""
 
     retryable = True
 
 
 class BusyError(SandboxError):
-    """The queue is full: nothing was started."""
+    """The queue is full; nothing was started."""
 
     retryable = True
 
@@ -151,7 +151,7 @@ _BACKENDS_THAT_CAN = {
 
 
 class UnsupportedError(SandboxError):
-    """A power that the backend does not declare."""
+    """The backend does not declare this capability."""
 
     def __init__(self, backend: str, capability: str) -> None:
         self.backend, self.capability = backend, capability
@@ -161,11 +161,11 @@ class UnsupportedError(SandboxError):
 
 
 class StateError(SandboxError):
-    """A saved state that cannot be made, read or trusted. The session's own state is untouched."""
+    """A saved state cannot be made, read or trusted. The session's own state is unchanged."""
 
 
 class ExecutionTimeoutError(SandboxError):
-    """An execution that was ended at its deadline, with what it had printed until then."""
+    """An execution was ended at its deadline; `stdout` and `stderr` hold its output so far."""
 
     def __init__(self, message: str, *, stdout: str = "", stderr: str = "") -> None:
         self.stdout, self.stderr = stdout, stderr
@@ -173,7 +173,7 @@ class ExecutionTimeoutError(SandboxError):
 
 
 class VariableError(SandboxError):
-    """A guest variable whose value cannot be handed over."""
+    """A guest variable's value cannot be transferred to the host."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name, self.reason = name, reason
@@ -181,17 +181,17 @@ class VariableError(SandboxError):
 
 
 class ModelError(AtollError):
-    """A language model that gave no answer. No key and no prompt is ever in the message."""
+    """A language model gave no answer. The message never contains a key or a prompt."""
 
 
 class ModelUnavailableError(ModelError):
-    """A server that was not reached or had no room, however often it was asked."""
+    """The server was unreachable or overloaded, after all retries."""
 
     retryable = True
 
 
 class ModelRefusedError(ModelError):
-    """A request that the server does not take: what is wrong stays wrong."""
+    """The server rejects the request; repeating it would not help."""
 
     def __init__(self, message: str, *, status: int | None = None, code: str = "") -> None:
         self.status, self.code = status, code
@@ -199,11 +199,11 @@ class ModelRefusedError(ModelError):
 
 
 class ModelTimeoutError(ModelError):
-    """No answer within the time that was given."""
+    """The model did not answer in time."""
 
 
 class ModelReplyError(ModelError):
-    """An answer that cannot be used; `received` characters of it had been handed on."""
+    """The answer is unusable; `received` characters of it were already passed on."""
 
     def __init__(self, message: str, *, received: int = 0) -> None:
         self.received = received
@@ -211,7 +211,7 @@ class ModelReplyError(ModelError):
 
 
 class ModelRecordError(ModelError):
-    """A script or a record that has no answer to a request, or that cannot be kept."""
+    """A script or recording has no answer to a request, or cannot be written."""
 
 
 def _with_hint(hint: str) -> str:
