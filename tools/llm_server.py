@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.config import cache_folder
+from atoll.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +150,7 @@ def start(weights: Path, port: int, threads: int, window: int) -> Any:
     try:
         import xllamacpp  # noqa: PLC0415 - 33 MB that only a server needs
     except ModuleNotFoundError:
-        raise SystemExit("xllamacpp is missing: pip install 'atoll[localllm]'") from None
+        raise SystemExit(f"xllamacpp is missing: {install_command('localllm')}") from None
     params = xllamacpp.CommonParams()
     params.model.path = str(weights)
     params.model_alias = {"qwen2.5-coder-1.5b"}

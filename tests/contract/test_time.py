@@ -126,7 +126,9 @@ async def test_cancel_from_another_task(backend):
 @pytest.mark.needs(Capability.CANCEL)
 def test_code_can_clean_up_when_it_is_cancelled(patient):
     threading.Timer(0.3, patient.cancel).start()
-    result = patient.execute("n = 0\ntry:\n  for _ in iter(int, 1): n += 1\nfinally:\n  cleaned = True")
+    result = patient.execute(
+        "n = 0\ntry:\n  for _ in iter(int, 1): n += 1\nfinally:\n  cleaned = True"
+    )
     assert result.kind == "cancelled"
     assert patient.get_variable("cleaned") is True
 
