@@ -10,7 +10,7 @@ export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 # Deno and uv use the certificates of the system, as pip does.
 export DENO_TLS_CA_STORE ?= system,mozilla
 export UV_SYSTEM_CERTS ?= true
-LAYERS := guest > errors,extras > policy,types,log > guard,text > \
+LAYERS := guest > errors,extras,certificates > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
 	explore,retrieval,bridge,statekey,store,verdict > channel,state > \
 	sandbox,session,replies > sync,jail,statepipe,wire > archive > web > shell,launch > \

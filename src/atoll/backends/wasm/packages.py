@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import certificates
 from atoll.config import REPLConfig, cache_folder
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxError
 from atoll.policy import ExecutionPolicy, Mount
@@ -77,10 +78,18 @@ def _download(built: Built, names: Sequence[str], target: str) -> None:
         "--abi=none", f"--python-version={version}", "--target", target, "--", *names,
     ]  # fmt: skip
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=DOWNLOAD_SECONDS)
+        subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            timeout=DOWNLOAD_SECONDS,
+            env=certificates.download_environment(),
+        )
     except subprocess.CalledProcessError as exc:
         words = exc.stderr.decode(errors="replace").strip()[-600:]
-        raise ConfigError(f"pip found no pure Python wheel: {words}") from None
+        raise ConfigError(
+            f"pip found no pure Python wheel: {certificates.explain(words)}"
+        ) from None
     except (OSError, subprocess.SubprocessError) as exc:
         raise BackendUnavailableError("wasm", f"pip did not run: {exc}") from None
 
