@@ -31,11 +31,16 @@ def download_environment() -> dict[str, str]:
     return environment | os.environ
 
 
-def explain(failure: str) -> str:
+def explain(failure: str, said_before: str = "") -> str:
     """Return the failure's text, with what to do in front if a certificate was refused."""
-    if any(sign in failure.lower() for sign in _SIGNS):
+    if is_refusal(f"{said_before}\n{failure}"):
         return f"{ADVICE}. What was said: {failure}"
     return failure
+
+
+def is_refusal(failure: str) -> bool:
+    """Return whether a failure's text says that a certificate was not trusted."""
+    return any(sign in failure.lower() for sign in _SIGNS)
 
 
 def _bundle() -> str | None:

@@ -57,7 +57,7 @@ def _download(names: Sequence[str], target: str) -> None:
     if importlib.util.find_spec("pip") is None:
         raise BackendUnavailableError(deno.BACKEND, "there is no pip here", "Install pip first.")
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+        sys.executable, "-m", "pip", "download", "--disable-pip-version-check",
         "--only-binary=:all:", f"--platform={PLATFORM}", "--implementation=cp", f"--abi={TAG}",
         f"--python-version={distribution.PYTHON[0]}.{distribution.PYTHON[1]}", "--dest", target,
         "--", *names,
@@ -71,10 +71,9 @@ def _download(names: Sequence[str], target: str) -> None:
             env=certificates.download_environment(),
         )
     except subprocess.CalledProcessError as exc:
-        words = exc.stderr.decode(errors="replace").strip()[-600:]
-        raise ConfigError(
-            f"pip found no wheel for Pyodide: {certificates.explain(words)}"
-        ) from None
+        words, before = (one.decode(errors="replace") for one in (exc.stderr, exc.stdout))
+        why = certificates.explain(words.strip()[-600:], before)
+        raise ConfigError(f"pip found no wheel for Pyodide: {why}") from None
     except (OSError, subprocess.SubprocessError) as exc:
         raise BackendUnavailableError(deno.BACKEND, f"pip did not run: {exc}") from None
 
