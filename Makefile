@@ -1,39 +1,47 @@
-# Everything a developer types. Each target sets up what it needs; the first run makes .venv.
+# Everything a developer types. Each target installs what it needs; the first run makes .venv.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+LIBRARY := $(VENV)/.library
 STAMP := $(VENV)/.installed
 JOBS ?= 3
+EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
-LAYERS := guest > errors > policy,types,log > guard,text > \
+# Deno and uv use the certificates of the system, as pip does.
+export DENO_TLS_CA_STORE ?= system,mozilla
+export UV_SYSTEM_CERTS ?= true
+LAYERS := guest > errors,extras,certificates > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
 	explore,retrieval,bridge,statekey,store,verdict > channel,state > \
 	sandbox,session,replies > sync,jail,statepipe,wire > archive > web > shell,launch > \
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-llm check format spec bench soak docs clean
+.PHONY: help setup demo test test-pythons test-llm check format spec bench soak docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
-		awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+		awk -F'\t' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-setup: $(STAMP) ## Make .venv with everything in it
+setup: $(STAMP) ## Make .venv with everything that tests and benchmarks use (1.3 GB)
+
+# The library alone, which has no dependencies: all that the demo needs.
+$(LIBRARY): pyproject.toml
+	@$(PYTHON) tools/install.py $(VENV)
+	@touch $(LIBRARY)
 
 $(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11"; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
-		--editable '.[dev,bench,data,wasm,pyodide,agent,semantic]'
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip would do it on one core
-	@touch $(STAMP)
+	@$(PYTHON) tools/install.py $(VENV) $(EXTRAS)
+	@touch $(LIBRARY) $(STAMP)
 
-demo: $(STAMP) ## Run the main job: a model-written snippet over a large context, jailed
-	$(BIN)/python -m examples.demo
+demo: $(LIBRARY) ## Show the main job: code of a model explores a large log inside a sandbox
+	@$(BIN)/python -m examples.demo
 
 test: $(STAMP) ## Pass the whole test-suite
 	$(BIN)/python tools/suite.py $(JOBS) $(ARGS)
+
+test-pythons: ## Run the tests that need no extra backend on every supported Python found here
+	@$(PYTHON) tools/pythons.py $(ARGS)
 
 test-llm: $(STAMP) ## Ask a real language model on this machine (gets 1.1 GB once)
 	@$(BIN)/python -c 'import xllamacpp' 2>/dev/null || \

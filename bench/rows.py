@@ -34,7 +34,7 @@ class UnavailableError(Exception):
 def needs(*modules: str, extra: str) -> None:
     """UnavailableError unless all are installed, with what would install them."""
     if not all(map(find_spec, modules)):
-        raise UnavailableError(f"not installed: pip install 'atoll[{extra}]'")
+        raise UnavailableError(f"not installed: pip install '.[{extra}]'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ class Warm:
         """A configuration for this tier; UnavailableError if its libraries are not installed."""
         self.run(self.pool.warm(tier))
         if missing := self.pool.stats()[tier]["missing"]:
-            raise UnavailableError(f"not installed: pip install 'atoll[data]' ({missing})"[:80])
+            raise UnavailableError(f"not installed: pip install '.[data]' ({missing})"[:80])
         config = REPLConfig(preload=tier)
         self.run(self.park(config))
         return config

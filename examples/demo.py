@@ -1,69 +1,124 @@
-"""The main job in one screen: model-written code explores a large context from inside a jail.
+"""Show the main job in one screen: code written by a model explores a large log in a sandbox.
 
     make demo
 
-The model's part is played by the text in SNIPPETS, as a model would send it; the sub-questions
-it asks by llm_query are answered by a function here, where a real program would call a model.
+CELLS plays the part of the model: code as a model would send it. `answer` plays the part of the
+language model that the code asks; a real program calls a model there.
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
 import time
 
 import atoll
+from atoll.backends import registry
+from atoll.errors import AtollError
+from atoll.extras import install_command
 
 LINES = 2_000_000
-BACKENDS = ("native", "wasm", "pyodide")
-SNIPPETS = (
-    "import re\n"
-    "print(f'{len(context):,} characters, {count_lines():,} lines')\n"
-    "errors = search_context(r'ERROR .*', window=0)\n"
-    "services = sorted({hit['match'].split()[1] for hit in errors})\n"
-    "print('services with errors:', services)",
-    "notes = batch_llm_query([f'Why did {name} fail? ' + quote_match(f'ERROR {name}.*')"
-    " for name in services])\n"
-    "for name, note in zip(services, notes): print(f'{name}: {note}')",
-    "open('report.md', 'w').write('\\n'.join(f'- {n}: {t}' for n, t in zip(services, notes)))\n"
-    "len(services)",
-    "import socket; socket.create_connection(('127.0.0.1', 22), 1)",
-    "open('/etc/shadow').read()",
-    "while True: pass",
-    "services",
+OTHERS = {
+    "wasm": "wasm build",
+    "pyodide": "pyodide setup",
+}
+"""The optional backends, and what prepares each once it is installed: `atoll wasm build`."""
+CELLS = (
+    (
+        "The code looks through the log and keeps what it finds in variables.",
+        "print(f'{len(context):,} characters, {count_lines():,} lines')\n"
+        "errors = search_context(r'ERROR .*', window=0)\n"
+        "services = sorted({hit['match'].split()[1] for hit in errors})\n"
+        "print('services with errors:', services)",
+    ),
+    (
+        "The next cell still has them. It asks a language model about each service.",
+        "notes = batch_llm_query([f'Why did {name} fail? ' + quote_match(f'ERROR {name}.*')"
+        " for name in services])\n"
+        "for name, note in zip(services, notes): print(f'{name}: {note}')",
+    ),
+    (
+        "It writes a file; the value of the last line comes back as a Python object.",
+        "open('report.md', 'w').write('\\n'.join(f'- {n}: {t}' for n, t in zip(services, notes)))\n"
+        "len(services)",
+    ),
+    (
+        "It cannot reach the network ...",
+        "import socket; socket.create_connection(('127.0.0.1', 22), 1)",
+    ),
+    ("... nor the files of this machine.", "open('/etc/shadow').read()"),
+    ("Code that never ends is stopped ...", "while True: pass"),
+    ("... and the session goes on: the variables are still there.", "services"),
 )
 
 
 def main() -> None:
-    """Run the snippets one after the other and show what comes back."""
+    """Run the cells one after the other and show what comes back."""
+    print("Atoll runs Python that a model wrote, in a sandbox on this machine.\n")
     text = make_log()
     started = time.perf_counter()
     with atoll.create_sandbox(context=text, on_llm_query=answer, timeout_ms=2000) as box:
         took = (time.perf_counter() - started) * 1000
-        megabytes = len(text) / 1e6
-        print(f"A sandbox is up in {took:.0f} ms with a context of {megabytes:.0f} MB beside it;")
-        print(f"backend {box.backend}, isolation {box.isolation.name.lower()}.\n")
-        for code in SNIPPETS:
-            show(code, box.execute(code))
-        print("The report is a file of the guest's, read from outside:")
+        megabytes, isolation = len(text) / 1e6, box.isolation.name.lower()
+        print(f"Started a sandbox in {took:.0f} ms (backend {box.backend}, isolation {isolation}).")
+        print(f"The code in it finds a log of {megabytes:.0f} MB in the variable `context`.\n")
+        for number, (what, code) in enumerate(CELLS, 1):
+            show(f"{number}. {what}", code, box.execute(code))
+        print("The program outside reads the file that the code wrote (box.files):")
         print(box.files.read("report.md"))
         if atoll.Capability.SHELL in box.capabilities:
-            print("and a shell in the same jail: wc -l report.md; id -un; hostname")
-            print(" ", *box.shell("wc -l report.md; id -un; hostname").output.splitlines())
+            print("\nIt can run shell commands in the same sandbox (box.shell):")
+            print("  $ wc -l report.md; id -un")
+            for line in box.shell("wc -l report.md; id -un").output.splitlines():
+                print(" ", line)
     show_backends()
 
 
 def show_backends() -> None:
-    """The same cell behind other walls; what a backend needs is built when it is first used."""
-    print("\nThe same cell in every backend:")
-    for name in BACKENDS:
+    """Run one cell in every backend that is ready; say of the others what to type."""
+    print("\nThe same code in other backends:")
+    for name in ("native", *OTHERS):
+        print(f"  {name:8} {try_backend(name)}", flush=True)
+
+
+def try_backend(name: str) -> str:
+    """Return what a backend answers; nothing is downloaded or built for it."""
+    try:
+        if missing := what_to_type(name):
+            return f"not ready (optional). To use it, type: {missing}"
         started = time.perf_counter()
         with atoll.create_sandbox(backend=name, timeout_ms=20_000) as box:
             result = box.execute("import sys; f'Python {sys.version.split()[0]} on {sys.platform}'")
             took = time.perf_counter() - started
-            print(f"  {name:8} {box.isolation.name.lower():8} {result.value} [{took:.2f} s]")
+            return f"isolation {box.isolation.name.lower()}, {result.value} [{took:.2f} s]"
+    except AtollError as exc:
+        return f"cannot run here: {exc}"
+
+
+def what_to_type(name: str) -> str:
+    """Return the command that makes a backend ready; empty if it can start at once."""
+    if name not in OTHERS:
+        return ""
+    found = asyncio.run(registry.load(name).availability(atoll.REPLConfig(backend=name)))
+    prepare = f"{sys.executable} -m atoll.cli.main {OTHERS[name]}"
+    if not found.usable:
+        return f"{install_command(name)} && {prepare}"
+    return "" if is_ready(name) else prepare
+
+
+def is_ready(name: str) -> bool:
+    """Return whether an installed backend has all that it would build or download first."""
+    if name == "wasm":
+        from atoll.backends.wasm import build  # noqa: PLC0415 - an extra
+
+        return build.find(None) is not None
+    from atoll.backends.pyodide import distribution  # noqa: PLC0415 - an extra
+
+    return distribution.installed() is not None
 
 
 def make_log() -> str:
-    """A log of some services, three of which fail somewhere in the middle."""
+    """Return a log of 40 services, three of which fail somewhere in the middle."""
     ok = [
         f"2026-01-01T00:00:{n % 60:02d} INFO  service-{n % 40} request served\n"
         for n in range(1200)
@@ -79,19 +134,20 @@ def answer(prompt: str) -> str:
     return "the database refused: " + prompt.partition("connection to ")[2].split()[0]
 
 
-def show(code: str, result: atoll.SandboxResult) -> None:
-    """One cell and its outcome."""
+def show(what: str, code: str, result: atoll.SandboxResult) -> None:
+    """Print a cell and its result."""
+    print(what)
     for line in code.splitlines():
         print("  >>>", line)
     for line in result.stdout.splitlines():
         print("     ", line)
     if result.value_repr:
-        print("      =", result.value_repr)
+        print("      value:", result.value_repr)
     if result.error:
-        print("      !", result.error)
+        print("      error:", result.error)
     if result.files:
         print("      files:", ", ".join(result.files))
-    print(f"      [{result.kind}, {result.duration_ms:.1f} ms]\n")
+    print(f"      ({result.kind} in {result.duration_ms:.0f} ms)\n", flush=True)
 
 
 if __name__ == "__main__":

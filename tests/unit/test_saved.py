@@ -74,14 +74,38 @@ def test_a_file_of_a_state_that_would_be_elsewhere_is_refused(path):
         atoll.create_sandbox(backend="native", state=blob)
 
 
-def test_without_cloudpickle_on_the_host_the_error_says_what_to_install(monkeypatch):
-    blob = save("v = 1")
+@pytest.fixture
+def no_cloudpickle(monkeypatch):
     monkeypatch.setattr(library, "_host_folder", lambda: None)
+
+
+@pytest.mark.spec("R0.30")
+def test_without_cloudpickle_the_standard_library_saves_data_and_names_the_rest(no_cloudpickle):
     with atoll.create_sandbox(backend="native") as box:
-        with pytest.raises(atoll.StateError, match=r"pip install 'atoll\[state\]'"):
-            box.save()
-        assert box.execute("1").value == 1
-    with pytest.raises(atoll.StateError, match=r"pip install 'atoll\[state\]'"):
+        box.execute(
+            "import collections, datetime\nshared = [1, 'two', {3: b'4'}]; twice = [shared, shared]\n"
+            "when = datetime.date(2026, 1, 2); counts = collections.Counter('aab')\n"
+            "def double(x): return 2 * x\n"
+            "class Point: pass\n"
+            "point, short = Point(), lambda: 1\n"
+        )
+        blob = box.save()
+    left_out = atoll.describe_state(blob).left_out
+    assert set(left_out) == {"double", "Point", "point", "short"}
+    assert "need cloudpickle, which the host does not have" in left_out["double"]
+    with atoll.create_sandbox(backend="native", state=blob) as again:
+        assert again.execute("twice[0] is twice[1], when.year, counts['a']").value == (
+            True,
+            2026,
+            2,
+        )
+        assert again.execute("collections.Counter").success
+
+
+def test_a_state_with_functions_needs_cloudpickle_and_the_error_says_what_to_type(monkeypatch):
+    blob = save("def double(x): return 2 * x")
+    monkeypatch.setattr(library, "_host_folder", lambda: None)
+    with pytest.raises(atoll.StateError, match=r"'double': .*Type: .*pip install 'cloudpickle"):
         atoll.create_sandbox(backend="native", state=blob)
 
 

@@ -13,6 +13,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.errors import ArchiveError, ArchiveLimitError
+from atoll.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,6 +181,7 @@ def _zstd() -> Callable[[], Decompressor]:
         try:
             from backports import zstd  # noqa: PLC0415 - an extra
         except ImportError:
-            raise ArchiveError("zstd needs Python 3.14, or pip install 'atoll[archive]'") from None
+            command = install_command("archive")
+            raise ArchiveError(f"zstd needs Python 3.14, or {command}") from None
     make: Callable[[], Decompressor] = zstd.ZstdDecompressor
     return make

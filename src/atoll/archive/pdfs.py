@@ -6,6 +6,7 @@ from typing import Any
 
 from atoll.archive.reader import Reader
 from atoll.errors import ArchiveError
+from atoll.extras import install_command
 
 
 class PdfReader(Reader):
@@ -48,7 +49,7 @@ def _library() -> Any:
     try:
         import pypdfium2  # noqa: PLC0415 - an extra
     except ImportError:
-        raise ArchiveError("pdf files need pypdfium2: pip install 'atoll[archive]'") from None
+        raise ArchiveError(f"pdf files need pypdfium2: {install_command('archive')}") from None
     return pypdfium2
 
 

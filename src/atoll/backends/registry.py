@@ -12,6 +12,7 @@ from atoll.errors import (
     UnknownBackendError,
     UnsupportedError,
 )
+from atoll.extras import hint as install_hint
 from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def load(name: str) -> BackendClass:
     try:
         found: Any = getattr(import_module(module), attribute)
     except ImportError as exc:
-        hint = f"Type: pip install 'atoll[{BACKENDS[name].extra}]'" if BACKENDS[name].extra else ""
+        hint = install_hint(BACKENDS[name].extra) if BACKENDS[name].extra else ""
         raise BackendUnavailableError(name, str(exc), hint) from exc
     return cast("BackendClass", found)
 

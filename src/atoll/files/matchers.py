@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
+from atoll.extras import install_command
 from atoll.files.required import required_text
 from atoll.guest.search import check
 
@@ -125,7 +126,7 @@ def compile_expression(
         import re2  # noqa: PLC0415 - an extra
     except ImportError:
         what = "regular expressions, and other case of letters beyond ASCII, need google-re2"
-        raise ConfigError(f"{what}: pip install 'atoll[search]'") from None
+        raise ConfigError(f"{what}: {install_command('search')}") from None
     options = re2.Options()
     options.never_nl, options.never_capture = True, True
     options.log_errors, options.case_sensitive = False, not ignore_case

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
+from atoll.extras import hint as install_hint
 from atoll.guard.violation import Violation
 from atoll.guard.visitor import MAX_CHARACTERS, make
 
@@ -41,8 +42,8 @@ def load() -> ModuleType:
     try:
         import RestrictedPython  # noqa: PLC0415 - an extra
     except ImportError:
-        hint = "Type: pip install 'atoll[guard]'"
-        raise ConfigError(f"the guard restrictedpython needs RestrictedPython. {hint}") from None
+        reason = "the guard restrictedpython needs RestrictedPython"
+        raise ConfigError(f"{reason}. {install_hint('guard')}") from None
     library: ModuleType = RestrictedPython
     return library
 

@@ -1,5 +1,8 @@
 """How a session's values are pickled: cloudpickle, with functions that stay part of the session.
 
+Where the host has no cloudpickle, the standard library pickles all but the session's own functions
+and classes.
+
 cloudpickle gives a restored function globals of its own. Here it gets the session's namespace
 itself, so that it sees what later cells define, as it did before it was saved.
 """
@@ -16,17 +19,27 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 PROTOCOL = 5
+MISSING = "-"
+"""Stands for cloudpickle's folder where the host has no cloudpickle."""
+NEEDED = "functions and classes of a session need cloudpickle, which the host does not have"
+
+
+def load_library(folder: str) -> Any:
+    """Return what has the Pickler to use: cloudpickle, or a stand-in of the standard library."""
+    return _PlainLibrary() if folder == MISSING else load_cloudpickle(folder)
 
 
 def load_cloudpickle(folder: str) -> Any:
-    """The host's copy, by its place: nothing of it shows on the guest's path.
+    """Import the host's copy from its folder: nothing of it shows on the guest's path.
 
-    Without a place it is part of the guest's own Python.
+    An empty `folder` means that it is part of the guest's own Python.
     """
     import importlib.util
 
     if "cloudpickle" in sys.modules:
         return sys.modules["cloudpickle"]
+    if folder == MISSING:
+        raise ImportError(NEEDED)
     if not folder:
         return importlib.import_module("cloudpickle")
     place = importlib.util.spec_from_file_location(
@@ -42,6 +55,22 @@ def load_cloudpickle(folder: str) -> Any:
         del sys.modules["cloudpickle"]
         raise
     return module
+
+
+class _PlainLibrary:
+    """The standard library's pickler in cloudpickle's place."""
+
+    def __init__(self) -> None:
+        import _pickle
+
+        class PlainPickler(_pickle.Pickler):
+            def reducer_override(self, obj: Any) -> Any:
+                """Refuse what would be pickled by its name: no other session has that name."""
+                if issubclass(type(obj), (type, _FUNCTION)) and obj.__module__ == "__main__":
+                    raise TypeError(NEEDED)
+                return NotImplemented
+
+        self.Pickler = PlainPickler
 
 
 class SessionRules:

@@ -36,9 +36,7 @@ class Keeper:
         if with_files:
             files.find(budget)
         with self._cloudpickle:
-            variables = dump.Dump(
-                self._module, self._offered, pickler.load_cloudpickle(cloudpickle)
-            )
+            variables = dump.Dump(self._module, self._offered, pickler.load_library(cloudpickle))
             variables.make(budget)
         sizes = dict(files.sizes, **variables.sizes)
         facts = {"size": budget.used, "largest": _largest(sizes)}

@@ -11,6 +11,7 @@ import secrets
 from typing import TYPE_CHECKING, Self, Unpack
 
 from atoll.errors import ConfigError, UnsupportedError
+from atoll.extras import hint as install_hint
 from atoll.factory import merge, open_sandbox
 from atoll.integrations.anywhere import Anywhere
 from atoll.policy import Capability, check_positive
@@ -24,7 +25,7 @@ try:
     )
     from deepagents.backends.sandbox import BaseSandbox
 except ImportError as exc:
-    text = "atoll.integrations.deepagents needs deepagents. Type: pip install 'atoll[deepagents]'"
+    text = f"atoll.integrations.deepagents needs deepagents. {install_hint('deepagents')}"
     raise ImportError(text) from exc
 
 if TYPE_CHECKING:

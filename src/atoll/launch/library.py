@@ -9,7 +9,7 @@ import functools
 import importlib.util
 from pathlib import Path
 
-from atoll.errors import StateError
+from atoll.guest.pickler import MISSING
 from atoll.jail.spec import GUEST_CODE, Bind
 
 GUEST_FOLDER = f"{GUEST_CODE}/lib/cloudpickle"
@@ -22,10 +22,10 @@ def binds() -> list[Bind]:
 
 
 def folder_in_guest(*, jailed: bool) -> str:
-    """Where the guest finds it; StateError if the host has none to give."""
+    """Return where the guest finds it; MISSING if the host does not have it."""
     folder = _host_folder()
     if folder is None:
-        raise StateError("saving and restoring need cloudpickle: pip install 'atoll[state]'")
+        return MISSING
     return GUEST_FOLDER if jailed else folder
 
 

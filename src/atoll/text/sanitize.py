@@ -43,30 +43,46 @@ def _parses(code: str) -> bool | None:
 
 
 def _tokens(inside: str, closing_double: str, closing_single: str) -> re.Pattern[str]:
-    """Strings, comments and signs. All of it is possessive, and what is open runs to its end.
+    """Return the expression for strings, comments and signs.
 
-    So each character is looked at a fixed number of times, whatever the code is.
+    It takes linear time: every repeat is possessive, and an open string runs to the end. CPython
+    before 3.11.5 does not go back to where a possessive repeat of a group began if its last round
+    fails halfway (gh-106052), so each round fails at its beginning, by a lookahead, or not at all.
     """
+    of_single = rf"""[^\n{_SINGLE}{inside and "'"}]*+"""
     return re.compile(
         rf"""
         (?P<comment> \#[^\n]*+ )
-        | (?P<field> \b (?:[fF][rR]?|[rR][fF]) (?=["'{_DOUBLE}{_SINGLE}]) )?+
+        | (?P<field> \b (?:[fF][rR]?|[rR][fF]) (?=["'{_DOUBLE}{_SINGLE}]) )?
           (?:
-            (?P<long> \"\"\" (?:[^"\\]|\\.|"(?!""))*+ (?:\"\"\"|\Z)
-                    | ''' (?:[^'\\]|\\.|'(?!''))*+ (?:'''|\Z) )
-            | (?P<straight> " (?:[^"\\\n{inside}]|\\.)*+ [{closing_double}]?
-                          | ' (?:[^'\\\n{inside}]|\\.)*+ [{closing_single}]? )
-            | [{_DOUBLE}]{{3}} (?P<block> (?:[^{_DOUBLE}]|[{_DOUBLE}](?![{_DOUBLE}]{{2}}))*+ )
-              (?P<block_end> (?:[{_DOUBLE}]{{3}})?+ )
+            (?P<long> \"\"\" [^"\\]*+ (?:(?={_fewer('"')})\\?+.[^"\\]*+)*+ (?:\"\"\"|\\?\Z)
+                    | ''' [^'\\]*+ (?:(?={_fewer("'")})\\?+.[^'\\]*+)*+ (?:'''|\\?\Z) )
+            | (?P<straight> " [^"\\\n{inside}]*+ (?:(?=\\.)\\.[^"\\\n{inside}]*+)*+
+                            [{closing_double}]?
+                          | ' [^'\\\n{inside}]*+ (?:(?=\\.)\\.[^'\\\n{inside}]*+)*+
+                            [{closing_single}]? )
+            | [{_DOUBLE}]{{3}}
+              (?P<block> [^{_DOUBLE}]*+ (?:(?={_fewer(_DOUBLE)})[{_DOUBLE}][^{_DOUBLE}]*+)*+ )
+              (?P<block_end> (?:[{_DOUBLE}]{{3}})? )
             | [{_DOUBLE}] (?P<double> [^\n{_DOUBLE}{inside and '"'}]*+ )
               (?P<double_end> [{_DOUBLE}{inside and '"'}]?+ )
-            | [{_SINGLE}] (?P<single> (?:[^\n{_SINGLE}{inside and "'"}]|’(?=\w))*+ )
+            | [{_SINGLE}] (?P<single> {of_single} (?:(?=’\w)’{of_single})*+ )
               (?P<single_end> [{_SINGLE}{inside and "'"}]?+ )
           )
         | {SIGN}
         """,
         re.VERBOSE | re.DOTALL,
     )
+
+
+def _fewer(quotes: str) -> str:
+    """Return the expression for anything but three of these quotes.
+
+    The first branch keeps `re` from taking what the others begin with out of them: the lookahead
+    would then fail halfway.
+    """
+    one = f"[{quotes}]"
+    return rf"[^{quotes}]|{one}[^{quotes}]|{one}{one}[^{quotes}]|{one}\Z|{one}{one}\Z"
 
 
 _PAIRED = _tokens("", '"', "'")

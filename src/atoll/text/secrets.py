@@ -1,7 +1,8 @@
 """What secrets look like: one row a kind, with a text that is always in it and its expression.
 
-Every expression takes time linear in the text: what repeats is bounded, possessive, or begins where
-no match of the same kind could have gone on.
+Every expression takes time linear in the text: a repeat is bounded or possessive, or nothing that
+follows it can make `re` backtrack into it. Only single characters repeat possessively: CPython
+before 3.11.5 matches possessive repeats of a group wrongly (gh-106052).
 """
 
 from __future__ import annotations
@@ -11,9 +12,17 @@ from dataclasses import dataclass
 
 _WORDS = r"password|passwd|passphrase|secret|token|credential|(?:api|access|private|auth)[_-]?key"
 _AFTER = r"(?:[_-]?(?:access[_-]?key|key|value|base|prod|dev|test|\d{1,4}+))?"
-_PAUSE = r"""(?:[ \t"'+,>|]|\r?\n|\\[rn]){0,16}+"""
+_BREAKS = r"""(?:[ \t"'+,>|]|\r?\n|\\[rn]){0,16}"""
 _START = r"(?:(?<![\w-])|(?<=\\[nrt]))"  # JSON writes a line's end as two characters
 _ALPHABET = "A-Za-z0-9+/="
+
+
+def _breaks(name: str) -> str:
+    """Return an atomic match of what may stand between a key's lines: no backtracking into it.
+
+    A lookahead is atomic in every Python; `(?>...)` is wrong in CPython before 3.11.5.
+    """
+    return f"(?=(?P<{name}>{_BREAKS}))(?P={name})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +46,10 @@ SHAPES = (
         "private-key",
         "private",
         rf"-----BEGIN\ [A-Z0-9\ ]{{0,30}}PRIVATE\ KEY(?:\ BLOCK)?-----"
-        rf"(?:{_PAUSE}(?:(?:Proc-Type|DEK-Info|Version|Comment):[^\n\\]{{0,200}}+"
-        rf"|[{_ALPHABET}]{{16,}}+))++"
-        rf"(?:{_PAUSE}[{_ALPHABET}]{{0,15}}+{_PAUSE}-----END[^-\n]{{0,60}}+-----)?",
+        rf"(?:{_breaks('before_line')}(?:(?:Proc-Type|DEK-Info|Version|Comment):[^\n\\]{{0,200}}+"
+        rf"|[{_ALPHABET}]{{16,}}+))+"
+        rf"(?:{_breaks('before_rest')}[{_ALPHABET}]{{0,15}}+"
+        rf"{_breaks('before_end')}-----END[^-\n]{{0,60}}+-----)?",
     ),
     _shape(
         "aws-key",
@@ -94,8 +104,8 @@ SHAPES = (
 ASSIGNMENT = re.compile(
     rf"""(?P<name>(?i:{_WORDS})) (?i:{_AFTER})
     (?P<sign> \\?["']?+ \ {{0,8}}+ (?: :=|=>|[:=] ) \ {{0,8}}+ )
-    (?: \\?"(?P<double>(?:[^"\\\n]|\\[^"\n]){{4,512}}+)\\?"
-      | \\?'(?P<single>(?:[^'\\\n]|\\[^'\n]){{4,512}}+)\\?'
+    (?: \\?"(?P<double>(?:[^"\\\n]|\\[^"\n]){{4,512}})\\?"
+      | \\?'(?P<single>(?:[^'\\\n]|\\[^'\n]){{4,512}})\\?'
       | (?P<bare>[^\s"'`,;&<>()\[\]{{}}\\]{{6,}}+) (?P<call>[(\[]?+) )""",
     re.VERBOSE | re.ASCII,
 )

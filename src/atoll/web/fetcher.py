@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import urldefrag, urljoin
 
 from atoll.errors import ConfigError, WebError, WebRefusedError
+from atoll.extras import install_command
 from atoll.web.cache import Cache
 from atoll.web.guard import Guard
 from atoll.web.policy import REDIRECTS, Page, WebPolicy
@@ -103,7 +104,7 @@ class Fetcher:
         try:
             from atoll.web.exchange import exchange  # noqa: PLC0415 - an extra
         except ImportError:
-            raise ConfigError("web_fetch needs httpcore2: pip install 'atoll[web]'") from None
+            raise ConfigError(f"web_fetch needs httpcore2: {install_command('web')}") from None
         target = self._guard.check(url)
         loop = asyncio.get_running_loop()
         addresses = await loop.run_in_executor(self._lookups, self._guard.resolve, target)

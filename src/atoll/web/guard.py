@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 from atoll.errors import ConfigError, WebError, WebRefusedError
+from atoll.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ def _made(policy: WebPolicy) -> Policy:
     try:
         import ssrfguard  # noqa: PLC0415 - an extra
     except ImportError:
-        raise ConfigError("web_fetch needs ssrfguard: pip install 'atoll[web]'") from None
+        raise ConfigError(f"web_fetch needs ssrfguard: {install_command('web')}") from None
     try:
         return ssrfguard.Policy(
             allowed_hosts=frozenset(policy.allow),

@@ -112,7 +112,7 @@ def test_a_model_is_handed_back():
 
 def test_without_the_extra_it_says_what_to_type(monkeypatch):
     monkeypatch.setattr(client.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ConfigError, match=r"pip install 'atoll\[llm\]'"):
+    with pytest.raises(ConfigError, match=r"pip install .*httpx2"):
         resolve("ollama/x")
 
 

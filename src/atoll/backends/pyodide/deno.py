@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from atoll.errors import BackendUnavailableError
+from atoll.extras import hint as install_hint
 
 BACKEND = "pyodide"
 SCRIPTS = str(Path(__file__).resolve().parent / "js")
@@ -69,7 +70,7 @@ def _version(path: str, _changed: int) -> str:
         )
         name, number, *_ = done.stdout.split()
     except (OSError, subprocess.SubprocessError, ValueError) as exc:
-        hint = "Type: pip install --force-reinstall 'atoll[pyodide]'"
+        hint = f"{install_hint('pyodide')} --force-reinstall"
         raise BackendUnavailableError(BACKEND, f"{path} does not run: {exc}", hint) from None
     if name != "deno":
         raise BackendUnavailableError(BACKEND, f"{path} says that it is {name!r}, not deno")
@@ -82,4 +83,4 @@ def _why_missing() -> tuple[str, str]:
             "Deno's wheel is for glibc, and this host has another C library (musl, as on Alpine)",
             "Use a glibc image (Debian, Ubuntu, Fedora ...), or put a deno for musl on PATH.",
         )
-    return "there is no Deno here", "Type: pip install 'atoll[pyodide]'"
+    return "there is no Deno here", install_hint("pyodide")

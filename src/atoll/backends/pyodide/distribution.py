@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import certificates
 from atoll.backends.pyodide import deno
 from atoll.config import cache_folder
 from atoll.errors import BackendUnavailableError
@@ -144,7 +145,7 @@ def _fetch_package(scratch: Path) -> Path:
         subprocess.run(
             command,
             cwd=scratch,
-            env={**os.environ, "DENO_DIR": str(scratch), "NO_COLOR": "1"},
+            env=certificates.download_environment() | {"DENO_DIR": str(scratch), "NO_COLOR": "1"},
             check=True,
             capture_output=True,
             timeout=FETCH_SECONDS,
@@ -162,4 +163,6 @@ def _fetch_package(scratch: Path) -> Path:
 
 def _not_fetched(why: str) -> BackendUnavailableError:
     hint = "Type: atoll pyodide setup (with a network), or give index_url."
-    return BackendUnavailableError(deno.BACKEND, f"Pyodide could not be fetched: {why}", hint)
+    return BackendUnavailableError(
+        deno.BACKEND, f"Pyodide could not be fetched: {certificates.explain(why)}", hint
+    )

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import certificates
 from atoll.backends.pyodide import deno, distribution
 from atoll.backends.pyodide.distribution import FILES, VERSION, Distribution
 from atoll.errors import BackendUnavailableError
@@ -89,7 +90,7 @@ def _get(url: str) -> bytes:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - http(s)
             data: bytes = answer.read(MAX_BYTES + 1)
     except (OSError, ValueError, urllib.error.URLError) as exc:
-        raise _FailedError(str(exc)) from None
+        raise _FailedError(certificates.explain(str(exc))) from None
     if len(data) > MAX_BYTES:
         raise _FailedError(f"{url} has more than {MAX_BYTES:,} bytes")
     return data

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import certificates
 from atoll.backends.pyodide import deno, distribution
 from atoll.errors import BackendUnavailableError, ConfigError
 
@@ -56,16 +57,23 @@ def _download(names: Sequence[str], target: str) -> None:
     if importlib.util.find_spec("pip") is None:
         raise BackendUnavailableError(deno.BACKEND, "pip is not installed", "Install pip first.")
     command = [
-        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+        sys.executable, "-m", "pip", "download", "--disable-pip-version-check",
         "--only-binary=:all:", f"--platform={PLATFORM}", "--implementation=cp", f"--abi={TAG}",
         f"--python-version={distribution.PYTHON[0]}.{distribution.PYTHON[1]}", "--dest", target,
         "--", *names,
     ]  # fmt: skip
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=DOWNLOAD_SECONDS)
+        subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            timeout=DOWNLOAD_SECONDS,
+            env=certificates.download_environment(),
+        )
     except subprocess.CalledProcessError as exc:
-        words = exc.stderr.decode(errors="replace").strip()[-600:]
-        raise ConfigError(f"pip found no wheel for Pyodide: {words}") from None
+        words, before = (one.decode(errors="replace") for one in (exc.stderr, exc.stdout))
+        why = certificates.explain(words.strip()[-600:], before)
+        raise ConfigError(f"pip found no wheel for Pyodide: {why}") from None
     except (OSError, subprocess.SubprocessError) as exc:
         raise BackendUnavailableError(deno.BACKEND, f"pip did not run: {exc}") from None
 

@@ -83,13 +83,16 @@ class Library:
 
 
 def _public(module: types.ModuleType, offer: Offer) -> dict[str, Any]:
-    names = offer.only if offer.only is not None else _names(module)
-    left_out = offer.not_ | offer.made
+    """Return the offered names with their values; one that is left out is never looked up.
+
+    numpy would import `numpy.testing` for that, and with it libraries that evaluate annotations.
+    """
+    names = (offer.only if offer.only is not None else _names(module)) - offer.not_ - offer.made
     found = {name: getattr(module, name) for name in names if hasattr(module, name)}
     return {
         name: value
         for name, value in found.items()
-        if name not in left_out and not name.startswith("_") and type(value) is not type(module)
+        if not name.startswith("_") and type(value) is not type(module)
     }
 
 

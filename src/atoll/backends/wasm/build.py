@@ -29,6 +29,7 @@ from atoll import guest
 from atoll.backends.wasm import engine
 from atoll.config import cache_folder
 from atoll.errors import BackendUnavailableError, ComponentMissingError, SandboxStartError
+from atoll.extras import hint as install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,8 +65,8 @@ def find(binary: Path | None = None) -> Built | None:
     try:
         folder = _folder(binary)
     except PackageNotFoundError as exc:
-        hint = "Type: pip install 'atoll[wasm]'"
-        raise BackendUnavailableError("wasm", f"{exc.name} is not installed", hint) from None
+        reason = f"{exc.name} is not installed"
+        raise BackendUnavailableError("wasm", reason, install_hint("wasm")) from None
     if folder not in _found and (built := _read(folder)) is not None:
         _found[folder] = built
     return _found.get(folder)

@@ -18,6 +18,7 @@ from atoll.errors import (
     SandboxLostError,
     SandboxStartError,
 )
+from atoll.extras import hint as install_hint
 from atoll.jail.spec import GUEST_CODE, WORK_FOLDER, Bind, JailSpec
 from atoll.launch.greeting import greet
 from atoll.launch.hatchery import LOST, nursery_spec
@@ -199,6 +200,5 @@ def _wasmtime() -> Path:
     """The package, wherever it is: a worker's interpreter has no PYTHONPATH, no user's folder."""
     found = importlib.util.find_spec("wasmtime")
     if found is None or found.origin is None:
-        hint = "Type: pip install 'atoll[wasm]'"
-        raise BackendUnavailableError("wasm", "wasmtime is not installed", hint)
+        raise BackendUnavailableError("wasm", "wasmtime is not installed", install_hint("wasm"))
     return Path(found.origin).resolve().parent

@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import certificates
 from atoll.config import REPLConfig, cache_folder
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxError
 from atoll.policy import ExecutionPolicy, Mount
@@ -72,15 +73,22 @@ def _download(built: Built, names: Sequence[str], target: str) -> None:
         raise BackendUnavailableError("wasm", "pip is not installed", "Install pip first.")
     version = ".".join(map(str, built.python[:2]))
     command = [
-        sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+        sys.executable, "-m", "pip", "install", "--disable-pip-version-check",
         "--no-compile", "--only-binary=:all:", "--platform=any", "--implementation=py",
         "--abi=none", f"--python-version={version}", "--target", target, "--", *names,
     ]  # fmt: skip
     try:
-        subprocess.run(command, check=True, capture_output=True, timeout=DOWNLOAD_SECONDS)
+        subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            timeout=DOWNLOAD_SECONDS,
+            env=certificates.download_environment(),
+        )
     except subprocess.CalledProcessError as exc:
-        words = exc.stderr.decode(errors="replace").strip()[-600:]
-        raise ConfigError(f"pip found no pure Python wheel: {words}") from None
+        words, before = (one.decode(errors="replace") for one in (exc.stderr, exc.stdout))
+        why = certificates.explain(words.strip()[-600:], before)
+        raise ConfigError(f"pip found no pure Python wheel: {why}") from None
     except (OSError, subprocess.SubprocessError) as exc:
         raise BackendUnavailableError("wasm", f"pip did not run: {exc}") from None
 

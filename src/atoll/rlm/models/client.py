@@ -17,6 +17,7 @@ from atoll.errors import (
     ModelReplyError,
     ModelTimeoutError,
 )
+from atoll.extras import install_command
 from atoll.log import LogEvent, to_stdlib
 from atoll.rlm.models import estimate, faults
 from atoll.rlm.models.draft import Draft
@@ -72,7 +73,7 @@ class HttpModel:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         if importlib.util.find_spec("httpx2") is None:
-            raise ConfigError("models behind HTTP need httpx2: pip install 'atoll[llm]'")
+            raise ConfigError(f"models behind HTTP need httpx2: {install_command('llm')}")
         if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
             raise ConfigError(f"{dialect.key_variable} has characters that no key has")
         self.name = name

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx2
 
+from atoll import certificates
 from atoll.rlm.models import faults
 
 if TYPE_CHECKING:
@@ -101,6 +102,8 @@ class Transport:
             return faults.broken(f"an event has over {limits.max_event_bytes:,} bytes")
         if isinstance(exc, TooLargeError):
             return faults.broken(f"the answer has over {limits.max_bytes:,} bytes")
+        if certificates.is_refusal(str(exc)):
+            return faults.unreachable(certificates.ADVICE)
         return faults.unreachable(f"no connection, or it failed ({type(exc).__name__})")
 
     async def _read(self, response: httpx2.Response, take: Take) -> Fault | None:
