@@ -40,7 +40,7 @@ class _HandlerEndedError(Exception):
     """A handler raised one of ENDINGS."""
 
     def __init__(self, cause: BaseException) -> None:
-        super().__init__(str(cause))
+        super().__init__(_text(cause))
         self.kind = type(cause).__name__
 
 
@@ -108,7 +108,7 @@ class HostBridge:
         except Exception as exc:
             kind = exc.kind if isinstance(exc, _HandlerEndedError) else type(exc).__name__
             data = None if name in self._queries else _raised(kind, exc)
-            raise CallFailedError(f"{name}: {kind}: {exc}", data) from exc
+            raise CallFailedError(f"{name}: {kind}: {_text(exc)}", data) from exc
 
     def _resolve(self, name: str, call: Mapping[str, Any]) -> tuple[Handler, list[Any], Any]:
         handler = self._handler(name)
@@ -167,9 +167,16 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 def _raised(kind: str, exc: Exception) -> dict[str, Any]:
     """Return type name and message of an exception; no traceback and no cause."""
     plain = isinstance(exc, KeyError) and len(exc.args) == 1 and isinstance(exc.args[0], str | int)
-    message = exc.args[0] if plain else str(exc)
+    message = exc.args[0] if plain else _text(exc)
     message = message[:MAX_MESSAGE] if isinstance(message, str) else message
     return {"type": kind[:MAX_MESSAGE], "message": values.encode(message)}
+
+
+def _text(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 - a handler's exception may fail at anything
+        return "<the message could not be shown>"
 
 
 def _characters(value: Any) -> int:

@@ -159,6 +159,13 @@ def test_times_are_measured(box):
 
 
 @IMPORTS
+def test_an_error_in_measured_code_shows_no_line_of_the_runtime(box):
+    result = box.execute("def f():\n    return 1 / 0\n%time f()")
+    files = [line for line in result.stderr.splitlines() if line.startswith("  File")]
+    assert [line.split('"')[1][:6] for line in files] == ["<cell ", "<time>", "<cell "]
+
+
+@IMPORTS
 def test_timeit_ends_by_itself(box):
     result = box.execute("import time\n%timeit time.sleep(0.4)", timeout_ms=15_000)
     assert result.error is None

@@ -230,6 +230,18 @@ def test_an_exception_with_a_hostile_name_is_a_plain_one(open_box):
     assert len(result.error) < 3000
 
 
+def test_an_exception_without_a_message_that_can_be_shown_does_not_hang_the_guest(open_box):
+    class MuteError(Exception):
+        def __str__(self):
+            raise RuntimeError("no")
+
+    def fail():
+        raise MuteError
+
+    result = open_box(tools={"fail": fail}).execute("fail()", timeout_ms=15_000)
+    assert result.error == "MuteError: <the message could not be shown>"
+
+
 @pytest.mark.needs(Capability.SAVE)
 def test_a_caught_exception_is_kept_in_a_state(open_box):
     def fail():

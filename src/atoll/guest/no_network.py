@@ -17,13 +17,13 @@ NO_NETWORK = (
     "fetches it"
 )
 LOOKUPS = ("getaddrinfo", "gethostbyname", "gethostbyname_ex")
-CONNECTS = ("connect", "sendto")
 _UNREACHABLE = ("ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EHOSTDOWN")
 _UNKNOWN_NAME = ("EAI_NONAME", "EAI_AGAIN", "EAI_FAIL", "EAI_NODATA")
 _NUMERIC_FLAGS = (
     4  # where getaddrinfo() has its flags, by position: host, port, family, type, proto
 )
 _HAS_SOCKETS = sys.platform != "wasi"
+CONNECTS = ("connect", "sendto") if _HAS_SOCKETS else ("__init__", "connect", "sendto")
 
 
 def install() -> None:
@@ -101,9 +101,9 @@ def _connecting(real: Callable[..., Any]) -> Callable[..., Any]:
 
     numbers = {getattr(errno, name, None) for name in _UNREACHABLE}
 
-    def connect(self: Any, *args: Any) -> Any:
+    def connect(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            return real(self, *args)
+            return real(self, *args, **kwargs)
         except OSError as exc:
             if _HAS_SOCKETS and exc.errno not in numbers:
                 raise

@@ -215,17 +215,17 @@ def _describe(exc: BaseException, error_type: str) -> str:
 
 
 def _own_frames(exc: BaseException) -> types.TracebackType | None:
-    """Return the traceback without the frames of the runtime before and after those of the cell."""
+    """Return the traceback from the cell on, without the frames of the runtime."""
     first = exc.__traceback__
     while first is not None and not first.tb_frame.f_code.co_filename.startswith("<cell "):
         first = first.tb_next
-    last = frame = first
+    frame = first
     while frame is not None:
-        if not _is_ours(frame.tb_frame):
-            last = frame
-        frame = frame.tb_next
-    if last is not None:
-        last.tb_next = None
+        following = frame.tb_next
+        while following is not None and _is_ours(following.tb_frame):
+            following = following.tb_next
+        frame.tb_next = following
+        frame = following
     return first
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from . import delta, helpers, keyboard, memory, no_network, repl, rpc, tools, values
+from . import delta, helpers, keyboard, memory, no_network, repl, rpc, values
 from .bridge import Bridge, FailedQuery
 from .failures import HostCallError
 
@@ -144,7 +144,10 @@ class Server:
         ):
             offered[one.__name__] = one
         offered.update(input=keyboard.read_line, __magic__=self._repl.magic)
-        offered.update(tools.make(one, self._bridge.call_host) for one in described)
+        if described:
+            with self._runtime:
+                from .tools import make
+            offered.update(make(one, self._bridge.call_host) for one in described)
         self._offer(offered)
 
     def _offer(self, names: dict[str, Any]) -> None:
