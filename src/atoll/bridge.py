@@ -1,4 +1,4 @@
-"""The host's end of the guest's calls: finds the handler, runs it, hands its answer back."""
+"""The host's end of the guest's calls: finds the handler, runs it, returns its answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.guest import values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from atoll.config import Handler, REPLConfig
 
@@ -19,8 +19,29 @@ MAX_BATCH_CHARACTERS = 32 << 20
 """What a batch's answers may have together: more could not be sent, and would be held till then."""
 
 
+MAX_MESSAGE = 2000
+ENDINGS = (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, StopIteration)
+"""What a handler may raise and an event loop would take for its own."""
+
+
 class CallFailedError(Exception):
-    """A guest's call that failed: the message it gets."""
+    """A guest's call that failed, with the message for the guest.
+
+    `data` is given if a tool raised: type name and message of its exception, for the guest to
+    raise the same.
+    """
+
+    def __init__(self, message: str, data: dict[str, Any] | None = None) -> None:
+        super().__init__(message[:MAX_MESSAGE])
+        self.data = data
+
+
+class _HandlerEndedError(Exception):
+    """A handler raised one of ENDINGS."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(_text(cause))
+        self.kind = type(cause).__name__
 
 
 class HostBridge:
@@ -37,7 +58,7 @@ class HostBridge:
         self._tools: Mapping[str, Handler] = config.tools
 
     async def handle(self, method: str, params: Mapping[str, Any]) -> Any:
-        """The answer to a call of the guest's; CallFailedError with what to tell it."""
+        """Return the answer to a guest's call; raise CallFailedError with what to tell it."""
         try:
             if method == "host.call":
                 return await self._call(params["name"], params)
@@ -48,7 +69,7 @@ class HostBridge:
         raise CallFailedError(f"the host offers no method {method[:100]!r}")
 
     def close(self) -> None:
-        """Let the threads go; a handler still running is not waited for."""
+        """End the threads; a handler that still runs is not waited for."""
         if self._threads:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -82,10 +103,12 @@ class HostBridge:
         handler, args, kwargs = self._resolve(name, call)
         try:
             return values.encode(await self._invoke(handler, *args, **kwargs))
-        except CallFailedError:  # from further away, and said there what it is
+        except CallFailedError:  # a client of the daemon has said what it is
             raise
         except Exception as exc:
-            raise CallFailedError(f"{name}: {type(exc).__name__}: {exc}"[:2000]) from exc
+            kind = exc.kind if isinstance(exc, _HandlerEndedError) else type(exc).__name__
+            data = None if name in self._queries else _raised(kind, exc)
+            raise CallFailedError(f"{name}: {kind}: {_text(exc)}", data) from exc
 
     def _resolve(self, name: str, call: Mapping[str, Any]) -> tuple[Handler, list[Any], Any]:
         handler = self._handler(name)
@@ -99,7 +122,7 @@ class HostBridge:
     def _handler(self, name: str) -> Handler:
         if name not in self._queries and name not in self._tools:
             known = ", ".join(sorted(self._tools)) or "none"
-            raise CallFailedError(f"no tool {str(name)[:100]!r}; there are: {known}"[:2000])
+            raise CallFailedError(f"no tool {str(name)[:100]!r}; there are: {known}")
         handler = self._queries.get(name) or self._tools.get(name)
         if handler is None:
             raise CallFailedError(f"no {name}: give create_sandbox an on_{name} handler")
@@ -116,19 +139,44 @@ class HostBridge:
 
     async def _invoke(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:
         if inspect.iscoroutinefunction(handler):
-            return await handler(*args, **kwargs)
+            return await _awaited(handler(*args, **kwargs))
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="atoll-call")
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(self._threads, lambda: _run(handler, args, kwargs))
-        return await answer if inspect.isawaitable(answer) else answer
+        return await _awaited(answer) if inspect.isawaitable(answer) else answer
 
 
 def _run(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     try:
         return handler(*args, **kwargs)
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as exc:  # which would end the event loop
-        raise RuntimeError(f"{type(exc).__name__}: {exc}") from exc
+    except ENDINGS as exc:
+        raise _HandlerEndedError(exc) from exc
+
+
+async def _awaited(answer: Awaitable[Any]) -> Any:
+    try:
+        return await answer
+    except ENDINGS as exc:
+        task = asyncio.current_task()
+        if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the call was cancelled, the handler did not raise it by itself
+        raise _HandlerEndedError(exc) from exc
+
+
+def _raised(kind: str, exc: Exception) -> dict[str, Any]:
+    """Return type name and message of an exception; no traceback and no cause."""
+    plain = isinstance(exc, KeyError) and len(exc.args) == 1 and isinstance(exc.args[0], str | int)
+    message = exc.args[0] if plain else _text(exc)
+    message = message[:MAX_MESSAGE] if isinstance(message, str) else message
+    return {"type": kind[:MAX_MESSAGE], "message": values.encode(message)}
+
+
+def _text(exc: BaseException) -> str:
+    try:
+        return str(exc)
+    except Exception:  # noqa: BLE001 - a handler's exception may fail at anything
+        return "<the message could not be shown>"
 
 
 def _characters(value: Any) -> int:

@@ -221,7 +221,9 @@ class HostChannel:
             try:
                 value = await self.on_call(message["method"], message.get("params", {}))
                 line = rpc.result(ident, value)
-            except (CallFailedError, rpc.MessageTooLargeError) as exc:
+            except CallFailedError as exc:
+                line = rpc.error(ident, rpc.HOST_CALL_FAILED, str(exc), exc.data)
+            except rpc.MessageTooLargeError as exc:
                 line = rpc.error(ident, rpc.HOST_CALL_FAILED, str(exc))
             if not self._ended:
                 self._send(line)

@@ -210,16 +210,19 @@ class BaseSandbox(ABC):
     ) -> None:
         await self.destroy()
 
-    async def _refusal(self, code: str, name: str | None) -> SandboxResult | None:
-        """The result of code that the guard `name` refuses; None if it may run."""
+    async def _guarded(self, code: str, name: str | None) -> tuple[str, SandboxResult | None]:
+        """Have the guard `name` check a cell; return what to run, and the result if it refuses."""
         if name is None:
-            return None
+            return code, None
         if len(code) <= QUICKLY_CHECKED:
-            found = guard.check(code, name)
+            reading = guard.read(code, name)
         else:
-            found = await asyncio.to_thread(guard.check, code, name)
+            reading = await asyncio.to_thread(guard.read, code, name)
+        found = reading.violations
+        if not reading.parsed and await self.validate_code(code):
+            found = (guard.unread(),)  # nothing that was not checked may run
         if not found:
-            return None
+            return reading.code, None
         result = SandboxResult(
             kind=Outcome.REFUSED,
             error=guard.describe(found),
@@ -228,7 +231,7 @@ class BaseSandbox(ABC):
             isolation=self.isolation,
         )
         self._log_execution_metrics(result)
-        return result
+        return code, result
 
     def _log_execution_metrics(self, result: SandboxResult) -> None:
         """Hand a result to the logger; an outcome that hints at an attack is an event as well."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from atoll import signatures
 from atoll.bridge import CallFailedError
 from atoll.errors import SandboxError
 from atoll.guest import rpc, values
@@ -40,7 +41,7 @@ class Voice:
         """The fields of REPLConfig that are functions: each asks the client for its own."""
         self._data = data
         fields: dict[str, Any] = {
-            "tools": {name: self._tool(name) for name in settings.tools(data)}
+            "tools": {one["name"]: self._described(one) for one in settings.tools(data)}
         }
         if "on_llm_query" in (asked := settings.asks(data, settings.HANDLERS)):
             fields["on_llm_query"] = self._tool("llm_query")
@@ -77,6 +78,12 @@ class Voice:
 
         return on_line
 
+    def _described(self, description: dict[str, Any]) -> Callable[..., Awaitable[Any]]:
+        """Return a function that asks the client for a tool, with the client's description."""
+        call = self._tool(description["name"])
+        vars(call)[signatures.DESCRIPTION] = description
+        return call
+
     def _tool(self, name: str) -> Callable[..., Awaitable[Any]]:
         async def call(*args: Any, **kwargs: Any) -> Any:
             encoded = {"args": values.encode(list(args)), "kwargs": values.encode(kwargs)}
@@ -102,4 +109,5 @@ class Voice:
                 answer = await self._peer.call("host.call", {**params, "session": self._session})
             return values.decode(answer.value)
         except (SandboxError, rpc.MessageTooLargeError) as exc:
-            raise CallFailedError(str(exc)) from None
+            raised = vars(exc).get("tool_error")
+            raise CallFailedError(str(exc), raised if isinstance(raised, dict) else None) from None

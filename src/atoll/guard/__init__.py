@@ -3,25 +3,26 @@
     violations = check("import os", "ast")
     print(describe(violations))
 
-Nothing of the code runs. Code that does not parse has no violations: whoever runs it gets its
-SyntaxError.
+Nothing of the code runs. Code that does not parse has no violations: running it is a SyntaxError.
 """
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
-from atoll.guard import policy, profiles
+from atoll.guard import magic, policy, profiles
+from atoll.guard.magic import Reading
 from atoll.guard.violation import ERROR_TYPE, Violation, describe
-from atoll.guard.visitor import examine
+from atoll.guard.visitor import examine, make
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from atoll.guard.magic import Examine
 
-__all__ = ["ERROR_TYPE", "Violation", "check", "describe", "require"]
+__all__ = ["ERROR_TYPE", "Reading", "Violation", "check", "describe", "read", "require", "unread"]
 
-GUARDS: dict[str, Callable[[str], tuple[Violation, ...]]] = {
+GUARDS: dict[str, Examine] = {
     "ast": lambda code: examine(code, profiles.AST),
     "restricted": lambda code: examine(code, profiles.RESTRICTED),
     "restrictedpython": policy.examine,
@@ -29,10 +30,20 @@ GUARDS: dict[str, Callable[[str], tuple[Violation, ...]]] = {
 
 
 def check(code: str, guard: str = "ast") -> tuple[Violation, ...]:
-    """What `guard` finds in the code, in the order of its lines."""
+    """Return what `guard` finds in the code, in the order of its lines."""
+    return read(code, guard).violations
+
+
+def read(code: str, guard: str) -> Reading:
+    """Return what `guard` finds in a cell, and the code that may be sent to the guest for it."""
     if guard not in GUARDS:
         raise ConfigError(f"no guard {guard!r}: there are {', '.join(GUARDS)}")
-    return GUARDS[guard](code)
+    return magic.read(code, GUARDS[guard], only_ignored=guard == "restricted")
+
+
+def unread() -> Violation:
+    """Return the violation of code that the guest can run and the guard cannot parse."""
+    return make(None, "unread", platform.python_version())
 
 
 def require(guard: str | None) -> None:

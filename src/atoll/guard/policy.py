@@ -18,8 +18,8 @@ _LINE = re.compile(r"Line (\d+|None): (.*)", re.DOTALL)
 ADVICE = "write it without that, or run it in a jailed backend without a guard"
 
 
-def examine(code: str) -> tuple[Violation, ...]:
-    """What the policy refuses in the code; nothing for code that does not parse."""
+def examine(code: str) -> tuple[Violation, ...] | None:
+    """Return what the policy refuses in the code; None if the code does not parse."""
     library = load()
     if len(code) > MAX_CHARACTERS:
         found = f"{len(code):,} characters, of at most {MAX_CHARACTERS:,}"
@@ -27,7 +27,7 @@ def examine(code: str) -> tuple[Violation, ...]:
     try:
         compile(code, "<guard>", "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     except (SyntaxError, ValueError):
-        return ()
+        return None
     except (RecursionError, MemoryError):
         return (make(None, "nesting"),)
     try:

@@ -28,6 +28,9 @@ ADVICE = {
     "match-args": "{} must be a tuple of plain names written out",
     "assignment": "{} may not be changed in place: assign the whole value",
     "syntax": "{} is not for use here: {}",
+    "magic": "{} is not for use here: a guard checks Python alone; write it in Python",
+    "unread": "Python {} of the guard cannot parse this code, which the guest's Python can: "
+    "write it without newer syntax",
     "nesting": "the code is nested too deeply to be checked: split it",
     "size": "the code has {}: pass data as context instead",
 }

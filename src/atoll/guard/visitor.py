@@ -29,8 +29,8 @@ MAX_VIOLATIONS = 100
 _WALK = re.compile(r"\{[^{}]*[.\[]\s*(_\w+|" + "|".join(sorted(words.FRAMES)) + r")[^{}]*")
 
 
-def examine(code: str, profile: Profile) -> tuple[Violation, ...]:
-    """What a profile refuses in the code; nothing for code that does not parse."""
+def examine(code: str, profile: Profile) -> tuple[Violation, ...] | None:
+    """Return what a profile refuses in the code; None if the code does not parse."""
     if len(code) > MAX_CHARACTERS:
         found = f"{len(code):,} characters, of at most {MAX_CHARACTERS:,}"
         return (make(None, "size", found),)
@@ -39,7 +39,7 @@ def examine(code: str, profile: Profile) -> tuple[Violation, ...]:
             warnings.simplefilter("ignore")
             tree = ast.parse(code)
     except (SyntaxError, ValueError):
-        return ()
+        return None
     except (RecursionError, MemoryError, SystemError):  # the last: two threads parsed at once
         return (make(None, "nesting"),)
     return Visitor(profile).visit(tree)

@@ -1,9 +1,9 @@
-"""What guest code can ask of the host: llm_query, rlm_query, their batches, and named tools."""
+"""Calls from guest code to the host: llm_query, rlm_query, their batches, and tools by name."""
 
 from __future__ import annotations
 
 from . import values
-from .channel import HostCallError
+from .failures import HostCallError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ CALL_METHOD = "host.call"
 
 
 class FailedQuery(str):
-    """The place of a query that failed in a batch: text that says so, with `failed` set."""
+    """A query that failed in a batch: text that says so, with `failed` set."""
 
     __slots__ = ()
     failed = True
@@ -37,7 +37,7 @@ class Bridge:
         self._shared = context
 
     def be_lazy(self) -> None:
-        """From now on llm_query promises: what a loop asks for is asked at once when it is used."""
+        """Make llm_query return promises, which are sent together when one of them is used."""
         from .lazy import LazyQueue
 
         self._promise = LazyQueue(self.batch_llm_query).promise
@@ -53,7 +53,7 @@ class Bridge:
         return self._call("rlm_query", [_text(task, "task")], self._context_params(ctx))
 
     def batch_llm_query(self, prompts: list[str]) -> list[Any]:
-        """Ask many at once; answers in order, a failed one as a FailedQuery."""
+        """Ask many at once; return the answers in order, a failed one as a FailedQuery."""
         return self._batch("llm_query", [{"args": [_text(p, "prompt")]} for p in prompts])
 
     def batch_rlm_query(self, tasks: list[Any]) -> list[Any]:
@@ -63,15 +63,6 @@ class Bridge:
     def call_host(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call the host's tool `name`."""
         return self._call(name, list(args), {"kwargs": values.encode(kwargs)})
-
-    def tool(self, name: str) -> Callable[..., Any]:
-        """A function that calls the host's tool `name`."""
-
-        def call_tool(*args: Any, **kwargs: Any) -> Any:
-            return self.call_host(name, *args, **kwargs)
-
-        call_tool.__name__ = call_tool.__qualname__ = name
-        return call_tool
 
     def _task(self, task: Any) -> dict[str, Any]:
         if isinstance(task, dict):

@@ -10,7 +10,7 @@ import _thread
 import os
 import select
 
-from . import rpc
+from . import failures, rpc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ PATIENCE_SECONDS = 0.05
 
 class ChannelClosedError(EOFError):
     """The host has gone, or this is a forked child that has no channel."""
-
-
-class HostCallError(RuntimeError):
-    """The host refused a call, or its handler failed."""
 
 
 class Channel:
@@ -70,7 +66,7 @@ class Channel:
             self._answers.pop(ident, None)  # an answer that comes after an interrupt is dropped
         assert answer is not None
         if "error" in answer:
-            raise HostCallError(answer["error"]["message"])
+            raise failures.from_error(answer["error"])
         return answer["result"]
 
     def _new_id(self) -> str:

@@ -10,8 +10,7 @@ import io
 import sys
 import time
 
-from . import context, rpc
-from .channel import HostCallError
+from . import context, failures, rpc
 from .hidden import HiddenPackage
 from .server import Server
 
@@ -92,7 +91,7 @@ class PortCalls:
             raise KeyboardInterrupt
         answer = rpc.decode(reply.encode("ascii"))
         if "error" in answer:
-            raise HostCallError(answer["error"]["message"])
+            raise failures.from_error(answer["error"])
         return answer["result"]
 
 

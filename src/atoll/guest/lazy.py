@@ -6,7 +6,7 @@ An answer that nobody uses is never asked for.
 
 from __future__ import annotations
 
-from .channel import HostCallError
+from .failures import HostCallError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -107,6 +107,7 @@ class ProcessServer(Server):
         self._channel.reopen(requests, answers)
         self._kept.redirect(output, errors)
         self._own_gate.seen = 0
+        self._repl.renew_in_clone()
         self._pid, self._clones = os.getpid(), []
         raise BecameClone
 

@@ -1,4 +1,4 @@
-"""Runs cells in one lasting namespace, as the `__main__` module: the heart of every backend."""
+"""Runs cells in one lasting namespace, the module `__main__`. Every backend runs cells by this."""
 
 from __future__ import annotations
 
@@ -6,33 +6,46 @@ import _ast
 import sys
 import warnings
 
-from . import display, values
+from . import display, keyboard, values
 from .streams import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import types
-    from typing import Any
+    from typing import Any, Callable
+
+    from .awaiting import SessionLoop
+    from .hidden import HiddenPackage
+    from .magic_commands import Magics
 
 MAX_ERROR = 10_000
 MAX_NAME = 200
 KEPT_CELLS = 200
 VALUE_ITEMS = 10_000
 VALUE_BYTES = 1 << 20
+CO_COROUTINE = 0x80
 SOURCE_READERS = ("traceback", "inspect", "linecache", "logging", "pdb", "unittest", "doctest")
 
 
 class Repl:
     """One namespace and the cells that ran in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: HiddenPackage | None = None) -> None:
         self.module = type(sys)("__main__")
+        self.namespace: dict[str, Any] = self.module.__dict__
+        self._runtime = runtime
         self._sources: dict[str, str] = {}
         self._count = 0
-        self.namespace: dict[str, Any] = self.module.__dict__
+        self._loop: SessionLoop | None = None
+        self._magics: Magics | None = None
+        self._at_end: list[Callable[[], None]] = []
+        """What magics have left to do when the cell has ended."""
 
     def run(self, code: str) -> dict[str, Any]:
-        """Run a cell: its outcome, with a last expression's value; its faults do not raise."""
+        """Run a cell and return its outcome, with the value of a last expression.
+
+        An exception of the cell is an outcome, too: nothing is raised.
+        """
         outcome, value = self._run(code)
         if outcome["kind"] != "interrupted":  # time is up then
             displays = display.collect(value)
@@ -40,17 +53,40 @@ class Repl:
                 outcome["displays"] = displays
         return outcome
 
+    def validate(self, code: str) -> bool:
+        """Return whether `code` compiles as a cell; nothing of it runs."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._compiled(code, "<sandbox>")
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+            return False
+        return True
+
+    def magic(self, *args: Any) -> Any:
+        """Run a magic: the cell's `!ls` or `%time` was rewritten to a call of this."""
+        if self._magics is None:
+            self._magics = self._load("magic_commands").Magics(
+                self.namespace, self._at_end, self._load
+            )
+        return self._magics.run(sys._getframe(1), *args)  # noqa: SLF001 - names of the caller
+
+    def renew_in_clone(self) -> None:
+        """Have nothing in common any more with the session that this process was forked from."""
+        if self._loop is not None:
+            self._loop.renew_in_clone()
+
     def _run(self, code: str) -> tuple[dict[str, Any], Any]:
         sys.modules["__main__"] = self.module
         self._count += 1
         name = "<cell {}>".format(self._count)
         try:
-            body, last = _compile(code, name)
-            self._remember(name, code)
-            exec(body, self.namespace)
-            if last is None:
-                return {"kind": "ok", "exit_code": 0}, None
-            value = eval(last, self.namespace)
+            try:
+                body, last = self._compiled(code, name)
+                self._remember(name, code)
+                value = self._evaluate(body, last)
+            finally:
+                self._finish()
             return self._value(value), value
         except SystemExit as exc:
             return _exited(exc), None
@@ -58,6 +94,35 @@ class Repl:
             return self._failure(exc, "interrupted"), None
         except BaseException as exc:
             return self._failure(exc, "error"), None
+
+    def _compiled(self, code: str, name: str) -> tuple[types.CodeType, types.CodeType | None]:
+        """Compile a cell as plain Python; with `await` and magics only if it is not."""
+        try:
+            return _compile(code, name)
+        except SyntaxError:
+            pass
+        return self._load("compiling").compile_cell(code, name)  # type: ignore[no-any-return]
+
+    def _evaluate(self, body: types.CodeType, last: types.CodeType | None) -> Any:
+        """Run the statements and return the value of the last expression."""
+        if not any(part and part.co_flags & CO_COROUTINE for part in (body, last)):
+            eval(body, self.namespace)
+            return None if last is None else eval(last, self.namespace)
+        if self._loop is None:
+            self._loop = self._load("awaiting").SessionLoop()
+        return self._loop.run(_awaited((body, last), self.namespace))
+
+    def _finish(self) -> None:
+        """Do what magics have left to do, the latest first."""
+        while self._at_end:
+            self._at_end.pop()()
+
+    def _load(self, name: str) -> Any:
+        """Import a module of the runtime that few cells need."""
+        if self._runtime is None:
+            return __import__(name, globals(), None, ("*",), 1)
+        with self._runtime:
+            return __import__(name, globals(), None, ("*",), 1)
 
     def _value(self, value: Any) -> dict[str, Any]:
         outcome: dict[str, Any] = {"kind": "ok", "exit_code": 0}
@@ -68,7 +133,10 @@ class Repl:
         return outcome
 
     def _remember(self, name: str, code: str) -> None:
-        """Keep the source of recent cells for tracebacks; linecache is costly, so when needed."""
+        """Keep the source of recent cells for tracebacks.
+
+        It goes to linecache only when something may read it there: the import costs milliseconds.
+        """
         old = "<cell {}>".format(self._count - KEPT_CELLS)
         self._sources[name] = code
         self._sources.pop(old, None)
@@ -84,7 +152,8 @@ class Repl:
             linecache.cache[name] = (len(code), None, code.splitlines(True), name)
 
     def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
-        """The outcome of a cell that raised; the traceback goes to stderr."""
+        """Return the outcome of a cell that raised, and print its traceback to stderr."""
+        keyboard.explain(exc)
         error_type = values.type_name(type(exc))[:MAX_NAME]
         error = _describe(exc, error_type)
         try:
@@ -97,15 +166,14 @@ class Repl:
         return {"kind": kind, "exit_code": 1, "error": error, "error_type": error_type}
 
 
-def validate(code: str) -> bool:
-    """Whether `code` compiles. Runs nothing of it."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            compile(code, "<sandbox>", "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
-        return False
-    return True
+async def _awaited(parts: tuple[types.CodeType | None, ...], namespace: dict[str, Any]) -> Any:
+    """Run the parts of a cell that awaits; return the value of the last."""
+    value = None
+    for part in filter(None, parts):
+        value = eval(part, namespace)
+        if part.co_flags & CO_COROUTINE:
+            value = await value
+    return value if parts[-1] else None
 
 
 def _compile(code: str, name: str) -> tuple[types.CodeType, types.CodeType | None]:
@@ -147,20 +215,20 @@ def _describe(exc: BaseException, error_type: str) -> str:
 
 
 def _own_frames(exc: BaseException) -> types.TracebackType | None:
-    """The traceback from the cell on, without the runtime's frames before it and at its end."""
+    """Return the traceback from the cell on, without the frames of the runtime."""
     first = exc.__traceback__
     while first is not None and not first.tb_frame.f_code.co_filename.startswith("<cell "):
         first = first.tb_next
-    last = frame = first
+    frame = first
     while frame is not None:
-        if not _is_ours(frame.tb_frame):
-            last = frame
-        frame = frame.tb_next
-    if last is not None:
-        last.tb_next = None
+        following = frame.tb_next
+        while following is not None and _is_ours(following.tb_frame):
+            following = following.tb_next
+        frame.tb_next = following
+        frame = following
     return first
 
 
 def _is_ours(frame: types.FrameType) -> bool:
-    """Whether the runtime runs in a frame: what it calls for a cell is not the cell's to mend."""
+    """Return whether a frame is the runtime's: its lines are nothing that guest code can mend."""
     return frame.f_globals.get("__package__") == __package__

@@ -78,9 +78,12 @@ def result(ident: str, value: Any) -> bytes:
     return encode({"jsonrpc": "2.0", "id": ident, "result": value})
 
 
-def error(ident: str, code: int, message: str) -> bytes:
-    """The refusal of the request `ident`."""
-    return encode({"jsonrpc": "2.0", "id": ident, "error": {"code": code, "message": message}})
+def error(ident: str, code: int, message: str, data: Message | None = None) -> bytes:
+    """Return the refusal of the request `ident` as a line."""
+    fault: Message = {"code": code, "message": message}
+    if data is not None:
+        fault["data"] = data
+    return encode({"jsonrpc": "2.0", "id": ident, "error": fault})
 
 
 def encode(message: Message) -> bytes:

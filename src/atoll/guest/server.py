@@ -7,9 +7,9 @@ import os
 import sys
 import time
 
-from . import delta, helpers, memory, repl, rpc, values
+from . import delta, helpers, keyboard, memory, no_network, repl, rpc, values
 from .bridge import Bridge, FailedQuery
-from .channel import HostCallError
+from .failures import HostCallError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Server:
     ) -> None:
         self._gate, self._streams, self._gifts = gate, streams, gifts
         self._folder, self._runtime = folder, runtime
-        self._repl = repl.Repl()
+        self._repl = repl.Repl(runtime)
         self._bridge = Bridge(calls, self._context)
         self._offered: dict[str, Any] = {}
         self._known_keeper: Keeper | None = None
@@ -63,7 +63,7 @@ class Server:
         }
 
     def rehearse(self) -> None:
-        """Run an empty cell for nobody, so that the first real one finds all warm."""
+        """Run an empty cell, so that the first real one finds everything loaded."""
         outcome = self._gate.run(lambda: repl.Repl().run("None"), late_interrupt)
         outcome["files"] = delta.compare(self._files, delta.scan(self._folder))
         self._streams.renew()
@@ -91,6 +91,7 @@ class Server:
         os.environ.update(params.get("env", {}))
         sys.path.extend(params.get("paths", []))
         self._offer_names(params.get("tools", []))
+        no_network.install()
         self._memory = memory.MemoryFence(params.get("memory_bytes"), self._inherited)
         self._private = bool(params.get("private_folder"))  # nobody else puts files there
         shared = False
@@ -128,8 +129,8 @@ class Server:
 
         return values.decode(json.loads(text)), False
 
-    def _offer_names(self, tools: list[str]) -> None:
-        """Built-ins, as IPython does it: imported modules see them, the namespace stays clean."""
+    def _offer_names(self, described: list[Any]) -> None:
+        """Offer functions as built-ins: imported modules see them, the namespace stays clean."""
         offered: dict[str, Any] = {}
         for owner in (self._bridge, helpers.ContextHelpers(self._context)):
             offered.update((name, getattr(owner, name)) for name in owner.NAMES)
@@ -142,7 +143,11 @@ class Server:
             HostCallError,
         ):
             offered[one.__name__] = one
-        offered.update((name, self._bridge.tool(name)) for name in tools)
+        offered.update(input=keyboard.read_line, __magic__=self._repl.magic)
+        if described:
+            with self._runtime:
+                from .tools import make
+            offered.update(make(one, self._bridge.call_host) for one in described)
         self._offer(offered)
 
     def _offer(self, names: dict[str, Any]) -> None:
@@ -234,7 +239,7 @@ class Server:
         return answer
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
-        return {"valid": repl.validate(params["code"])}
+        return {"valid": self._repl.validate(params["code"])}
 
 
 def late_interrupt() -> dict[str, Any]:

@@ -47,7 +47,7 @@ _PYTHON_FOLDER = os.path.dirname(sys.executable or "")
 
 def run(text: str, folder: str, output: int, gate: InterruptGate) -> dict[str, Any]:
     """The answer: how the command ended, that it was interrupted, or why it could not be run."""
-    command = _Command()
+    command = Command()
 
     def work() -> dict[str, Any]:
         with gate:  # never between its start and our knowing of it
@@ -63,7 +63,7 @@ def run(text: str, folder: str, output: int, gate: InterruptGate) -> dict[str, A
         command.forget()
 
 
-class _Command:
+class Command:
     """A shell and what it starts, until it has ended or is."""
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from atoll import signatures
 from atoll.bridge import HostBridge
 from atoll.channel import ChannelEndedError, RemoteError
 from atoll.errors import SandboxStartError
@@ -82,7 +83,7 @@ def _first_words(
     config: REPLConfig, context: Any, shared: Context | None, env: Mapping[str, str] | None
 ) -> dict[str, Any]:
     params: dict[str, Any] = {
-        "tools": sorted(config.tools),
+        "tools": signatures.describe_all(config.tools),
         "memory_bytes": config.policy.memory_bytes,
         "private_folder": config.workspace is None,
     }

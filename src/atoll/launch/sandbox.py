@@ -80,7 +80,8 @@ class GuestSandbox(BaseSandbox):
         check_code(code)
         self._require_open()
         for name in (self._config.guard, self._own_guard):
-            if refusal := await self._refusal(code, name):
+            code, refusal = await self._guarded(code, name)
+            if refusal is not None:
                 return refusal
         return await self._replies.once(key, lambda: self._execute(code, limit))
 

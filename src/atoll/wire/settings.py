@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from atoll import signatures
 from atoll.config import REPLConfig
 from atoll.errors import AtollError, ConfigError
 from atoll.policy import ExecutionPolicy, Isolation, Mount
@@ -37,7 +38,7 @@ def to_wire(config: REPLConfig) -> dict[str, Any]:
         "python": _interpreter(config.python),
         "workspace": None if config.workspace is None else str(config.workspace),
         "min_isolation": None if level is None else level.name,
-        "tools": sorted(config.tools),
+        "tools": signatures.describe_all(config.tools),
         "asks": [name for name in HANDLERS + STREAMS if getattr(config, name) is not None],
         "policy": _policy_to_wire(config.policy),
     }
@@ -67,12 +68,15 @@ def asks(data: dict[str, Any], names: tuple[str, ...]) -> list[str]:
     return [name for name in names if isinstance(wanted, list) and name in wanted]
 
 
-def tools(data: dict[str, Any]) -> list[str]:
-    """The names of the client's tools."""
-    names = data.get("tools")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError("tools are a list of names")
-    return names
+def tools(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the descriptions of the client's tools; each has a name."""
+    given = data.get("tools")
+    described = [{"name": one} if isinstance(one, str) else one for one in given or []]
+    if not isinstance(given, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) for one in described
+    ):
+        raise ConfigError("tools must be a list of descriptions, each with a name")
+    return described
 
 
 def _policy_to_wire(policy: ExecutionPolicy) -> dict[str, Any]:

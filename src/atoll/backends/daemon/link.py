@@ -85,7 +85,9 @@ class Link:
         try:
             return Answer(await self._sandboxes[session][1](method, params))
         except CallFailedError as exc:
-            raise SandboxError(str(exc)) from None
+            failure = SandboxError(str(exc))
+            vars(failure)["tool_error"] = exc.data  # an error's fields cross the socket with it
+            raise failure from None
 
     def _hear(self, method: str, params: dict[str, Any]) -> None:
         session = str(params.get("session"))

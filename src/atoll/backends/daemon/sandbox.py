@@ -105,7 +105,8 @@ class DaemonClientSandbox(BaseSandbox):
         check_code(code)
         if self._link is None or not self._session:
             raise _closed()
-        if refusal := await self._refusal(code, self._config.guard):
+        code, refusal = await self._guarded(code, self._config.guard)
+        if refusal is not None:
             return refusal
         self._failure = None
         self.logger.log_execution_start("python", self.policy, code)

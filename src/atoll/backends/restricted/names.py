@@ -80,7 +80,6 @@ def _checked(namespace: dict[str, Any], access: Access) -> dict[str, Callable[..
         "vars": lambda *v: access.attributes_of(v[0]) if v else globals_(),
         "globals": globals_,
         "dir": dir_,
-        "input": _no_input,
         "exit": _exit,
         "quit": _exit,
     }
@@ -97,10 +96,6 @@ def import_for_c(name: str, *_rest: Any) -> None:
     if name.partition(".")[0] not in BEHIND_THE_SCENES:
         raise refused(f"the module {name}")
     builtins.__import__(name)
-
-
-def _no_input(*_args: Any) -> str:
-    raise EOFError("there is nobody to answer")
 
 
 def _exit(code: Any = None, /) -> None:

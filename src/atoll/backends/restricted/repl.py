@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from atoll import guard
 from atoll.backends.restricted import made, names, policy
 from atoll.backends.restricted.access import Access
 from atoll.backends.restricted.compilers import LAST, by_policy, checked
 from atoll.backends.restricted.library import Library
+from atoll.backends.restricted.refusal import refused
 from atoll.backends.restricted.standins import StandIns
 from atoll.guest import repl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import CodeType
 
     from atoll.backends.restricted.compilers import Compiler
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MOST_CHAINED = 100
+_OUTSIDE = re.compile(r"'await' outside|asynchronous comprehension outside|'async \w+' outside")
 
 
 class RestrictedRepl(repl.Repl):
@@ -42,7 +47,7 @@ class RestrictedRepl(repl.Repl):
         self._count += 1
         name = f"<cell {self._count}>"
         try:
-            body = self._compile(code, name)
+            body = self._compile_allowed(code, name)
             self._remember(name, code)
             exec(body, self.namespace)  # noqa: S102 - what the backend is for
             value = self.namespace.pop(LAST, None)
@@ -53,6 +58,20 @@ class RestrictedRepl(repl.Repl):
             return self._failure(exc, "interrupted"), None
         except BaseException as exc:  # noqa: BLE001 - a cell may raise anything at all
             return self._failure(exc, "error"), None
+
+    def _compile_allowed(self, code: str, name: str) -> CodeType:
+        try:
+            return self._compile(code, name)
+        except SyntaxError as exc:
+            if _OUTSIDE.search(str(exc)):
+                raise refused("await outside a function") from None
+            raise
+
+    def _compiled(self, code: str, name: str) -> tuple[CodeType, CodeType | None]:
+        """Compile a cell as validate() wants it: without await, and with magics that do nothing."""
+        reading = guard.read(code, "restricted")
+        usable = code if reading.violations else reading.code
+        return compile(usable, name, "exec", dont_inherit=True), None
 
     def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
         self.namespace.pop(LAST, None)

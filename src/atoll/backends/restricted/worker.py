@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from atoll.backends.restricted import made, walls
 from atoll.backends.restricted.audit import Auditor
 from atoll.backends.restricted.repl import RestrictedRepl
-from atoll.guest import context, rpc
+from atoll.guest import context, magics, rpc
 from atoll.guest.channel import Channel, ChannelClosedError
 from atoll.guest.hidden import HiddenPackage
 from atoll.guest.interrupt import InterruptGate
@@ -93,6 +93,7 @@ class RestrictedServer(Server):
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         answer = super()._initialize(params)
         self._repl.builtins.update(self._offered)
+        del self._repl.builtins[magics.NAME]  # magics run programs
         self._auditor.arm()
         return answer
 

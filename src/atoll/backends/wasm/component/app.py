@@ -11,10 +11,14 @@ import os
 import random
 import sys
 
+import guest.awaiting  # type: ignore[import-not-found]
+import guest.compiling  # type: ignore[import-not-found]
 import guest.explorer  # type: ignore[import-not-found]
 import guest.lazy  # type: ignore[import-not-found]
 import guest.loop  # type: ignore[import-not-found]
+import guest.magic_commands  # type: ignore[import-not-found]
 import guest.state  # type: ignore[import-not-found]
+import guest.tools  # type: ignore[import-not-found]
 import library  # type: ignore[import-not-found]
 import wit_world  # type: ignore[import-not-found]
 from guest.embedded import EmbeddedGuest  # type: ignore[import-not-found]

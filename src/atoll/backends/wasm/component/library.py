@@ -17,7 +17,7 @@ PRELOADED = """
     threading time traceback types typing unicodedata urllib.parse uuid warnings weakref zoneinfo
 """
 LEFT_OUT = """
-    __pycache__ _pyrepl curses ensurepip idlelib lib-dynload lib2to3 pydoc_data site-packages test
+    __pycache__ curses ensurepip idlelib lib-dynload lib2to3 pydoc_data site-packages test
     tests tkinter turtle.py turtledemo venv
 """
 _packed: dict[str, tuple[bool, bytes]] = {}

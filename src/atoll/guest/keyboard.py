@@ -1,0 +1,39 @@
+"""`input()` for guest code: reads sys.stdin, and says what to do where that has nothing."""
+
+from __future__ import annotations
+
+import sys
+
+NO_KEYBOARD = (
+    "input() has nothing to read: this sandbox has no keyboard. Pass the value in instead: with "
+    "set_variable(), as `context`, or by a tool that asks for it"
+)
+
+
+def read_line(prompt: object = "", /) -> str:
+    """Read a line from standard input, without its newline; the prompt goes to stdout."""
+    stdin = sys.stdin
+    if stdin is None:
+        raise RuntimeError("input(): lost sys.stdin")
+    if prompt != "":
+        sys.stdout.write(str(prompt))
+        sys.stdout.flush()
+    line = stdin.readline()
+    if not line:
+        raise EOFError(NO_KEYBOARD)
+    return line.removesuffix("\n")
+
+
+read_line.__name__ = read_line.__qualname__ = "input"
+read_line.__module__ = "builtins"
+
+
+def explain(exc: BaseException) -> None:
+    """Give the error of a getpass() that found nothing to read a message that says what to do."""
+    trace = exc.__traceback__
+    if type(exc) is not EOFError or exc.args or trace is None:
+        return
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace.tb_frame.f_globals.get("__name__") == "getpass":
+        exc.args = (NO_KEYBOARD.replace("input()", "getpass()"),)

@@ -1,0 +1,122 @@
+"""A call to the network fails with "this sandbox has no network" instead of a DNS error.
+
+`socket` is changed when guest code imports it: a start does not pay for it. The exceptions keep
+their types and numbers, calls that succeed (the guest's own loopback) are not touched.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+NO_NETWORK = (
+    "this sandbox has no network: pass the data in as files or `context`, or offer a tool that "
+    "fetches it"
+)
+LOOKUPS = ("getaddrinfo", "gethostbyname", "gethostbyname_ex")
+_UNREACHABLE = ("ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EHOSTDOWN")
+_UNKNOWN_NAME = ("EAI_NONAME", "EAI_AGAIN", "EAI_FAIL", "EAI_NODATA")
+_NUMERIC_FLAGS = (
+    4  # where getaddrinfo() has its flags, by position: host, port, family, type, proto
+)
+_HAS_SOCKETS = sys.platform != "wasi"
+CONNECTS = ("connect", "sendto") if _HAS_SOCKETS else ("__init__", "connect", "sendto")
+
+
+def install() -> None:
+    """Have `socket` say so: now if it is loaded, else when it is."""
+    module = sys.modules.get("socket")
+    if module is not None:
+        _change(module)
+    elif not any(type(finder) is SocketFinder for finder in sys.meta_path):
+        sys.meta_path.insert(0, SocketFinder())
+
+
+class SocketFinder:
+    """Waits for the import of `socket`, and is gone after it."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of `socket` as the other finders know it; nothing for other modules."""
+        if name != "socket":
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        import _frozen_importlib
+
+        spec = vars(_frozen_importlib)["_find_spec"](name, path, target)
+        if spec is not None:
+            _change_after(spec.loader)
+        return spec
+
+
+def _change_after(loader: Any) -> None:
+    """Let the loader change the module that it loads next."""
+    load = loader.exec_module
+
+    def exec_module(module: Any) -> None:
+        vars(loader).pop("exec_module", None)
+        load(module)
+        _change(module)
+
+    try:
+        loader.exec_module = exec_module
+    except AttributeError:
+        pass  # not a loader of files: the errors stay as they are
+
+
+def _change(module: Any) -> None:
+    if vars(module).get("__no_network__"):
+        return
+    module.__no_network__ = True
+    unknown = {getattr(module, name, None) for name in _UNKNOWN_NAME}
+    for name in LOOKUPS:
+        if hasattr(module, name):
+            setattr(module, name, _looking_up(module, getattr(module, name), unknown))
+    for name in CONNECTS:
+        if hasattr(module.socket, name):
+            setattr(module.socket, name, _connecting(getattr(module.socket, name)))
+
+
+def _looking_up(module: Any, real: Callable[..., Any], unknown: set[Any]) -> Callable[..., Any]:
+    failure = module.gaierror
+    numeric = getattr(module, "AI_NUMERICHOST", 0)
+
+    def look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return real(host, *args, **kwargs)
+        except failure as exc:
+            flags = kwargs.get("flags", args[_NUMERIC_FLAGS] if len(args) > _NUMERIC_FLAGS else 0)
+            if exc.errno not in unknown or flags & numeric:
+                raise
+            raise failure(exc.errno, NO_NETWORK) from None
+
+    _name_as(real, look_up)
+    return look_up
+
+
+def _connecting(real: Callable[..., Any]) -> Callable[..., Any]:
+    import errno
+
+    numbers = {getattr(errno, name, None) for name in _UNREACHABLE}
+
+    def connect(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return real(self, *args, **kwargs)
+        except OSError as exc:
+            if _HAS_SOCKETS and exc.errno not in numbers:
+                raise
+            raise type(exc)(exc.errno, NO_NETWORK) from None
+
+    _name_as(real, connect)
+    return connect
+
+
+def _name_as(real: Any, wrapper: Any) -> None:
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        try:
+            setattr(wrapper, name, getattr(real, name))
+        except AttributeError:
+            pass
+    wrapper.__wrapped__ = real

@@ -1,0 +1,40 @@
+"""Shell commands that cells start with `!`: their output is read and passed on as it comes."""
+
+from __future__ import annotations
+
+import codecs
+import os
+
+from . import shell
+from .usage import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+CHUNK = 1 << 16
+
+
+def run(text: str, write: Callable[[str], Any]) -> int | None:
+    """Run a command in the current folder and return its exit code; an interrupt ends it."""
+    command = shell.Command()
+    reading, writing = os.pipe()
+    try:
+        try:
+            command.start(text, os.getcwd(), writing)
+        except (OSError, StopIteration) as exc:
+            raise UsageError("!{}: no shell can be started here: {}".format(text, exc)) from None
+        finally:
+            os.close(writing)
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        while True:
+            data = os.read(reading, CHUNK)
+            write(decode(data, not data))
+            if not data:
+                return command.wait()
+    except BaseException:
+        command.end()
+        raise
+    finally:
+        os.close(reading)
+        command.forget()
