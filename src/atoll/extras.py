@@ -20,10 +20,11 @@ _OF_EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 _OWN = re.compile(rf"{NAME}\s*\[([^\]]*)\]")
 
 
-def install_command(extra: str) -> str:
-    """Return the shell command that installs the packages of an extra for this interpreter."""
+def install_command(*extras: str) -> str:
+    """Return the shell command that installs the packages of extras for this interpreter."""
     python = sys.executable or "python3"
-    packages = requirements(extra) or (f"{NAME}[{extra}]",)
+    found = [requirements(extra) or (f"{NAME}[{extra}]",) for extra in extras]
+    packages = list(dict.fromkeys(package for some in found for package in some))
     command = shlex.join([python, "-m", "pip", "install", *packages])
     if importlib.util.find_spec("pip") is not None:
         return command

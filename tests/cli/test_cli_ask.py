@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import pty
@@ -10,10 +11,12 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -31,9 +34,10 @@ PATIENCE_SECONDS = 30
 
 
 @pytest.fixture(autouse=True)
-def bare_environment(monkeypatch):
+def bare_environment(monkeypatch, tmp_path):
     for name in ("ATOLL_MODEL", "ATOLL_BACKEND", "OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))  # there is no local model in it
 
 
 @pytest.fixture
@@ -110,31 +114,94 @@ def test_the_model_may_come_from_the_environment(ask, record, monkeypatch):
     assert ask("--quiet")[0] == 0
 
 
-def test_without_a_model_it_says_what_to_type(ask):
-    code, out, err = ask()
+NO_HTTPX = "  - not installed: httpx2. Type: pip install 'atoll[llm]'"
+NO_KEY_WAYS = """\
+Without an API key:
+  atoll ask --demo           watch a recorded run; needs no model and no network
+  atoll model get            download a small local model (1.1 GB), then:
+  atoll ask 'QUESTION' --context FILE --model local
+"""
+
+
+@pytest.fixture
+def no_extras(monkeypatch):
+    """The base installation: neither httpx2 nor xllamacpp can be imported."""
+    for name in ("httpx2", "xllamacpp"):
+        monkeypatch.setitem(sys.modules, name, None)
+    find = importlib.util.find_spec
+
+    def found(name: str, package: str | None = None):
+        return None if name in {"httpx2", "xllamacpp"} else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", found)
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_one_message_names_everything_that_is_missing(atoll):
+    code, out, err = atoll("ask")
     assert (code, out) == (2, "")
-    assert err.startswith("atoll: no model: give --model openai/NAME or anthropic/NAME ")
-    assert "OPENAI_API_KEY or ANTHROPIC_API_KEY" in err
-    assert "ATOLL_MODEL" in err
-
-
-def test_a_missing_key_is_named(ask):
-    code, _, err = ask("--model", "openai/gpt-5")
-    assert (code, err) == (
-        2,
-        "atoll: openai/gpt-5 needs a key. Type: export OPENAI_API_KEY=...\n",
+    assert (
+        err
+        == f"""\
+atoll: `atoll ask` cannot start:
+  - no question. Type it in quotes: atoll ask 'Who signed it?' --context FILE
+  - no model. Add --model openai/NAME or --model anthropic/NAME, or set ATOLL_MODEL
+  - no API key. Type: export OPENAI_API_KEY=... or: export ANTHROPIC_API_KEY=...
+{NO_HTTPX}
+  - no context (optional). Add --context FILE or FOLDER, or - for stdin
+{NO_KEY_WAYS}"""
     )
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_what_the_local_model_needs_is_named_at_once(ask):
+    code, _, err = ask("--model", "local")
+    assert (code, err) == (2, """\
+atoll: `atoll ask` cannot start:
+  - the local model is not downloaded. Type: atoll model get (downloads 1.1 GB)
+  - not installed: xllamacpp and httpx2. Type: pip install 'atoll[localllm,llm]'
+""")  # fmt: skip
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_a_missing_key_is_named_with_all_else_that_is_missing(atoll):
+    argv = ("ask", QUESTION, "--model", "openai/gpt-5", "--context", "/no such file")
+    code, _, err = atoll(*argv)
+    assert (code, err) == (2, f"""\
+atoll: `atoll ask` cannot start:
+  - no API key for openai/gpt-5. Type: export OPENAI_API_KEY=...
+{NO_HTTPX}
+  - cannot read /no such file: there is no such file or folder
+{NO_KEY_WAYS}""")  # fmt: skip
+
+
+def test_a_key_that_is_set_is_not_asked_for(ask, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+    assert "API key for" not in ask("--model", "openai/gpt-5", "--context", "/nope")[2]
+    assert "no API key" not in ask()[2]
+
+
+@pytest.mark.parametrize("question", ["", "  ", "\n\t"])
+def test_an_empty_question_is_refused_before_anything_is_opened(atoll, tmp_path, question):
+    trace, pipe = tmp_path / "run.jsonl", tmp_path / "pipe"
+    os.mkfifo(pipe)  # opening it would wait for a writer
+    model = f"replay/{tmp_path}/none.jsonl"
+    argv = ("ask", question, "--context", str(pipe), "--trace", str(trace), "--model", model)
+    code, out, err = atoll(*argv)
+    assert (code, out) == (2, "")
+    assert "  - the question is empty. Type one in quotes: atoll ask " in err
+    assert not trace.exists()
 
 
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["--model", "gpt-5"], "no model 'gpt-5': a name is provider/model"),
-        (["--model", "local/x"], "local/x needs base_url"),
-        (["--budget-usd", "-1"], "'-1' is no positive number of dollars"),
-        (["--budget-usd", "nan"], "'nan' is no positive number of dollars"),
-        (["--temperature", "3"], "'3' is no temperature from 0 to 2"),
-        (["--max-depth", "-1"], "'-1' is no whole number from 0 on"),
+        (["--model", "gpt-5"], "there is no model 'gpt-5'. A name is one of openai/NAME, "),
+        (["--model", "local/x"], "local/x has no address. Add its server: --base-url http"),
+        (["--budget-usd", "-1"], "'-1' is not a positive number of dollars"),
+        (["--budget-usd", "nan"], "'nan' is not a positive number of dollars"),
+        (["--temperature", "3"], "'3' is not a temperature from 0 to 2"),
+        (["--max-depth", "-1"], "'-1' is not a whole number of 0 or more"),
         (["--context", "no such file"], "cannot read no such file"),
         (["--context", "-", "--context", "-"], "stdin can be read once"),
         (["--window", "100"], "a window must have at least 2,048 tokens, not 100"),
@@ -154,7 +221,7 @@ def test_a_limit_that_is_reached_exits_with_3_and_says_so(ask, record):
     model = record(LOOK, "it is under a step", budget=library.Budget(iterations=1))
     code, out, err = ask("--model", model, "--max-turns", "1", "--quiet")
     assert (code, out) == (3, "it is under a step\n")
-    assert err == "atoll: a limit was reached: this is what was known by then\n"
+    assert err == "atoll: a limit was reached: this is the best answer known by then\n"
     model = record(LOOK, "it is under a step", budget=library.Budget(iterations=1))
     code, out, err = ask("--model", model, "--max-turns", "1", "--json")
     assert (code, json.loads(out)["outcome"]) == (3, "forced")
@@ -166,27 +233,65 @@ def test_a_model_that_fails_exits_with_1(ask, tmp_path):
         where = ("--model", "local/x", "--base-url", url)
         code, out, err = ask(*where, "--trace", str(trace), "--quiet", "--json")
     assert code == 1
-    assert err.startswith("atoll: local/x at 127.0.0.1: ")
+    where = urlsplit(url).netloc
+    assert err.startswith(f"atoll: local/x at {where}: status 401. The key in OPENAI_COMPATIBLE_")
+    assert "set it to a valid one" in err
     assert "\x1b" not in err + out
     assert json.loads(out)["outcome"] == "failed"
     assert read(trace).events[-1].outcome == "failed"
+
+
+def test_a_server_that_is_not_there_is_named_with_its_port(ask, monkeypatch):
+    monkeypatch.setattr("atoll.rlm.models.client._FIRST_WAIT", 0.001)
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
+    code, out, err = ask("--model", "local/x", "--base-url", url, "--quiet")
+    where = urlsplit(url).netloc
+    assert (code, out) == (1, "")
+    assert err == (
+        f"atoll: local/x at {where}: connection refused; asked 5 times. Is the model server "
+        f"running? Start it, or give its base_url (--base-url): {url}\n"
+    )
 
 
 @contextlib.contextmanager
 def serving(status: int, said: dict):
     """A server that gives everybody the same answer."""
 
-    class Same(BaseHTTPRequestHandler):
+    with _listening(lambda: (status, said)) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def model_server(reply):
+    """A model server that answers with what `reply()` returns."""
+
+    def answer() -> tuple[int, dict]:
+        message = {"role": "assistant", "content": reply()}
+        return 200, {"choices": [{"message": message, "finish_reason": "stop"}]}
+
+    with _listening(answer) as url:
+        try:
+            yield url
+        finally:
+            reply.end()
+
+
+@contextlib.contextmanager
+def _listening(answer):
+    class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(said).encode())
+            status, said = answer()
+            with contextlib.suppress(OSError):  # a client that was interrupted has gone
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(json.dumps(said).encode())
 
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Same) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
@@ -228,9 +333,9 @@ def test_a_terminal_shows_what_is_under_way_and_is_steered_by_nobody(command, re
     assert "“\\x1b[31m”" in seen
     ours = re.compile(r"\r\x1b\[2K|\x1b\[[\d;]*m")  # one line anew, colours
     assert "\x1b" not in ours.sub("", seen).replace("\r\n", "\n")
-    assert "… the model writes" in seen
+    assert "… turn 1: waiting for the model · 0 in, 0 out · 0 calls · $0.00 · " in seen
     stays = [line.rpartition("\x1b[2K")[2] for line in seen.split("\r\n")]
-    assert not any("the model writes" in line for line in stays)
+    assert not any("waiting for the model" in line for line in stays)
     assert any(line.startswith("\x1b[32mturn 1\x1b[0m") for line in stays)
 
 
@@ -278,7 +383,8 @@ def test_ctrl_c_while_a_model_is_waited_for_ends_it_all(interrupted):
 
         code, err, events = interrupted("--model", "local/silent", "--base-url", where, when=accept)
     assert code == 130
-    assert "Traceback" not in err
+    assert_says_what_is_known(err, turns="no turn was finished", calls="0 model calls")
+    assert "the reply that was cut off is not counted" in err
     ended = [one.outcome for one in events if isinstance(one, RunEnded)]
     assert ended in ([], ["cancelled"])  # where there was no time to say so, it ended all the same
 
@@ -288,7 +394,63 @@ def test_ctrl_c_while_code_runs_leaves_no_process_behind(interrupted):
     with serving(200, {"choices": [{"message": endless, "finish_reason": "stop"}]}) as url:
         code, err, _ = interrupted("--model", "local/x", "--base-url", url, when=answered)
     assert code == 130
+    assert_says_what_is_known(err, turns="no turn was finished", calls="1 model call")
+
+
+def test_ctrl_c_shows_the_last_code_and_its_output(interrupted, tmp_path):
+    with model_server(look_then_wait(tmp_path / "asked")) as url:
+        where = ("--model", "local/x", "--base-url", url)
+        code, err, _ = interrupted(*where, when=lambda _: appears(tmp_path / "asked"))
+    assert code == 130
+    assert_says_what_is_known(err, turns="1 turn done", calls="1 model call")
+    assert "last code\n  │ hits = grep('key')\n  │ hits\n" in err
+    assert re.search(rf"last output\n  │ 5001 \[.*\] {re.escape(NEEDLE)}\n", err)
+
+
+def test_ctrl_c_with_json_prints_what_is_known_as_one_object(spawn, document, tmp_path):
+    with model_server(look_then_wait(tmp_path / "asked")) as url:
+        where = ("--model", "local/x", "--base-url", url, "--json", "--quiet")
+        process = spawn("ask", QUESTION, "--context", str(document), *where)
+        appears(tmp_path / "asked")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    known = json.loads(out)
+    assert (process.returncode, err) == (130, "")
+    assert (known["outcome"], known["turns"], known["calls"]) == ("interrupted", 1, 1)
+    assert NEEDLE in known["observation"]
+
+
+def assert_says_what_is_known(err: str, *, turns: str, calls: str) -> None:
     assert "Traceback" not in err
+    assert re.search(
+        r"^atoll: interrupted after .*, before there was an answer\.$", err, re.MULTILINE
+    )
+    assert f"\nturns  {turns}\n" in err
+    assert re.search(rf"^cost  {calls} · [\d,]+ in, [\d,]+ out · \$0\.00", err, re.MULTILINE)
+    assert re.search(r"^trace  \S+run\.jsonl \(atoll trace show", err, re.MULTILINE)
+
+
+def look_then_wait(asked: Path):
+    """Reply with code to the first request; do not answer the second one."""
+    waits = threading.Event()
+    replies = iter(["```python\nhits = grep('key')\nhits\n```"])
+
+    def reply() -> str:
+        if (text := next(replies, None)) is not None:
+            return text
+        asked.touch()
+        waits.wait(PATIENCE_SECONDS)
+        return ""
+
+    reply.end = waits.set  # type: ignore[attr-defined]
+    return reply
+
+
+def appears(path: Path) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_ctrl_c_while_a_context_is_read_ends_it_all(interrupted, record, tmp_path):
@@ -302,7 +464,7 @@ def test_ctrl_c_while_a_context_is_read_ends_it_all(interrupted, record, tmp_pat
 
         code, err, _ = interrupted("--model", model, context=pipe, when=hold)
     assert code == 130
-    assert "Traceback" not in err
+    assert_says_what_is_known(err, turns="no turn was finished", calls="0 model calls")
 
 
 def answered(trace: Path) -> None:

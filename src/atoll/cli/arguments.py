@@ -6,6 +6,7 @@ import argparse
 import re
 
 from atoll import __version__
+from atoll.cli import ask_arguments
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 TIERS = ("bare", "numeric", "full")
@@ -59,16 +60,6 @@ _PYODIDE_TEXT = """\
 Python as WebAssembly, for the `pyodide` backend. `setup` fetches it and builds its memory image, so
 that no sandbox has to wait for that; `install` downloads packages that its guests can import."""
 
-_ASK_TEXT = """\
-Ask a model a question over files of any size: it looks into them by code in a sandbox, and asks
-other models about parts. The answer goes to stdout, all else to stderr. The exit code is 0 for an
-answer, 3 for one that a limit forced, 1 if the run failed, 2 if it did not begin, 130 after
-Ctrl-C. What files say can mislead a model: docs/rlm.md tells what is promised."""
-
-_TRACE_TEXT = """\
-The trajectory of a run: what a model was asked, what code it wrote, what it saw, what it asked
-of others, and what that cost. `show` prints it; `html` makes one page that needs nothing else."""
-
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the whole command line."""
@@ -89,8 +80,15 @@ def parser() -> argparse.ArgumentParser:
     _add_daemon(_command(commands, "daemon", "hold sandboxes for many clients", _DAEMON_TEXT))
     _add_wasm(_command(commands, "wasm", "keep CPython as WebAssembly ready", _WASM_TEXT))
     _add_pyodide(_command(commands, "pyodide", "keep Python as WebAssembly ready", _PYODIDE_TEXT))
-    _add_ask(_command(commands, "ask", "ask a model about files of any size", _ASK_TEXT))
-    _add_trace(_command(commands, "trace", "show what happened in a run", _TRACE_TEXT))
+    ask = _command(commands, "ask", ask_arguments.ASK_BRIEF, ask_arguments.ASK_TEXT)
+    ask_arguments.add_ask(ask, count=count, seconds=seconds)
+    _add_backend_options(ask.add_argument_group("sandboxes"))
+    ask_arguments.add_model(
+        _command(commands, "model", ask_arguments.MODEL_BRIEF, ask_arguments.MODEL_TEXT)
+    )
+    ask_arguments.add_trace(
+        _command(commands, "trace", ask_arguments.TRACE_BRIEF, ask_arguments.TRACE_TEXT)
+    )
     return top
 
 
@@ -112,33 +110,6 @@ def seconds(text: str) -> float:
         value = 0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
-    return value
-
-
-def dollars(text: str) -> float:
-    """A positive amount."""
-    return _number(text, "positive number of dollars", least=1e-6, most=1e6)
-
-
-def temperature(text: str) -> float:
-    """From 0 to 2."""
-    return _number(text, "temperature from 0 to 2", least=0, most=2)
-
-
-def depth(text: str) -> int:
-    """A whole number from 0 on."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
-    return int(text)
-
-
-def _number(text: str, what: str, *, least: float, most: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = least - 1
-    if not least <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
     return value
 
 
@@ -293,52 +264,3 @@ def _add_pyodide(pyodide: argparse.ArgumentParser) -> None:
     install = actions.add_parser("install", help="download packages for guests")
     install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a name, as pip takes it")
     actions.add_parser("status", help="tell what is there")
-
-
-def _add_ask(ask: argparse.ArgumentParser) -> None:
-    ask.add_argument("question", metavar="QUESTION", help="what is to be answered")
-    ask.add_argument(
-        "--context",
-        metavar="PATH",
-        action="append",
-        default=[],
-        help="a text file, a folder, or - for stdin; may be given several times",
-    )
-    ask.add_argument("--trace", metavar="FILE", help="append what happens to a file of JSON lines")
-    ask.add_argument("--json", action="store_true", help="print one JSON object")
-    ask.add_argument("--quiet", action="store_true", help="the answer, and nothing about it")
-    _add_model_options(ask.add_argument_group("the models"))
-    _add_budget_options(ask.add_argument_group("what it may take"))
-    _add_backend_options(ask.add_argument_group("the sandboxes"))
-
-
-def _add_model_options(group: argparse._ActionsContainer) -> None:
-    group.add_argument("--model", metavar="NAME", help="provider/model ($ATOLL_MODEL)")
-    group.add_argument("--sub-model", metavar="NAME", help="for sub-calls (the same)")
-    group.add_argument("--base-url", metavar="URL", help="where the model is, for local/NAME")
-    group.add_argument(
-        "--window", metavar="N", type=count, help="tokens that it takes, where these are few"
-    )
-    group.add_argument("--max-tokens", metavar="N", type=count, help="of one reply (4096)")
-    group.add_argument(
-        "--temperature", metavar="T", type=temperature, help="from 0 to 2 (the model's own)"
-    )
-
-
-def _add_budget_options(group: argparse._ActionsContainer) -> None:
-    group.add_argument("--budget-usd", metavar="X", type=dollars, help="dollars (no limit)")
-    group.add_argument("--budget-seconds", metavar="S", type=seconds, help="time (600)")
-    group.add_argument("--budget-tokens", metavar="N", type=count, help="in and out (no limit)")
-    group.add_argument("--max-turns", metavar="N", type=count, help="cells of code, about (30)")
-    group.add_argument("--max-depth", metavar="N", type=depth, help="runs within runs (1)")
-
-
-def _add_trace(trace: argparse.ArgumentParser) -> None:
-    actions = trace.add_subparsers(dest="action", required=True, metavar="ACTION")
-    show = actions.add_parser("show", help="print it as a tree")
-    show.add_argument("file", metavar="FILE", help="a trajectory: JSON lines")
-    show.add_argument("--full", action="store_true", help="every sub-call, and texts as a whole")
-    show.add_argument("--no-color", action="store_true", help="no colours, as with NO_COLOR")
-    page = actions.add_parser("html", help="write it as one page for a browser")
-    page.add_argument("file", metavar="FILE", help="a trajectory: JSON lines")
-    page.add_argument("-o", dest="output", metavar="OUT", help="the page (FILE.html), - for stdout")

@@ -11,56 +11,92 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.cli import answers, cells, streams
+from atoll.cli import answers, cells, demo, missing, streams
 from atoll.cli.interrupts import INTERRUPTED, on_ctrl_c
+from atoll.cli.known import Known
+from atoll.cli.local import local_model
 from atoll.cli.progress import Progress
-from atoll.config import backend_from_environment, model_from_environment
+from atoll.config import backend_from_environment
 from atoll.errors import AtollError, ConfigError
 from atoll.policy import Isolation
 from atoll.rlm.budget import Budget
 from atoll.rlm.core import RLM
-from atoll.rlm.models.resolve import PROVIDERS
 from atoll.rlm.trajectory import harmless
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
 
+    from atoll.rlm.models.types import Model
+    from atoll.rlm.trajectory.events import Event
     from atoll.rlm.types import Answer
 
 FAILED, FORCED = 1, 3
 STDIN = "-"
 TICK_SECONDS = 0.25
 PATIENCE_SECONDS = 0.6
-"""What a run has to end itself after Ctrl-C."""
+"""The time that a run has to end itself after Ctrl-C."""
 
 
 def command(args: Namespace) -> int:
-    """Ask what the arguments say; the exit code."""
+    """Ask the question that the arguments name; return the exit code."""
     streams.accept_any_text()
-    progress = None if args.quiet else Progress(sys.stderr)
+    if args.demo:
+        demo.set_up(args)
+    missing.check(args)
+    progress = _progress(args)
     try:
-        with _ended_soon() as hurry:
-            answer = asyncio.run(_ask(args, progress, hurry))
-    except ConfigError:  # nothing was asked: what was typed is wrong
+        with _model(args, progress) as model, _ended_soon() as hurry:
+            answer = asyncio.run(_ask(args, model, progress, hurry))
+    except ConfigError:  # nothing was asked: an argument is wrong
         raise
     except AtollError as exc:
         return _failed(args, exc)
+    except KeyboardInterrupt:
+        cells.complain("interrupted before the model was asked: nothing is known yet")
+        return INTERRUPTED
     if answer is None:
         return INTERRUPTED
     _tell(args, answer)
     return FORCED if answer.forced else 0
 
 
+def _progress(args: Namespace) -> Progress | None:
+    if args.quiet:
+        return None
+    return demo.Story(sys.stderr, live=args.local) if args.demo else Progress(sys.stderr)
+
+
+@contextlib.contextmanager
+def _model(args: Namespace, progress: Progress | None) -> Iterator[str | Model]:
+    """Yield the model; the local one runs as long as the block does."""
+    name = missing.model_of(args)
+    if name == missing.LOCAL:
+        with local_model(args, progress) as model:
+            yield model
+    elif args.demo:
+        yield demo.recorded()
+    else:
+        yield name
+
+
 async def _ask(
-    args: Namespace, progress: Progress | None, hurry: Callable[[], None]
+    args: Namespace, model: str | Model, progress: Progress | None, hurry: Callable[[], None]
 ) -> Answer | None:
-    """The answer; None if Ctrl-C came first."""
-    async with _rlm(args, progress) as rlm:
+    """Return the answer; None if Ctrl-C came first."""
+    known = Known()
+
+    def hear(event: Event) -> None:
+        known.hear(event)
+        if progress is not None:
+            progress.hear(event)
+
+    async with _rlm(args, model, hear) as rlm:
         work = asyncio.ensure_future(rlm.completion(args.question, _context(args)))
 
         def stop() -> None:
             hurry()
+            _tell_known(args, known, progress)
             work.cancel()
 
         with on_ctrl_c(stop, end_on_second=True), _shown(progress):
@@ -68,35 +104,34 @@ async def _ask(
     return None if work.cancelled() else work.result()
 
 
-def _rlm(args: Namespace, progress: Progress | None) -> RLM:
+def _tell_known(args: Namespace, known: Known, progress: Progress | None) -> None:
+    """Say what is known before the run is ended: there may be no time afterwards."""
+    if progress is not None:
+        progress.end()
+        known.print(args.trace)
+    if args.json:
+        print(json.dumps(known.as_json(args.trace)), flush=True)
+
+
+def _rlm(args: Namespace, model: str | Model, hear: Callable[[Event], None]) -> RLM:
+    level = args.min_isolation
     chosen = {
         "max_depth": args.max_depth,
         "max_tokens": args.max_tokens,
         "temperature": args.temperature,
         "python": args.python,
-        "min_isolation": None
-        if args.min_isolation is None
-        else Isolation.parse(args.min_isolation),
+        "min_isolation": None if level is None else Isolation.parse(level),
     }
     return RLM(
-        args.model or model_from_environment() or _no_model(),
+        model,
         sub_model=args.sub_model,
         base_url=args.base_url,
         window=args.window,
         budget=_budget(args),
         trajectory=args.trace,
-        on_event=None if progress is None else progress.hear,
+        on_event=hear,
         backend=args.backend or backend_from_environment(),
         **{name: value for name, value in chosen.items() if value is not None},
-    )
-
-
-def _no_model() -> str:
-    keys = [one.key_variable for one in PROVIDERS.values() if one.key_needed and one.key_variable]
-    raise ConfigError(
-        "no model: give --model openai/NAME or anthropic/NAME "
-        f"(with the key in {' or '.join(keys)}), or --model local/NAME "
-        "--base-url http://127.0.0.1:8000/v1. ATOLL_MODEL sets one for good"
     )
 
 
@@ -110,16 +145,16 @@ def _budget(args: Namespace) -> Budget:
     return Budget(**{name: value for name, value in given.items() if value is not None})
 
 
-def _context(args: Namespace) -> list[Path] | None:
-    if args.context.count(STDIN) > 1:
-        raise ConfigError("stdin can be read once: give - as context once")
+def _context(args: Namespace) -> list[Path] | str | None:
+    if args.demo:
+        return demo.log_text()
     paths = [Path("/dev/stdin" if one == STDIN else one) for one in args.context]
     return paths or None
 
 
 @contextlib.contextmanager
 def _shown(progress: Progress | None) -> Iterator[None]:
-    """While the block runs, progress goes on even if nothing happens."""
+    """Redraw the progress while the block runs, also when nothing happens."""
     if progress is None:
         yield
         return
@@ -139,10 +174,10 @@ def _shown(progress: Progress | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ended_soon() -> Iterator[Callable[[], None]]:
-    """A call that ends this process soon, unless the block ends before.
+    """Yield a function that ends this process after PATIENCE_SECONDS, unless the block ends first.
 
-    A thread that reads a large file cannot be cancelled, and asyncio waits for it. Ending so
-    leaves nothing behind: the jails end with the process that holds them.
+    A thread that reads a large file cannot be cancelled, and asyncio waits for it. Ending the
+    process leaves nothing behind: jails and the local model end with the process that holds them.
     """
     timer = threading.Timer(PATIENCE_SECONDS, os._exit, (INTERRUPTED,))
     timer.daemon = True
@@ -160,8 +195,10 @@ def _tell(args: Namespace, answer: Answer) -> None:
         sys.stdout.flush()  # before what is said about it
     if not (args.quiet or args.json):
         answers.print_support(answer)
+    if args.demo and not (args.quiet or args.json):
+        demo.print_next(live=args.local)
     if answer.forced:
-        cells.complain("a limit was reached: this is what was known by then")
+        cells.complain("a limit was reached: this is the best answer known by then")
 
 
 def _failed(args: Namespace, exc: AtollError) -> int:

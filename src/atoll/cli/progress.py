@@ -1,4 +1,4 @@
-"""How a run goes on, told on stderr while it does: a line a turn; ask uses it.
+"""Progress of a run on stderr: one line per turn, and on a terminal a live line; ask uses it.
 
 SECURITY: code and errors are a model's or a guest's. All of it passes through `harmless`.
 """
@@ -23,6 +23,7 @@ from atoll.rlm.trajectory.events import (
     SubcallEnded,
     SubcallStarted,
 )
+from atoll.rlm.trajectory.fields import Usage
 
 if TYPE_CHECKING:
     from atoll.rlm.trajectory.events import Event
@@ -32,44 +33,57 @@ PLAIN_WIDTH, NARROWEST, WIDEST = 100, 40, 120
 
 
 class Progress:
-    """Hears a run's events and tells of them; on a terminal, also of what is under way."""
+    """Hears the events of a run and prints them; on a terminal, also what is running now."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._live = stream, stream.isatty()
         self._paint, self._width = Paint.of(stream), width_of(stream)
         self._begun, self._lock = time.monotonic(), threading.Lock()
         self._calls, self._usd, self._unpriced = 0, 0.0, False
-        self._doing, self._under_way, self._drawn = "", 0, False
+        self._usage, self._turn = Usage(), 0
+        self._doing, self._sub_calls, self._drawn = "", 0, False
+        self._typed, self._typing_since = 0, 0.0
 
     def hear(self, event: Event) -> None:
-        """Something happened, here or in a run within."""
+        """Take note of an event, of the run or of a run inside it."""
         with self._lock:
             self._count(event)
             if event.depth == 0:
                 self._tell(event)
             self._draw()
 
-    def tick(self) -> None:
-        """Time has passed."""
+    def type(self, _piece: str) -> None:
+        """Count one piece of a streamed reply: a token of the local model."""
         with self._lock:
+            if not self._typed:
+                self._typing_since = time.monotonic()
+            self._typed += 1
+
+    def tick(self, doing: str | None = None) -> None:
+        """Redraw the live line, as time has passed; `doing` says what is running."""
+        with self._lock:
+            self._doing = self._doing if doing is None else doing
             self._draw()
 
     def end(self) -> None:
-        """Leave nothing that would be overwritten."""
+        """Clear the live line."""
         with self._lock:
             self._doing = ""
             self._erase()
 
     def _count(self, event: Event) -> None:
         match event:
+            case ModelAsked():
+                self._typed = 0
             case ModelAnswered():
                 self._calls += 1
+                self._usage += event.usage
                 self._usd += event.usd or 0.0
                 self._unpriced = self._unpriced or event.usd is None
             case SubcallStarted():
-                self._under_way += 1
+                self._sub_calls += 1
             case SubcallEnded():
-                self._under_way -= 1
+                self._sub_calls -= 1
 
     def _tell(self, event: Event) -> None:
         match event:
@@ -78,18 +92,19 @@ class Progress:
             case Planned():
                 self._line("plan", f"{event.way}: {event.why}", self._paint.faint)
             case ModelAsked():
-                self._doing = "the model writes"
+                self._turn += 1
+                self._doing = f"turn {self._turn}: waiting for the model"
             case ModelAnswered():
-                self._doing = "code runs"
+                self._doing = f"turn {self._turn}: running code"
             case CodeRan():
-                self._turn(event)
+                self._tell_turn(event)
             case BudgetWarned():
                 told = f"{event.what}: {event.used:,g} of {event.limit:,g} are used"
                 self._line("budget", told, self._paint.warn)
             case Refused():
                 self._line("refused", f"{event.what}: {event.why}", self._paint.bad)
 
-    def _turn(self, event: CodeRan) -> None:
+    def _tell_turn(self, event: CodeRan) -> None:
         good = event.outcome == "ok"
         failed = "" if good else f"{event.outcome}: "
         code = next(filter(str.strip, event.code.splitlines()), "")
@@ -97,7 +112,7 @@ class Progress:
         self._line(f"turn {event.turn}", failed + code, stroke, self._so_far())
 
     def _line(self, head: str, text: str, stroke: object, tail: str = "") -> None:
-        """A line that stays: what was said last gives way to it."""
+        """Print a line that stays, in the place of the live line."""
         assert callable(stroke)
         self._erase()
         room = self._width - len(head) - 2 - (len(tail) + 2 if tail else 0)
@@ -108,14 +123,23 @@ class Progress:
         self._stream.flush()
 
     def _draw(self) -> None:
-        """What is under way, on a terminal: the next word overwrites it."""
+        """Draw the live line, on a terminal only."""
         if not self._live or not self._doing:
             return
-        many = f", {words.count(self._under_way, 'sub-call')} under way" if self._under_way else ""
-        told = harmless.clip(f"… {self._doing}{many}  {self._so_far()}", self._width - 1)
-        self._stream.write(ERASE + self._paint.faint(told))
+        tokens = words.tokens(self._usage)
+        told = f"… {self._doing}{self._now()} · {tokens} · {self._so_far()}"
+        shown = harmless.clip(harmless.line(told), self._width - 1)
+        self._stream.write(ERASE + self._paint.faint(shown))
         self._stream.flush()
         self._drawn = True
+
+    def _now(self) -> str:
+        """Return what else is known of what is running."""
+        many = f", {words.count(self._sub_calls, 'sub-call')} running" if self._sub_calls else ""
+        if not self._typed:
+            return many
+        rate = self._typed / max(time.monotonic() - self._typing_since, 0.5)
+        return f"{many}, {words.count(self._typed, 'token')} written ({rate:.1f}/s)"
 
     def _erase(self) -> None:
         if self._drawn:
@@ -130,7 +154,7 @@ class Progress:
 
 
 def width_of(stream: TextIO) -> int:
-    """Columns to use of a stream."""
+    """Return the number of columns to use of a stream."""
     try:
         columns = os.get_terminal_size(stream.fileno()).columns
     except OSError:

@@ -38,7 +38,7 @@ async def test_a_call_ends_at_its_deadline_however_busy_the_server(
 ):
     server.acts = [drip]
     on_text = (lambda _: None) if streamed else None
-    with pytest.raises(ModelTimeoutError, match=r"no whole answer within timeout_seconds=0\.3"):
+    with pytest.raises(ModelTimeoutError, match=r"no complete answer within timeout_seconds=0\.3"):
         await openai(timeout_seconds=0.3).complete(ASK, on_text=on_text)
     await asyncio.wait_for(server.gone.wait(), 30)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import email.utils
 import time
+from urllib.parse import urlsplit
 
 import pytest
 from model_standin import Make, StandIn, answer, chat, event, fails, head, piece, say, stream
@@ -32,10 +33,8 @@ async def test_retries_end_and_the_error_is_retryable(server: StandIn, openai: M
     server.acts = [fails(503, "overloaded_error")]
     with pytest.raises(ModelUnavailableError) as caught:
         await openai(max_retries=2).complete(ASK)
-    assert (
-        str(caught.value)
-        == "openai/gpt-5 at 127.0.0.1: status 503, overloaded_error; asked 3 times"
-    )
+    where = f"openai/gpt-5 at {urlsplit(server.url).netloc}"
+    assert str(caught.value) == f"{where}: status 503, overloaded_error; asked 3 times"
     assert caught.value.retryable
     assert (len(server.seen), len(naps)) == (3, 2)
 
@@ -98,10 +97,12 @@ async def test_a_connection_that_breaks_is_made_again(server: StandIn, openai: M
 
 
 async def test_a_server_that_is_not_there_is_unavailable(server: StandIn, openai: Make, naps):
-    model = openai(max_retries=1)
+    model, where = openai(max_retries=1), urlsplit(server.url).netloc
     await server.stop()
-    with pytest.raises(ModelUnavailableError, match="no connection"):
+    with pytest.raises(ModelUnavailableError, match="connection refused; asked 2 times") as caught:
         await model.complete(ASK)
+    assert f"at {where}: " in str(caught.value)
+    assert "Is the model server running?" in str(caught.value)
     assert len(naps) == 1
 
 

@@ -85,7 +85,9 @@ async def test_a_dropped_option_is_logged_by_its_name_alone(server: StandIn, ope
 @pytest.mark.parametrize(
     ("dialect", "variable"), [(OpenAI(), "OPENAI_API_KEY"), (Anthropic(), "ANTHROPIC_API_KEY")]
 )
-@pytest.mark.parametrize(("key", "what"), [(KEY, "is not taken"), (None, "is not set")])
+@pytest.mark.parametrize(
+    ("key", "what"), [(KEY, "was refused by the server"), (None, "is not set")]
+)
 async def test_a_refused_key_is_named_by_its_variable(
     server: StandIn, dialect, variable, key, what
 ):

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from atoll.errors import ConfigError
 
+DEFAULT_PORTS = {"http": 80, "https": 443}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
@@ -15,22 +17,30 @@ class Address:
 
     url: str
     host: str
+    port: int
     local: bool
     """Whether it is this machine: no proxy is used, and nothing is paid."""
+
+    @property
+    def place(self) -> str:
+        """Host and port, as error messages name them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
     @classmethod
     def parse(cls, url: str) -> Address:
         """The address that a URL names. What is wrong with it is said without repeating it."""
         try:
             parts = urlsplit(url)
-            host, _ = parts.hostname, parts.port
+            host, port = parts.hostname, parts.port
         except ValueError:
             raise ConfigError("base_url is not a URL: give http://HOST:PORT/v1") from None
-        if parts.scheme not in {"http", "https"} or not host:
+        if parts.scheme not in DEFAULT_PORTS or not host:
             raise ConfigError("base_url must begin with http:// or https:// and name a host")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ConfigError("base_url may have no user, password, query or fragment in it")
-        return cls(url=url.rstrip("/"), host=host, local=_is_loopback(host))
+        port = port or DEFAULT_PORTS[parts.scheme]
+        return cls(url=url.rstrip("/"), host=host, port=port, local=_is_loopback(host))
 
 
 def _is_loopback(host: str) -> bool:

@@ -117,7 +117,8 @@ class HttpModel:
                 raise
         if outcome is None:
             limit = f"timeout_seconds={self._limits.timeout_seconds:g}"
-            raise ModelTimeoutError(f"{self.name}: no whole answer within {limit}")
+            where = f"{self.name} at {self._address.place}"
+            raise ModelTimeoutError(f"{where}: no complete answer within {limit}")
         if not isinstance(outcome, Draft):
             raise outcome
         return self._completion(messages, outcome, started)
@@ -190,20 +191,31 @@ class HttpModel:
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come back at once
 
     def _message(self, fault: Fault, tries: int) -> str:
-        text = f"{self.name} at {self._address.host}: {fault.reason}"
+        text = f"{self.name} at {self._address.place}: {fault.reason}"
         if fault.retry:
             text += f"; asked {tries} times" if tries > 1 else "; asked once"
+        if fault.unreached:
+            text += f". {self._reach()}"
         if fault.status in _UNAUTHORIZED:
-            had = "is not taken" if self._key else "is not set"
+            had = "was refused by the server" if self._key else "is not set"
             text += f". The key in {self._dialect.key_variable} {had}: set it to a valid one"
         elif fault.status == 404:
-            text += ". Is there such a model, and is the base URL right?"
+            text += f". Check the model's name and the base_url (--base-url): {self._address.url}"
         elif fault.status is not None and 300 <= fault.status < 400:
             text += ". Redirects are not followed: give the final address as base_url"
         return text
 
+    def _reach(self) -> str:
+        """What to check when nothing answers at the address."""
+        url = self._address.url
+        if self._address.local:
+            return (
+                f"Is the model server running? Start it, or give its base_url (--base-url): {url}"
+            )
+        return f"Check the network, the proxy settings and the base_url (--base-url): {url}"
+
     def _broken_off(self, fault: Fault, draft: Draft) -> ModelError:
-        text = f"{self.name} at {self._address.host}: broke off after {draft.handed} characters"
+        text = f"{self.name} at {self._address.place}: broke off after {draft.handed} characters"
         return ModelReplyError(f"{text}: {fault.reason}", received=draft.handed)
 
     def _completion(self, messages: Sequence[Message], draft: Draft, started: float) -> Completion:

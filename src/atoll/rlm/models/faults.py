@@ -58,6 +58,8 @@ class Fault:
     """Seconds that the server wants to be left alone."""
     status: int | None = None
     code: str = ""
+    unreached: bool = False
+    """No connection was made: the address may be wrong, or the server not running."""
     told: str = ""
     """The server's own words. SECURITY: never shown."""
 
@@ -99,8 +101,8 @@ def in_answer(answer: Mapping[str, Any]) -> Fault | None:
 
 
 def unreachable(what: str) -> Fault:
-    """No answer at all."""
-    return Fault(kind=ModelUnavailableError, reason=what, retry=True)
+    """No connection, or one that failed before an answer came."""
+    return Fault(kind=ModelUnavailableError, reason=what, retry=True, unreached=True)
 
 
 def silent(seconds: float) -> Fault:

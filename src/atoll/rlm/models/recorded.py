@@ -111,11 +111,14 @@ class Replay:
     """A Model that answers from a record: the same request, the same reply.
 
     A request that was made several times gets its replies in the order in which they came. Of a
-    record of several models, `name` says which this is; unset: the first of them.
+    record of several models, `name` says which this is; unset: the first of them. With `in_order`,
+    a request that is not in the record gets the first reply that was not used yet.
     """
 
-    def __init__(self, path: str | Path, *, name: str | None = None) -> None:
-        self._path = Path(path)
+    def __init__(
+        self, path: str | Path, *, name: str | None = None, in_order: bool = False
+    ) -> None:
+        self._path, self._in_order = Path(path), in_order
         exchanges = _read(self._path)
         self.name = name or (exchanges[0].request.model if exchanges else "replay/empty")
         self._replies: dict[str, deque[Completion | ModelError]] = {}
@@ -163,6 +166,8 @@ class Replay:
     def _take(self, request: Request) -> Completion | ModelError:
         key = request.hash
         with self._lock:
+            if self._in_order and not self._replies.get(key):
+                key = next((one for one, left in self._replies.items() if left), key)
             if key not in self._replies:
                 raise unknown(request, list(self._requests.values()), f"the record {self._path}")
             if not self._replies[key]:

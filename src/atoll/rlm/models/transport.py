@@ -29,6 +29,17 @@ _HEADERS = {
     # A compressed answer could be far larger than what came over the wire.
     "accept-encoding": "identity",
 }
+_REASONS = {
+    "connection refused": "connection refused",
+    "all connection attempts failed": "connection refused",
+    "name or service not known": "the host name is not known",
+    "nodename nor servname": "the host name is not known",
+    "no address associated": "the host name is not known",
+    "temporary failure in name resolution": "the host name cannot be resolved now",
+    "certificate": "the server's certificate is not trusted",
+    "network is unreachable": "the network is unreachable",
+}
+"""What the system's error texts mean, by words in them."""
 
 
 class TooLargeError(Exception):
@@ -104,7 +115,7 @@ class Transport:
             return faults.broken(f"the answer has over {limits.max_bytes:,} bytes")
         if certificates.is_refusal(str(exc)):
             return faults.unreachable(certificates.ADVICE)
-        return faults.unreachable(f"no connection, or it failed ({type(exc).__name__})")
+        return faults.unreachable(_why_not_connected(exc))
 
     async def _read(self, response: httpx2.Response, take: Take) -> Fault | None:
         encoding = response.headers.get("content-encoding", "identity")
@@ -140,6 +151,15 @@ class Transport:
             if take(said):
                 return None
         return faults.broken("the answer ended before its end", retry=True)
+
+
+def _why_not_connected(exc: Exception) -> str:
+    """Return the reason in words. The system's own text is looked at, and not repeated."""
+    told = str(exc).lower()
+    return next(
+        (reason for sign, reason in _REASONS.items() if sign in told),
+        f"no connection, or it failed ({type(exc).__name__})",
+    )
 
 
 async def _body(response: httpx2.Response, limit: int, *, cut: bool = False) -> bytes:

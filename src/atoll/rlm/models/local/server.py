@@ -1,0 +1,153 @@
+"""Serve the local model on loopback: as a process of its own, or as a child of `atoll ask`.
+
+    python -m atoll.rlm.models.local.server WEIGHTS [--port N] [--window N] [--threads N]
+
+The process prints its address and serves until it gets SIGTERM or its parent ends. OpenAI's API is
+at /v1/chat/completions below that address, Anthropic's at /v1/messages.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import ModelUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+LIBRARY = "xllamacpp"
+WINDOW = 8_192
+"""Tokens of one conversation."""
+PARALLEL = 2
+"""Conversations at the same time."""
+START_SECONDS = 300.0
+POLL_SECONDS = 0.25
+END_SECONDS = 5.0
+ENDED = {signal.SIGTERM, signal.SIGINT}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve the weights that the command line names."""
+    parser = argparse.ArgumentParser(description="Serve a local language model on loopback.")
+    parser.add_argument("weights", type=Path, metavar="WEIGHTS", help="a GGUF file")
+    add_options(parser)
+    args = parser.parse_args(argv)
+    serve(args.weights, args.port, args.threads, args.window)
+    return 0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how to serve."""
+    parser.add_argument("--port", type=int, default=0, help="default: a free one")
+    parser.add_argument("--window", type=int, default=WINDOW, help="tokens of one conversation")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+
+
+def is_installed() -> bool:
+    """Return whether the library that runs the model can be imported."""
+    return importlib.util.find_spec(LIBRARY) is not None
+
+
+@contextlib.contextmanager
+def running(
+    weights: Path, *, window: int = WINDOW, on_wait: Callable[[], None] = lambda: None
+) -> Iterator[str]:
+    """Start the server as a child process, yield its base URL, and end it with the block.
+
+    `on_wait` is called several times a second until the model is loaded.
+    """
+    command = [sys.executable, "-m", __name__, str(weights), "--window", str(window)]
+    with tempfile.TemporaryFile() as errors:
+        # A session of its own: Ctrl-C goes to this process, which then ends the server.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            if not (address := _address(process, on_wait)):
+                raise _not_started(process, errors)
+            yield f"{address}/v1"
+        finally:
+            _end(process)
+
+
+def serve(weights: Path, port: int, threads: int, window: int) -> None:
+    """Serve until SIGTERM, SIGINT, or the end of the parent process."""
+    parent = os.getppid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDED)  # before any thread: they inherit it
+    server = start(weights, port, threads, window)
+    print(server.listening_address, flush=True)  # noqa: T201 - what the parent waits for
+    while os.getppid() == parent and signal.sigtimedwait(ENDED, 0.5) is None:
+        pass
+    os._exit(0)  # there is nothing to save, and its threads need not finish their sentence
+
+
+def start(weights: Path, port: int, threads: int, window: int) -> Any:
+    """Load the model and listen; llama.cpp does both in threads of its own."""
+    # Read when the library is loaded: threads that wait must not take the cores from others.
+    os.environ.update(OMP_WAIT_POLICY="passive", GOMP_SPINCOUNT="0")
+    import xllamacpp  # noqa: PLC0415 - 33 MB that only a server needs
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(weights)
+    params.model_alias = {"qwen2.5-coder-1.5b"}
+    params.hostnames, params.port = ["127.0.0.1"], port
+    params.n_ctx, params.n_parallel = window * PARALLEL, PARALLEL
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    params.ui, params.verbosity = False, 1
+    params.cors_origins = "http://127.0.0.1"  # not every page that a browser has open
+    return xllamacpp.Server(params)
+
+
+def _address(process: subprocess.Popen[bytes], on_wait: Callable[[], None]) -> str:
+    """Return the line that the server prints when it listens; empty if it ended or took too long.
+
+    The line is short and written at once, so that one read gets all of it.
+    """
+    assert process.stdout is not None
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        on_wait()
+        if select.select([process.stdout], [], [], POLL_SECONDS)[0]:
+            return process.stdout.readline().decode().strip()
+    return ""
+
+
+def _not_started(process: subprocess.Popen[bytes], errors: Any) -> ModelUnavailableError:
+    _end(process)
+    errors.seek(0)
+    said = errors.read().decode("utf-8", "replace").split("\n")
+    last = next((line.strip() for line in reversed(said) if line.strip()), "it printed nothing")
+    return ModelUnavailableError(
+        f"the local model did not start (exit code {process.returncode}): {last}. It needs 2 GB of "
+        "free memory; if the file of weights is damaged, type: atoll model remove; atoll model get"
+    )
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
