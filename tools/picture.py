@@ -184,7 +184,7 @@ def _frame(width: int, height: int, rows: list[str]) -> str:
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
             "<title>A terminal: atoll run, atoll repl over a large log, atoll doctor</title>",
             f"<style>{STYLE}</style>",
-            f'<rect width="{width}" height="{height}" rx="10" fill="#1b2129"/>',
+            f'<rect width="{width}" height="{height}" rx="10" fill="#1b2129" stroke="#3d4754"/>',
             dots,
             *rows,
             "</svg>",

@@ -24,12 +24,17 @@ def main() -> int:
     """Print every resource of another host; 1 if there is one."""
     pages = [path for path in SITE.rglob("*") if path.suffix in {".html", ".css", ".svg"}]
     found = [
-        f"{page.relative_to(SITE)}: {next(filter(None, match.groups()))}"
+        f"{page.relative_to(SITE)}: {address}"
         for page in pages
-        for match in LOADED.finditer(page.read_text(errors="replace"))
+        for address in loaded_from_elsewhere(page.read_text(errors="replace"))
     ]
     print("\n".join(found) or f"site/index.html: {len(pages)} files, nothing from another host")
     return int(bool(found) or not pages)
+
+
+def loaded_from_elsewhere(text: str) -> list[str]:
+    """Return the addresses that a browser would fetch from another host to show this text."""
+    return [next(filter(None, match.groups())) for match in LOADED.finditer(text)]
 
 
 if __name__ == "__main__":
