@@ -50,7 +50,7 @@ def from_wire(data: dict[str, Any], **fields: Any) -> REPLConfig:
         python, level = data["python"], data["min_isolation"]
         return REPLConfig(
             **{name: data[name] for name in _PLAIN},
-            python=None if python == sys.executable else _absolute(python),
+            python=None if _is_own(python) else _absolute(python),
             workspace=None if data["workspace"] is None else Path(_absolute(data["workspace"])),
             min_isolation=None if level is None else Isolation[level],
             policy=_policy_from_wire(data["policy"]),
@@ -100,6 +100,18 @@ def _absolute(path: str) -> str:
     if not os.path.isabs(path):
         raise ConfigError(f"{path[:200]!r} is relative: the daemon has a folder of its own")
     return path
+
+
+def _is_own(python: str) -> bool:
+    """Return whether `python` is the interpreter that runs the daemon.
+
+    A venv has one under several names (`python`, `python3`): pip writes one of them into the
+    script `atoll`, and the client may have been started by another. The folder decides which
+    venv it is, so two names are the same only if they are in one folder.
+    """
+    own = sys.executable
+    same_folder = os.path.dirname(python) == os.path.dirname(own)
+    return python == own or (same_folder and os.path.realpath(python) == os.path.realpath(own))
 
 
 def _interpreter(python: str | None) -> str:

@@ -1,0 +1,69 @@
+"""The tools that make the documentation: what they let through, and what they draw."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def tools(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    yield
+    for name in ("site_check", "picture"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="https://cdn.example/x.js"></script>',
+        "<script defer src=//cdn.example/x.js></script>",
+        '<img alt="a" src="http://cdn.example/a.png">',
+        '<link rel="stylesheet" href="https://fonts.example/css">',
+        '<link href="https://fonts.example" rel="preconnect" crossorigin>',
+        "@import 'https://fonts.example/css';",
+        "a { background: url(//cdn.example/a.png) }",
+    ],
+)
+def test_what_a_page_would_load_from_another_host_is_found(tools, text):
+    import site_check
+
+    [address] = site_check.loaded_from_elsewhere(text)
+    assert ".example" in address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<a href="https://example.org">a link to follow</a>',
+        '<link rel="canonical" href="https://example.org/">',
+        '<script src="assets/javascripts/bundle.js"></script>',
+        "a { background: url(a.png) }",
+        '<svg xmlns="http://www.w3.org/2000/svg"></svg>',
+    ],
+)
+def test_links_and_local_files_are_not_found(tools, text):
+    import site_check
+
+    assert site_check.loaded_from_elsewhere(text) == []
+
+
+def test_the_picture_escapes_what_programs_print_and_keeps_their_colours(tools):
+    import picture
+
+    drawn = picture.render([["$ run <x>", "\x1b[32mgood\x1b[0m & <b>"]])
+    assert '<tspan class="typed">run &lt;x&gt;</tspan>' in drawn
+    assert '<tspan class="good">good</tspan> &amp; &lt;b&gt;' in drawn
+
+
+def test_every_command_in_the_picture_is_one_that_the_tool_runs(tools):
+    import picture
+
+    drawn = picture.PICTURE.read_text()
+    for step in picture.STEPS:
+        assert picture.escape(step.command) in drawn, "run tools/picture.py"
