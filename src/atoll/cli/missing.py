@@ -6,13 +6,13 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING
 
-from atoll.extras import install_command
 from atoll.config import (
     model_address_from_environment,
     model_from_environment,
     model_key_from_environment,
 )
 from atoll.errors import ConfigError
+from atoll.extras import install_command
 from atoll.rlm.models.local import server
 from atoll.rlm.models.local.weights import QWEN, Store, in_words
 from atoll.rlm.models.resolve import PROVIDERS, REPLAY

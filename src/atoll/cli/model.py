@@ -6,9 +6,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from atoll.cli.bar import Bar
-from atoll.extras import install_command
 from atoll.cli.interrupts import INTERRUPTED
 from atoll.errors import ConfigError
+from atoll.extras import install_command
 from atoll.rlm.models.local import server
 from atoll.rlm.models.local.weights import DownloadError, Store, in_words
 

@@ -19,7 +19,6 @@ import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from atoll import certificates
@@ -28,6 +27,7 @@ from atoll.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 CHUNK = 1 << 20
 POLL_SECONDS = 0.2
