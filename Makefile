@@ -73,4 +73,4 @@ docs: $(STAMP) ## Write docs/cli.md anew and run the examples in README and docs
 	$(BIN)/python -m pytest tests/docs -q
 
 clean: ## Remove what was built
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-pythons build dist .mypy_cache .ruff_cache .pytest_cache
