@@ -119,8 +119,8 @@ def _failure(exc: Exception) -> str:
         why = f"it took longer than {SECONDS:g} s for one piece of text"
     else:
         why = "it took too much memory or time"
-    advice = "write it without repeats inside repeats, or have RE2, which never takes long"
-    return f"the regular expression was stopped: {why}; {advice}: {install_command('search')}"
+    advice = "write it without repeats inside repeats, or install google-re2 on the host"
+    return f"the regular expression was stopped: {why}; {advice}"
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -130,9 +130,9 @@ def _start() -> subprocess.Popen[bytes]:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={}, bufsize=0,
         )  # fmt: skip
-    except OSError:  # as behind the walls that an archive's reader has
+    except OSError as exc:  # as behind the walls that an archive's reader has
         needed = f"regular expressions need google-re2 here: {install_command('search')}"
-        raise ConfigError(needed) from None
+        raise ConfigError(needed) from exc
     for stream in (child.stdin, child.stdout):
         os.set_blocking(_descriptor(stream), False)
     return child
