@@ -398,3 +398,21 @@ def test_without_re2_a_sandbox_s_files_are_searched_as_their_owner(monkeypatch):
     with atoll.create_sandbox(backend="native") as box:
         box.execute("open('notes', 'w').write('one\\nfail 7\\n')")
         assert [one.line for one in box.files.grep("fail.\\d", regex=True)] == [2]
+
+
+def test_the_child_of_an_expression_ends_with_it():
+    expression = backtracking.ChildExpression("a.c", ignore_case=False, latin1=False)
+    found = expression.search(b"abd\nxabc\n", 0, 9)
+    assert found.span() == (5, 8)
+    child = expression._child
+    del expression
+    assert child.returncode == -9
+
+
+def test_an_expression_that_takes_too_much_memory_is_stopped():
+    expression = backtracking.ChildExpression("(?:(a)|b)*c", ignore_case=False, latin1=False)
+    expression._child.kill()
+    with pytest.raises(ConfigError, match="was stopped: it took too much memory or time"):
+        expression.search(b"ab", 0, 2)
+    with pytest.raises(ConfigError, match="was stopped"):
+        expression.search(b"ab", 0, 2)

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
-from atoll.extras import install_command
 
 if TYPE_CHECKING:
     Span = tuple[int, int]
 
 SECONDS = 5.0
 """How long one piece of text may take."""
+NO_CHILD = "regular expressions need google-re2 here; install it for the host's Python"
 _REMEMBERED = 16
 _NUMBER = struct.Struct("<q")
 _PROGRAM = str(Path(__file__).with_name("backtracking_child.py"))
@@ -131,8 +131,7 @@ def _start() -> subprocess.Popen[bytes]:
             env={}, bufsize=0,
         )  # fmt: skip
     except OSError as exc:  # as behind the walls that an archive's reader has
-        needed = f"regular expressions need google-re2 here: {install_command('search')}"
-        raise ConfigError(needed) from exc
+        raise ConfigError(f"{NO_CHILD}: {exc}") from exc
     for stream in (child.stdin, child.stdout):
         os.set_blocking(_descriptor(stream), False)
     return child
@@ -151,11 +150,18 @@ def _descriptor(stream: Any) -> int:
     return number
 
 
+def _wait(fd: int, event: int, until: float) -> None:
+    """Wait until the child takes or gives data; poll, as select takes no descriptor over 1023."""
+    poller = select.poll()
+    poller.register(fd, event)
+    if not poller.poll(max(until - time.monotonic(), 0) * 1000):
+        raise TimeoutError
+
+
 def _send(child: subprocess.Popen[bytes], data: bytes, until: float) -> None:
     fd, view = _descriptor(child.stdin), memoryview(data)
     while view:
-        if not select.select([], [fd], [], max(until - time.monotonic(), 0))[1]:
-            raise TimeoutError
+        _wait(fd, select.POLLOUT, until)
         view = view[os.write(fd, view[: 1 << 16]) :]
 
 
@@ -164,8 +170,7 @@ def _receive(child: subprocess.Popen[bytes], size: int, until: float) -> bytes:
     if not 0 <= size <= MOST * 2 * _NUMBER.size:
         raise ValueError("the child says nonsense")
     while len(data) < size:
-        if not select.select([fd], [], [], max(until - time.monotonic(), 0))[0]:
-            raise TimeoutError
+        _wait(fd, select.POLLIN, until)
         if not (part := os.read(fd, size - len(data))):
             raise EOFError
         data += part
