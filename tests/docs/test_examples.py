@@ -1,37 +1,184 @@
-"""The examples in README and docs are run as they stand."""
+"""The examples in README and docs are run as they stand, in an environment as README says.
+
+<!-- needs: search, state -->     above a fence: extras that it needs, beside the library alone
+<!-- not run: REASON -->          above a fence: it is compiled only
+<!-- run -->                      above a ```sh fence: it is run too
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"(?:^<!-- *(?P<marker>needs|not run|run)(?:: *(?P<words>[^>]*?))? *-->\n\n?)?"
+    r"^```(?P<kind>python|sh)\n(?P<code>.*?)^```",
+    re.MULTILINE | re.DOTALL,
+)
 LINK = re.compile(r"\]\((?!http)([^)#]+)\)")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GIVEN = ("README.md", "LICENSE", "docs")
+"""What an example finds in its folder, as in a clone."""
+SECONDS = 100
+
+
+@dataclass(frozen=True)
+class Example:
+    """A fence and the comment above it."""
+
+    kind: str
+    code: str
+    marker: str
+    words: str
+
+    @property
+    def extras(self) -> str:
+        names = self.words.split(",") if self.marker == "needs" else []
+        return ",".join(sorted(name.strip() for name in names))
+
+    @property
+    def is_run(self) -> bool:
+        return self.marker != "not run" and (self.kind == "python" or self.marker != "")
+
+
+def examples_of(text):
+    return [
+        Example(found["kind"], found["code"], found["marker"] or "", found["words"] or "")
+        for found in FENCE.finditer(text)
+    ]
+
+
 EXAMPLES = [
-    pytest.param(code, id=f"{page.relative_to(ROOT)}-{number}")
+    pytest.param(example, id=f"{page.relative_to(ROOT)}-{number}")
     for page in PAGES
-    for number, code in enumerate(BLOCK.findall(page.read_text()), 1)
+    for number, example in enumerate(examples_of(page.read_text()), 1)
+    if example.kind == "python" or example.is_run
 ]
 
 
-@pytest.mark.parametrize("code", EXAMPLES)
-def test_an_example_runs_as_it_stands(code, tmp_path, monkeypatch):
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory):
+    """Return the Python of an environment with these extras; each is made once in a run."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+
+    def find(extras):
+        folder = shared / f"environment-{extras.replace(',', '-') or 'plain'}"
+        with open(f"{folder}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / "done").exists():
+                install(folder, extras)
+                (folder / "done").touch()
+        return folder / "bin" / "python"
+
+    return find
+
+
+def install(folder, extras):
+    """Do as README says: `pip install .`, or '.[extra]', into a fresh environment."""
+    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+    wanted = f"{ROOT}[{extras}]" if extras else str(ROOT)
+    python, uv = folder / "bin" / "python", Path(sys.prefix) / "bin" / "uv"
+    pip = [python, "-m", "pip", "install", "--quiet", wanted]
+    quick = [uv, "pip", "install", "--quiet", "--python", python, wanted]  # the same, sooner
+    if not uv.exists() or subprocess.run(quick, capture_output=True).returncode:
+        done = subprocess.run(pip, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.timeout(900)  # the first one of an environment installs it
+def test_an_example_runs_as_it_stands(example, environments, tmp_path, monkeypatch):
+    if example.kind == "python":
+        compile(example.code, "<example>", "exec", dont_inherit=True)
+    if not example.is_run:
+        return
+    python = environments(example.extras)
+    folder = tmp_path / "clone"
+    folder.mkdir()
+    for name in GIVEN:
+        os.symlink(ROOT / name, folder / name)
     monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(tmp_path / "daemon.sock"))
     monkeypatch.setenv("REPL_WARMUP_TIMEOUT_SECONDS", "60")  # a machine full of tests is slow
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    monkeypatch.setenv("ATOLL_EXAMPLE", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{python.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    script = tmp_path / "example"
+    script.write_text(example.code)
+    command = [python, "-W", "error"] if example.kind == "python" else ["bash", "-e"]
+    done = run([*command, script], folder)
+    left = processes_of(str(tmp_path))
+    end(left)
     assert done.returncode == 0, done.stderr
+    assert not left, "processes were left running"
+
+
+def run(command, folder):
+    """Run it with its output in files: a process that is left must not hold a pipe of ours."""
+    with open(folder.parent / "out", "w+") as out, open(folder.parent / "err", "w+") as err:
+        done = subprocess.run(command, cwd=folder, stdout=out, stderr=err, timeout=SECONDS)
+        err.seek(0)
+        done.stderr = err.read()
+    return done
+
+
+def processes_of(value):
+    """Return the processes that have inherited an example's environment, once it is over."""
+    until = time.monotonic() + 20
+    while (found := _find(value)) and time.monotonic() < until:
+        time.sleep(0.1)
+    return found
+
+
+def _find(value):
+    mark, found = f"ATOLL_EXAMPLE={value}".encode(), []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if mark in (place / "environ").read_bytes().split(b"\0"):
+                found.append(int(place.name))
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def end(pids):
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_that_is_left_is_found(tmp_path):
+    value = str(tmp_path / "here")
+    sleeper = subprocess.Popen(["sleep", "60"], env={**os.environ, "ATOLL_EXAMPLE": value})
+    try:
+        assert _find(value) == [sleeper.pid]
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_markers_are_understood():
+    text = (
+        "<!-- needs: state, search -->\n```python\na\n```\n"
+        "<!-- not run: a key -->\n\n```python\nb\n```\n```sh\nc\n```\n<!-- run -->\n```sh\nd\n```\n"
+    )
+    found = [(one.code, one.extras, one.is_run) for one in examples_of(text)]
+    assert found == [
+        ("a\n", "search,state", True),
+        ("b\n", "", False),
+        ("c\n", "", False),
+        ("d\n", "", True),
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -40,9 +187,10 @@ def test_links_lead_somewhere(page):
         assert (page.parent / target).exists(), target
 
 
-def test_the_demo_does_its_job():
+@pytest.mark.timeout(900)
+def test_the_demo_does_its_job_with_the_library_alone(environments):
     done = subprocess.run(
-        [sys.executable, "-m", "examples.demo"],
+        [environments(""), "-m", "examples.demo"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -51,6 +199,8 @@ def test_the_demo_does_its_job():
     assert done.returncode == 0, done.stderr
     assert "services with errors: ['billing', 'mail', 'search']" in done.stdout
     assert "isolation jailed" in done.stdout
+    assert "wasm     not ready (optional). To use it, type: " in done.stdout
+    assert "pip install 'deno" in done.stdout
     assert "TimeoutError: the execution took longer than 2000 ms" in done.stdout
 
 

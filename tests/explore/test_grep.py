@@ -15,6 +15,7 @@ from atoll.context import Context
 from atoll.errors import ConfigError
 from atoll.explore import ContextIndex, encoded, finders, lines, literals, pieces, trigrams
 from atoll.explore.grep import MOST_HITS, WIDTH
+from atoll.files import backtracking
 
 needs_re2 = pytest.mark.skipif(
     "re2" not in sys.modules and not __import__("importlib.util").util.find_spec("re2"),
@@ -319,7 +320,7 @@ def test_many_threads_find_the_same_at_once():
     assert all(len(hits) == 100 and hits[0][0] == 100 * n + 1 for n, hits in answers)
 
 
-def test_without_the_extra_texts_are_found_and_expressions_say_what_to_install(monkeypatch):
+def test_without_the_extra_texts_are_found_and_so_are_expressions(monkeypatch):
     monkeypatch.setitem(sys.modules, "re2", None)
     monkeypatch.setattr(lines, "find_spec", lambda name: None)
     monkeypatch.setattr(trigrams, "find_spec", lambda name: None)
@@ -329,8 +330,31 @@ def test_without_the_extra_texts_are_found_and_expressions_say_what_to_install(m
         (hit,) = index.grep("needle").hits
         assert (hit.line, hit.start) == (100_001, len(text) - 7)
         index.build()
-    with pytest.raises(ConfigError, match="pip install 'google-re2"):
-        index.grep("needle|pin")
+    (hit,) = index.grep("needle|pin").hits
+    assert (hit.line, hit.text) == (100_001, "needle")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(a+)+[yz]"])
+def test_without_the_extra_a_catastrophic_pattern_is_stopped_and_says_what_to_do(
+    pattern, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "re2", None)
+    monkeypatch.setattr(backtracking, "SECONDS", 1.0)
+    index = index_of("a" * 5_000 + "b\n")
+    with pytest.raises(ConfigError, match=r"was stopped: .* google-re2 on the host"):
+        index.grep(pattern)
+    assert [hit.line for hit in index.grep("a+b").hits] == [1]
+
+
+def test_without_the_extra_the_same_lines_are_found(monkeypatch):
+    text = "Ünïcode lines é1\nfail 7\nnothing\n\nFAIL é2 fail\n" * 500
+    patterns = ["fail.\\d", "é\\d", "[^x]+$", "^\\s*$", "\\bfail\\b", "f|n", "l[^z]*n", "e{2,}"]
+    options = [{}, {"ignore_case": True}]
+    index = index_of(text)
+    expected = [index.grep(one, **more).hits for one in patterns for more in options]
+    monkeypatch.setitem(sys.modules, "re2", None)
+    index = index_of(text)
+    assert [index.grep(one, **more).hits for one in patterns for more in options] == expected
 
 
 def test_of_very_many_hits_no_more_is_searched_than_is_needed():

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+import atoll
 from atoll.errors import ConfigError
-from atoll.files import blocks, tree
+from atoll.files import backtracking, blocks, tree
 from atoll.files.direct import FolderFiles
 from atoll.files.folder import FolderPlace
 from atoll.files.required import required_text
@@ -149,15 +150,24 @@ def test_a_pattern_that_cannot_be_is_refused_in_words_to_act_on(grep, pattern, w
         grep(pattern, regex=True)
 
 
-def test_without_re2_literal_search_works_and_the_rest_says_what_to_install(
-    tmp_path, grep, monkeypatch
-):
+def test_without_re2_the_standard_library_searches(tmp_path, grep, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "re2", None)
     (tmp_path / "a").write_text("Some text")
     assert grep("some TEXT", ignore_case=True)["matches"] == [["a", 1, "Some text"]]
-    for pattern, options in (("S.me", {"regex": True}), ("é", {"ignore_case": True})):
-        with pytest.raises(ConfigError, match="pip install 'google-re2"):
-            grep(pattern, **options)
+    (tmp_path / "b").write_text("É\nother\nSome other\n" * 3)
+    found = grep("S.me (t|o)", regex=True)["matches"]
+    assert sorted(found) == [["a", 1, "Some text"], *(["b", n, "Some other"] for n in (3, 6, 9))]
+    assert [one[1] for one in grep("é", ignore_case=True)["matches"]] == [1, 4, 7]
+    with pytest.raises(ConfigError, match="not a regular expression: missing"):
+        grep("S(me", regex=True)
+
+
+def test_without_re2_a_catastrophic_pattern_is_stopped(tmp_path, grep, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "re2", None)
+    monkeypatch.setattr(backtracking, "SECONDS", 1.0)
+    (tmp_path / "a").write_text("a" * 5_000 + "b\n")
+    with pytest.raises(ConfigError, match=r"was stopped: .* google-re2 on the host"):
+        grep("(a+)+$", regex=True)
 
 
 def test_a_catastrophic_pattern_takes_time_like_any_other(tmp_path, grep):
@@ -381,3 +391,28 @@ async def seconds_of(work):
 def until(condition):
     while not condition():
         time.sleep(0.001)
+
+
+def test_without_re2_a_sandbox_s_files_are_searched_as_their_owner(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "re2", None)
+    with atoll.create_sandbox(backend="native") as box:
+        box.execute("open('notes', 'w').write('one\\nfail 7\\n')")
+        assert [one.line for one in box.files.grep("fail.\\d", regex=True)] == [2]
+
+
+def test_the_child_of_an_expression_ends_with_it():
+    expression = backtracking.ChildExpression("a.c", ignore_case=False, latin1=False)
+    found = expression.search(b"abd\nxabc\n", 0, 9)
+    assert found.span() == (5, 8)
+    child = expression._child
+    del expression
+    assert child.returncode == -9
+
+
+def test_an_expression_that_takes_too_much_memory_is_stopped():
+    expression = backtracking.ChildExpression("(?:(a)|b)*c", ignore_case=False, latin1=False)
+    expression._child.kill()
+    with pytest.raises(ConfigError, match="was stopped: it took too much memory or time"):
+        expression.search(b"ab", 0, 2)
+    with pytest.raises(ConfigError, match="was stopped"):
+        expression.search(b"ab", 0, 2)

@@ -22,6 +22,9 @@ AT_ONCE = 8
 """Operations on a sandbox: each has descriptors, and a thread if there is one."""
 CHANGING = frozenset({"write", "edit", "upload"})
 
+PATTERN = ("pattern", "regex", "ignore_case")
+"""The parameters of `grep` that say what to look for."""
+
 
 class FolderFiles(Files):
     """Asks for the folders each time, as they may be others by then."""
@@ -52,8 +55,11 @@ class FolderFiles(Files):
             try:
                 if stop.is_set():  # whoever asked has left before it began
                     return {}
+                searcher = Searcher(stop)
+                if operation == "grep":
+                    searcher.prepare(**{name: params[name] for name in PATTERN})
                 with place.as_owner(params["path"]):
-                    return Workspace(place, Searcher(stop)).run(operation, params)
+                    return Workspace(place, searcher).run(operation, params)
             finally:
                 close_all(folders)
 

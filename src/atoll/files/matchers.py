@@ -1,16 +1,18 @@
 """What finds a pattern in bytes on the host: linear in their number, whatever pattern and bytes.
 
-SECURITY: never `re`, whose backtracking a guest's text could draw out for ever.
+SECURITY: never `re` in this process, as a guest's text could draw out its backtracking for ever.
+Where RE2 is not installed, `re` runs in a child process that can be killed (see `backtracking`).
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
-from atoll.extras import install_command
+from atoll.files.backtracking import ChildExpression
 from atoll.files.required import required_text
 from atoll.guest.search import check
 
@@ -85,6 +87,9 @@ def _folded(needle: bytes) -> Matcher:
 
 def _expression(expression: Any) -> Matcher:
     def prepare(buffer: bytearray, used: int) -> Find:
+        if isinstance(expression, ChildExpression):
+            expression.forget()
+
         def find(at: int) -> int:
             match = expression.search(buffer, at, used)
             return -1 if match is None or match.start() >= used else match.start()
@@ -121,20 +126,27 @@ def _either(required: bytes, expression: Any) -> Matcher:
 def compile_expression(
     pattern: bytes, *, ignore_case: bool, literal: bool = False, latin1: bool = False
 ) -> Any:
-    """What RE2 makes of it, line by line; ConfigError says what is wrong, or not installed."""
+    """Return what RE2 makes of it, line by line, or `re` in a child where RE2 is missing.
+
+    ConfigError says what is wrong with the pattern.
+    """
     try:
         import re2  # noqa: PLC0415 - an extra
     except ImportError:
-        what = "regular expressions, and other case of letters beyond ASCII, need google-re2"
-        raise ConfigError(f"{what}: {install_command('search')}") from None
+        if literal and not ignore_case:
+            raise ConfigError("a text is found without an expression") from None
+        text = pattern.decode("latin-1" if latin1 else "utf-8", "surrogatepass")
+        return ChildExpression(
+            re.escape(text) if literal else text, ignore_case=ignore_case, latin1=latin1
+        )
     options = re2.Options()
     options.never_nl, options.never_capture = True, True
     options.log_errors, options.case_sensitive = False, not ignore_case
     if latin1:
         options.encoding = re2.Options.Encoding.LATIN1
-    text = re2.escape(pattern) if literal else pattern
+    escaped = re2.escape(pattern) if literal else pattern
     try:
-        expression = re2.compile(_FLAGS + text, options)
+        expression = re2.compile(_FLAGS + escaped, options)
     except re2.error as exc:
         raise ConfigError(_complaint(pattern.decode("utf-8", "replace"), exc)) from None
     re2.purge()  # it would keep 128 of them, each with the megabytes that searching has filled

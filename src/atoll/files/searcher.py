@@ -14,6 +14,7 @@ from atoll.guest.globs import chooser
 
 if TYPE_CHECKING:
     from atoll.files.folder import FolderPlace
+    from atoll.files.matchers import Matcher
 
 
 class Searcher:
@@ -21,6 +22,11 @@ class Searcher:
 
     def __init__(self, stop: Event | None = None) -> None:
         self._stop = stop or Event()
+        self._prepared: Matcher | None = None
+
+    def prepare(self, pattern: str, *, regex: bool, ignore_case: bool) -> None:
+        """Make what the next call uses; it may start a process, which the guest's user may not."""
+        self._prepared = make_matcher(pattern, regex=regex, ignore_case=ignore_case)
 
     def __call__(
         self,
@@ -34,7 +40,9 @@ class Searcher:
         max_results: int,
     ) -> dict[str, Any]:
         """As guest/search does it."""
-        matcher = make_matcher(pattern, regex=regex, ignore_case=ignore_case)
+        matcher, self._prepared = self._prepared, None
+        if matcher is None:
+            matcher = make_matcher(pattern, regex=regex, ignore_case=ignore_case)
         chosen = chooser(glob)
         try:
             top = place.open(path)

@@ -1,0 +1,177 @@
+"""Regular expressions without RE2: the standard library's `re`, in a child process.
+
+SECURITY: pattern and text are a guest's, and `re` backtracks: `(a+)+$` can take for ever. So it
+runs in a process of its own, with limits, that is killed when a piece of text takes too long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from bisect import bisect_left
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import ConfigError
+
+if TYPE_CHECKING:
+    Span = tuple[int, int]
+
+SECONDS = 5.0
+"""How long one piece of text may take."""
+NO_CHILD = "regular expressions need google-re2 here; install it for the host's Python"
+_REMEMBERED = 16
+_NUMBER = struct.Struct("<q")
+_PROGRAM = str(Path(__file__).with_name("backtracking_child.py"))
+
+
+class Match:
+    """Where a match is, with the methods of RE2's that are in use."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    def start(self) -> int:
+        """Return where it begins."""
+        return self._span[0]
+
+    def span(self) -> Span:
+        """Return where it begins and ends."""
+        return self._span
+
+
+class ChildExpression:
+    """A compiled expression, as RE2's: `search` finds the first match. Several threads may use it.
+
+    The child answers with every match of the piece it was given, so that the next search in the
+    same piece costs nothing.
+    """
+
+    programsize = 1
+
+    def __init__(self, pattern: str, *, ignore_case: bool, latin1: bool) -> None:
+        self._lock = threading.Lock()
+        self._found: dict[int, tuple[int, list[Span]]] = {}
+        self._child = _start()
+        self._end = weakref.finalize(self, _end, self._child)
+        self._failure = ""
+        head = b"\1" if ignore_case else b"\0", b"\1" if latin1 else b"\0"
+        answer = self._ask(b"".join(head) + pattern.encode("utf-8", "surrogatepass"))
+        if answer:
+            raise ConfigError(f"not a regular expression: {answer.decode('utf-8', 'replace')}")
+
+    def search(self, buffer: Any, at: int, end: int) -> Match | None:
+        """Return the first match that begins at `at` or later and ends before `end`."""
+        with self._lock:
+            known, spans = self._found.get(end, (end + 1, []))
+            if not known <= at or (spans and spans[-1][0] < at and len(spans) >= MOST):
+                spans = self._search(buffer, at, end)
+            place = bisect_left(spans, (at, at))
+            return Match(spans[place]) if place < len(spans) else None
+
+    def forget(self) -> None:
+        """Drop what is known of a buffer: its content has changed."""
+        with self._lock:
+            self._found.clear()
+
+    def _search(self, buffer: Any, at: int, end: int) -> list[Span]:
+        with memoryview(buffer) as view:
+            answer = self._ask(bytes(view[at:end]))
+        numbers = [one for (one,) in _NUMBER.iter_unpack(answer)]
+        spans = [
+            (at + start, at + stop)
+            for start, stop in zip(numbers[::2], numbers[1::2], strict=True)
+            if 0 <= start <= stop <= end - at
+        ]
+        while len(self._found) >= _REMEMBERED:
+            del self._found[next(iter(self._found))]
+        self._found[end] = at, spans
+        return spans
+
+    def _ask(self, data: bytes) -> bytes:
+        """Return the child's answer; ConfigError if it takes too long, now and ever after."""
+        if self._failure:
+            raise ConfigError(self._failure)
+        until = time.monotonic() + SECONDS
+        try:
+            _send(self._child, _NUMBER.pack(len(data)) + data, until)
+            (size,) = _NUMBER.unpack(_receive(self._child, _NUMBER.size, until))
+            return _receive(self._child, size, until)
+        except (OSError, EOFError, ValueError, struct.error) as exc:
+            self._failure = _failure(exc)
+            self._end()
+            raise ConfigError(self._failure) from None
+
+
+MOST = 10_000
+"""Matches that the child tells of at once."""
+
+
+def _failure(exc: Exception) -> str:
+    if isinstance(exc, TimeoutError):
+        why = f"it took longer than {SECONDS:g} s for one piece of text"
+    else:
+        why = "it took too much memory or time"
+    advice = "write it without repeats inside repeats, or install google-re2 on the host"
+    return f"the regular expression was stopped: {why}; {advice}"
+
+
+def _start() -> subprocess.Popen[bytes]:
+    command = [sys.executable or "python3", "-I", "-S", _PROGRAM, str(MOST)]
+    try:
+        child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env={}, bufsize=0,
+        )  # fmt: skip
+    except OSError as exc:  # as behind the walls that an archive's reader has
+        raise ConfigError(f"{NO_CHILD}: {exc}") from exc
+    for stream in (child.stdin, child.stdout):
+        os.set_blocking(_descriptor(stream), False)
+    return child
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.wait()
+    for stream in (child.stdin, child.stdout):
+        with contextlib.suppress(OSError):
+            stream.close()  # type: ignore[union-attr]
+
+
+def _descriptor(stream: Any) -> int:
+    number: int = stream.fileno()
+    return number
+
+
+def _wait(fd: int, event: int, until: float) -> None:
+    """Wait until the child takes or gives data; poll, as select takes no descriptor over 1023."""
+    poller = select.poll()
+    poller.register(fd, event)
+    if not poller.poll(max(until - time.monotonic(), 0) * 1000):
+        raise TimeoutError
+
+
+def _send(child: subprocess.Popen[bytes], data: bytes, until: float) -> None:
+    fd, view = _descriptor(child.stdin), memoryview(data)
+    while view:
+        _wait(fd, select.POLLOUT, until)
+        view = view[os.write(fd, view[: 1 << 16]) :]
+
+
+def _receive(child: subprocess.Popen[bytes], size: int, until: float) -> bytes:
+    fd, data = _descriptor(child.stdout), bytearray()
+    if not 0 <= size <= MOST * 2 * _NUMBER.size:
+        raise ValueError("the child says nonsense")
+    while len(data) < size:
+        _wait(fd, select.POLLIN, until)
+        if not (part := os.read(fd, size - len(data))):
+            raise EOFError
+        data += part
+    return bytes(data)
