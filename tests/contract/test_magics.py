@@ -83,6 +83,13 @@ def test_a_command_runs_and_prints(box):
 
 
 @PROGRAMS
+def test_a_command_may_leave_programs_in_the_background(box):
+    result = box.execute("!sleep 600 & echo started\nx = 'next'", timeout_ms=15_000)
+    assert (result.error, result.stdout) == (None, "started\n")
+    assert box.execute("%%bash\npgrep -c sleep\npkill sleep").stdout == "1\n"
+
+
+@PROGRAMS
 @pytest.mark.needs(Capability.LIMIT_TIME)
 def test_a_command_that_does_not_end_is_ended_with_its_cell(open_box):
     box = open_box()

@@ -25,13 +25,13 @@ class SessionLoop:
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine to its end and return its value; an interrupt cancels it."""
-        import asyncio
-
         try:
+            import asyncio
+
             loop = self._usable()
             asyncio.set_event_loop(loop)
             task = loop.create_task(coroutine)
-        except BaseException:
+        except BaseException:  # an interrupt may come while asyncio is loaded
             coroutine.close()
             raise
         try:

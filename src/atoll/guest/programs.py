@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import select
 
 from . import shell
 from .usage import UsageError
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 CHUNK = 1 << 16
+PATIENCE_MS = 100
 
 
 def run(text: str, write: Callable[[str], Any]) -> int | None:
@@ -28,6 +30,10 @@ def run(text: str, write: Callable[[str], Any]) -> int | None:
             os.close(writing)
         decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         while True:
+            if not _readable(reading):
+                if command.has_ended():  # what it left in the background holds the pipe open
+                    return command.wait()
+                continue
             data = os.read(reading, CHUNK)
             write(decode(data, not data))
             if not data:
@@ -38,3 +44,10 @@ def run(text: str, write: Callable[[str], Any]) -> int | None:
     finally:
         os.close(reading)
         command.forget()
+
+
+def _readable(fd: int) -> bool:
+    """Wait for output; return whether there is some, or its end."""
+    watch = select.poll()
+    watch.register(fd, select.POLLIN)
+    return bool(watch.poll(PATIENCE_MS))

@@ -64,12 +64,13 @@ def run(text: str, folder: str, output: int, gate: InterruptGate) -> dict[str, A
 
 
 class Command:
-    """A shell and what it starts, until it has ended or is."""
+    """A shell and what it starts, until it has ended or is ended."""
 
     def __init__(self) -> None:
         self._process: Any = None
         self._handle = -1
         self._reaped = False
+        self._exit_code: int | None = None
 
     def start(self, text: str, folder: str, output: int) -> None:
         """As leader of a session: its number is that of all processes in it."""
@@ -95,19 +96,25 @@ class Command:
         self._handle = _handle(self._process.pid)
 
     def wait(self) -> int | None:
-        """Its exit code as shells say it; None if guest code was faster to ask."""
+        """Wait for its end; return its exit code, None if guest code has asked for that before."""
         watch = poll()
         if self._handle >= 0:
             watch.register(self._handle, POLLIN)
-        while True:
+        while not self.has_ended():
+            watch.poll(PATIENCE_MS if self._handle >= 0 else PAUSE_MS)
+        return self._exit_code
+
+    def has_ended(self) -> bool:
+        """Return whether the shell has ended; what it left in the background may still run."""
+        if not self._reaped:
             try:
                 ended, status = waitpid(self._process.pid, WNOHANG)
             except ChildProcessError:
-                return None
-            if ended:
                 self._reaped = True
-                return _exit_code(status)
-            watch.poll(PATIENCE_MS if self._handle >= 0 else PAUSE_MS)
+                return True
+            if ended:
+                self._reaped, self._exit_code = True, _exit_code(status)
+        return self._reaped
 
     def interrupted(self) -> dict[str, Any]:
         """Nothing of it is left when this returns."""
