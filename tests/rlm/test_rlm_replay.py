@@ -59,3 +59,15 @@ async def test_another_context_is_not_what_was_recorded(tmp_path):
     await sub.close()
     with pytest.raises(ModelRecordError, match="recorded"):
         await ask(Replay(path), TEXT.replace("49", "50"), sub_model=Replay(path, name="a/sub"))
+
+
+async def test_in_order_a_changed_request_gets_the_next_reply(tmp_path):
+    path = tmp_path / "record.jsonl"
+    main, sub = (Recorder(one, path) for one in models())
+    first = await ask(main, sub_model=sub)
+    await main.close()
+    await sub.close()
+    main, sub = (Replay(path, name=name, in_order=True) for name in ("a/main", "a/sub"))
+    second = await ask(main, TEXT + "one more line\n", sub_model=sub)
+    assert (main.left, sub.left) == (0, 0)
+    assert second.text == first.text

@@ -1,4 +1,4 @@
-"""An answer as it is told: the text on stdout, what speaks for it on stderr; ask uses it."""
+"""Print an answer: its text on stdout, evidence and cost on stderr; ask uses it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def print_text(answer: Answer) -> None:
-    """The text alone; what could steer a terminal is written out where there is one."""
+    """Print the text; on a terminal, control characters are escaped."""
     text = answer.text
     print("\n".join(harmless.lines(text)) if sys.stdout.isatty() else text)
 
 
 def print_support(answer: Answer) -> None:
-    """Evidence, coverage, cost and where the trajectory is, on stderr."""
+    """Print evidence, coverage, cost and the path of the trace on stderr."""
     paint = Paint.of(sys.stderr)
     canvas = Canvas(width=width_of(sys.stderr), brush=paint, full=False)
     evidence = [dataclasses.asdict(one) for one in answer.evidence]
@@ -41,12 +41,12 @@ def print_support(answer: Answer) -> None:
 
 
 def print_json(answer: Answer) -> None:
-    """All of it as one JSON object."""
+    """Print the answer with all that belongs to it as one JSON object."""
     print(json.dumps(as_json(answer)))
 
 
 def as_json(answer: Answer) -> dict[str, Any]:
-    """An answer as JSON can hold it."""
+    """Return the answer as values that JSON can hold."""
     return {
         "outcome": "forced" if answer.forced else "answered",
         "answer": answer.text,

@@ -32,9 +32,13 @@ def local_model(args: Namespace, progress: Progress | None) -> Iterator[Model]:
         if progress is not None:
             progress.tick("loading the local model")
 
-    with server.running(store.path, window=args.window, on_wait=wait) as url:
-        model = resolve(f"local/{store.weights.name}", base_url=url)
-        yield model if progress is None else Streamed(model, progress.type)
+    try:
+        with server.running(store.path, window=args.window, on_wait=wait) as url:
+            model = resolve(f"local/{store.weights.name}", base_url=url)
+            yield model if progress is None else Streamed(model, progress.type)
+    finally:
+        if progress is not None:
+            progress.end()
 
 
 class Streamed:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from atoll.rlm.trajectory.events import Event
 
 ERASE = "\r\x1b[2K"
+ECHO = 4
+"""Columns that the live line leaves free: a terminal echoes `^C` behind it."""
 PLAIN_WIDTH, NARROWEST, WIDEST = 100, 40, 120
 
 
@@ -93,7 +95,8 @@ class Progress:
                 self._line("plan", f"{event.way}: {event.why}", self._paint.faint)
             case ModelAsked():
                 self._turn += 1
-                self._doing = f"turn {self._turn}: waiting for the model"
+                prompt = f"prompt of about {event.input_tokens:,} tokens"
+                self._doing = f"turn {self._turn}: waiting for the model ({prompt})"
             case ModelAnswered():
                 self._doing = f"turn {self._turn}: running code"
             case CodeRan():
@@ -127,8 +130,8 @@ class Progress:
         if not self._live or not self._doing:
             return
         tokens = words.tokens(self._usage)
-        told = f"… {self._doing}{self._now()} · {tokens} · {self._so_far()}"
-        shown = harmless.clip(harmless.line(told), self._width - 1)
+        told = f"… {self._doing}{self._now()} · {self._took()} · {tokens} · {self._cost()}"
+        shown = harmless.clip(harmless.line(told), self._width - ECHO)
         self._stream.write(ERASE + self._paint.faint(shown))
         self._stream.flush()
         self._drawn = True
@@ -148,9 +151,13 @@ class Progress:
             self._drawn = False
 
     def _so_far(self) -> str:
-        usd = "price unknown" if self._unpriced else words.money(self._usd)
-        took = words.duration((time.monotonic() - self._begun) * 1000)
-        return f"{words.count(self._calls, 'call')} · {usd} · {took}"
+        return f"{words.count(self._calls, 'call')} · {self._cost()} · {self._took()}"
+
+    def _cost(self) -> str:
+        return "price unknown" if self._unpriced else words.money(self._usd)
+
+    def _took(self) -> str:
+        return words.duration((time.monotonic() - self._begun) * 1000)
 
 
 def width_of(stream: TextIO) -> int:

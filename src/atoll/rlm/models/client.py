@@ -118,7 +118,8 @@ class HttpModel:
         if outcome is None:
             limit = f"timeout_seconds={self._limits.timeout_seconds:g}"
             where = f"{self.name} at {self._address.place}"
-            raise ModelTimeoutError(f"{where}: no complete answer within {limit}")
+            told = f"{where}: no complete answer within {limit}"
+            raise ModelTimeoutError(f"{told}. Check whether the server hangs or is overloaded")
         if not isinstance(outcome, Draft):
             raise outcome
         return self._completion(messages, outcome, started)

@@ -128,6 +128,8 @@ def _address(process: subprocess.Popen[bytes], on_wait: Callable[[], None]) -> s
 
 
 def _not_started(process: subprocess.Popen[bytes], errors: Any) -> ModelUnavailableError:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(END_SECONDS)  # its stdout is closed: it is about to end, with its exit code
     _end(process)
     errors.seek(0)
     said = errors.read().decode("utf-8", "replace").split("\n")
@@ -139,12 +141,9 @@ def _not_started(process: subprocess.Popen[bytes], errors: Any) -> ModelUnavaila
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(END_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    """Kill the server: it has nothing to save, and while it loads it does not heed SIGTERM."""
+    process.kill()
+    process.wait()
     assert process.stdout is not None
     process.stdout.close()
 

