@@ -101,7 +101,7 @@ def as_markdown(lines: list[Line]) -> str:
         fresh, cell = line.median("fresh") or 0.0, line.median("cell")
         next_cell = "-" if cell is None else f"{cell * 1000:.2f} ms"
         rows.append(
-            f"| {line.name} | {fresh * 1000:.1f} ms | {fresh / base:.2f}x | {next_cell} |"
+            f"| {line.name} | {fresh * 1000:.1f} ms | {fresh / base:.2g}x | {next_cell} |"
             f" {line.best('compute') / lines[0].best('compute'):.1f}x |"
         )
     return "\n".join(rows)

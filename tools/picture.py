@@ -1,6 +1,6 @@
-"""Draw docs/assets/terminal.svg: run the commands below in a terminal and render what they print.
+"""Draw docs/assets/*.svg: run the commands below in a terminal and render what they print.
 
-    .venv/bin/python tools/picture.py
+    .venv/bin/python tools/picture.py [NAME]
 
 Nothing in the picture is typed by hand: every line is the output of the command above it, recorded
 from a pseudo-terminal. Run this again after a change to the command line's output.
@@ -23,7 +23,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parent.parent
-PICTURE = ROOT / "docs" / "assets" / "terminal.svg"
+ASSETS = ROOT / "docs" / "assets"
 PROMPT, REPL_PROMPTS = "$ ", (">>> ", "... ")
 LOG_LINES = 1_600_000
 
@@ -36,27 +36,32 @@ class Step:
     typed: tuple[str, ...] = ()
 
 
-STEPS = (
-    Step('atoll run -c "print(6 * 7)"'),
-    Step("atoll run -c \"open('/etc/shadow')\" 2>&1 | tail -1"),
-    Step(
-        "atoll repl --context server.log --timeout 2",
-        (
-            "hit = search_context('ERROR.*', window=0)[0]; hit['line'], hit['match']",
-            "while True: pass",
-            "",
-            "hit['line']",
+PICTURES: dict[str, tuple[Step, ...]] = {
+    "terminal": (
+        Step('atoll run -c "print(6 * 7)"'),
+        Step("atoll run -c \"open('/etc/shadow')\" 2>&1 | tail -1"),
+        Step(
+            "atoll repl --context server.log --timeout 2",
+            (
+                "hit = search_context('ERROR.*', window=0)[0]; hit['line'], hit['match']",
+                "while True: pass",
+                "",
+                "hit['line']",
+            ),
         ),
+        Step("atoll doctor --attack | tail -1"),
     ),
-    Step("atoll doctor --attack | tail -1"),
-)
+    "ask": (Step("atoll ask --demo"),),
+}
 
-WIDTH = 88
+WIDTH = 96
 FONT, CHARACTER, LINE = 14, 8.43, 20
 MARGIN, BAR = 18, 34
 COLOURS = {"1": "strong", "2": "faint", "31": "bad", "32": "good", "33": "warn"}
 SGR = re.compile(r"\x1b\[([0-9;]*)m")
-OTHER_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-ln-z]|\][^\x07]*\x07|[=>])|\r(?!\n)|\x07")
+OVERWRITTEN = re.compile(r"^.*(?:\r|\x1b\[[012]?K)", re.MULTILINE)
+"""What a progress line leaves on a line before it is written anew."""
+OTHER_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-ln-z]|\][^\x07]*\x07|[=>])|[\r\x07]")
 STYLE = """
   text { font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace;
          fill: #d7dde4; white-space: pre }
@@ -70,12 +75,14 @@ STYLE = """
 
 
 def main() -> None:
-    """Record every step and write the picture."""
-    with tempfile.TemporaryDirectory() as folder:
-        _write_log(Path(folder) / "server.log")
-        screens = [_record(step, folder) for step in STEPS]
-    PICTURE.write_text(render(screens))
-    print(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size:,} bytes")
+    """Record the steps of every picture, or of those that are named, and write them."""
+    for name in sys.argv[1:] or PICTURES:
+        with tempfile.TemporaryDirectory() as folder:
+            _write_log(Path(folder) / "server.log")
+            screens = [_record(step, folder) for step in PICTURES[name]]
+        picture = ASSETS / f"{name}.svg"
+        picture.write_text(render(screens))
+        print(f"{picture.relative_to(ROOT)}: {picture.stat().st_size:,} bytes")
 
 
 def _write_log(path: Path) -> None:
@@ -89,7 +96,9 @@ def _write_log(path: Path) -> None:
 def _record(step: Step, folder: str) -> list[str]:
     """Run one step in a pseudo-terminal; the lines that a user would see, the command first."""
     master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+    fcntl.ioctl(
+        slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, WIDTH if not step.typed else 200, 0, 0)
+    )
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     process = subprocess.Popen(
         ["bash", "-c", step.command],
@@ -104,8 +113,8 @@ def _record(step: Step, folder: str) -> list[str]:
     seen += _read_to_end(master)
     process.wait()
     os.close(master)
-    shown = OTHER_ESCAPES.sub("", seen).replace(str(ROOT), "~/atoll")
-    lines = shown.replace("\r\n", "\n").rstrip().split("\n")
+    shown = OTHER_ESCAPES.sub("", OVERWRITTEN.sub("", seen.replace("\r\n", "\n")))
+    lines = shown.replace(str(ROOT), "~/atoll").rstrip().split("\n")
     while step.typed and lines[-1].strip() in ("", ">>>"):
         lines.pop()
     return [PROMPT + step.command, *lines]
@@ -182,7 +191,7 @@ def _frame(width: int, height: int, rows: list[str]) -> str:
     return "\n".join(
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">',
-            "<title>A terminal: atoll run, atoll repl over a large log, atoll doctor</title>",
+            "<title>A terminal with commands of atoll and their output</title>",
             f"<style>{STYLE}</style>",
             f'<rect width="{width}" height="{height}" rx="10" fill="#1b2129" stroke="#3d4754"/>',
             dots,
