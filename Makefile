@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-JOBS ?= 3
+JOBS ?= 4
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
+# Tests start hundreds of interpreters; without bytecode each would compile the same files again.
+unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > errors > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
 	explore,retrieval,bridge,statekey,store,verdict > channel,state > \
@@ -12,11 +14,11 @@ LAYERS := guest > errors > policy,types,log > guard,text > \
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-llm check format spec bench soak docs clean
+.PHONY: help setup demo test test-all test-llm check format spec bench soak docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
-		awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+		awk -F'\t' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Make .venv with everything in it
 
@@ -32,8 +34,11 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## Run the main job: a model-written snippet over a large context, jailed
 	$(BIN)/python -m examples.demo
 
-test: $(STAMP) ## Pass the whole test-suite
-	$(BIN)/python tools/suite.py $(JOBS) $(ARGS)
+test: $(STAMP) ## Pass the test-suite; a backend or user that repeats another gets a sample
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+test-all: $(STAMP) ## Pass the test-suite with every backend and user in full (takes three times as long)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --matrix all $(ARGS)
 
 test-llm: $(STAMP) ## Ask a real language model on this machine (gets 1.1 GB once)
 	@$(BIN)/python -c 'import xllamacpp' 2>/dev/null || \
