@@ -4,12 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 LIBRARY := $(VENV)/.library
 STAMP := $(VENV)/.installed
-JOBS ?= 3
+JOBS ?= 4
 EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 # Deno and uv use the certificates of the system, as pip does.
 export DENO_TLS_CA_STORE ?= system,mozilla
 export UV_SYSTEM_CERTS ?= true
+# Tests start hundreds of interpreters; without bytecode each would compile the same files again.
+unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > errors,extras,certificates > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
 	explore,retrieval,bridge,signatures,statekey,store,verdict > channel,state > \
@@ -17,7 +19,7 @@ LAYERS := guest > errors,extras,certificates > policy,types,log > guard,text > \
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-pythons test-llm check format spec bench soak docs clean
+.PHONY: help setup demo test test-all test-pythons test-llm check format spec bench soak docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
@@ -37,8 +39,11 @@ $(STAMP): pyproject.toml
 demo: $(LIBRARY) ## Show the main job: code of a model explores a large log inside a sandbox
 	@$(BIN)/python -m examples.demo
 
-test: $(STAMP) ## Pass the whole test-suite
-	$(BIN)/python tools/suite.py $(JOBS) $(ARGS)
+test: $(STAMP) ## Pass the test-suite; a backend or user that repeats another gets a sample
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+test-all: $(STAMP) ## Pass the test-suite with every backend and user in full (takes three times as long)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --matrix all $(ARGS)
 
 test-pythons: ## Run the tests that need no extra backend on every supported Python found here
 	@$(PYTHON) tools/pythons.py $(ARGS)

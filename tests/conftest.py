@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import matrix
 import pytest
 from sharing import DEAR, TIMEOUT_MS, shared_boxes
 
@@ -32,8 +33,21 @@ from atoll.jail.client import warden
 Open = Callable[..., atoll.SyncSandbox]
 BACKENDS = tuple(os.environ.get("ATOLL_TEST_BACKENDS", ",".join(registry.names())).split(","))
 """The backends to test: all of them, unless the environment names some (make test-pythons)."""
+ROOT = Path(__file__).resolve().parents[1]
+TOOLS_LEAVE = {".pytest_cache", ".mypy_cache", ".ruff_cache", "__pycache__"}
+"""What pytest, and checks that run beside it, put at the root of the repository."""
 PATIENCE_SECONDS = 30
 """What the end of a process may take on a machine full of tests."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--matrix",
+        choices=("sample", "all"),
+        default="sample",
+        help="of what is tested in several places (backends, users), the same sample each time "
+        "in all but the first of them (the default), or all of it everywhere",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,6 +76,42 @@ def _hear_ctrl_c() -> None:
     """A shell that runs the tests in the background makes them, and all they start, deaf to it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what a backend cannot do and what a sample does not need; long tests come first."""
+    chosen = [item for item in items if _is_able(item)]
+    if config.getoption("matrix") == "sample":
+        chosen = matrix.sample(chosen)
+    kept = set(chosen)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = sorted(chosen, key=matrix.comes_late)
+
+
+def _is_able(item: pytest.Item) -> bool:
+    """Whether its backend declares what the test needs; test_capabilities pins who declares what."""
+    needed = {one for mark in item.iter_markers("needs") for one in mark.args}
+    return not needed or needed <= registry.load(matrix.backend_of(item)).capabilities
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_temporary_folder() -> Iterator[None]:
+    """Temporary files of this test process, and of its daemon, lie apart from those of others."""
+    with tempfile.TemporaryDirectory(prefix="atoll-test-") as folder:
+        os.chmod(folder, 0o755)  # tests that act as another user look in
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TMPDIR", folder)
+            patch.setattr(tempfile, "tempdir", folder)
+            yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def nothing_is_left_in_the_repository() -> Iterator[None]:
+    """Tests write to folders of their own: nothing new lies at the root of the repository."""
+    before = set(os.listdir(ROOT))
+    yield
+    left = set(os.listdir(ROOT)) - before - TOOLS_LEAVE
+    assert not left, f"left at the root of the repository: {sorted(left)}"
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -185,16 +235,12 @@ def _children(pid: str | int | None) -> set[str]:
 def backend(
     request: pytest.FixtureRequest, own_daemon: OwnDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """Every registered backend in turn; one that lacks what a test needs says so."""
+    """Every registered backend in turn, but for those that lack what a test needs."""
     name: str = request.param
     if name == "daemon":
         monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(own_daemon.start()))
     if why_not := _why_not_usable(name):
         pytest.fail(f"backend {name} is registered but not usable here: {why_not}")
-    needed = {one for mark in request.node.iter_markers("needs") for one in mark.args}
-    missing = needed - registry.load(name).capabilities
-    if missing:
-        pytest.skip(f"backend {name} declares no {', '.join(sorted(missing))}")
     return name
 
 

@@ -125,7 +125,7 @@ def _answer_all(server: socket.socket) -> None:
 def _send_mark(server: socket.socket) -> None:
     while True:
         peer, _ = server.accept()
-        with peer:
+        with peer, contextlib.suppress(OSError):  # a guest that was refused may be gone already
             peer.sendall(f"{MARK} reached the host".encode())
 
 

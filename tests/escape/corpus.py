@@ -5,14 +5,21 @@ Standard library only: the harness also runs as an ordinary user, without any te
 
 from __future__ import annotations
 
+import functools
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 HERE = Path(__file__).resolve().parent
 ATTACKS = HERE / "attacks.jsonl"
 EXTRA = HERE / "extra.jsonl"
+
+ENDINGS = HERE / "endings.json"
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "native": ("native", "all"),
@@ -21,7 +28,13 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pyodide": ("pyodide", "all"),
     "restricted": ("restricted", "all"),
 }
-"""Which layers of a corpus concern a backend. A new backend needs a row here, and nothing else."""
+"""Which layers of a corpus concern a backend. A new backend needs a row here and in endings.json."""
+
+WAITING = {"service": "the HTTP service does not exist yet"}
+"""Layers of the corpus that no backend answers for, and why."""
+
+ONE_OF = 8
+"""A sample has every eighth attack of each category."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +72,37 @@ class Attack:
     runs_in: str | None = None
 
 
-def load(file: Path = ATTACKS) -> tuple[Attack, ...]:
-    """Every entry of a corpus file, in its order."""
+@functools.cache
+def load(file: Path | None = None) -> tuple[Attack, ...]:
+    """Every entry of a corpus file, in its order; of both files without one."""
+    if file is None:
+        return load(ATTACKS) + load(EXTRA)
     with file.open(encoding="utf-8") as lines:
         return tuple(_attack(json.loads(line)) for line in lines if line.strip())
 
 
-def for_backend(backend: str, file: Path = ATTACKS) -> tuple[Attack, ...]:
+def for_backend(backend: str) -> tuple[Attack, ...]:
     """The entries that concern a backend; KeyError for a backend that LAYERS does not name."""
-    return tuple(attack for attack in load(file) if attack.layer in LAYERS[backend])
+    return tuple(attack for attack in load() if attack.layer in LAYERS[backend])
+
+
+def sample(attacks: Sequence[Attack]) -> tuple[Attack, ...]:
+    """The same few attacks each time: one of ONE_OF in every category, and at least one."""
+    seen: Counter[str] = Counter()
+    chosen = []
+    for attack in attacks:
+        if seen[attack.category] % ONE_OF == 0:
+            chosen.append(attack)
+        seen[attack.category] += 1
+    return tuple(chosen)
+
+
+@functools.cache
+def endings(backend: str) -> dict[str, tuple[str, ...]]:
+    """How each attack may end in a backend: kinds of results, with the exception's type."""
+    layer = LAYERS[backend][0]
+    recorded = json.loads(ENDINGS.read_text(encoding="utf-8"))[layer]
+    return {ident: tuple(ways.split(" | ")) for ident, ways in recorded.items()}
 
 
 def _attack(row: dict[str, Any]) -> Attack:

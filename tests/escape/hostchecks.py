@@ -1,15 +1,17 @@
-"""What must hold on the host while an attack runs and after it: one class a `host_check`.
+"""What must hold on the host while an attack runs and after it: one class for each `host_check`.
 
 Each is made before the sandbox is opened, is told when the attack has run, and judges after the
-sandbox has been destroyed.
+sandbox has been destroyed. All of them look at processes and files of this test process alone (its
+temporary folder is its own), so other programs on the machine cannot make them fail.
 """
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
-import shutil
-import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -34,20 +36,18 @@ PROCESSES_OF_A_GUEST = 2
 """Its own, and pid 1 of its jail."""
 END_SECONDS = 30.0
 """A moment; on a machine full of tests it may be as long as this."""
-FREED_SECONDS = 5.0
 SLACK_BYTES = 64 * MIB
-SLOWER_AT_MOST = 2000
-"""A stuck host, not a busy one: 500 holds alone, four test workers on two cores come to 700."""
-PAUSE_SECONDS = 0.02
+PAUSE_SECONDS = 0.005
+SLOWER_AT_MOST = 50
+"""How much more a neighbour may be slowed down than a program that has nothing to do with Atoll."""
+FEWEST_ROUNDS = 2 * SLOWER_AT_MOST
+"""How many answers of a neighbour have to be expected to judge by those that came."""
 RSS_GROWTH = 96 * MIB
 """Twice the caps of stdout and stderr, as bytes and as text."""
 
 
 class Check:
     """A check with nothing to it: the base of the others."""
-
-    machine_wide = False
-    """Whether other programs on the machine can make it fail: what is found must be found again."""
 
     def __init__(self, attack: Attack, canaries: Canaries, neighbour: SyncSandbox) -> None:
         self.attack, self.canaries, self.neighbour = attack, canaries, neighbour
@@ -118,24 +118,23 @@ class NoLeftoverShm(Check):
 class DiskFreed(Check):
     """What the guest wrote takes no room any more, on disk or in memory."""
 
-    machine_wide = True
-
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        self._before = _room_taken()
+        self._before = self._taken()
 
     def failure(self) -> str | None:
         limit = self._before + SLACK_BYTES
-        end = time.monotonic() + FREED_SECONDS
-        while (taken := _room_taken()) > limit and time.monotonic() < end:
+        end = time.monotonic() + END_SECONDS
+        while (taken := self._taken()) > limit and time.monotonic() < end:
             time.sleep(0.1)
         return f"{(taken - self._before) // MIB} MiB are still taken" if taken > limit else None
+
+    def _taken(self) -> int:
+        return room_taken(descendants(trusted_pid(self.neighbour)))
 
 
 class WorkspaceRemoved(Check):
     """No private working folder is left on the host."""
-
-    machine_wide = True
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
@@ -192,35 +191,73 @@ class DaemonRssBounded(Sampler):
         return f"the host grew by {grown // MIB} MiB" if grown > RSS_GROWTH else None
 
 
-class NeighbourLatencyOk(Sampler):
-    """Another sandbox of the same host process goes on answering.
+class NeighbourAnswers(Sampler):
+    """Another sandbox of the same host goes on answering.
 
-    What is measured is the time from one answer to the next: a host that is stuck as a whole
-    stops this thread too.
+    Counted are its answers while the attack runs, beside the rounds of a yardstick: two processes
+    that have nothing to do with Atoll. A busy machine slows both down, a stuck host only the one.
     """
 
-    machine_wide = True
-
     def __init__(self, *args: object) -> None:
-        neighbour: SyncSandbox = args[2]  # type: ignore[assignment]
-        self._usual = statistics.median(_answer_time(neighbour) for _ in range(5))
-        self._worst, self._last = 0.0, time.perf_counter()
+        self._neighbour: SyncSandbox = args[2]  # type: ignore[assignment]
+        self._yardstick = Yardstick()
+        self._answers = 0
+        for _ in range(10):
+            self.look()
+            time.sleep(PAUSE_SECONDS)
+        self._usual = self._answers / max(1, self._yardstick.rounds())
+        self._answers = 0
         super().__init__(*args)
 
     def attack_ran(self) -> None:
+        self._expected = self._usual * self._yardstick.rounds()
+        self._seen = self._answers  # before a neighbour that waited is answered after all
+        self._yardstick.close()
         super().attack_ran()
-        self.look()
 
     def look(self) -> None:
-        _answer_time(self.neighbour)
-        now = time.perf_counter()
-        self._worst = max(self._worst, now - self._last - PAUSE_SECONDS)
-        self._last = now
+        self._neighbour.execute("1")
+        self._answers += 1
 
     def failure(self) -> str | None:
-        if self._worst < SLOWER_AT_MOST * self._usual:
+        if self._expected < FEWEST_ROUNDS or self._seen * SLOWER_AT_MOST >= self._expected:
             return None
-        return f"a neighbour waited {self._worst:.2f} s for what takes {self._usual:.4f} s"
+        return f"a neighbour answered {self._seen} times instead of about {self._expected:.0f}"
+
+
+class Yardstick:
+    """A program that passes a byte to another and back, again and again, and counts the rounds."""
+
+    PROGRAM = """
+import select, subprocess, sys
+other = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+rounds = 0
+while True:
+    other.stdin.write(b"x"); other.stdout.read(1)
+    rounds += 1
+    if select.select([0], [], [], float(sys.argv[1]))[0]:
+        if not sys.stdin.readline(): break
+        print(rounds, flush=True)
+        rounds = 0
+"""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-S", "-c", self.PROGRAM, str(PAUSE_SECONDS)]
+        pipe = subprocess.PIPE
+        self._program = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self.rounds()  # it has started
+
+    def rounds(self) -> int:
+        """How many rounds there were since the last call."""
+        stdin, stdout = self._program.stdin, self._program.stdout
+        assert stdin is not None
+        assert stdout is not None
+        print(file=stdin, flush=True)
+        return int(stdout.readline())
+
+    def close(self) -> None:
+        """End it."""
+        self._program.communicate()
 
 
 CHECKS: dict[str, type[Check]] = {
@@ -232,7 +269,7 @@ CHECKS: dict[str, type[Check]] = {
     "disk_freed": DiskFreed,
     "workspace_removed": WorkspaceRemoved,
     "daemon_rss_bounded": DaemonRssBounded,
-    "neighbour_latency_ok": NeighbourLatencyOk,
+    "neighbour_latency_ok": NeighbourAnswers,
 }
 
 
@@ -271,10 +308,39 @@ def _wait_until_empty(
     return left
 
 
-def _room_taken() -> int:
-    """Bytes on the disk of temporary files, and in memory-backed files."""
-    memory = Path("/proc/meminfo").read_text().split("Shmem:")[1].split()[0]
-    return shutil.disk_usage(tempfile.gettempdir()).used + int(memory) * 1024
+def room_taken(pids: list[int]) -> int:
+    """Bytes in our temporary folder, and in file systems in memory that these processes see."""
+    files = (path for path in Path(tempfile.gettempdir()).rglob("*") if not path.is_symlink())
+    return sum(map(_size, files)) + sum(_memory_file_systems(pids).values())
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_blocks * 512
+    except OSError:
+        return 0  # it has just been removed
+
+
+def _memory_file_systems(pids: list[int]) -> dict[str, int]:
+    """The bytes used of each tmpfs by its device number, but for those that the host sees too."""
+    found: dict[str, int] = {}
+    ours = {line.split()[2] for line in _mounts("self")}
+    for pid in pids:
+        for line in _mounts(pid):
+            _, _, device, _, place, *_ = line.split()
+            if device not in ours and device not in found:
+                with contextlib.suppress(OSError):
+                    facts = os.statvfs(f"/proc/{pid}/root{place}")
+                    found[device] = (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+    return found
+
+
+def _mounts(pid: int | str) -> list[str]:
+    try:
+        lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
+    except OSError:
+        return []  # it has just ended
+    return [line for line in lines if " - tmpfs " in line]
 
 
 def _private_folders() -> set[str]:
@@ -303,9 +369,3 @@ def _in_daemon(neighbour: SyncSandbox) -> bool:
 def _rss(process: str | int | None) -> int:
     pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _answer_time(box: SyncSandbox) -> float:
-    started = time.perf_counter()
-    box.execute("1")
-    return time.perf_counter() - started

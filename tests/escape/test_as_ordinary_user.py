@@ -1,4 +1,7 @@
-"""All attacks again, as a user who is not root: other walls stand there than with root's rights."""
+"""Attacks again, as a user who is not root: other walls stand there than with root's rights.
+
+A sample of them; all with `--matrix all`, or if an ordinary user runs the tests (test_attacks.py).
+"""
 
 from __future__ import annotations
 
@@ -21,24 +24,35 @@ from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.wasm import build
 
 PARTS = {"native": 12, "daemon": 12, "wasm": 2, "pyodide": 2, "restricted": 3}
-"""A process each: few where a start is dear and attacks are few."""
+"""How many processes run all the attacks on a backend; one runs a sample."""
 HARNESS = corpus.HERE / "harness.py"
-BACKENDS = [name for name in registry.names() if name in corpus.LAYERS]
 
-
-@pytest.mark.parametrize(
-    ("backend", "part"), [(name, part) for name in BACKENDS for part in range(1, PARTS[name] + 1)]
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="all tests run as an ordinary user already"
 )
-def test_attacks_do_not_get_through_as_ordinary_user(backend: str, part: int) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("these tests run as an ordinary user already")
-    arguments = [str(HARNESS), "--backend", backend, "--json", "--corpus", "attacks", "extra"]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    whole = metafunc.config.getoption("matrix") == "all"
+    cases = [
+        (backend, f"{part}/{PARTS[backend] if whole else 1}")
+        for backend in registry.names()
+        for part in range(1, (PARTS[backend] if whole else 1) + 1)
+    ]
+    metafunc.parametrize(("backend", "part"), cases)
+
+
+def test_attacks_do_not_get_through_as_ordinary_user(
+    backend: str, part: str, pytestconfig: pytest.Config
+) -> None:
+    whole = pytestconfig.getoption("matrix") == "all"
+    arguments = [str(HARNESS), "--backend", backend, "--json", "--part", part]
     more = {**_plain(), **{"pyodide": _pyodide, "wasm": _wasm}.get(backend, dict)()}
-    done = run_as_user(python_for_user(), *arguments, "--part", f"{part}/{PARTS[backend]}", **more)
+    done = run_as_user(python_for_user(), *arguments, *([] if whole else ["--sample"]), **more)
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
     through = [f"{one['id']}: {one['failures']}" for one in verdicts if one["failures"]]
     assert not through, "\n".join(through)
-    assert len(verdicts) == _expected(backend, part), done.stderr[-2000:]
+    assert len(verdicts) == _expected(backend, part, whole=whole), done.stderr[-2000:]
 
 
 @functools.cache
@@ -86,8 +100,8 @@ def _wasm() -> dict[str, str]:
     return {"PYTHONPATH": f"{SOURCE}:{folder}", "ATOLL_CACHE": str(folder / "cache")}
 
 
-def _expected(backend: str, part: int) -> int:
+def _expected(backend: str, part: str, *, whole: bool) -> int:
     """How many entries a part has: none may be lost without a verdict."""
-    files = (corpus.ATTACKS, corpus.EXTRA)
-    found = [one for file in files for one in corpus.for_backend(backend, file)]
-    return len(found[part - 1 :: PARTS[backend]])
+    found = corpus.for_backend(backend)
+    number, of = map(int, part.split("/"))
+    return len((found if whole else corpus.sample(found))[number - 1 :: of])

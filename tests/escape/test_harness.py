@@ -1,13 +1,16 @@
-"""The harness itself: a sandbox that is none must be found out, or a pass would mean nothing."""
+"""The harness itself: it must find out a sandbox that does not hold, or a pass means nothing."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
 from typing import Self
 
 import canaries
@@ -108,11 +111,34 @@ class CrashingSandbox(NoSandbox):
         raise RecursionError("too deep")
 
 
+class LitteringSandbox(NoSandbox):
+    """Leaves what it wrote to the host's disk."""
+
+    def __exit__(self, *_exc: object) -> None:
+        folder = Path(tempfile.mkdtemp("-atoll"))
+        (folder / "left").write_bytes(bytes(96 << 20))
+
+
+class StuckHostSandbox(NoSandbox):
+    """Serves one guest at a time: while an attack runs, a neighbour waits."""
+
+    busy = threading.Lock()
+
+    def execute(self, code: str, *, timeout_ms: float = 5000) -> atoll.SandboxResult:
+        with self.busy:
+            if "sleep" in code:
+                time.sleep(4)
+            return atoll.SandboxResult(kind=Outcome.OK, stdout="alive 42")
+
+
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """A backend that is no sandbox, under a name of its own so that nothing is kept of it."""
+    """A backend that does not confine anything, with the endings that attacks have there."""
+    name = f"stand-in-{request.param.__name__}"
     monkeypatch.setattr(atoll, "create_sandbox", request.param)
-    return f"stand-in-{request.param.__name__}"
+    known = {attack.id: ("ok", "error None", "broken") for attack in corpus.load()}
+    monkeypatch.setattr(corpus, "endings", lambda _: known)
+    return name
 
 
 @pytest.mark.parametrize("stand_in", [NoSandbox], indirect=True)
@@ -158,16 +184,44 @@ def test_saving_that_raises_anything_else_is_found_out(stand_in: str) -> None:
     assert failures == ["save: the host raised RecursionError: too deep"]
 
 
-@pytest.mark.parametrize("stand_in", [NoSandbox], indirect=True)
-@pytest.mark.parametrize(("taken", "held"), [([0, 1, 1, 1], True), (range(99), False)])
-def test_room_is_a_leak_only_if_it_is_taken_each_time(
-    stand_in: str, taken: list[int], monkeypatch: pytest.MonkeyPatch, *, held: bool
+@pytest.mark.parametrize("stand_in", [LitteringSandbox], indirect=True)
+@pytest.mark.parametrize("check", ["disk_freed", "workspace_removed"])
+def test_files_that_are_left_are_found_out(
+    stand_in: str, check: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    readings = iter(taken)
-    monkeypatch.setattr(hostchecks, "FREED_SECONDS", 0)
-    monkeypatch.setattr(hostchecks, "_room_taken", lambda: next(readings) << 30)
-    attack = dataclasses.replace(_entry("nat-sys-bpf"), host_check=("disk_freed",), code="1 / 0")
-    assert harness.run(attack, stand_in).held is held
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(hostchecks, "END_SECONDS", 0)
+    (failure,) = _run_with(check, stand_in, "1 / 0").failures
+    assert failure.split(": ", 1)[1].startswith(
+        ("96 MiB are still taken", "working folders are left")
+    )
+
+
+@pytest.mark.parametrize("stand_in", [StuckHostSandbox, NoSandbox], indirect=True)
+def test_a_host_that_is_stuck_is_found_out(stand_in: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hostchecks, "SLOWER_AT_MOST", 5)
+    monkeypatch.setattr(hostchecks, "FEWEST_ROUNDS", 20)  # a busy machine makes few
+    failures = _run_with("neighbour_latency_ok", stand_in, "import time; time.sleep(4)").failures
+    if "Stuck" not in stand_in:
+        assert failures == []
+    else:
+        assert failures[0].startswith("NeighbourAnswers: a neighbour answered ")
+
+
+@pytest.mark.parametrize("stand_in", [NoSandbox], indirect=True)
+@pytest.mark.parametrize("code", ["prnt('PWNED')", "import os; os.getpidd()", "print('PWNED'"])
+def test_an_attack_with_a_typo_is_found_out(stand_in: str, code: str) -> None:
+    (failure,) = _run_with("outside_dir_unchanged", stand_in, code, kind="ok").failures
+    assert failure.startswith("it ended with 'error None' instead of ('ok',)")
+
+
+def _run_with(check: str, stand_in: str, code: str, kind: str = "error None") -> harness.Verdict:
+    """Run an attack with one host check against a stand-in, where it may end in one way."""
+    attack = corpus.Attack(
+        id="made-up", category="made-up", layer="all", code=code, passes="", host_check=(check,)
+    )
+    corpus.endings(stand_in)[attack.id] = (kind, "ok") if "sleep" in code else (kind,)
+    return harness.run(attack, stand_in)
 
 
 class _Nothing:

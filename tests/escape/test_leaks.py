@@ -121,11 +121,10 @@ async def test_nothing_is_left_of_failed_starts(before, errors_of_the_loop):
 async def test_nothing_is_left_of_killed_cells(before, errors_of_the_loop):
     killed = 0
     async with atoll.aio.create_sandbox(context=CONTEXT) as box:
-        for _ in range(KILLED_CELLS):
+        while killed < KILLED_CELLS:  # on a busy host some are stopped before they come to it
             result = await box.execute(STUBBORN, timeout_ms=50)
             assert result.kind == "timeout"
             killed += result.state_lost
-    assert killed > KILLED_CELLS / 2  # on a busy host some are stopped before they come to it
     assert (await _settled(before)).more_than(before) == {}
     assert errors_of_the_loop == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 from poolkit import said
@@ -32,7 +33,7 @@ found += [name for name in ('mine', 'listening') if name in globals()]
 found += [name for name, bad in {
     'json': json.dumps(1) != '1', 'len': len('a') != 1, 'math': not hasattr(math, 'pi'),
     'path': sys.path[0] == '/app', 'environ': 'POISON' in os.environ, 'umask': os.umask(0o22) != 0o22,
-    'nice': os.nice(0) != 0, 'signal': signal.getsignal(signal.SIGTERM) != signal.SIG_DFL,
+    'nice': os.nice(0) != NICE, 'signal': signal.getsignal(signal.SIGTERM) != signal.SIG_DFL,
     'files': resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 64,
     'recursion': sys.getrecursionlimit() == 99_999}.items() if bad]
 for family, address in ((socket.AF_INET, ('127.0.0.1', 7777)), (socket.AF_UNIX, '\\0abstract')):
@@ -42,7 +43,7 @@ for family, address in ((socket.AF_INET, ('127.0.0.1', 7777)), (socket.AF_UNIX, 
     except OSError:
         pass
 print(found)
-"""
+""".replace("NICE", str(os.nice(0)))
 CHANCE = """
 import os, random, secrets, tempfile, uuid
 print(random.random(), random.getrandbits(64), uuid.uuid4(), uuid.uuid1(), secrets.token_hex(),

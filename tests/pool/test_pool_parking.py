@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from poolkit import Family, nurseries, said, until
 
 from atoll.config import REPLConfig
 from atoll.errors import ConfigError
+from atoll.jail import meter
+from atoll.jail.client import warden
 from atoll.launch.line import limits_of
 from atoll.policy import ExecutionPolicy
 from atoll.pool import Pool, PooledSandbox, PoolSettings
@@ -188,16 +193,29 @@ async def test_a_pool_lives_through_a_signal_meant_for_the_terminal(family):
 
 @pytest.mark.spec("R2.14")
 async def test_a_fresh_execution_takes_less_than_a_plain_interpreter(family):
-    """Each in a sandbox of its own, one after the other: sooner than `python -c pass` ends."""
+    """Each in a sandbox of its own, one after the other: less CPU time than `python -c pass`.
+
+    Counted is all that is done for a sandbox: in this process, its warden, zygote and guest.
+    """
     await family.pool.park("bare", LIMITS)
     ours, theirs = [], []
     for _ in range(15):
-        started = time.perf_counter()
+        before = _cpu_seconds()
         box = await family.open(preload="bare")
         assert await said(box, "print('hi')") == "hi"
-        ours.append(time.perf_counter() - started)
+        ours.append(_cpu_seconds() - before)
         await box.destroy()
-        started = time.perf_counter()
-        subprocess.run([sys.executable, "-c", "pass"], check=True)  # noqa: ASYNC221 - on the clock
-        theirs.append(time.perf_counter() - started)
-    assert min(ours) < min(theirs)  # what they take where nothing else runs
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-c", "pass"], check=True)  # noqa: ASYNC221 - measured
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        theirs.append(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+    assert min(ours) < min(theirs)
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process, and of the warden and all below it that live."""
+    nanoseconds = 0
+    for pid in meter.processes([warden.pid]):
+        with contextlib.suppress(OSError):
+            nanoseconds += int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
+    return time.process_time() + nanoseconds / 1e9

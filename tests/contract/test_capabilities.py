@@ -1,0 +1,30 @@
+"""Which backend declares what. Tests that need more are left out for it, so a loss shows here."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll import Capability
+from atoll.backends import registry
+
+EVERYWHERE = {"bridge", "cancel", "limit-cpu", "limit-memory", "limit-output", "limit-time"} | {
+    "state", "streaming"
+}  # fmt: skip
+FILES = {"display", "files", "imports", "limit-disk", "limit-file-size", "save", "workspace"}
+PROCESSES = {"interpreter", "limit-processes", "shared-context", "shell", "subprocess", "threads"}
+DECLARED = {
+    "native": EVERYWHERE | FILES | PROCESSES | {"host-folder"},
+    "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "fork"},
+    "wasm": EVERYWHERE | FILES | {"host-folder"},
+    "pyodide": EVERYWHERE | FILES | {"limit-processes"},
+    "restricted": EVERYWHERE | {"shared-context"},
+}
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_backend_declares_what_it_can_do(name: str) -> None:
+    assert set(map(str, registry.load(name).capabilities)) == DECLARED[name]
+
+
+def test_every_capability_is_declared_by_a_backend() -> None:
+    assert set().union(*DECLARED.values()) == set(map(str, Capability))
