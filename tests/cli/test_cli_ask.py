@@ -131,14 +131,20 @@ def test_a_missing_key_is_named(ask):
     [
         (["--model", "gpt-5"], "no model 'gpt-5': a name is provider/model"),
         (["--model", "local/x"], "local/x needs base_url"),
-        (["--budget-usd", "-1"], "'-1' is no positive number of dollars"),
-        (["--budget-usd", "nan"], "'nan' is no positive number of dollars"),
-        (["--temperature", "3"], "'3' is no temperature from 0 to 2"),
-        (["--max-depth", "-1"], "'-1' is no whole number from 0 on"),
+        (
+            ["--budget-usd", "-1"],
+            "--budget-usd must be a number of dollars greater than 0, got '-1'",
+        ),
+        (
+            ["--budget-usd", "nan"],
+            "--budget-usd must be a number of dollars greater than 0, got 'nan'",
+        ),
+        (["--temperature", "3"], "--temperature must be a number from 0 to 2, got '3'"),
+        (["--max-depth", "-1"], "--max-depth must be a whole number, 0 or greater, got '-1'"),
         (["--context", "no such file"], "cannot read no such file"),
         (["--context", "-", "--context", "-"], "stdin can be read once"),
         (["--window", "100"], "a window must have at least 2,048 tokens, not 100"),
-        (["--trace", "/proc/none/x"], "cannot be written"),
+        (["--trace", "/proc/none/x"], "cannot write the record '/proc/none/x'"),
     ],
 )
 def test_what_is_typed_wrong_is_told_and_nothing_is_asked(ask, tmp_path, argv, said):

@@ -191,7 +191,7 @@ def test_stop_leaves_a_file_that_took_the_sockets_place(place, pid):
 
 def test_a_folder_that_cannot_be_made_is_said_clearly(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(atoll.ConfigError, match="cannot use the folder .*file"):
+    with pytest.raises(atoll.ConfigError, match=r"cannot use the folder .*file"):
         Place(tmp_path / "file" / "d.sock").prepare()
 
 
