@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from atoll.guest import values
+from atoll.guest.stdin import STDIN_CALL
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from atoll.config import Handler, REPLConfig
 
 MAX_BATCH = 10_000
+MAX_PIECE = 1 << 20
+"""Bytes of standard input in one answer."""
 MAX_BATCH_CHARACTERS = 32 << 20
 """What a batch's answers may have together: more could not be sent, and would be held till then."""
 
@@ -54,6 +57,7 @@ class HostBridge:
         self._queries: dict[str, Handler | None] = {
             "llm_query": config.on_llm_query,
             "rlm_query": config.on_rlm_query,
+            STDIN_CALL: config.on_stdin,
         }
         self._tools: Mapping[str, Handler] = config.tools
 
@@ -130,6 +134,8 @@ class HostBridge:
 
     def _query_args(self, name: str, call: Mapping[str, Any]) -> list[Any]:
         args = _decode(call["args"])
+        if name == STDIN_CALL:
+            return [_piece_size(args)]
         if not isinstance(args, list) or len(args) != 1 or not isinstance(args[0], str):
             raise CallFailedError(f"{name} takes a text")
         if name == "rlm_query":
@@ -145,6 +151,13 @@ class HostBridge:
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(self._threads, lambda: _run(handler, args, kwargs))
         return await _awaited(answer) if inspect.isawaitable(answer) else answer
+
+
+def _piece_size(args: Any) -> int:
+    """Return how many bytes of standard input a guest asks for, at most MAX_PIECE."""
+    if not isinstance(args, list) or len(args) != 1 or type(args[0]) is not int or args[0] < 1:
+        raise CallFailedError("standard input is read by a positive number of bytes")
+    return min(args[0], MAX_PIECE)
 
 
 def _run(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Awaitable, Callable
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
@@ -76,6 +77,11 @@ class REPLConfig:
     """A host folder to be the guest's /app; unset: a private one, thrown away at the end."""
     on_stdout: LineCallback | None = None
     on_stderr: LineCallback | None = None
+    on_stdin: Handler | None = None
+    """Called with a number of bytes: returns up to that many bytes of the guest's standard input,
+    b"" at its end. Unset: the guest has no standard input."""
+    argv: Sequence[str] | None = None
+    """The guest's sys.argv; unset: what its interpreter starts with."""
     on_llm_query: Handler | None = None
     on_rlm_query: Handler | None = None
     tools: Mapping[str, Handler] = field(default_factory=dict)
@@ -113,13 +119,14 @@ class REPLConfig:
         if self.guard is not None and self.guard not in GUARDS:
             raise ConfigError(f"no guard {self.guard!r}: there are {', '.join(GUARDS)}")
         if self.spill_dir is not None:
-            object.__setattr__(self, "spill_dir", Path(self.spill_dir).expanduser().absolute())
+            object.__setattr__(self, "spill_dir", expand_home(self.spill_dir).absolute())
         if self.min_isolation is not None:
             object.__setattr__(self, "min_isolation", Isolation.parse(self.min_isolation))
         if self.wasm_binary_path is not None:
-            path = Path(self.wasm_binary_path).expanduser().absolute()
+            path = expand_home(self.wasm_binary_path).absolute()
             object.__setattr__(self, "wasm_binary_path", path)
         object.__setattr__(self, "index_url", _index_url(self.index_url))
+        object.__setattr__(self, "argv", _arguments(self.argv))
         if self.workspace is not None:
             object.__setattr__(self, "workspace", _folder(self.workspace))
         for name in self.tools:
@@ -144,13 +151,36 @@ def _index_url(given: str | Sequence[str] | None) -> str | tuple[str, ...] | Non
     return urls
 
 
+def _arguments(argv: Sequence[str] | None) -> tuple[str, ...] | None:
+    if argv is None:
+        return None
+    if isinstance(argv, str) or not all(isinstance(one, str) for one in argv):
+        raise ConfigError(f"argv must be a list of str, not {argv!r}")
+    return tuple(argv)
+
+
 def _folder(path: str | Path) -> Path:
-    folder = Path(path).expanduser().absolute()
-    if not folder.exists():
-        raise ConfigError(f"the working folder {folder} does not exist: create it first")
-    if not folder.is_dir():
+    folder = expand_home(path).absolute()
+    try:
+        is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
+    except FileNotFoundError:
+        message = f"the working folder {folder} does not exist: create it first"
+        raise ConfigError(message) from None
+    except OSError as exc:
+        raise ConfigError(f"the working folder {folder} cannot be used: {exc.strerror}") from None
+    if not is_folder:
         raise ConfigError(f"the working folder {folder} is not a folder")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"the working folder {folder} cannot be read: Permission denied")
     return folder
+
+
+def expand_home(path: str | Path) -> Path:
+    """Return the path with `~` replaced; ConfigError if this user has no home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ConfigError(f"{path} is below the home folder, and HOME is not set: set it") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,13 +253,13 @@ def model_address_from_environment(variable: str) -> str | None:
 def prices_file_from_environment() -> Path | None:
     """The JSON file of prices that ATOLL_PRICES names, if it does."""
     given = os.environ.get("ATOLL_PRICES")
-    return Path(given).expanduser().absolute() if given else None
+    return expand_home(given).absolute() if given else None
 
 
 def daemon_socket() -> Path:
     """Where the daemon listens: ATOLL_DAEMON_SOCKET, or below the home folder without it."""
     given = os.environ.get("ATOLL_DAEMON_SOCKET")
-    return Path(given).absolute() if given else Path("~/.rlm/daemon.sock").expanduser()
+    return Path(given).absolute() if given else expand_home("~/.rlm/daemon.sock")
 
 
 def cache_folder() -> Path:
@@ -237,4 +267,4 @@ def cache_folder() -> Path:
     if given := os.environ.get("ATOLL_CACHE"):
         return Path(given).resolve()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(home).expanduser().resolve() / "atoll"
+    return expand_home(home).resolve() / "atoll"

@@ -11,7 +11,7 @@ from atoll.errors import ConfigError
 from atoll.sync import Portal, SyncSandbox
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
     from os import PathLike
     from types import TracebackType
 
@@ -39,6 +39,8 @@ class Options(TypedDict, total=False):
     workspace: PathLike[str] | str | None
     on_stdout: LineCallback | None
     on_stderr: LineCallback | None
+    on_stdin: Handler | None
+    argv: Sequence[str] | None
     on_llm_query: Handler | None
     on_rlm_query: Handler | None
     tools: Mapping[str, Handler]

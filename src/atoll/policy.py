@@ -33,12 +33,19 @@ class Isolation(IntEnum):
 
     @classmethod
     def parse(cls, value: Isolation | str | int) -> Isolation:
-        """A level by name, number or itself."""
+        """Return the level that a name, a number or a level stands for; ConfigError."""
         try:
             return cls[value.upper()] if isinstance(value, str) else cls(value)
         except (KeyError, ValueError):
-            names = ", ".join(level.name.lower() for level in cls)
+            names = ", ".join(map(str, cls))
             raise ConfigError(f"unknown isolation level {value!r}: use one of {names}") from None
+
+    def __str__(self) -> str:
+        """Return the name in lower case, as JSON and the command line spell it: `jailed`."""
+        return self.name.lower()
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
 
 class Capability(StrEnum):
@@ -88,7 +95,12 @@ class Mount:
         object.__setattr__(self, "source", Path(self.source))
         parts = self.target.split("/")
         if not self.target.startswith("/") or ".." in parts or len(parts) < 2 or not parts[-1]:
-            raise ConfigError(f"a mount's target must be an absolute path, not {self.target!r}")
+            raise ConfigError(
+                f"a mount's target must be an absolute path below /, without `..` and without a "
+                f"slash at its end, not {self.target!r}"
+            )
+        if parts[1] in ("proc", "dev", "sys"):
+            raise ConfigError(f"a mount cannot be in /{parts[1]}: {self.target!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +153,7 @@ class ExecutionPolicy:
 
 
 def check_positive(name: str, value: float | None) -> None:
-    """Refuse a limit that is no positive number; None passes."""
+    """Raise ConfigError if a limit is not a positive number; None means no limit."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -126,6 +126,8 @@ class BaseSandbox(ABC):
 
     backend: ClassVar[str] = "custom"
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    runtime_memory: ClassVar[int] = 0
+    """Bytes that the interpreter itself may take on top of `policy.memory_bytes`."""
 
     def __init__(
         self,

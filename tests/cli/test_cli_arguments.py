@@ -1,5 +1,7 @@
 """What can be typed after `atoll`, and what is said about what cannot."""
 
+import re
+import shlex
 import subprocess
 import sys
 from argparse import ArgumentTypeError
@@ -7,7 +9,8 @@ from argparse import ArgumentTypeError
 import pytest
 
 from atoll import __version__
-from atoll.cli import arguments
+from atoll.backends import registry
+from atoll.cli import argument_types, arguments, completion, help_texts
 from atoll.policy import Isolation
 
 
@@ -16,39 +19,139 @@ from atoll.policy import Isolation
     [("1000", 1000), ("512M", 512 << 20), ("2G", 2 << 30), ("1.5k", 1536), ("64MiB", 64 << 20)],
 )
 def test_sizes_are_read(text, number):
-    assert arguments.size(text) == number
+    assert argument_types.size(text) == number
 
 
 def test_none_is_a_size_that_has_to_be_asked_for():
-    assert arguments.size("none") is None
+    assert argument_types.size("none") is None
 
 
-@pytest.mark.parametrize("text", ["", "M", "-1", "12X", "1e3", "ten"])
-def test_what_is_no_size_is_refused(text):
-    with pytest.raises(ArgumentTypeError, match="is no size: use 512M, 2G, bytes, or none"):
-        arguments.size(text)
+@pytest.mark.parametrize("text", ["", "M", "-1", "12X", "1e3", "ten", "0"])
+def test_text_that_is_not_a_size_is_refused(text):
+    message = f"must be a size such as 512M, 2G, a number of bytes, or none, got {text!r}"
+    with pytest.raises(ArgumentTypeError, match=re.escape(message)):
+        argument_types.size(text)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "soon"])
-def test_what_is_no_time_is_refused(text):
-    with pytest.raises(ArgumentTypeError, match="no positive number of seconds"):
-        arguments.seconds(text)
+def test_text_that_is_not_a_time_is_refused(text):
+    message = f"must be a number of seconds greater than 0, got {text!r}"
+    with pytest.raises(ArgumentTypeError, match=re.escape(message)):
+        argument_types.seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("data:/data", ("data", "/data", False)),
+        ("data:/data:ro", ("data", "/data", False)),
+        ("/a/b:/data:rw", ("/a/b", "/data", True)),
+        ("odd:name:/data:rw", ("odd:name", "/data", True)),
+    ],
+)
+def test_mounts_are_read(text, parts):
+    assert argument_types.mount(text) == parts
+
+
+@pytest.mark.parametrize("text", ["", "data", "data:data", ":/data", "data:", "data:rw", ":"])
+def test_text_that_is_not_a_mount_is_refused(text):
+    with pytest.raises(ArgumentTypeError, match="must be SRC:DST or SRC:DST:rw"):
+        argument_types.mount(text)
+
+
+def test_variables_are_read():
+    assert argument_types.variable("A=1=2") == ("A", "1=2")
+    assert argument_types.variable("A=") == ("A", "")
+    assert argument_types.variable("A") == ("A", None)
+    for text in ("", "=1"):
+        with pytest.raises(ArgumentTypeError, match="must be NAME=VALUE"):
+            argument_types.variable(text)
+
+
+@pytest.mark.parametrize(
+    ("argv", "file", "code", "args"),
+    [
+        (["s.py", "a", "b"], "s.py", None, ["a", "b"]),
+        (["s.py", "--json", "a", "--memory", "1G", "b"], "s.py", None, ["a", "b"]),
+        (["-c", "1", "a", "b"], None, "1", ["a", "b"]),
+        (["-", "--context", "x", "a"], "-", None, ["a"]),
+        (["s.py", "--", "-v", "--", "--json"], "s.py", None, ["-v", "--", "--json"]),
+        (["--json", "--", "s.py", "-v"], "s.py", None, ["-v"]),
+        (["-c", "1", "--", "-c"], None, "1", ["-c"]),
+        (["--files", "s.py", "-c", "1", "s.py"], None, "1", ["s.py"]),
+    ],
+)
+def test_the_words_after_run_are_file_and_arguments(argv, file, code, args):
+    found = arguments.parse(["run", *argv])
+    assert (found.file, found.code, found.args) == (file, code, args)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["run"], "atoll run: give a FILE, - for stdin, or -c CODE"),
+        (["run", "s.py", "--memroy", "1G"], "atoll run: unknown option --memroy. Put arguments"),
+        (["run", "s.py", "-c", "1"], "atoll run: -c after FILE. Put arguments of the program"),
+        (["run", "-c", "1", "--mem", "1G"], "atoll run: unknown option --mem."),
+        (["run", "-c", "1", "--timeout", "0"], "atoll run: --timeout must be a number of seconds"),
+        (["run", "-c", "1", "--timeout"], "atoll run: --timeout expected one argument"),
+        (["run", "-c", "1", "--guard", "x"], "atoll run: --guard must be one of ast, restricted"),
+        (["rnu"], "atoll: unknown command 'rnu'. Did you mean `atoll run`?"),
+        (["xyz"], "atoll: unknown command 'xyz'. Use one of run, repl, "),
+        (
+            ["daemon", "sta"],
+            "atoll daemon: unknown command 'sta'. Did you mean `atoll daemon start",
+        ),
+        (["doctor", "x"], "atoll: unknown option or argument: x"),
+        (["daemon", "logs", "-n", "0"], "atoll daemon logs: -n must be a whole number greater"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_and_the_help_to_read(atoll, argv, message):
+    code, out, err = atoll(*argv)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+    assert err.count("\n") == 2
+    assert err.splitlines()[1].startswith("Type `atoll ")
+
+
+def test_backends_are_those_of_the_registry():
+    assert ("auto", *registry.names()) == arguments.BACKENDS
 
 
 def test_levels_are_those_of_the_policy():
-    assert [level.name.lower() for level in Isolation] == list(arguments.LEVELS)
+    assert list(map(str, Isolation)) == list(arguments.LEVELS)
 
 
 def test_version(atoll):
     assert atoll("--version") == (0, f"atoll {__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["run", "repl", "doctor"])
-def test_each_command_has_help(atoll, command):
-    code, out, _ = atoll(command, "--help")
+PATHS = [one.path for one in completion.commands()]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_command_has_a_help_with_examples(atoll, path):
+    code, out, _ = atoll(*path.split(), "--help")
     assert code == 0
-    assert f"usage: atoll {command}" in out
-    assert "--backend NAME" in out
+    assert out.startswith(f"usage: atoll {path}".strip())
+    assert "\nexamples:\n  " in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_examples_in_the_help_parse():
+    for path, text in help_texts.EXAMPLES.items():
+        for line in text.splitlines():
+            words = shlex.split(re.sub(r"   +.*", "", line.strip()), comments=True)
+            words = words[words.index("atoll") + 1 :] if "atoll" in words else []
+            cut = next((n for n, w in enumerate(words) if w[:1] in "<>|" or w == ">>"), None)
+            if words:
+                assert arguments.parse(words[:cut]), (path, line)
+
+
+def test_the_help_says_what_exit_codes_mean(atoll):
+    out = atoll("--help")[1]
+    for number in ("0  ", "1  ", "2  ", "3  ", "124", "130", "137, 152", "141"):
+        assert f"\n  {number}" in out
 
 
 def test_help_shows_examples_and_loads_no_sandbox():
@@ -65,17 +168,9 @@ def test_help_shows_examples_and_loads_no_sandbox():
     assert done.stdout.endswith("LOADED False\n")
 
 
-def test_no_command_is_a_usage_error(atoll):
+def test_no_command_prints_a_short_help_with_examples_and_exits_with_2(atoll):
     code, out, err = atoll()
     assert (code, out) == (2, "")
-    assert "the following arguments are required: COMMAND" in err
-
-
-def test_run_without_code_is_a_usage_error(atoll):
-    code, _, err = atoll("run")
-    assert code == 2
-    assert "one of the arguments FILE -c is required" in err
-
-
-def test_a_file_and_code_are_a_usage_error(atoll):
-    assert atoll("run", "a.py", "-c", "1")[0] == 2
+    assert err.startswith("usage: atoll ")
+    assert "\nexamples:\n  atoll run script.py " in err
+    assert "exit codes" not in err

@@ -33,13 +33,13 @@ def test_a_daemon_from_start_to_stop(atoll, at):
     ]  # fmt: skip
     _, out, _ = atoll("daemon", "status", "--json", *at)
     facts = json.loads(out)
-    assert (facts["running"], facts["isolation"], facts["sessions"]) == (True, "JAILED", 0)
+    assert (facts["running"], facts["isolation"], facts["sessions"]) == (True, "jailed", 0)
     code, out, _ = atoll("daemon", "logs", "-n", "1", *at)
     assert (code, "started with pid" in out) == (0, True)
     code, out, _ = atoll("daemon", "stop", *at)
     assert (code, out) == (
         0,
-        f"the daemon (pid {facts['pid']}) has ended, and 0 sessions with it\n",
+        f"the daemon (pid {facts['pid']}) has stopped, and 0 sessions with it\n",
     )
     assert not os.path.exists(at[1])
 

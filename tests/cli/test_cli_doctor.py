@@ -16,9 +16,9 @@ from atoll import extras
 from atoll.availability import Availability
 from atoll.backends import registry
 from atoll.cli import attacks, doctor, selfcheck
-from atoll.cli.bait import MARK, Bait
-from atoll.cli.paint import Paint
-from atoll.cli.scoreboard import Show, Verdict
+from atoll.cli.attack_report import AttackReport, AttackResult
+from atoll.cli.canaries import MARK, Canaries
+from atoll.cli.colours import Colours
 from atoll.config import REPLConfig
 from atoll.policy import Isolation
 
@@ -56,7 +56,7 @@ def test_one_backend_may_be_asked_for(atoll):
 def test_an_unknown_backend_is_an_error(atoll):
     code, out, err = atoll("doctor", "--backend", "cloud")
     assert (code, out) == (2, "")
-    assert err.startswith("atoll: unknown backend 'cloud'")
+    assert err.startswith("atoll doctor: --backend must be one of auto, native, ")
 
 
 def test_without_a_usable_backend_it_exits_with_1_and_says_what_to_type(atoll, monkeypatch):
@@ -66,20 +66,32 @@ def test_without_a_usable_backend_it_exits_with_1_and_says_what_to_type(atoll, m
     assert code == 1
     assert "lost: not usable - gone\n" in out
     assert "  because   No module named 'atoll.backends.nowhere'\n" in out
-    assert f"  do        {extras.hint('gone')}\n" in out
+    assert f"  to do     {extras.hint('gone')}\n" in out
 
 
-def test_a_python_that_is_none_makes_a_backend_unusable(atoll):
-    code, out, _ = atoll("doctor", "--backend", "native", "--python", "/no/python")
-    assert code == 1
-    assert "no Python interpreter '/no/python'" in out
+def test_a_python_that_does_not_exist_is_an_error(atoll):
+    code, out, err = atoll("doctor", "--backend", "native", "--python", "/no/python")
+    assert (code, out) == (2, "")
+    assert err.startswith("atoll: --python: there is no Python interpreter '/no/python'. Give")
+
+
+def test_only_a_broken_backend_is_red():
+    gone = Availability(usable=False, reason="wasmtime is not installed", hint="Type: pip ...")
+    broken = Availability(usable=False, reason="no user namespaces", hint="Ask the admin")
+    backends = {"daemon": gone, "wasm": gone, "native": broken}
+    text = doctor.describe(backends, Colours(enabled=True))
+    assert "daemon\x1b[0m: \x1b[2mnot running\x1b[0m" in text
+    assert "wasm\x1b[0m: \x1b[2mnot set up\x1b[0m" in text
+    assert "native\x1b[0m: \x1b[31mnot usable\x1b[0m" in text
+    states = [one["state"] for one in doctor.as_json(backends, [])["backends"].values()]
+    assert states == ["not running", "not set up", "not usable"]
 
 
 def test_the_report_is_aligned_and_coloured_if_wanted():
     backend = Availability(
         usable=True, isolation=Isolation.JAILED, limits={"time": "kill", "memory": "cgroup"}
     )
-    lines = doctor.describe({"native": backend}, Paint(enabled=True)).splitlines()
+    lines = doctor.describe({"native": backend}, Colours(enabled=True)).splitlines()
     assert lines[2].startswith("\x1b[1mnative\x1b[0m: \x1b[32musable\x1b[0m, jailed - ")
     assert lines[3:] == ["  limits    time    kill", "            memory  cgroup"]
 
@@ -87,9 +99,9 @@ def test_the_report_is_aligned_and_coloured_if_wanted():
 def test_no_color_means_no_colour(monkeypatch):
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]
-    assert Paint.of(stream).enabled
+    assert Colours.of(stream).enabled
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not Paint.of(stream).enabled
+    assert not Colours.of(stream).enabled
 
 
 def test_attacks_have_names_of_their_own_and_never_spell_the_mark():
@@ -126,10 +138,10 @@ def test_an_attack_that_gets_through_exits_with_1(atoll, monkeypatch):
     assert json.loads(out)["attacks"] == [{**verdict, "note": "PWNED it"}]
 
 
-async def _judge(code: str, **fields: object) -> Verdict:
+async def _judge(code: str, **fields: object) -> AttackResult:
     attack = attacks.Attack(name="x", category="x", claim="x", code=code, **fields)
     config, _ = await selfcheck._prepare(REPLConfig())
-    async with Bait() as bait:
+    async with Canaries() as bait:
         return await selfcheck.judge(config, attack, bait)
 
 
@@ -147,7 +159,7 @@ async def test_a_sandbox_that_does_not_answer_afterwards_counts():
 
 
 async def test_a_file_outside_counts_and_is_removed():
-    async with Bait() as bait:
+    async with Canaries() as bait:
         (bait.outside / "left").touch()
         assert selfcheck._outside(bait) == "left left on the host"
         assert selfcheck._outside(bait) == ""
@@ -160,7 +172,7 @@ def _wait_until_executed(pid: int, label: str) -> None:
 
 
 async def test_a_survivor_counts_and_is_ended():
-    async with Bait() as bait:
+    async with Canaries() as bait:
         argv = [sys.executable, "-S", "-c", "import time; time.sleep(600)", bait.label]
         process = await asyncio.create_subprocess_exec(*argv)
         await asyncio.to_thread(_wait_until_executed, process.pid, bait.label)
@@ -180,7 +192,7 @@ def left_open():
 @pytest.mark.parametrize("name", BITING)
 async def test_an_attack_gets_through_where_nothing_holds_it(name, tmp_path):
     attack = next(one for one in attacks.load() if one.name == name)
-    async with Bait() as bait:
+    async with Canaries() as bait:
         argv = [sys.executable, "-c", f"{bait.prelude()}\n{attack.code}"]
         process = await asyncio.create_subprocess_exec(
             *argv, cwd=tmp_path, close_fds=False, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -192,12 +204,12 @@ async def test_an_attack_gets_through_where_nothing_holds_it(name, tmp_path):
 def test_progress_is_shown_on_a_terminal_only():
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]
-    show = Show(stream, Paint(enabled=False), quiet=False)
+    show = AttackReport(stream, Colours(enabled=False), quiet=False)
     attack = attacks.Attack(name="n", category="c", claim="try", code="")
     show.begin(attack)
     assert stream.getvalue() == "  ...          n: try"
-    show.end(Verdict(name="n", category="c", claim="try", held=True))
+    show.end(AttackResult(name="n", category="c", claim="try", held=True))
     assert stream.getvalue().endswith("\r\x1b[K  held         c          try\n")
     quiet = io.StringIO()
-    Show(quiet, Paint(enabled=False), quiet=True).begin(dataclasses.replace(attack))
+    AttackReport(quiet, Colours(enabled=False), quiet=True).begin(dataclasses.replace(attack))
     assert quiet.getvalue() == ""

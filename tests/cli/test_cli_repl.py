@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.cli import magic, prompt
+from atoll.cli import prompt, repl_commands
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 PATIENCE_SECONDS = 30
@@ -117,7 +117,7 @@ def test_a_lost_state_is_said_and_the_next_cell_runs(feed):
     assert (code, out) == (0, "False\n")
     assert err == (
         "atoll: ProcessExited: the guest's process ended itself with exit code 3\n"
-        "atoll: the variables are gone; the next cell starts in a fresh sandbox\n"
+        "atoll: the variables are lost; the next cell starts in a new sandbox\n"
     )
 
 
@@ -133,12 +133,12 @@ def test_commands(feed, tmp_path):
     assert out.splitlines() == [
         "context          str",
         "x                int",
-        "a fresh sandbox, with the same context",
+        "new sandbox, same context",
         "context          str",
         "'book'",
         "a cell may take 0.5 s",
-        "'soon' is no positive number of seconds",
-        "no command %what: there are %help, %reset, %timeout, %vars, %quit",
+        "the time must be a number of seconds greater than 0, got 'soon'",
+        "unknown command %what: use one of %help, %reset, %timeout, %vars, %quit",
     ]
 
 
@@ -173,13 +173,13 @@ def test_the_time_limit_holds(feed):
 
 
 def test_help_names_every_command(feed):
-    assert feed("%help\n") == (0, magic.HELP + "\n", "")
+    assert feed("%help\n") == (0, repl_commands.HELP + "\n", "")
 
 
 def test_a_context_from_stdin_is_refused(atoll):
     code, _, err = atoll("repl", "--context", "-")
     assert code == 2
-    assert err.startswith("atoll: the cells come from stdin")
+    assert err.startswith("atoll: cells come from stdin")
 
 
 def test_a_terminal_gets_a_banner_prompts_values_and_a_way_out(terminal):

@@ -84,7 +84,7 @@ def test_a_full_disk_is_said(command):
         argv = [*command, "run", "-c", "print(1)"]
         done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == "atoll: the output could not be written: No space left on device\n"
+    assert done.stderr == "atoll: cannot write the output: No space left on device\n"
 
 
 def test_lines_of_both_streams_do_not_run_together_in_one_file(command):

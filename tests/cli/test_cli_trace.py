@@ -95,7 +95,7 @@ def test_the_trajectory_is_never_overwritten(atoll, trajectory):
     code, _, err = atoll("trace", "html", trajectory, "-o", trajectory)
     assert (code, err) == (
         2,
-        f"atoll: '{trajectory}' is the trajectory itself: name another file with -o\n",
+        f"atoll: '{trajectory}' is the record itself: name another file with -o\n",
     )
     assert Path(trajectory).read_text() == before
 
@@ -103,14 +103,14 @@ def test_the_trajectory_is_never_overwritten(atoll, trajectory):
 def test_a_file_that_is_not_there_is_one_line_of_error(atoll, tmp_path):
     code, out, err = atoll("trace", "show", str(tmp_path / "no.jsonl"))
     assert (code, out) == (2, "")
-    assert err.startswith("atoll: the trajectory ")
+    assert err.startswith("atoll: cannot read the record ")
     assert err.count("\n") == 1
 
 
 def test_a_page_that_cannot_be_written_is_one_line_of_error(atoll, trajectory, tmp_path):
     code, _, err = atoll("trace", "html", trajectory, "-o", str(tmp_path / "no" / "x.html"))
     assert code == 2
-    assert err.startswith("atoll: the page ")
+    assert err.startswith("atoll: cannot write the page ")
 
 
 def test_a_reader_that_leaves_early_is_no_error(command, trajectory):

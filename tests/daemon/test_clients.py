@@ -105,7 +105,7 @@ async def test_stats_tell_totals_only(serve):
     assert facts.pop("pool") == {}
     assert {type(fact) for fact in facts.values()} <= {int, float, str}
     assert (facts["sessions"], facts["executions"]) == (1, 1)
-    assert daemon.server.stats()["isolation"] == "JAILED"
+    assert daemon.server.stats()["isolation"] == "jailed"
 
 
 async def test_a_session_ends_with_its_connection(serve):

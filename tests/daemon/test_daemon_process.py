@@ -134,7 +134,69 @@ def test_the_socket_of_a_dead_daemon_is_replaced(place, pid):
     assert lifecycle.status(place)["pid"] == again != pid
 
 
+def make_file(path):
+    path.write_text("precious")
+
+
+def make_link(path):
+    path.symlink_to("/etc/hostname")
+
+
+def make_foreign_socket(path):
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(path))
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+FOREIGN = [make_file, Path.mkdir, make_link, make_foreign_socket, make_pipe]
+
+
+@pytest.mark.parametrize("make", FOREIGN)
+@pytest.mark.parametrize("name", ["socket", "lock", "log", "states"])
+def test_a_file_that_is_not_the_daemons_is_refused_and_left_as_it_was(place, name, make):
+    path = getattr(place, name)
+    make(path)
+    before = os.lstat(path)
+    with pytest.raises(atoll.ConfigError, match="left untouched"):
+        lifecycle.start(place, DaemonLimits(), tier="bare")
+    with pytest.raises(atoll.ConfigError, match="left untouched"):
+        asyncio.run(process.serve(place, DaemonLimits(), lambda: None))
+    assert lifecycle.stop(place) is None
+    after = os.lstat(path)
+    assert (after.st_ino, after.st_mode, after.st_size) == (
+        before.st_ino, before.st_mode, before.st_size,
+    )  # fmt: skip
+    assert os.listdir(place.socket.parent) == [path.name]
+
+
+def test_a_live_socket_of_another_program_is_refused(place):
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(place.socket))
+        sock.listen()
+        with pytest.raises(atoll.ConfigError, match="a socket of another program"):
+            lifecycle.start(place, DaemonLimits(), tier="bare")
+        assert place.socket.exists()
+
+
+def test_stop_leaves_a_file_that_took_the_sockets_place(place, pid):
+    place.socket.rename(place.socket.with_name("moved"))
+    place.socket.write_text("precious")
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: not place.claimed())
+    assert place.socket.read_text() == "precious"
+
+
+def test_a_folder_that_cannot_be_made_is_said_clearly(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(atoll.ConfigError, match=r"cannot use the folder .*file"):
+        Place(tmp_path / "file" / "d.sock").prepare()
+
+
 def test_a_daemon_that_cannot_start_says_why(place):
+    os.close(place.claim())  # a daemon was here before, so the log is taken for its own
     place.log.mkdir()
     with pytest.raises(atoll.SandboxStartError, match="Is a directory"):
         lifecycle.start(place, DaemonLimits(), tier="bare")

@@ -81,8 +81,8 @@ def test_the_guest_speaks_json_rpc_over_stdio_even_without_a_jail(tmp_path):
     ("script", "message"),
     [
         ("echo Python 3.7.9", "is Python 3.7.9"),
-        ("echo Ruby 3.3", "is Ruby 3.3"),
-        ("exit 1", "does not answer --version"),
+        ("echo Ruby 3.3", "is not a Python: `--version` prints 'Ruby 3.3'"),
+        ("exit 1", "--version` fails"),
     ],
 )
 def test_what_does_not_say_python_3_8_is_refused(tmp_path, script, message):

@@ -119,7 +119,7 @@ async def test_auto_says_why_no_backend_is_strong_enough(monkeypatch, no_virtual
         ({"tools": {"not a name": print}}, "a tool's name must be a Python name"),
         ({"context": b"bytes"}, "decode it first"),
         ({"context": object()}, "a object is no plain value"),
-        ({"timeout": 5}, "unknown option 'timeout': there are backend, context,"),
+        ({"timeout": 5}, "unknown option 'timeout': there are argv, backend, context,"),
     ],
 )
 def test_bad_options_say_what_is_wrong(options, message):

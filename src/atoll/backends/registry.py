@@ -1,4 +1,4 @@
-"""The table of backends: a name, where its class is, and what it is. Loaded on first use."""
+"""The table of backends: name, class and summary of each. A backend is imported on first use."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ class Backend:
     home: str
     summary: str
     extra: str = ""
+    optional: bool = False
+    """Whether it has to be installed or started first, so that its absence is not a fault."""
 
 
 BACKENDS: dict[str, Backend] = {
@@ -39,15 +41,18 @@ BACKENDS: dict[str, Backend] = {
         home="atoll.backends.wasm:PythonSandbox",
         summary="CPython in WebAssembly, in a jailed process of its own",
         extra="wasm",
+        optional=True,
     ),
     "daemon": Backend(
         home="atoll.backends.daemon:DaemonClientSandbox",
-        summary="a sandbox of the running daemon's",
+        summary="a warm sandbox of the daemon that runs on this machine",
+        optional=True,
     ),
     "pyodide": Backend(
         home="atoll.backends.pyodide:PyodideSandbox",
         summary="CPython as WebAssembly, in Deno",
         extra="pyodide",
+        optional=True,
     ),
     "restricted": Backend(
         home="atoll.backends.restricted.sandbox:RestrictedSandbox",
@@ -109,9 +114,9 @@ async def choose(config: REPLConfig, needed: frozenset[Capability] = frozenset()
         found = await backend.availability(config)
         if found.usable and found.isolation is not None and found.isolation >= least:
             return backend
-        have = found.isolation.name.lower() if found.isolation is not None else "nothing"
+        have = str(found.isolation) if found.isolation is not None else "nothing"
         reasons.append(f"{name}: {found.reason or f'offers {have}'}. {found.hint}".strip())
-    raise IsolationError("auto", f"no backend offers {least.name.lower()}: {'; '.join(reasons)}")
+    raise IsolationError("auto", f"no backend offers {least}: {'; '.join(reasons)}")
 
 
 def _named(name: str, needed: frozenset[Capability]) -> BackendClass:

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from atoll.cli.paint import Paint
+from atoll.cli.colours import Colours
 from atoll.cli.progress import width_of
 from atoll.cli.run import plain
 from atoll.rlm.asking import told as plain_usage
@@ -27,7 +27,7 @@ def print_text(answer: Answer) -> None:
 
 def print_support(answer: Answer) -> None:
     """Print evidence, coverage, cost and the path of the trace on stderr."""
-    paint = Paint.of(sys.stderr)
+    paint = Colours.of(sys.stderr)
     canvas = Canvas(width=width_of(sys.stderr), brush=paint, full=False)
     evidence = [dataclasses.asdict(one) for one in answer.evidence]
     coverage = {} if answer.coverage is None else answer.coverage.to_dict()

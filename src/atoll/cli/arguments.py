@@ -1,266 +1,300 @@
-"""What can be typed after `atoll`; main parses with it. Loads no command, so that help is fast."""
+"""The options of every command; `main` parses with it. Imports no command, so that help is fast."""
 
 from __future__ import annotations
 
-import argparse
-import re
+from typing import TYPE_CHECKING
 
 from atoll import __version__
-from atoll.cli import ask_arguments
+from atoll.cli import ask_arguments, help_texts
+from atoll.cli.argument_types import count, mount, seconds, size, variable
+from atoll.cli.parser import CodeAction, Parser
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    Commands = argparse._SubParsersAction[Parser]  # noqa: SLF001 - it has no public name
+
+BACKENDS = ("auto", "native", "wasm", "daemon", "pyodide", "restricted")
 TIERS = ("bare", "numeric", "full")
 GUARDS = ("ast", "restrictedpython")
 LEVELS = ("none", "guarded", "confined", "jailed", "virtual")
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
-
-_EXAMPLES = """\
-examples:
-  atoll run script.py                     run a file
-  atoll run -c 'print(6 * 7)'             run a line
-  atoll run - --context book.txt < a.py   code from stdin, a book as the variable `context`
-  atoll repl --context book.txt           type cells, state lives on
-  atoll doctor                            what this host allows
-  atoll doctor --attack                   try to break out, and see
-  atoll daemon start                      a process that holds sandboxes for others
-  atoll wasm build                        have CPython as WebAssembly ready
-  atoll pyodide setup                     have Python as WebAssembly ready
-  atoll ask 'Who did it?' --context books  a model looks into files, by code
-  atoll trace show run.jsonl              what a model did, step by step
-"""
-
-_RUN_TEXT = """\
-Run a program in a fresh sandbox. What it prints is passed on as it comes, and its exit code is
-the command's: 1 if it raised, 124 if it took too long, 130 if it was cancelled by Ctrl-C.
-Code 2 means that it did not run at all."""
-
-_REPL_TEXT = """\
-Type cells that run in one sandbox; variables live on. Ctrl-C cancels a running cell, Ctrl-D
-leaves, and %help tells the commands."""
-
-_REPL_SERVER_TEXT = """\
-Serve requests that come framed on stdin, each in a fresh sandbox that is destroyed after it; the
-responses go to stdout. It is a program for programs: docs/repl-server.md has the protocol."""
-
-_DOCTOR_TEXT = """\
-Show which backends can run on this machine, how strongly each isolates code, and how its limits
-are enforced. The exit code is 0 if a backend with real isolation is usable. With --attack, run a
-list of attacks against the chosen backend; the exit code is 0 only if all of them are stopped."""
-
-_DAEMON_TEXT = """\
-A background process that serves warm sandboxes to many clients over a Unix socket. While it runs,
-the default backend (`auto`) uses it. The socket is --socket, else $ATOLL_DAEMON_SOCKET, else
-~/.rlm/daemon.sock."""
-
-_WASM_TEXT = """\
-CPython as WebAssembly, for the `wasm` backend. `build` makes it, which takes a minute, so that no
-sandbox has to wait for that; `install` puts pure Python packages where its guests import them."""
-
-_PYODIDE_TEXT = """\
-Python as WebAssembly, for the `pyodide` backend. `setup` fetches it and builds its memory image, so
-that no sandbox has to wait for that; `install` downloads packages that its guests can import."""
+SHELLS = ("bash", "zsh", "fish")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
-    top = argparse.ArgumentParser(
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the parsed arguments; exit with 2 and one line if they are wrong."""
+    top = parser()
+    found, extras = top.parse_known_args(argv)
+    if extras:
+        top.error(f"unknown option or argument: {' '.join(extras)}")
+    return found
+
+
+def parser() -> Parser:
+    """Return the parser of the whole command line."""
+    top = Parser(
         prog="atoll",
-        description="Run Python that you did not write: jailed, with limits, beside a context.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=help_texts.SUMMARY,
+        epilog=f"{help_texts.epilog('')}\n{help_texts.EXIT_CODES}",
     )
     top.add_argument("--version", action="version", version=f"atoll {__version__}")
-    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_run(_command(commands, "run", "run a program in a fresh sandbox", _RUN_TEXT))
-    _add_sandbox_options(_command(commands, "repl", "type cells into a sandbox", _REPL_TEXT))
-    _add_repl_server(
-        _command(commands, "repl-server", "serve framed requests on stdio", _REPL_SERVER_TEXT)
+    commands = top.add_subparsers(
+        title="commands", dest="command", required=True, metavar="COMMAND", parser_class=Parser
     )
-    _add_doctor(_command(commands, "doctor", "tell what this host allows", _DOCTOR_TEXT))
-    _add_daemon(_command(commands, "daemon", "hold sandboxes for many clients", _DAEMON_TEXT))
-    _add_wasm(_command(commands, "wasm", "keep CPython as WebAssembly ready", _WASM_TEXT))
-    _add_pyodide(_command(commands, "pyodide", "keep Python as WebAssembly ready", _PYODIDE_TEXT))
-    ask = _command(commands, "ask", ask_arguments.ASK_BRIEF, ask_arguments.ASK_TEXT)
-    ask_arguments.add_ask(ask, count=count, seconds=seconds)
+    _add_run(_command(commands, "run", "run a program in a new sandbox"))
+    _add_repl(_command(commands, "repl", "type code at a prompt in a sandbox"))
+    _add_repl_server(_command(commands, "repl-server", "serve framed requests on stdin"))
+    _add_doctor(_command(commands, "doctor", "show what works on this machine"))
+    _add_daemon(_command(commands, "daemon", "keep warm sandboxes for many clients"))
+    _add_wasm(_command(commands, "wasm", "set up CPython for the wasm backend"))
+    _add_pyodide(_command(commands, "pyodide", "set up Pyodide for the pyodide backend"))
+    ask = _command(commands, "ask", "ask a model about files of any size")
+    ask_arguments.add_ask(ask)
     _add_backend_options(ask.add_argument_group("sandboxes"))
-    ask_arguments.add_model(
-        _command(commands, "model", ask_arguments.MODEL_BRIEF, ask_arguments.MODEL_TEXT)
-    )
-    ask_arguments.add_trace(
-        _command(commands, "trace", ask_arguments.TRACE_BRIEF, ask_arguments.TRACE_TEXT)
-    )
+    _add_model(_command(commands, "model", "download a small model that runs on this machine"))
+    _add_trace(_command(commands, "trace", "show the record of a run of `atoll ask`"))
+    _add_completion(_command(commands, "completion", "print a completion script for your shell"))
     return top
 
 
-def size(text: str) -> int | None:
-    """Bytes in `512M`, `2G` or a plain number; None for `none`."""
-    if text.lower() == "none":
-        return None
-    match = _SIZE.match(text)
-    if not match:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size: use 512M, 2G, bytes, or none")
-    return int(float(match[1]) * UNITS[match[2].upper()])
-
-
-def seconds(text: str) -> float:
-    """A positive number of seconds."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
-    return value
-
-
-def count(text: str) -> int:
-    """A positive whole number."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive whole number")
-    return int(text)
-
-
-def _command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, brief: str, text: str
-) -> argparse.ArgumentParser:
+def _command(commands: Commands, name: str, brief: str) -> Parser:
+    """Add a command; its description and examples are in help_texts under its full name."""
+    path = f"{commands._prog_prefix} {name}".removeprefix("atoll").strip()  # noqa: SLF001
     return commands.add_parser(
         name,
         help=brief,
-        description=text,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=help_texts.DESCRIPTIONS[path],
+        epilog=help_texts.epilog(path),
     )
 
 
-def _add_run(run: argparse.ArgumentParser) -> None:
-    what = run.add_mutually_exclusive_group(required=True)
-    what.add_argument("file", nargs="?", metavar="FILE", help="a Python file, or - for stdin")
-    what.add_argument("-c", dest="code", metavar="CODE", help="the code itself")
+def _actions(command: Parser) -> Commands:
+    return command.add_subparsers(
+        title="actions", dest="action", required=True, metavar="ACTION", parser_class=Parser
+    )
+
+
+def _add_run(run: Parser) -> None:
+    run.free_order = True
+    run.add_argument("file", nargs="?", metavar="FILE", help="a Python file, or - for stdin")
+    run.add_argument("args", nargs="*", metavar="ARG", help="arguments of the program: sys.argv")
     run.add_argument(
-        "--json", action="store_true", help="print the whole result as one JSON object, at the end"
+        "-c",
+        dest="code",
+        metavar="CODE",
+        action=CodeAction,
+        help="run this code instead of a file",
+    )
+    run.add_argument(
+        "--json", action="store_true", help="print the whole result as one JSON object at the end"
     )
     _add_sandbox_options(run)
 
 
-def _add_sandbox_options(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group("the sandbox")
+def _add_repl(repl: Parser) -> None:
+    _add_sandbox_options(repl)
+
+
+def _add_sandbox_options(command: Parser) -> None:
+    group = command.add_argument_group("sandbox")
     group.add_argument(
-        "--context", metavar="FILE", help="a text file (or - for stdin): the variable `context`"
+        "--context",
+        metavar="FILE",
+        help="a text file, or - for stdin, that the code sees as the variable `context`",
     )
-    group.add_argument("--files", metavar="DIR", help="a folder of yours that is /app inside")
     group.add_argument(
-        "--guard", metavar="NAME", choices=GUARDS, help=f"check code first: {', '.join(GUARDS)}"
+        "--files", metavar="DIR", help="a folder that the code sees as /app and may write to"
+    )
+    group.add_argument(
+        "--mount",
+        metavar="SRC:DST[:rw]",
+        type=mount,
+        action="append",
+        default=[],
+        help="show a file or folder SRC as DST inside, read-only without :rw; repeatable",
+    )
+    group.add_argument(
+        "--env",
+        metavar="NAME[=VALUE]",
+        type=variable,
+        action="append",
+        default=[],
+        help="set an environment variable inside, or pass on one of yours; repeatable",
+    )
+    group.add_argument(
+        "--guard",
+        metavar="NAME",
+        choices=GUARDS,
+        help=f"check the code before it runs: {', '.join(GUARDS)}",
     )
     _add_limits(group)
     _add_backend_options(group)
 
 
 def _add_limits(group: argparse._ActionsContainer) -> None:
-    group.add_argument("--timeout", metavar="SECONDS", type=seconds, help="for one cell (600)")
     group.add_argument(
-        "--memory", metavar="SIZE", type=size, default=..., help="512M, 2G, none (512M)"
+        "--timeout",
+        metavar="SECONDS",
+        type=seconds,
+        help="time that one program or cell may take (default 600)",
     )
     group.add_argument(
-        "--disk", metavar="SIZE", type=size, default=..., help="all private folders; or none (256M)"
+        "--memory",
+        metavar="SIZE",
+        type=size,
+        default=...,
+        help="memory, such as 512M, 2G or none (default 512M)",
+    )
+    group.add_argument(
+        "--disk",
+        metavar="SIZE",
+        type=size,
+        default=...,
+        help="size of all private folders together, or none (default 256M)",
     )
 
 
 def _add_backend_options(group: argparse._ActionsContainer) -> None:
     group.add_argument(
-        "--backend", metavar="NAME", help="the backend to use ($ATOLL_BACKEND, else auto)"
+        "--backend",
+        metavar="NAME",
+        choices=BACKENDS,
+        help=f"{', '.join(BACKENDS)} (default: $ATOLL_BACKEND or auto)",
     )
-    group.add_argument("--python", metavar="PATH", help="the interpreter inside, such as a venv's")
+    group.add_argument(
+        "--python", metavar="PATH", help="interpreter to use inside, such as .venv/bin/python"
+    )
     group.add_argument(
         "--min-isolation",
         metavar="LEVEL",
         choices=LEVELS,
-        help=f"refuse to run below this level: {', '.join(LEVELS)}",
+        help=f"fail if the isolation is weaker than this: {', '.join(LEVELS)}",
     )
 
 
-def _add_repl_server(server: argparse.ArgumentParser) -> None:
+def _add_repl_server(server: Parser) -> None:
     server.add_argument(
         "--no-prefetch",
         dest="prefetch",
         action="store_false",
-        help="start each sandbox when it is asked for: nothing preloaded, none ahead",
+        help="start each sandbox when it is needed, with no library imported ahead",
     )
     _add_preload(server)
     server.add_argument(
-        "--debug", action="store_true", help="tell of requests and responses on stderr: sizes"
+        "--debug", action="store_true", help="log each request and response to stderr, with sizes"
     )
     server.add_argument(
-        "--debug-contents", action="store_true", help="the same, with all that is in them"
+        "--debug-contents", action="store_true", help="the same, with code and output"
     )
-    group = server.add_argument_group("the sandboxes")
+    group = server.add_argument_group("sandboxes")
     _add_limits(group)
     _add_backend_options(group)
 
 
-def _add_doctor(doctor: argparse.ArgumentParser) -> None:
+def _add_doctor(doctor: Parser) -> None:
     doctor.add_argument("--attack", action="store_true", help="run the attacks of the self-check")
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
     _add_backend_options(doctor)
 
 
-def _add_daemon(daemon: argparse.ArgumentParser) -> None:
-    actions = daemon.add_subparsers(dest="action", required=True, metavar="ACTION")
-    start = _action(actions, "start", "start it; 0 if it runs already")
-    status = _action(actions, "status", "tell how it is; 1 if none runs")
-    _action(actions, "stop", "end it and every sandbox in it")
-    logs = _action(actions, "logs", "print the end of its log")
-    start.add_argument("--foreground", action="store_true", help="stay; do not go to background")
+def _add_daemon(daemon: Parser) -> None:
+    actions = _actions(daemon)
+    start = _command(actions, "start", "start the daemon")
+    status = _command(actions, "status", "show how the daemon is doing")
+    stop = _command(actions, "stop", "stop the daemon and every sandbox in it")
+    logs = _command(actions, "logs", "print the end of the log")
+    for action in (start, status, stop, logs):
+        action.add_argument("--socket", metavar="PATH", help="the daemon's socket")
+    start.add_argument(
+        "--foreground", action="store_true", help="serve in this process until Ctrl-C"
+    )
     _add_preload(start)
+    _add_daemon_limits(start)
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+    logs.add_argument(
+        "-f", dest="follow", action="store_true", help="keep printing as lines are written"
+    )
+    logs.add_argument(
+        "-n",
+        dest="lines",
+        metavar="N",
+        type=count,
+        default=20,
+        help="number of lines (default 20)",
+    )
+
+
+def _add_daemon_limits(start: Parser) -> None:
     start.add_argument(
         "--tier",
         choices=TIERS,
-        help="what sessions find imported: bare, numeric (numpy, pandas), full (full)",
+        help="libraries that sessions find imported: bare (standard library), numeric (numpy, "
+        "pandas), full (also scipy, scikit-learn, statsmodels, matplotlib, seaborn); default full",
     )
     start.add_argument(
         "--idle-timeout",
         metavar="SECONDS",
         type=seconds,
-        help="until an unused session ends (3600)",
+        help="end a session that was not used for so long (default 3600)",
     )
-    start.add_argument("--max-sessions", metavar="N", type=count, help="in all (1024)")
-    start.add_argument("--max-live", metavar="N", type=count, help="sessions in memory (128)")
-    start.add_argument("--max-memory", metavar="SIZE", type=size, help="of all sessions (half)")
-    start.add_argument("--max-running", metavar="N", type=count, help="cells at once (2 a core)")
-    start.add_argument("--max-queue", metavar="N", type=count, help="cells that wait (256)")
-    status.add_argument("--json", action="store_true", help="print one JSON object")
-    logs.add_argument("-f", dest="follow", action="store_true", help="go on as lines come")
-    logs.add_argument("-n", dest="lines", metavar="N", type=count, default=20, help="lines (20)")
+    for name, metavar, kind, text in (
+        ("--max-sessions", "N", count, "sessions in all (default 1024)"),
+        ("--max-live", "N", count, "sessions kept in memory (default 128)"),
+        ("--max-memory", "SIZE", size, "memory of all sessions together (default half of RAM)"),
+        ("--max-running", "N", count, "cells that run at one time (default 2 per core)"),
+        ("--max-queue", "N", count, "cells that may wait for their turn (default 256)"),
+    ):
+        start.add_argument(name, metavar=metavar, type=kind, help=text)
 
 
-def _add_preload(command: argparse.ArgumentParser) -> None:
+def _add_preload(command: Parser) -> None:
     command.add_argument(
         "--preload",
         metavar="IMPORT",
         action="append",
         default=[],
-        help="one more import statement for every warm interpreter, as 'import polars as pl'",
+        help="one more import for warm interpreters, as 'import polars as pl'; repeatable",
     )
 
 
-def _action(
-    actions: argparse._SubParsersAction[argparse.ArgumentParser], name: str, brief: str
-) -> argparse.ArgumentParser:
-    action = actions.add_parser(name, help=brief, description=brief)
-    action.add_argument("--socket", metavar="PATH", help="where it listens")
-    return action
+def _add_wasm(wasm: Parser) -> None:
+    actions = _actions(wasm)
+    build = _command(actions, "build", "build the CPython component")
+    build.add_argument("--output", metavar="PATH", help="write the component to this file instead")
+    install = _command(actions, "install", "install pure Python packages for guests")
+    install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a requirement as for pip")
+    _command(actions, "status", "show what is built and installed")
 
 
-def _add_wasm(wasm: argparse.ArgumentParser) -> None:
-    actions = wasm.add_subparsers(dest="action", required=True, metavar="ACTION")
-    build = actions.add_parser("build", help="make the component, and compile it")
-    build.add_argument("--output", metavar="PATH", help="write the component there instead")
-    install = actions.add_parser("install", help="install pure Python packages for guests")
-    install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a name, as pip takes it")
-    actions.add_parser("status", help="tell what is there")
+def _add_pyodide(pyodide: Parser) -> None:
+    actions = _actions(pyodide)
+    _command(actions, "setup", "download Pyodide and build its memory image")
+    install = _command(actions, "install", "download packages for guests")
+    install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a requirement as for pip")
+    _command(actions, "status", "show what is installed")
 
 
-def _add_pyodide(pyodide: argparse.ArgumentParser) -> None:
-    actions = pyodide.add_subparsers(dest="action", required=True, metavar="ACTION")
-    actions.add_parser("setup", help="fetch Pyodide and build its memory image")
-    install = actions.add_parser("install", help="download packages for guests")
-    install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a name, as pip takes it")
-    actions.add_parser("status", help="tell what is there")
+def _add_model(model: Parser) -> None:
+    actions = _actions(model)
+    _command(actions, "get", "download the model, with progress, and check its sha256")
+    _command(actions, "list", "list the models that can be downloaded")
+    _command(actions, "status", "show whether the model is downloaded and can run")
+    _command(actions, "remove", "delete the model and partial downloads")
+
+
+def _add_trace(trace: Parser) -> None:
+    actions = _actions(trace)
+    show = _command(actions, "show", "print a record as a tree")
+    page = _command(actions, "html", "write a record as one HTML page")
+    for action in (show, page):
+        action.add_argument("file", metavar="FILE", help="a record that `atoll ask --trace` wrote")
+    show.add_argument("--full", action="store_true", help="show every sub-call and uncut texts")
+    show.add_argument("--no-color", action="store_true", help="print without colours")
+    page.add_argument(
+        "-o", dest="output", metavar="OUT", help="the page, - for stdout (default FILE.html)"
+    )
+
+
+def _add_completion(completion: Parser) -> None:
+    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")

@@ -1,4 +1,4 @@
-"""The attacks of the self-check, read from the text beside this file; selfcheck runs them."""
+"""Loads the attacks of the self-check from attacks.txt; selfcheck runs them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _LATER = "### then, in another sandbox\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One way out, as code that calls `won` if it found it."""
+    """One attack: code that calls `won` if it succeeded."""
 
     name: str
     category: str
     claim: str
     code: str
     then: str = ""
-    """Code for another sandbox, after this one."""
+    """Code to run in another sandbox afterwards."""
     timeout_ms: int = PATIENCE_MS
 
 
 def load() -> list[Attack]:
-    """The attacks of the file beside this one."""
+    """Return the attacks in attacks.txt."""
     text = resources.files("atoll.cli").joinpath("attacks.txt").read_text("utf-8")
     _, *parts = _HEADER.split(text)
     return [_attack(*parts[at : at + 5]) for at in range(0, len(parts), 5)]

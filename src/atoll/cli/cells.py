@@ -1,4 +1,4 @@
-"""One cell run for somebody at a terminal, and what its result says; run and repl use it."""
+"""Runs one cell with streamed output and Ctrl-C, and reports its result; run and repl use it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MAX_EXIT_CODE = 255
+REFUSED = 2
+"""The exit code if the guard refused the code: nothing ran."""
 
 
 async def run_cell(
@@ -28,9 +30,9 @@ async def run_cell(
     timeout_ms: float | None = None,
     at_prompt: bool = False,
 ) -> SandboxResult:
-    """Run a cell. Ctrl-C cancels it, and so does an output that nobody reads any more.
+    """Run a cell. Ctrl-C cancels it, and so does an output that can no longer be written.
 
-    `at_prompt`: its last line is ended in any case, and no Ctrl-C ends the process.
+    With `at_prompt` its last line always gets a newline, and no Ctrl-C ends the process.
     """
     work = box.execute(code, timeout_ms=timeout_ms)
     result = await _watched(box, output, work, end_on_second=not at_prompt)
@@ -41,7 +43,7 @@ async def run_cell(
 async def run_command(
     box: BaseSandbox, command: str, output: GuestOutput, timeout_ms: float
 ) -> ExecuteResponse:
-    """Run a shell command beside the cells, at a prompt."""
+    """Run a shell command in the sandbox, at a prompt."""
     work = box.shell(command, timeout_ms=timeout_ms)
     done = await _watched(box, output, work, end_on_second=False)
     printed = SandboxResult(kind=Outcome.OK, stdout=done.output, truncated=done.truncated)
@@ -67,7 +69,7 @@ def _finish(output: GuestOutput, result: SandboxResult, *, end_lines: bool) -> N
 
 
 def explain(result: SandboxResult) -> str | None:
-    """The result's error, if the guest's own stderr does not tell it."""
+    """Return the result's error, or None if the guest's own stderr shows it already."""
     if result.error is None or (result.kind is Outcome.EXITED and not result.state_lost):
         return None
     name = (result.error_type or "").rpartition(".")[2]
@@ -77,11 +79,23 @@ def explain(result: SandboxResult) -> str | None:
 
 
 def exit_code(result: SandboxResult) -> int:
-    """The guest's exit code; never 0 for a program that did not come to its end."""
+    """Return the guest's exit code; never 0 for a program that did not finish."""
+    if result.kind is Outcome.REFUSED:
+        return REFUSED
     code = result.exit_code if 0 <= result.exit_code <= MAX_EXIT_CODE else 1
     return code or (0 if result.success else 1)
 
 
+def warn_of_memory(box: BaseSandbox) -> None:
+    """Say how much memory can really be used where --memory is less than Python itself needs."""
+    limit, own = box.policy.memory_bytes, box.runtime_memory
+    if limit is not None and limit < own:
+        complain(
+            f"note: the interpreter of backend {box.backend!r} takes up to {own >> 20}M on top of "
+            f"--memory, so that up to {(own + limit) >> 20}M can be used"
+        )
+
+
 def complain(text: str) -> None:
-    """Say something about a cell on stderr."""
+    """Print a line about a cell to stderr."""
     print(f"atoll: {harmless(text) if sys.stderr.isatty() else text}", file=sys.stderr)

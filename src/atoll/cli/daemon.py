@@ -1,4 +1,4 @@
-"""`atoll daemon`: start, status, stop, logs of the process that holds sandboxes for others."""
+"""`atoll daemon`: start, status, stop and logs of the process that keeps warm sandboxes."""
 
 from __future__ import annotations
 
@@ -19,39 +19,74 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 NOT_RUNNING = 1
+PACKAGES = {"sklearn": "scikit-learn"}
+"""Names on PyPI of modules that are imported by another name."""
 
 
 def command(args: Namespace) -> int:
-    """Do what was asked of the daemon; the exit code."""
+    """Do what was asked of the daemon; return the exit code."""
+    if args.socket == "":
+        raise ConfigError("--socket must be a path, got ''")
     place = Place(Path(args.socket).absolute() if args.socket else daemon_socket())
     actions = {"start": start, "status": status, "stop": stop, "logs": logs}
     return actions[args.action](args, place)
 
 
 def start(args: Namespace, place: Place) -> int:
-    """Start one, unless it runs already."""
+    """Start the daemon unless it runs already; say which libraries its sessions lack."""
     limits = limits_from(args)
     if args.foreground:
         asyncio.run(_serve(args, place, limits))
         return 0
     place.prepare()
     try:
-        pid = lifecycle.start(place, limits, lambda: _tell("starting ..."), args.preload, args.tier)
+        pid = lifecycle.start(place, limits, lambda: _say("starting ..."), args.preload, args.tier)
     except AlreadyRunningError:
         return _runs_already(args, place)
-    _tell(f"the daemon runs with pid {pid}, listening at {place.socket}")
+    _say(f"the daemon runs with pid {pid} and listens at {place.socket}")
+    for line in missing_libraries((lifecycle.status(place) or {}).get("pool", {})):
+        _say(line)
     return 0
+
+
+def missing_libraries(pool: dict[str, Any]) -> list[str]:
+    """Return lines that say which libraries of a tier are missing, and what to type."""
+    lines = []
+    for tier, facts in pool.items():
+        failures = _failures(facts["missing"])
+        absent = [name for name, why in failures.items() if "ModuleNotFoundError" in why]
+        broken = [f"{name} ({why})" for name, why in failures.items() if name not in absent]
+        if absent:
+            lines.append(f"tier {tier}: not installed: {', '.join(absent)}. {install_hint(absent)}")
+        if broken:
+            lines.append(f"tier {tier}: cannot be imported: {'; '.join(broken)}")
+    return lines
+
+
+def install_hint(modules: list[str]) -> str:
+    """Return what to type to install libraries, given by the names they are imported by."""
+    packages = " ".join(sorted({PACKAGES.get(name, name) for name in modules}))
+    return f"Type: {sys.executable} -m pip install {packages}, and restart the daemon"
+
+
+def _failures(missing: list[str]) -> dict[str, str]:
+    """Return why each library failed to load, by its top-level name; the first reason counts."""
+    found: dict[str, str] = {}
+    for text in missing:
+        module, _, why = text.partition(": ")
+        found.setdefault(module.partition(".")[0], why)
+    return found
 
 
 async def _serve(args: Namespace, place: Place, limits: DaemonLimits) -> None:
     def ready() -> None:
-        _tell(f"listening at {place.socket}")
+        _say(f"listening at {place.socket}")
 
     await process.serve(place, limits, ready, PoolSettings.with_more(args.preload, tier=args.tier))
 
 
 def status(args: Namespace, place: Place) -> int:
-    """Tell what the daemon says of itself."""
+    """Print what the daemon reports; return 0 if it runs and 1 if not."""
     facts = lifecycle.status(place)
     if args.json:
         print(
@@ -65,34 +100,34 @@ def status(args: Namespace, place: Place) -> int:
 
 
 def stop(_args: Namespace, place: Place) -> int:
-    """End the daemon and say what ended with it."""
+    """Stop the daemon and print how many sessions ended with it."""
     facts = lifecycle.stop(place)
     if facts is None:
         print(f"no daemon runs at {place.socket}")
     else:
         print(
-            f"the daemon (pid {facts['pid']}) has ended, and {facts['sessions']} sessions with it"
+            f"the daemon (pid {facts['pid']}) has stopped, and {facts['sessions']} sessions with it"
         )
     return 0
 
 
 def logs(args: Namespace, place: Place) -> int:
-    """Print the end of the log."""
+    """Print the last lines of the log, and new ones with -f."""
     if not place.log.exists():
-        raise ConfigError(f"there is no log at {place.log}: no daemon has run there")
+        raise ConfigError(f"there is no log {place.log}: no daemon has run there")
     for line in lifecycle.log_lines(place, args.lines, follow=args.follow):
         print(line, end="", flush=True)
     return 0
 
 
 def limits_from(args: Namespace) -> DaemonLimits:
-    """The daemon's bounds: the defaults, unless an option says otherwise."""
+    """Return the daemon's limits: what the options say, and the defaults."""
     return DaemonLimits(**_given(args))
 
 
 def describe(facts: dict[str, Any], place: Place) -> str:
-    """The status for people."""
-    level = (facts["isolation"] or "none can be opened").lower()
+    """Return the status as text."""
+    level = facts["isolation"] or "no sandbox can be opened:"
     rows = {
         "pid": facts["pid"],
         "socket": place.socket,
@@ -100,7 +135,8 @@ def describe(facts: dict[str, Any], place: Place) -> str:
         "isolation": f"{level} {facts['reason']}".strip(),
         "connections": facts["connections"],
         "sessions": f"{facts['sessions']} ({facts['live']} in memory)",
-        "executions": f"{facts['executions']} ({facts['executing']} run, {facts['queued']} wait)",
+        "executions": f"{facts['executions']} "
+        f"({facts['executing']} running, {facts['queued']} waiting)",
         **{f"tier {name}": _describe_tier(tier) for name, tier in facts["pool"].items()},
     }
     return "\n".join(f"{name:<13}{text}" for name, text in rows.items())
@@ -109,8 +145,8 @@ def describe(facts: dict[str, Any], place: Place) -> str:
 def _describe_tier(tier: dict[str, Any]) -> str:
     if tier["warm_seconds"] is None:
         return "not warm yet"
-    missing = ", ".join(text.partition(":")[0] for text in tier["missing"])
-    text = f"warm after {tier['warm_seconds']:.1f} s, {tier['parked']} guests wait"
+    missing = ", ".join(_failures(tier["missing"]))
+    text = f"warm after {tier['warm_seconds']:.1f} s, {tier['parked']} guests ready"
     return f"{text}; missing: {missing}" if missing else text
 
 
@@ -127,13 +163,13 @@ def _given(args: Namespace) -> dict[str, Any]:
 
 
 def _runs_already(args: Namespace, place: Place) -> int:
-    """As wanted, unless other options were given than it may have been started with."""
+    """Return 0, or 1 if options were given that the running daemon may not have."""
     if _given(args) or args.preload or args.tier:
-        _tell(f"a daemon runs already at {place.socket}: stop it to start it with other options")
+        _say(f"a daemon runs already at {place.socket}: stop it to start it with other options")
         return 1
-    _tell(f"a daemon runs already at {place.socket}")
+    _say(f"a daemon runs already at {place.socket}")
     return 0
 
 
-def _tell(text: str) -> None:
+def _say(text: str) -> None:
     print(f"atoll: {text}", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from atoll.cli.paint import Paint
+from atoll.cli.colours import Colours
 from atoll.cli.progress import Progress, width_of
 from atoll.errors import ConfigError
 from atoll.rlm.models.recorded import Replay
@@ -119,7 +119,7 @@ class Story(Progress):
     def __init__(self, stream: TextIO, *, live: bool) -> None:
         super().__init__(stream)
         self._is_live = live
-        self._canvas = Canvas(width=width_of(stream), brush=Paint.of(stream), full=False)
+        self._canvas = Canvas(width=width_of(stream), brush=Colours.of(stream), full=False)
 
     def _tell(self, event: Event) -> None:
         match event:

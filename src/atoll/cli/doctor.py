@@ -1,4 +1,4 @@
-"""`atoll doctor`: what each backend can do on this host, for people and as JSON."""
+"""`atoll doctor`: shows what each backend can do on this machine, as text or JSON."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from atoll import __version__
 from atoll.availability import Availability
 from atoll.backends import registry
 from atoll.cli import attacks, selfcheck, settings
-from atoll.cli.paint import Paint
-from atoll.cli.scoreboard import Show
+from atoll.cli.attack_report import AttackReport
+from atoll.cli.colours import Colours
 from atoll.errors import BackendUnavailableError
 from atoll.policy import Isolation
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from atoll.cli.scoreboard import Verdict
+    from atoll.cli.attack_report import AttackResult
     from atoll.config import REPLConfig
 
 INDENT, WIDTH = 12, 100
 
 
 def command(args: Namespace) -> int:
-    """Tell what this host allows, and try it out if asked to; the exit code."""
+    """Show what works on this machine, and run the attacks if asked; return the exit code."""
     config = settings.backend_config(args)
     names = [config.backend] if args.backend else list(registry.names())
     backends = asyncio.run(examine(names, config))
     if not args.json:
-        print(describe(backends, Paint.of(sys.stdout)))
+        print(describe(backends, Colours.of(sys.stdout)))
     least = config.min_isolation or (Isolation.NONE if args.backend else Isolation.CONFINED)
     usable = any(one.usable and (one.isolation or 0) >= least for one in backends.values())
-    verdicts = _attack(config, quiet=args.json) if args.attack and usable else []
+    results = _attack(config, quiet=args.json) if args.attack and usable else []
     if args.json:
-        print(json.dumps(as_json(backends, verdicts), indent=2))
-    return 0 if usable and all(one.held for one in verdicts) else 1
+        print(json.dumps(as_json(backends, results), indent=2))
+    return 0 if usable and all(one.held for one in results) else 1
 
 
 async def examine(names: list[str], config: REPLConfig) -> dict[str, Availability]:
-    """What each of the backends says of itself; `auto` stands for all of them."""
+    """Return the availability of each backend; `auto` stands for all of them."""
     wanted = list(registry.names()) if names == ["auto"] else names
     return {name: await _ask(name, config) for name in wanted}
 
 
-def describe(backends: dict[str, Availability], paint: Paint) -> str:
-    """The report for people."""
+def describe(backends: dict[str, Availability], colours: Colours) -> str:
+    """Return the report as text."""
     parts = [f"atoll {__version__}, Python {sys.version.split()[0]}"]
-    parts += [_backend(name, one, paint) for name, one in backends.items()]
+    parts += [_backend(name, one, colours) for name, one in backends.items()]
     return "\n\n".join(parts)
 
 
-def as_json(backends: dict[str, Availability], verdicts: list[Verdict]) -> dict[str, object]:
-    """The report for programs."""
+def as_json(backends: dict[str, Availability], results: list[AttackResult]) -> dict[str, object]:
+    """Return the report as JSON can hold it."""
     report: dict[str, object] = {
         "version": __version__,
         "backends": {name: _fields(name, one) for name, one in backends.items()},
     }
-    if verdicts:
-        report["attacks"] = [dataclasses.asdict(one) for one in verdicts]
+    if results:
+        report["attacks"] = [dataclasses.asdict(one) for one in results]
     return report
 
 
@@ -74,17 +74,28 @@ async def _ask(name: str, config: REPLConfig) -> Availability:
     return await backend.availability(dataclasses.replace(config, backend=name))
 
 
-def _backend(name: str, one: Availability, paint: Paint) -> str:
-    state = paint.good("usable") if one.usable else paint.bad("not usable")
-    level = f", {one.isolation.name.lower()}" if one.isolation is not None else ""
-    lines = [f"{paint.strong(name)}: {state}{level} - {registry.BACKENDS[name].summary}"]
-    lines += _row("because", one.reason) + _row("do", one.hint)
+def _backend(name: str, one: Availability, colours: Colours) -> str:
+    paint = {"usable": colours.good, "not usable": colours.bad}
+    word = state(name, one)
+    told = paint.get(word, colours.faint)(word)
+    level = f", {one.isolation}" if one.isolation is not None else ""
+    lines = [f"{colours.strong(name)}: {told}{level} - {registry.BACKENDS[name].summary}"]
+    lines += _row("because", one.reason) + _row("to do", one.hint)
     lines += _table("limits", one.limits) + _table("details", one.details)
     return "\n".join(lines)
 
 
+def state(name: str, one: Availability) -> str:
+    """Return one of: usable, not running, not set up, not usable (something is broken)."""
+    if one.usable:
+        return "usable"
+    if not (registry.BACKENDS[name].optional and one.hint):
+        return "not usable"
+    return "not running" if name == "daemon" else "not set up"
+
+
 def _row(title: str, text: str) -> list[str]:
-    """A long text in lines; what is to be typed in it is never torn."""
+    """Wrap a long text in lines; a command to type is never broken at a hyphen."""
     first, rest = f"  {title:<{INDENT - 2}}", " " * INDENT
     return textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
@@ -100,14 +111,15 @@ def _table(title: str, rows: dict[str, str]) -> list[str]:
 
 
 def _fields(name: str, one: Availability) -> dict[str, Any]:
-    level = None if one.isolation is None else one.isolation.name.lower()
+    level = None if one.isolation is None else str(one.isolation)
     return {
         "summary": registry.BACKENDS[name].summary,
+        "state": state(name, one),
         **dataclasses.asdict(one),
         "isolation": level,
     }
 
 
-def _attack(config: REPLConfig, *, quiet: bool) -> list[Verdict]:
-    show = Show(sys.stdout, Paint.of(sys.stdout), quiet=quiet)
-    return asyncio.run(selfcheck.run(config, attacks.load(), show))
+def _attack(config: REPLConfig, *, quiet: bool) -> list[AttackResult]:
+    report = AttackReport(sys.stdout, Colours.of(sys.stdout), quiet=quiet)
+    return asyncio.run(selfcheck.run(config, attacks.load(), report))

@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from atoll.cli.paint import Paint
+from atoll.cli.colours import Colours
 from atoll.cli.progress import width_of
 from atoll.rlm.trajectory import harmless, words
 from atoll.rlm.trajectory.canvas import Canvas
@@ -53,7 +53,7 @@ class Known:
 
     def print(self, trace: str | None) -> None:
         """Print it on stderr; `trace` is the file that has every step."""
-        paint = Paint.of(sys.stderr)
+        paint = Colours.of(sys.stderr)
         canvas = Canvas(width=width_of(sys.stderr), brush=paint, full=False)
         print("\n".join(self._lines(canvas, trace)), file=sys.stderr, flush=True)
 

@@ -1,39 +1,85 @@
-"""The entry point of `atoll`: reads the arguments, runs one command, turns errors into one line."""
+"""The entry point of `atoll`: parses the arguments, runs one command, prints errors in one line."""
 
 from __future__ import annotations
 
-import os
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, cast
-
-from atoll.cli import arguments
-from atoll.errors import AtollError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-USAGE_ERROR = 2
+# Everything else is imported in main(), where a Ctrl-C during the import ends without a traceback.
+# ruff: noqa: PLC0415
+
+FAILURE = 1
+NOTHING_RAN = 2
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that `argv` names; the exit code."""
-    args = arguments.parser().parse_args(argv)
-    home = import_module(f"atoll.cli.{args.command.replace('-', '_')}")
-    command = cast("Callable[[object], int]", home.command)
+    """Run the command that `argv` names and return its exit code: see help_texts.EXIT_CODES."""
     try:
-        code = command(args)
+        return _guarded(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(file=sys.stderr)  # after the ^C that the terminal shows
+        return INTERRUPTED
+
+
+def _guarded(given: list[str]) -> int:
+    """Run the command; print its errors in one line."""
+    from atoll.cli import standard_streams
+    from atoll.errors import AtollError
+
+    standard_streams.reopen_closed()
+    try:
+        code = _run(given)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read us has gone, as in `atoll doctor | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader of our output has gone, as in `atoll doctor | head -1`
+        standard_streams.discard(sys.stdout)
         return BROKEN_PIPE
     except AtollError as exc:
-        print(f"atoll: {exc}", file=sys.stderr)
-        return USAGE_ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED
+        return _fail(str(exc), NOTHING_RAN)
+    except OSError as exc:  # a full disk, a closed stdout
+        standard_streams.discard(sys.stdout)
+        what = exc.filename or "cannot write the output"
+        return _fail(f"{what}: {exc.strerror or exc}", FAILURE)
+    return code
+
+
+def _run(given: list[str]) -> int:
+    from importlib import import_module
+
+    from atoll.cli import arguments
+
+    if not given:
+        print(short_help(), file=sys.stderr)
+        return NOTHING_RAN
+    try:
+        args = arguments.parse(given)
+    except SystemExit as exc:  # argparse has printed help, or an error
+        return int(exc.code or 0)
+    module = import_module(f"atoll.cli.{args.command.replace('-', '_')}")
+    return cast("Callable[[object], int]", module.command)(args)
+
+
+def short_help() -> str:
+    """Return what `atoll` without arguments prints: the commands, and examples."""
+    from atoll.cli import arguments, help_texts
+
+    top = arguments.parser()
+    top.epilog = f"{help_texts.epilog('')}\nType `atoll COMMAND --help` for one command."
+    return top.format_help().rstrip()
+
+
+def _fail(text: str, code: int) -> int:
+    try:
+        print(f"atoll: {text}", file=sys.stderr, flush=True)
+    except OSError:
+        from atoll.cli import standard_streams
+
+        standard_streams.discard(sys.stderr)
     return code
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from atoll.cli.paint import Paint
+from atoll.cli.colours import Colours
 from atoll.rlm.trajectory import harmless, words
 from atoll.rlm.trajectory.events import (
     BudgetWarned,
@@ -39,7 +39,7 @@ class Progress:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._live = stream, stream.isatty()
-        self._paint, self._width = Paint.of(stream), width_of(stream)
+        self._paint, self._width = Colours.of(stream), width_of(stream)
         self._begun, self._lock = time.monotonic(), threading.Lock()
         self._calls, self._usd, self._unpriced = 0, 0.0, False
         self._usage, self._turn = Usage(), 0

@@ -1,4 +1,4 @@
-"""Reads cells from the keyboard, with editing and history, or from a pipe; the repl uses it."""
+"""Reads cells from the keyboard, with editing, history and Tab, or from a pipe; repl uses it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,33 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from atoll.cli.tab_completion import DELIMITERS
+
 try:
     import readline
 except ImportError:  # a Python built without it: no editing, no history
     readline = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
+
+    Complete = Callable[[str, int], str | None]
 
 FIRST, MORE = ">>> ", "... "
 KEPT_LINES = 2000
 
 
 class Prompt:
-    """A source of cells. In a `with` block, as it loads and keeps the history."""
+    """A source of cells. Use it in a `with` block: it loads and saves the history."""
 
-    def __init__(self) -> None:
+    def __init__(self, complete: Complete | None = None) -> None:
         self.interactive = sys.stdin.isatty()
         self._history = history_path()
+        self._complete = complete
 
     def read(self) -> str | None:
-        """The next cell; None at the end of the input. Ctrl-C starts the cell afresh."""
+        """Return the next cell, None at the end of the input. Ctrl-C starts the cell again."""
         lines: list[str] = []
         while True:
             try:
@@ -47,7 +53,7 @@ class Prompt:
         return input(prompt if self.interactive else "")
 
     def _at_end(self, lines: list[str]) -> str | None:
-        """A cell that a pipe left open is a cell; at a terminal Ctrl-D leaves."""
+        """Return an unfinished cell of a pipe; at a terminal Ctrl-D leaves."""
         if self.interactive:
             print()
             return None
@@ -55,10 +61,13 @@ class Prompt:
 
     def __enter__(self) -> Self:
         if self.interactive and readline is not None:
-            readline.parse_and_bind("tab: tab-insert")  # the host's file names are no completion
+            readline.set_completer_delims(DELIMITERS)
+            readline.set_completer(self._complete)
+            readline.parse_and_bind("tab: complete")
             readline.clear_history()
-            with contextlib.suppress(OSError):
-                readline.read_history_file(self._history)
+            if self._history is not None:
+                with contextlib.suppress(OSError):
+                    readline.read_history_file(self._history)
         return self
 
     def __exit__(
@@ -68,18 +77,21 @@ class Prompt:
         trace: TracebackType | None,
     ) -> None:
         if self.interactive and readline is not None:
-            with contextlib.suppress(OSError):  # a history that cannot be kept is no error
-                self._save()
+            readline.set_completer(None)
+            if self._history is not None:
+                with contextlib.suppress(OSError):  # no place for a history is not an error
+                    _save(self._history)
 
-    def _save(self) -> None:
-        self._history.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._history.touch(mode=0o600)
-        readline.set_history_length(KEPT_LINES)
-        readline.write_history_file(self._history)
+
+def _save(history: Path) -> None:
+    history.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    history.touch(mode=0o600)
+    readline.set_history_length(KEPT_LINES)
+    readline.write_history_file(history)
 
 
 def is_complete(lines: list[str]) -> bool:
-    """Whether the lines are a cell; one that cannot compile is, so that the guest says why."""
+    """Return whether the lines are a cell; one with a syntax error is: the guest says why."""
     if lines[0].startswith(("%", "!")):
         return True
     try:
@@ -88,8 +100,11 @@ def is_complete(lines: list[str]) -> bool:
         return True
 
 
-def history_path() -> Path:
-    """Where the history is kept: in the user's folder for state."""
+def history_path() -> Path | None:
+    """Return the history file in the user's state folder; None without a home folder."""
     state = os.environ.get("XDG_STATE_HOME") or ""
-    home = Path(state) if state.startswith("/") else Path("~/.local/state").expanduser()
+    try:
+        home = Path(state) if state.startswith("/") else Path("~/.local/state").expanduser()
+    except RuntimeError:
+        return None
     return home / "atoll" / "history"

@@ -1,4 +1,4 @@
-"""`atoll repl`: cells typed at a prompt into one sandbox, whose state lives on."""
+"""`atoll repl`: runs cells that are typed at a prompt, in one sandbox that keeps its state."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from atoll import __version__, aio
 from atoll.backends import registry
 from atoll.cli import cells, settings, streams
-from atoll.cli.magic import Magic
 from atoll.cli.prompt import Prompt
+from atoll.cli.repl_commands import ReplCommands
+from atoll.cli.standard_streams import require_stdin
+from atoll.cli.tab_completion import Completer
 from atoll.context import Context
 from atoll.errors import ConfigError, UnsupportedError
 from atoll.types import Outcome
@@ -24,15 +26,17 @@ if TYPE_CHECKING:
 
 
 def command(args: Namespace) -> int:
-    """Read cells and run them until the user leaves; the exit code."""
+    """Read cells and run them until the user leaves; return the exit code."""
     if args.context == settings.STDIN:
-        raise ConfigError("the cells come from stdin, so the context cannot: give it as a file")
+        raise ConfigError("cells come from stdin, so the context cannot: give it as a file")
+    require_stdin()
     streams.accept_any_text()
     output = streams.GuestOutput()
     config = settings.config_from(args, output)
     # The loop runs while a cell does; at the prompt nothing is to be done.
     with asyncio.Runner() as runner:
         box = runner.run(_open(config))
+        cells.warn_of_memory(box)
         try:
             return Repl(runner, box, config, output).loop()
         finally:
@@ -50,12 +54,13 @@ class Repl:
         output: streams.GuestOutput,
     ) -> None:
         self._runner, self._box, self._output = runner, box, output
-        self._magic = Magic(runner, box, config)
+        self._commands = ReplCommands(runner, box, config)
         self._config = config
 
     def loop(self) -> int:
-        """Until Ctrl-D, %quit, or a cell that exits; the exit code."""
-        with Prompt() as prompt:
+        """Run until Ctrl-D, %quit, or a cell that exits; return the exit code."""
+        completer = Completer(self._runner, self._box, self._output, self._commands.names)
+        with Prompt(completer.complete) as prompt:
             if prompt.interactive:
                 print(self._runner.run(banner(self._box, self._config)))
             while (cell := prompt.read()) is not None:
@@ -67,24 +72,24 @@ class Repl:
     def _try(self, cell: str) -> int | None:
         try:
             return self._do(cell)
-        except KeyboardInterrupt:  # it came beside a cell, as during %reset
+        except KeyboardInterrupt:  # it came outside a cell, as during %reset
             print()
             return None
 
     def _do(self, cell: str) -> int | None:
-        """Run a cell or a %-command; an exit code if it was to leave."""
+        """Run a cell or a command; return an exit code to leave with, or None."""
         if not cell.strip():
             return None
         if cell.startswith("!"):
             return self._shell(cell[1:].strip())
         if not cell.startswith("%"):
             return self._run(cell)
-        answer = self._magic.do(cell)
-        if answer.text:
-            print(answer.text)
-        if answer.code:
-            return self._run(answer.code)
-        return 0 if answer.leave else None
+        done = self._commands.do(cell)
+        if done.text:
+            print(done.text)
+        if done.code:
+            return self._run(done.code)
+        return 0 if done.leave else None
 
     def _run(self, code: str) -> int | None:
         result = self._runner.run(self._cell(code))
@@ -95,8 +100,8 @@ class Repl:
         return cells.exit_code(result) if left else None
 
     def _shell(self, command: str) -> int | None:
-        """Run a shell command beside the cells; only an output that is gone ends the loop."""
-        timeout = self._magic.timeout_ms
+        """Run a shell command in the sandbox; return 1 if the output cannot be written."""
+        timeout = self._commands.timeout_ms
         try:
             done = self._runner.run(cells.run_command(self._box, command, self._output, timeout))
         except (ConfigError, UnsupportedError) as exc:
@@ -107,7 +112,7 @@ class Repl:
         return None if self._output.failure is None else 1
 
     async def _cell(self, code: str) -> SandboxResult:
-        timeout = self._magic.timeout_ms
+        timeout = self._commands.timeout_ms
         return await cells.run_cell(
             self._box, code, self._output, timeout_ms=timeout, at_prompt=True
         )
@@ -119,7 +124,7 @@ class Repl:
         if error := cells.explain(result):
             cells.complain(error)
         if result.state_lost:
-            cells.complain("the variables are gone; the next cell starts in a fresh sandbox")
+            cells.complain("the variables are lost; the next cell starts in a new sandbox")
 
 
 async def _open(config: REPLConfig) -> BaseSandbox:
@@ -127,13 +132,13 @@ async def _open(config: REPLConfig) -> BaseSandbox:
 
 
 async def banner(box: BaseSandbox, config: REPLConfig) -> str:
-    """Where cells run, in two lines."""
+    """Return two lines that say where cells run."""
     backend = await registry.load(box.backend).availability(config)
     python = backend.details.get("python", "unknown")
-    level = box.isolation.name.lower()
+    level = str(box.isolation)
     return (
         f"atoll {__version__}: backend {box.backend}, {level}, {_context_size(config.context)}; "
-        "%help tells the commands\n"
+        "type %help for help\n"
         f"Python {python}"
     )
 

@@ -1,4 +1,4 @@
-"""`atoll repl-server`: framed requests on stdin, framed responses on stdout."""
+"""`atoll repl-server`: serves framed requests on stdin; responses go to stdout."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from atoll.cli import settings
+from atoll.cli.standard_streams import require_stdin
 from atoll.policy import Isolation
 from atoll.pool import Pool, PoolSettings
 from atoll.replserver.runner import Runner
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def command(args: Namespace) -> int:
-    """Serve until stdin ends; the exit code."""
+    """Serve until stdin ends; return the exit code."""
+    require_stdin()
     fields = {} if args.timeout is None else {"timeout_ms": args.timeout * 1000}
     config = settings.backend_config(args, policy=settings.policy_from(args), **fields)
     asyncio.run(_serve(args, config))
@@ -39,7 +41,7 @@ async def _serve(args: Namespace, config: REPLConfig) -> None:
 
 
 def _pool(args: Namespace, config: REPLConfig) -> Pool | None:
-    """Zygotes, unless another backend or a stronger one is asked for, or they cannot be had."""
+    """Return a pool of warm sandboxes; None if the options ask for another kind of sandbox."""
     stronger = config.min_isolation is not None and config.min_isolation > Isolation.JAILED
     if config.backend not in ("auto", "native") or stronger or not args.prefetch:
         return None
@@ -48,11 +50,11 @@ def _pool(args: Namespace, config: REPLConfig) -> Pool | None:
 
 
 async def _warm_up(pool: Pool, config: REPLConfig) -> None:
-    """The smallest tier for what needs nothing, the one in use for the rest."""
+    """Warm up the smallest tier and the one in use, and say which libraries are missing."""
     await pool.warm(next(iter(pool.settings.tiers)), pool.tier_of(config))
     for tier, facts in pool.stats().items():
         for missing in facts["missing"]:
-            _say(f"warning: {tier} has no {missing}")
+            _say(f"warning: tier {tier} lacks {missing}")
 
 
 def _say(text: str) -> None:

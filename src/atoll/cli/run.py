@@ -1,4 +1,4 @@
-"""`atoll run`: one program in a fresh sandbox, its output passed on, its exit code ours."""
+"""`atoll run`: one program in a new sandbox; its output and exit code become ours."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import aio
 from atoll.cli import cells, settings, streams
+from atoll.cli.piped_input import PipedInput
+from atoll.cli.standard_streams import is_piped
 from atoll.guest import values
 
 if TYPE_CHECKING:
@@ -22,20 +24,30 @@ BROKEN_PIPE = 141
 
 
 def command(args: Namespace) -> int:
-    """Run what the arguments say; the exit code."""
+    """Run the program that the arguments name; return the exit code."""
     streams.accept_any_text()
     code = settings.read_code(args)
     output = streams.GuestOutput()
-    config = settings.config_from(args, None if args.json else output)
+    config = settings.config_from(args, None if args.json else output, **inputs(args))
     result = asyncio.run(_run(config, code, output))
     if args.json:
         print(json.dumps(as_json(result)))
         return cells.exit_code(result)
-    return _tell(result, output)
+    return _report(result, output)
+
+
+def inputs(args: Namespace) -> dict[str, Any]:
+    """Return sys.argv of the program, and its stdin if we have one that nothing else reads."""
+    name = "-c" if args.code is not None else args.file
+    taken = settings.STDIN in (args.file, args.context)
+    return {
+        "argv": [name, *args.args],
+        "on_stdin": PipedInput().read if is_piped() and not taken else None,
+    }
 
 
 def as_json(result: SandboxResult) -> dict[str, Any]:
-    """A result as JSON can hold it; a value that JSON has no form for is tagged with its type."""
+    """Return a result as JSON can hold it; a value without a JSON form is tagged with its type."""
     fields = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     level = result.isolation
     return {
@@ -45,12 +57,12 @@ def as_json(result: SandboxResult) -> dict[str, Any]:
         "displays": [_display(one) for one in result.displays],
         "artifacts": [dataclasses.asdict(one) for one in result.artifacts],
         "state": plain(result.state),
-        "isolation": None if level is None else level.name.lower(),
+        "isolation": None if level is None else str(level),
     }
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can hold it; one that JSON has no form for is tagged with its type."""
+    """Return a value as JSON can hold it; one without a JSON form is tagged with its type."""
     if isinstance(value, values.Opaque):
         return {values.TAG: "object", "type": value.type_name, "v": value.repr}
     return values.encode(value)
@@ -58,14 +70,15 @@ def plain(value: Any) -> Any:
 
 async def _run(config: REPLConfig, code: str, output: streams.GuestOutput) -> SandboxResult:
     async with aio.create_sandbox(config) as box:
+        cells.warn_of_memory(box)
         return await cells.run_cell(box, code, output)
 
 
-def _tell(result: SandboxResult, output: streams.GuestOutput) -> int:
+def _report(result: SandboxResult, output: streams.GuestOutput) -> int:
     if isinstance(output.failure, BrokenPipeError):
         return BROKEN_PIPE
     if output.failure is not None:
-        cells.complain(f"the output could not be written: {output.failure.strerror}")
+        cells.complain(f"cannot write the output: {output.failure.strerror}")
         return 1
     if text := cells.explain(result):
         cells.complain(text)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from atoll import aio
 from atoll.backends import registry
-from atoll.cli.bait import MARK, Bait
-from atoll.cli.scoreboard import Verdict
+from atoll.cli.attack_report import AttackResult
+from atoll.cli.canaries import MARK, Canaries
 from atoll.errors import AtollError
 from atoll.policy import MIB, ExecutionPolicy, Isolation
 
 if TYPE_CHECKING:
+    from atoll.cli.attack_report import AttackReport
     from atoll.cli.attacks import Attack
-    from atoll.cli.scoreboard import Show
     from atoll.config import REPLConfig
     from atoll.sandbox import BaseSandbox
     from atoll.types import SandboxResult
@@ -24,28 +24,30 @@ SMALL = ExecutionPolicy(memory_bytes=256 * MIB, disk_bytes=64 * MIB, max_process
 _PROBE, _PROBE_ANSWER = "print(6 * 7)", "42\n"
 
 
-async def run(config: REPLConfig, attacks: list[Attack], show: Show) -> list[Verdict]:
+async def run(
+    config: REPLConfig, attacks: list[Attack], report: AttackReport
+) -> list[AttackResult]:
     """Run each attack in a sandbox of its own."""
     config, level = await _prepare(config)
-    show.heading(config.backend, level, len(attacks))
-    verdicts = []
-    async with Bait() as bait:
+    report.heading(config.backend, level, len(attacks))
+    results = []
+    async with Canaries() as canaries:
         for attack in attacks:
-            show.begin(attack)
-            verdicts.append(await judge(config, attack, bait))
-            show.end(verdicts[-1])
-    show.total(verdicts)
-    return verdicts
+            report.begin(attack)
+            results.append(await judge(config, attack, canaries))
+            report.end(results[-1])
+    report.total(results)
+    return results
 
 
-async def judge(config: REPLConfig, attack: Attack, bait: Bait) -> Verdict:
+async def judge(config: REPLConfig, attack: Attack, canaries: Canaries) -> AttackResult:
     """Run an attack and see what it got."""
     try:
-        note = await _inside(config, attack, bait)
+        note = await _inside(config, attack, canaries)
     except AtollError as exc:
         note = f"it broke the sandbox itself: {exc}"
-    note = _outside(bait) or note
-    return Verdict(
+    note = _outside(canaries) or note
+    return AttackResult(
         name=attack.name,
         category=attack.category,
         claim=attack.claim,
@@ -62,30 +64,30 @@ async def _prepare(config: REPLConfig) -> tuple[REPLConfig, Isolation]:
     settings = dataclasses.replace(
         config, backend=chosen.backend, policy=policy, max_output_length=OUTPUT_LIMIT
     )
-    async with aio.create_sandbox(settings):  # if it does not start at all, that is no verdict
+    async with aio.create_sandbox(settings):  # if it does not start at all, that is no result
         return settings, level
 
 
-async def _inside(config: REPLConfig, attack: Attack, bait: Bait) -> str:
+async def _inside(config: REPLConfig, attack: Attack, canaries: Canaries) -> str:
     """What went wrong as the caller of the sandbox sees it; nothing if it held."""
     async with aio.create_sandbox(config) as box:
-        note = await _attempt(box, attack.code, attack, bait) or await _aftermath(box)
+        note = await _attempt(box, attack.code, attack, canaries) or await _aftermath(box)
     if attack.then and not note:
         async with aio.create_sandbox(config) as other:
-            note = await _attempt(other, attack.then, attack, bait)
+            note = await _attempt(other, attack.then, attack, canaries)
     return note
 
 
-def _outside(bait: Bait) -> str:
+def _outside(canaries: Canaries) -> str:
     """What went wrong on the host; both questions are asked, as both clean up."""
-    files, processes = bait.take_files(), bait.end_processes()
+    files, processes = canaries.take_files(), canaries.end_processes()
     if files:
         return f"left {files[0]} on the host"
     return "a process outlived the sandbox" if processes else ""
 
 
-async def _attempt(box: BaseSandbox, code: str, attack: Attack, bait: Bait) -> str:
-    await box.execute(bait.prelude())
+async def _attempt(box: BaseSandbox, code: str, attack: Attack, canaries: Canaries) -> str:
+    await box.execute(canaries.prelude())
     return _leak(await box.execute(code, timeout_ms=attack.timeout_ms))
 
 

@@ -1,17 +1,21 @@
-"""Arguments as the sandbox's configuration, and the files they name; run and repl use it."""
+"""Turns arguments into the sandbox's configuration and reads the files they name."""
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from atoll.cli.standard_streams import require_stdin
 from atoll.cli.streams import STREAM_LIMIT
 from atoll.config import REPLConfig, backend_from_environment
 from atoll.context import Context
-from atoll.errors import ConfigError
-from atoll.policy import ExecutionPolicy, Isolation
+from atoll.errors import BackendUnavailableError, ConfigError
+from atoll.launch import interpreter
+from atoll.policy import ExecutionPolicy, Isolation, Mount
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -23,11 +27,11 @@ STDIN = "-"
 T = TypeVar("T")
 
 
-def config_from(args: Namespace, output: GuestOutput | None) -> REPLConfig:
-    """The configuration that the options of run and repl ask for, streaming to `output`."""
-    fields: dict[str, Any] = {}
+def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> REPLConfig:
+    """Return the configuration that the options of run and repl ask for, streaming to `output`."""
+    fields: dict[str, Any] = dict(more)
     if output is not None:
-        fields = {"on_stdout": output.stdout, "on_stderr": output.stderr}
+        fields.update(on_stdout=output.stdout, on_stderr=output.stderr)
         fields["max_output_length"] = STREAM_LIMIT
     if args.timeout is not None:
         fields["timeout_ms"] = args.timeout * 1000
@@ -39,7 +43,9 @@ def config_from(args: Namespace, output: GuestOutput | None) -> REPLConfig:
 
 
 def backend_config(args: Namespace, **fields: Any) -> REPLConfig:
-    """The configuration that the options about the backend ask for, with `fields` on top."""
+    """Return the configuration that the options about the backend ask for, with `fields` added."""
+    if args.python is not None:
+        check_python(args.python)
     level = args.min_isolation
     return REPLConfig(
         backend=args.backend or backend_from_environment(),
@@ -49,14 +55,42 @@ def backend_config(args: Namespace, **fields: Any) -> REPLConfig:
     )
 
 
+def check_python(python: str) -> None:
+    """Raise ConfigError, in words about the option, if --python cannot be used."""
+    try:
+        interpreter.resolve(python)
+    except BackendUnavailableError as exc:
+        raise ConfigError(f"--python: {exc.reason}. {exc.hint}".rstrip()) from None
+
+
 def policy_from(args: Namespace) -> ExecutionPolicy:
-    """The limits: the defaults, unless an option says otherwise."""
+    """Return the limits, mounts and variables of the options; defaults for the others."""
     given = {"memory_bytes": args.memory, "disk_bytes": args.disk}
-    return ExecutionPolicy(**{name: value for name, value in given.items() if value is not ...})
+    fields: dict[str, Any] = {name: one for name, one in given.items() if one is not ...}
+    fields["env"] = dict(_variable(*one) for one in getattr(args, "env", ()))
+    fields["mounts"] = tuple(_mount(*one) for one in getattr(args, "mount", ()))
+    return ExecutionPolicy(**fields)
+
+
+def _variable(name: str, value: str | None) -> tuple[str, str]:
+    if value is None and name not in os.environ:
+        raise ConfigError(f"--env {name}: the variable is not set here. Use --env {name}=VALUE")
+    return name, os.environ[name] if value is None else value
+
+
+def _mount(source: str, target: str, writable: bool) -> Mount:  # noqa: FBT001 - as it was parsed
+    path = Path(os.path.abspath(os.path.expanduser(source)))
+    try:
+        found = os.stat(path)
+    except OSError as exc:
+        raise ConfigError(f"--mount: cannot use {source}: {exc.strerror}") from None
+    if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+        raise ConfigError(f"--mount: {source} is neither a file nor a folder")
+    return Mount(source=path, target=target, writable=writable)
 
 
 def read_code(args: Namespace) -> str:
-    """The program to run: from the option, from stdin or from a file."""
+    """Return the program to run: from -c, from stdin or from a file."""
     if args.code is not None:
         return str(args.code)
     if args.file == STDIN and args.context == STDIN:
@@ -64,11 +98,11 @@ def read_code(args: Namespace) -> str:
     if args.file == STDIN:
         return _readable("stdin", _read_stdin).removeprefix("\ufeff")
     path = Path(args.file)
-    return _readable(args.file, lambda: path.read_text("utf-8-sig"))
+    return _readable(args.file, lambda: _text(path, "utf-8-sig"))
 
 
 def read_context(name: str) -> Context | str:
-    """A text file as a context that is shared with the sandbox, not copied; or all of stdin."""
+    """Return a text file as a context shared with the sandbox, not copied; or all of stdin."""
     path = Path(name)
     if name == STDIN:
         return _readable("stdin", _read_stdin)
@@ -77,19 +111,36 @@ def read_context(name: str) -> Context | str:
 
 def _load_context(path: Path) -> Context | str:
     if stat.S_ISFIFO(path.stat().st_mode):  # as in --context <(command)
-        return path.read_text("utf-8")
+        return _text(path, "utf-8")
+    _refuse_device(path)
     return Context.from_file(path)
 
 
+def _text(path: Path, encoding: str) -> str:
+    _refuse_device(path)
+    return path.read_text(encoding)
+
+
+def _refuse_device(path: Path) -> None:
+    """Raise OSError for a device such as /dev/zero, which may never end."""
+    mode = path.stat().st_mode
+    if stat.S_ISBLK(mode) or (stat.S_ISCHR(mode) and not path.samefile(os.devnull)):
+        raise OSError(errno.EINVAL, "it is a device, not a file")
+
+
 def _read_stdin() -> str:
+    require_stdin()
     return sys.stdin.buffer.read().decode("utf-8")
 
 
 def _readable(name: str, read: Callable[[], T]) -> T:
-    """What `read` gives; one line that says what is wrong with `name` otherwise."""
+    """Return what `read` returns; ConfigError says what is wrong with `name`."""
     try:
         return read()
+    except ConfigError:
+        raise
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{name} is not UTF-8 text (byte {exc.start:,})") from None
-    except OSError as exc:
-        raise ConfigError(f"cannot read {name}: {exc.strerror or exc}") from None
+    except (OSError, ValueError) as exc:
+        reason = getattr(exc, "strerror", None) or exc
+        raise ConfigError(f"cannot read {name}: {reason}") from None

@@ -1,4 +1,4 @@
-"""What a guest prints, passed on to our own stdout and stderr as it comes; run and repl use it."""
+"""Passes on what a guest prints to our stdout and stderr while it runs; run and repl use it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import re
 import sys
 from typing import TYPE_CHECKING, TextIO
 
+from atoll.cli.standard_streams import discard
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atoll.types import SandboxResult
 
 STREAM_LIMIT = 1 << 26
-"""Characters of a cell's stream that are passed on; REPLConfig.max_output_length is to agree."""
+"""Characters of one stream of a cell that are passed on, and REPLConfig.max_output_length."""
 NEWLINE_SECONDS = 0.05
 _CONTROLS = re.compile(r"\x1b(?!\[[\d;]*m)|[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 
 
 class GuestOutput:
-    """The two streams of a sandbox's cells; `on_failure` hears that one cannot be written."""
+    """The two streams of a sandbox; `on_failure` is called when one cannot be written."""
 
     def __init__(self) -> None:
         self.on_failure: Callable[[], None] = lambda: None
@@ -29,24 +31,28 @@ class GuestOutput:
         self._err = LineWriter(sys.stderr, self._fail)
         self._mixed = _same_file(sys.stdout, sys.stderr)
         self.failure: OSError | None = None
+        self.muted = False
+        """Set while a cell runs whose output is not to be shown."""
 
     def stdout(self, line: str) -> None:
-        """A line of the guest's stdout."""
+        """Pass on a line of the guest's stdout."""
         self._pass(line, self._out, self._err)
 
     def stderr(self, line: str) -> None:
-        """A line of the guest's stderr."""
+        """Pass on a line of the guest's stderr."""
         self._pass(line, self._err, self._out)
 
     def finish(self, result: SandboxResult, *, end_lines: bool = False) -> bool:
-        """The cell has ended (`end_lines`: and its last lines with it). Whether all was shown."""
+        """End the cell, and with `end_lines` its last lines; return whether all was shown."""
         ended = [one.endswith("\n") or end_lines for one in (result.stdout, result.stderr)]
         whole = [self._out.finish(newline=ended[0]), self._err.finish(newline=ended[1])]
         return all(whole)
 
     def _pass(self, line: str, target: LineWriter, other: LineWriter) -> None:
+        if self.muted:
+            return
         if self.failure is not None:
-            return  # what follows is about the cancelling, and of no interest
+            return  # the cell is being cancelled: the rest of its output is not wanted
         if self._mixed:
             other.end_line()
         target.line(line)
@@ -57,10 +63,10 @@ class GuestOutput:
 
 
 class LineWriter:
-    """Writes lines of which nobody has said whether they had an end.
+    """Writes lines that arrive without their newlines.
 
-    A line is complete, except for the last one of a cell, and only the result tells about that.
-    So a newline is held back until the next line comes, the cell ends, or a moment has passed.
+    Every line but the last of a cell had one, and only the result says whether the last had. So
+    each newline is held back until the next line arrives, the cell ends, or a moment has passed.
     """
 
     def __init__(self, stream: TextIO, on_failure: Callable[[OSError], None]) -> None:
@@ -72,7 +78,7 @@ class LineWriter:
         self._flush: asyncio.Handle | None = None
 
     def line(self, text: str) -> None:
-        """Write a line, but not yet its end."""
+        """Write a line, and hold back its newline."""
         if self._left <= 0:
             self._cut = True
             return
@@ -91,7 +97,7 @@ class LineWriter:
             self._flush_now()
 
     def finish(self, *, newline: bool) -> bool:
-        """End the cell, and its last line if it had an end; whether all of it was written."""
+        """End the cell, and its last line with `newline`; return whether all was written."""
         for handle in (self._newline, self._flush):
             if handle is not None:
                 handle.cancel()
@@ -104,7 +110,7 @@ class LineWriter:
         return whole
 
     def _end_burst(self) -> None:
-        """Once for all lines that came together."""
+        """Flush once for all lines that arrived together."""
         self._flush = None
         self._flush_now()
         if self._newline is not None:
@@ -127,17 +133,17 @@ class LineWriter:
 
     def _fail(self, error: OSError) -> None:
         self._broken = True
-        _forget(self._stream)
+        discard(self._stream)
         self._on_failure(error)
 
 
 def harmless(text: str) -> str:
-    """Text that cannot steer a terminal: control characters are shown, colours are kept."""
+    """Return text with control characters escaped, except colours: it cannot steer a terminal."""
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def accept_any_text() -> None:
-    """Make our streams show what their encoding lacks as escapes instead of failing."""
+    """Make our streams escape characters that their encoding lacks instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -148,14 +154,3 @@ def _same_file(one: TextIO, other: TextIO) -> bool:
         return os.path.sameopenfile(one.fileno(), other.fileno())
     except OSError:
         return False
-
-
-def _forget(stream: TextIO) -> None:
-    """Let what is still buffered go nowhere, so that the interpreter's exit does not complain."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, stream.fileno())
-    except OSError:
-        return
-    finally:
-        os.close(null)

@@ -1,4 +1,4 @@
-"""`atoll trace`: a run's trajectory in the terminal, or as one page for a browser."""
+"""`atoll trace`: shows the record of a run in the terminal, or writes it as an HTML page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
-from atoll.cli.paint import Paint
+from atoll.cli.colours import Colours
 from atoll.errors import ConfigError
 from atoll.rlm.trajectory import html, reader
 from atoll.rlm.trajectory.show import show
@@ -20,42 +20,46 @@ if TYPE_CHECKING:
 
 
 def command(args: Namespace) -> int:
-    """Show a trajectory as asked; the exit code."""
+    """Show a record as asked; return the exit code."""
     trajectory = reader.read(args.file)
+    if not trajectory.events and (trajectory.skipped or trajectory.torn):
+        raise ConfigError(
+            f"{args.file} is not a record of `atoll ask --trace`: no line can be read"
+        )
     if args.action == "html":
         return _page(trajectory, args.file, args.output)
-    paint = Paint(enabled=False) if args.no_color else Paint.of(sys.stdout)
+    colours = Colours(enabled=False) if args.no_color else Colours.of(sys.stdout)
     width = shutil.get_terminal_size().columns
-    for line in show(trajectory, width=width, full=args.full, brush=paint):
+    for line in show(trajectory, width=width, full=args.full, brush=colours):
         _print(line)
     return 0
 
 
 def _page(trajectory: Trajectory, source: str, output: str | None) -> int:
-    """Write the page beside the trajectory, or where it was asked for."""
+    """Write the page next to the record, or to the file that was named."""
     target = output or f"{os.path.splitext(source)[0]}.html"
     parts = html.page(trajectory)
     if target == "-":
         sys.stdout.buffer.writelines(part.encode() for part in parts)
         return 0
     if os.path.exists(target) and os.path.samefile(target, source):
-        raise ConfigError(f"{target!r} is the trajectory itself: name another file with -o")
+        raise ConfigError(f"{target!r} is the record itself: name another file with -o")
     _write(target, parts)
     print(target)
     return 0
 
 
 def _write(target: str, parts: Iterable[str]) -> None:
-    """A page is as private as its trajectory."""
+    """Write a file that only this user may read, like the record."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(target, flags, 0o600), "w", encoding="utf-8") as file:
             file.writelines(parts)
     except OSError as exc:
-        raise ConfigError(f"the page {target!r} cannot be written: {exc}") from exc
+        raise ConfigError(f"cannot write the page {target!r}: {exc.strerror}") from exc
 
 
 def _print(line: str) -> None:
-    """A terminal that has no such character shows another."""
+    """Print a line; a character that the terminal's encoding lacks becomes `?`."""
     encoding = sys.stdout.encoding or "utf-8"
     print(line.encode(encoding, "replace").decode(encoding))

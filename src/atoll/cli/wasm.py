@@ -1,8 +1,9 @@
-"""`atoll wasm`: build, install, status of what the `wasm` backend needs."""
+"""`atoll wasm`: builds, extends and shows what the `wasm` backend needs."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 from atoll.backends.wasm import PythonSandbox, build, packages
 from atoll.backends.wasm.progress import Progress
 from atoll.cli import doctor
-from atoll.cli.paint import Paint
+from atoll.cli.colours import Colours
 from atoll.config import REPLConfig
+from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -20,36 +22,38 @@ if TYPE_CHECKING:
 
 
 def command(args: Namespace) -> int:
-    """Do what was asked; the exit code."""
+    """Do what was asked; return the exit code."""
     return {"build": make, "install": install, "status": status}[args.action](args)
 
 
 def make(args: Namespace) -> int:
-    """Have the component, here or in a file."""
+    """Build the component, in the cache or as a file."""
     if args.output:
+        if not os.access(Path(args.output).absolute().parent, os.W_OK):
+            raise ConfigError(f"--output: cannot write to the folder of {args.output}")
         build.write_component(Path(args.output), Progress("atoll wasm"))
-        _tell(f"written to {args.output}")
+        _say(f"written to {args.output}")
         return 0
-    _tell(f"ready in {_component().folder}")
+    _say(f"ready in {_component().folder}")
     return 0
 
 
 def install(args: Namespace) -> int:
-    """Put pure Python packages where every guest finds them."""
+    """Install pure Python packages for every guest."""
     new = packages.install(_component(), args.packages)
     for name in new:
         print(name)
     if not new:
-        _tell("all of it is there already")
+        _say("everything is installed already")
     return 0
 
 
 def status(_args: Namespace) -> int:
-    """Tell as `atoll doctor` does, of this backend alone, and what is installed for it."""
+    """Print what `atoll doctor` prints about this backend, and the installed packages."""
     name = PythonSandbox.backend
     backends = asyncio.run(doctor.examine([name], REPLConfig(backend=name)))
-    print(doctor.describe(backends, Paint.of(sys.stdout)))
-    if (built := build.find()) is not None:
+    print(doctor.describe(backends, Colours.of(sys.stdout)))
+    if backends[name].usable and (built := build.find()) is not None:
         print(f"packages: {', '.join(packages.installed(built)) or 'none'}")
     return 0 if backends[name].usable else 1
 
@@ -58,5 +62,5 @@ def _component() -> Built:
     return build.ensure(None, Progress("atoll wasm"))
 
 
-def _tell(text: str) -> None:
+def _say(text: str) -> None:
     print(f"atoll: {text}", file=sys.stderr, flush=True)

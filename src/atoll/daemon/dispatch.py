@@ -290,7 +290,7 @@ def _describe(session: Session) -> Answer:
     box = session.box
     assert box is not None
     shared = bool(getattr(box, "context_is_shared", False))
-    return Answer({"isolation": box.isolation.name, "context_shared": shared})
+    return Answer({"isolation": str(box.isolation), "context_shared": shared})
 
 
 def _with_context(

@@ -40,6 +40,7 @@ def start(
     """Start a daemon that lives on; its pid. `on_wait` is called if it takes more than a second."""
     if place.claimed():
         raise AlreadyRunningError(f"a daemon runs already at {place.socket}")
+    place.check()
     process = subprocess.Popen(
         [sys.executable, "-m", "atoll.daemon.process", *_arguments(place, limits, preload, tier)],
         stdin=subprocess.DEVNULL,

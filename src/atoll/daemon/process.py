@@ -46,7 +46,7 @@ async def serve(
             async with Pool(settings) as pool:
                 await _serve(place, limits, on_ready, pool)
     finally:
-        place.socket.unlink(missing_ok=True)
+        place.remove_socket()
         os.close(lock)
 
 
@@ -65,7 +65,7 @@ async def _serve(
     _LOG.info("started with pid %d", os.getpid())
     on_ready()
     await stop.wait()
-    place.socket.unlink(missing_ok=True)
+    place.remove_socket()
     _LOG.info("stopped; %d sessions ended with it", await server.stop())
     store.close_all()
 

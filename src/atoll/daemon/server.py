@@ -93,7 +93,7 @@ class DaemonServer:
         return {
             "pid": os.getpid(),
             "version": __version__,
-            "isolation": None if self._level is None else self._level.name,
+            "isolation": None if self._level is None else str(self._level),
             "reason": self._why_not,
             "uptime_seconds": round(time.monotonic() - self._started, 3),
             "connections": len(self._connections),

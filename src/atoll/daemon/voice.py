@@ -10,6 +10,7 @@ from atoll import signatures
 from atoll.bridge import CallFailedError
 from atoll.errors import SandboxError
 from atoll.guest import rpc, values
+from atoll.guest.stdin import STDIN_CALL
 from atoll.wire import settings
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Voice:
             fields["on_llm_query"] = self._tool("llm_query")
         if "on_rlm_query" in asked:
             fields["on_rlm_query"] = self._rlm_query
+        if "on_stdin" in asked:
+            fields["on_stdin"] = self._tool(STDIN_CALL)
         for name in settings.asks(data, settings.STREAMS):
             fields[name] = self._stream(name.removeprefix("on_"))
         return fields

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from . import values
 from .failures import HostCallError
+from .stdin import STDIN_CALL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ class Bridge:
     def call_host(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call the host's tool `name`."""
         return self._call(name, list(args), {"kwargs": values.encode(kwargs)})
+
+    def read_stdin(self, size: int) -> Any:
+        """Return up to `size` bytes of standard input; b"" at its end."""
+        return self._call(STDIN_CALL, [size])
 
     def _task(self, task: Any) -> dict[str, Any]:
         if isinstance(task, dict):

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from . import delta, helpers, keyboard, memory, no_network, repl, rpc, values
+from . import delta, helpers, keyboard, memory, no_network, repl, rpc, stdin, values
 from .bridge import Bridge, FailedQuery
 from .failures import HostCallError
 
@@ -52,6 +52,7 @@ class Server:
         self._inherited = inherited
         self._files: delta.Snapshot = {}
         self._private = False
+        self._stdin: Any = None
         self._methods: dict[str, Handler] = {
             "initialize": self._initialize,
             "execute": self._execute,
@@ -73,6 +74,10 @@ class Server:
         """Make the next cell's streams and limit good, while the host reads the last answer."""
         self._streams.renew()
         self._memory.renew()
+        if self._stdin is not None:
+            if self._stdin.closed:
+                self._stdin = stdin.open_text(self._bridge.read_stdin)
+            sys.stdin = self._stdin
 
     def answer(self, message: rpc.Message) -> bytes:
         """The answer to one request, encoded."""
@@ -90,6 +95,10 @@ class Server:
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         os.environ.update(params.get("env", {}))
         sys.path.extend(params.get("paths", []))
+        if "argv" in params:
+            sys.argv[:] = params["argv"]
+        if params.get("stdin"):
+            self._stdin = stdin.open_text(self._bridge.read_stdin)
         self._offer_names(params.get("tools", []))
         no_network.install()
         self._memory = memory.MemoryFence(params.get("memory_bytes"), self._inherited)

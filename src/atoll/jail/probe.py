@@ -70,8 +70,8 @@ async def level_for(backend: str, config: REPLConfig) -> Isolation:
     if report.level < Isolation.CONFINED:
         raise BackendUnavailableError(backend, report.failure, _USERNS_HINT)
     if report.level < least:
-        have = report.level.name.lower()
-        reason = f"{least.name.lower()} was asked for and only {have} can be had ({report.failure})"
+        have = str(report.level)
+        reason = f"{least} was asked for and only {have} can be had ({report.failure})"
         raise IsolationError(backend, reason, _USERNS_HINT)
     if report.level == Isolation.CONFINED and config.policy.disk_bytes is not None:
         hint = "nothing counts it; pass ExecutionPolicy(disk_bytes=None) (--disk none)"

@@ -87,6 +87,10 @@ def _first_words(
         "memory_bytes": config.policy.memory_bytes,
         "private_folder": config.workspace is None,
     }
+    if config.on_stdin is not None:
+        params["stdin"] = True
+    if config.argv is not None:
+        params["argv"] = list(config.argv)
     if config.lazy_queries:
         params["lazy"] = True
     if config.explored_length is not None:

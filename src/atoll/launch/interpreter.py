@@ -9,6 +9,7 @@ import compileall
 import functools
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ _ASK = (
     "sys.base_exec_prefix, getattr(sys, '_base_executable', sys.executable)]))"
 )
 _TIMEOUT_SECONDS = 30
+_VERSION = re.compile(r"Python (\d+)\.(\d+)")
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/sbin")
 
@@ -43,18 +45,28 @@ class Interpreter:
 
 
 def resolve(python: str | None) -> Interpreter:
-    """The interpreter to use; BackendUnavailableError says what is wrong with it."""
+    """Return the interpreter to use; BackendUnavailableError says what is wrong with it."""
     if python is None:
         return _this_interpreter()
-    path = shutil.which(os.path.expanduser(python))
-    if path is None:
-        raise _unavailable(f"no Python interpreter {python!r}", "Give the path of one, 3.8+.")
-    path = os.path.abspath(path)
+    path = _locate(os.path.expanduser(python))
     return _ask(path, os.stat(path).st_mtime_ns)
 
 
+def _locate(python: str) -> str:
+    """Return the absolute path of a command or file; BackendUnavailableError if it cannot run."""
+    if path := shutil.which(python):
+        return os.path.abspath(path)
+    if os.path.isdir(python):
+        reason = f"{python!r} is a folder"
+    elif os.path.exists(python):
+        reason = f"{python!r} is not executable"
+    else:
+        reason = f"there is no Python interpreter {python!r}"
+    raise _unavailable(reason, "Give the path of a Python 3.8 or newer, such as .venv/bin/python.")
+
+
 def check_version(path: str) -> tuple[int, ...]:
-    """What `python --version` says; refused below 3.8."""
+    """Return the version that `python --version` prints; refuse one below 3.8."""
     try:
         done = subprocess.run(
             [path, "--version"],
@@ -63,12 +75,18 @@ def check_version(path: str) -> tuple[int, ...]:
             check=True,
             timeout=_TIMEOUT_SECONDS,
         )
-        name, _, number = (done.stdout or done.stderr).strip().partition(" ")
-        version = tuple(int(part) for part in number.split(".")[:2])
     except (OSError, subprocess.SubprocessError, ValueError) as exc:
-        raise _unavailable(f"{path} does not answer --version: {exc}", "Is it a Python?") from None
-    if name != "Python" or version < OLDEST:
-        raise _unavailable(f"{path} is {name} {number}", "Python 3.8 or newer is needed.")
+        raise _unavailable(f"`{path} --version` fails: {exc}", "Is it a Python?") from None
+    said = (done.stdout or done.stderr).strip()
+    match = _VERSION.match(said)
+    if not match:
+        first = said.partition("\n")[0][:80]
+        reason = f"{path} is not a Python: `--version` prints {first!r}"
+        raise _unavailable(reason, "Give the path of a Python 3.8 or newer.")
+    version = int(match[1]), int(match[2])
+    if version < OLDEST:
+        reason = f"{path} is {said[:80]}, which is too old"
+        raise _unavailable(reason, "Python 3.8 or newer is needed.")
     return version
 
 

@@ -34,6 +34,8 @@ STATE_TIMEOUT_MS = 30_000
 class GuestSandbox(BaseSandbox):
     """One guest at a time. A backend implements `_prepare`, `_launch` and `_state_params`."""
 
+    runtime_memory: ClassVar[int] = 32 << 20
+
     _not_shown: ClassVar[set[str]] = set()
     """Of the folders that a jail shows to the host: those that the guest does not see."""
 

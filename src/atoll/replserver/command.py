@@ -21,7 +21,7 @@ def arguments(config: REPLConfig) -> list[str]:
     options: dict[str, object] = {
         "--backend": config.backend,
         "--python": config.python,
-        "--min-isolation": None if level is None else level.name.lower(),
+        "--min-isolation": None if level is None else str(level),
         "--timeout": config.timeout_ms / 1000,
         "--memory": policy.memory_bytes or "none",
         "--disk": policy.disk_bytes or "none",

@@ -171,7 +171,7 @@ class Loop:
                 observation=turn.observation,
                 outcome=(Outcome.OK if answered else result.kind).value,
                 duration_ms=result.duration_ms,
-                isolation="" if result.isolation is None else result.isolation.name.lower(),
+                isolation="" if result.isolation is None else str(result.isolation),
                 spilled=None if turn.spilled is None else str(turn.spilled),
                 repeated=repeated,
             )

@@ -104,7 +104,7 @@ _WRITERS: dict[str, Callable[[Any, bytearray], Any]] = {
     "files_created": lambda names, _: list(names),
     "files_modified": lambda names, _: list(names),
     "state": _put,
-    "isolation": lambda level, _: level.name,
+    "isolation": lambda level, _: str(level),
 }
 _READERS: dict[str, Callable[[Any, bytes], Any]] = {
     "kind": lambda name, _: Outcome[name],
@@ -117,5 +117,5 @@ _READERS: dict[str, Callable[[Any, bytes], Any]] = {
     "files_created": lambda names, _: tuple(names),
     "files_modified": lambda names, _: tuple(names),
     "state": _get,
-    "isolation": lambda name, _: Isolation[name],
+    "isolation": lambda name, _: Isolation.parse(name),
 }

@@ -17,11 +17,11 @@ from atoll.config import REPLConfig
 from atoll.errors import AtollError, ConfigError
 from atoll.policy import ExecutionPolicy, Isolation, Mount
 
-HANDLERS = ("on_llm_query", "on_rlm_query")
+HANDLERS = ("on_llm_query", "on_rlm_query", "on_stdin")
 STREAMS = ("on_stdout", "on_stderr")
 _PLAIN = (
     "timeout_ms", "max_output_length", "max_concurrency", "max_state_bytes", "preload",
-    "explored_length", "lazy_queries",
+    "explored_length", "lazy_queries", "argv",
 )  # fmt: skip
 _LIMITS = tuple(
     field.name
@@ -37,7 +37,7 @@ def to_wire(config: REPLConfig) -> dict[str, Any]:
         **{name: getattr(config, name) for name in _PLAIN},
         "python": _interpreter(config.python),
         "workspace": None if config.workspace is None else str(config.workspace),
-        "min_isolation": None if level is None else level.name,
+        "min_isolation": None if level is None else str(level),
         "tools": signatures.describe_all(config.tools),
         "asks": [name for name in HANDLERS + STREAMS if getattr(config, name) is not None],
         "policy": _policy_to_wire(config.policy),
@@ -52,7 +52,7 @@ def from_wire(data: dict[str, Any], **fields: Any) -> REPLConfig:
             **{name: data[name] for name in _PLAIN},
             python=None if _is_own(python) else _absolute(python),
             workspace=None if data["workspace"] is None else Path(_absolute(data["workspace"])),
-            min_isolation=None if level is None else Isolation[level],
+            min_isolation=None if level is None else Isolation.parse(level),
             policy=_policy_from_wire(data["policy"]),
             **fields,
         )

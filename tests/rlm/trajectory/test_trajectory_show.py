@@ -6,7 +6,7 @@ import unicodedata
 import pytest
 from runs import QUESTION, hostile, realistic
 
-from atoll.cli.paint import Paint
+from atoll.cli.colours import Colours
 from atoll.rlm.trajectory import (
     CodeRan,
     FinalGiven,
@@ -108,7 +108,7 @@ def test_a_guest_cannot_forge_a_line():
 
 def test_colours_are_painted_only_by_a_brush():
     assert "\x1b" not in "".join(told(realistic))
-    painted = "".join(told(realistic, brush=Paint(enabled=True)))
+    painted = "".join(told(realistic, brush=Colours(enabled=True)))
     assert "\x1b[32mturn 1\x1b[0m" in painted
 
 

@@ -35,6 +35,7 @@ class DaemonClientSandbox(BaseSandbox):
 
     backend: ClassVar[str] = "daemon"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
+    runtime_memory: ClassVar[int] = 32 << 20
 
     def __init__(
         self, config: REPLConfig | None = None, *, keep: bool = False, token: str | None = None
@@ -53,8 +54,8 @@ class DaemonClientSandbox(BaseSandbox):
     @classmethod
     async def availability(cls, config: REPLConfig) -> Availability:  # noqa: ARG003 - as asked
         """Whether a daemon answers, and how strong its sandboxes are. One stat if there is none."""
-        path = daemon_socket()
         try:
+            path = daemon_socket()
             os.stat(path)
             facts = await links.ping(path)
         except OSError:
@@ -62,11 +63,11 @@ class DaemonClientSandbox(BaseSandbox):
             return Availability(usable=False, reason=reason, hint=links.HINT)
         except AtollError as exc:
             return Availability(usable=False, reason=str(exc), hint=links.HINT)
-        if facts.get("isolation") not in Isolation.__members__:
+        if facts.get("isolation") not in tuple(map(str, Isolation)):
             return Availability(usable=False, reason=str(facts.get("reason")), hint="atoll doctor")
         return Availability(
             usable=True,
-            isolation=Isolation[facts["isolation"]],
+            isolation=Isolation.parse(facts["isolation"]),
             limits={"all": "as in the backend that the daemon uses"},
             details={"socket": str(path), "pid": str(facts.get("pid"))},
         )
@@ -228,7 +229,7 @@ class DaemonClientSandbox(BaseSandbox):
 
     def _adopt(self, answer: Answer) -> None:
         assert self._link is not None
-        self._level = Isolation[answer.value["isolation"]]
+        self._level = Isolation.parse(answer.value["isolation"])
         self._check_level(self._level)
         self.context_is_shared = answer.value["context_shared"] is True
         self.token = answer.value.get("token", self.token)
@@ -245,8 +246,8 @@ class DaemonClientSandbox(BaseSandbox):
         least = self._config.min_isolation
         least = Isolation.JAILED if least is None else least
         if level is None or level < least:
-            have = "nothing" if level is None else level.name.lower()
-            raise IsolationError("daemon", f"{least.name.lower()} was asked for; it offers {have}")
+            have = "nothing" if level is None else str(level)
+            raise IsolationError("daemon", f"{least} was asked for; it offers {have}")
 
     async def _call(
         self, method: str, params: dict[str, Any], fds: list[int] | None = None

@@ -41,7 +41,7 @@ class NativePythonSandbox(GuestSandbox):
         async with self._turn:
             guest = await self._ensure()
             if self._level < Isolation.JAILED:
-                level = self._level.name.lower()
+                level = str(self._level)
                 raise UnsupportedError(self.backend, f"run a shell where it is only {level}")
             self.logger.log_execution_start("shell", self.policy, command)
             try:

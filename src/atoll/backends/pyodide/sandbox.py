@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.availability import Availability
 from atoll.backends.pyodide import deno, distribution, image, index, report, wheels
-from atoll.backends.pyodide.launch import Parts, make_spec
+from atoll.backends.pyodide.launch import BASE, Parts, make_spec
 from atoll.backends.pyodide.lease import DenoLease
 from atoll.backends.pyodide.spare import spare, start
 from atoll.errors import BackendUnavailableError, SandboxLostError, UnsupportedError
@@ -48,6 +48,7 @@ class PyodideSandbox(GuestSandbox):
 
     backend: ClassVar[str] = deno.BACKEND
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - _MISSING
+    runtime_memory: ClassVar[int] = BASE
 
     _parts: Parts
     _walls: Isolation

@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import enum
 import functools
-import io
 import linecache
 import pprint
 import sys
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.backends.restricted.access import GUEST, OpenNamespace, is_guest_class
 from atoll.backends.restricted.classes import check_names
 from atoll.backends.restricted.refusal import refused
-from atoll.backends.restricted.streams import GuestStream
+from atoll.backends.restricted.streams import GuestInput, GuestStream
 from atoll.guard import words
 from atoll.guard.visitor import is_harmless
 
@@ -49,8 +48,8 @@ def table(access: Access, standins: StandIns) -> Mapping[str, Mapping[str, Any]]
             "exit": _exit,
             "stdout": GuestStream.over("stdout"),
             "stderr": GuestStream.over("stderr"),
-            "stdin": io.StringIO(),
-            "argv": [""],
+            "stdin": object.__new__(GuestInput),
+            "argv": sys.argv,
         },
         "types": {"SimpleNamespace": OpenNamespace},
         "typing": {"get_origin": standins.origin},

@@ -9,6 +9,7 @@ from atoll.availability import Availability
 from atoll.backends.restricted.launch import launch
 from atoll.errors import IsolationError, UnsupportedError
 from atoll.files.base import NoFiles
+from atoll.guest.memory import MARGIN
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
 
@@ -43,6 +44,7 @@ class RestrictedSandbox(GuestSandbox):
             Capability.LIMIT_OUTPUT,
         }
     )
+    runtime_memory: ClassVar[int] = MARGIN
     _own_guard: ClassVar[str | None] = "restricted"
 
     @classmethod
@@ -69,9 +71,7 @@ class RestrictedSandbox(GuestSandbox):
         config = self._config
         least = config.min_isolation
         if least is not None and least > Isolation.GUARDED:
-            raise IsolationError(
-                self.backend, f"{least.name.lower()} was asked for, and it is only guarded"
-            )
+            raise IsolationError(self.backend, f"{least} was asked for, and it is only guarded")
         if config.workspace is not None or self.policy.mounts:
             raise UnsupportedError(self.backend, Capability.HOST_FOLDER)
         if config.python is not None:

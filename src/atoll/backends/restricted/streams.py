@@ -1,4 +1,4 @@
-"""sys.stdout and sys.stderr as guest code sees them: to write to, and nothing behind."""
+"""sys.stdin, sys.stdout and sys.stderr as guest code sees them: no way to the files behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 class GuestStream:
@@ -79,6 +79,37 @@ class GuestBytes:
         """Push out what was printed."""
         stream = getattr(sys, _known(self))
         stream.buffer.flush()
+
+
+class GuestInput:
+    """Reads from the process's sys.stdin."""
+
+    __slots__ = ()
+    encoding = "utf-8"
+    closed = False
+
+    def read(self, size: int = -1) -> str:
+        """Return up to `size` characters, all that is left without a size."""
+        return sys.stdin.read(int(size))
+
+    def readline(self, size: int = -1) -> str:
+        """Return the next line with its newline; an empty text at the end."""
+        return sys.stdin.readline(int(size))
+
+    def readlines(self) -> list[str]:
+        """Return all lines that are left."""
+        return sys.stdin.readlines()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.readline, "")
+
+    def isatty(self) -> bool:
+        """Return False: there is no keyboard."""
+        return False
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
 
 
 def _known(stream: GuestStream | GuestBytes) -> str:

@@ -109,6 +109,6 @@ async def availability(config: REPLConfig) -> Availability:
         details={
             "python": ".".join(map(str, built.python)) if built else "not built yet",
             "interrupt": "state is kept" if built and built.cells else "state is lost",
-            "worker": walls.level.name.lower(),
+            "worker": str(walls.level),
         },
     )

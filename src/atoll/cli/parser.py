@@ -1,0 +1,101 @@
+"""An argparse parser with one-line errors, no abbreviated options, and free order for `run`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+USAGE_ERROR = 2
+_PREFIX = re.compile(r"argument (\S+): (must |expected )")
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of descriptions, and leaves room for long names of commands."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"max_help_position": 26, **options})
+
+
+_DEFAULTS: dict[str, Any] = {"formatter_class": HelpFormatter, "allow_abbrev": False}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and which help to read."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **{**_DEFAULTS, **options})
+        self.free_order = False
+        """Whether FILE and ARGs may stand between options, as in `atoll run`.
+
+        What follows the first `--` belongs to FILE and ARGs whatever it looks like. An unknown
+        option before it is an error and not an argument: a misspelled limit must not be ignored.
+        """
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with 2."""
+        text = _PREFIX.sub(r"\1 \2", message)
+        self.exit(USAGE_ERROR, f"{self.prog}: {text}\nType `{self.prog} --help` for help.\n")
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse arguments; with `free_order`, `file` and `args` get the words among the options."""
+        given = list(sys.argv[1:] if args is None else args)
+        if not self.free_order:
+            return super().parse_known_args(given, namespace)
+        at = given.index("--") if "--" in given else len(given)
+        found, extras = super().parse_known_args(given[:at], namespace)
+        words = [one for one in (found.file,) if one is not None] + found.args + extras
+        for word in words:
+            if word.startswith("-") and word != "-":
+                self.error(f"unknown option {word}. Put arguments of the program after --")
+        words += given[at + 1 :]
+        if found.code is None and not words:
+            self.error("give a FILE, - for stdin, or -c CODE")
+        found.file = None if found.code is not None else words.pop(0)
+        found.args = words
+        return found, []
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write a message; argparse's own method hides a full disk and a closed stream."""
+        if message:
+            (file or sys.stderr).write(message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise ArgumentError if a value is not one of an argument's choices."""
+        if action.choices is None or value in action.choices:
+            return
+        names = [str(one) for one in action.choices]
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
+            self.error(_unknown_command(self.prog, str(value), names))
+        raise argparse.ArgumentError(action, f"must be one of {', '.join(names)}, got {value!r}")
+
+
+class CodeAction(argparse.Action):
+    """Stores -c CODE, unless a FILE stands before it: `run script.py -c x` means the script's."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        """Store the code; exit with 2 if a FILE was given before it."""
+        if namespace.file is not None:
+            parser.error(
+                f"{option_string} after FILE. Put arguments of the program after --, or omit FILE"
+            )
+        setattr(namespace, self.dest, values)
+
+
+def _unknown_command(prog: str, value: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(value, names, n=1)
+    guess = f"Did you mean `{prog} {close[0]}`?" if close else f"Use one of {', '.join(names)}."
+    return f"unknown command {value!r}. {guess}"
