@@ -19,9 +19,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from atoll.cli.install_hints import pip_install
 
 import atoll as library
-from atoll.cli.install_hints import pip_install
 from atoll.rlm.models.recorded import Recorder
 from atoll.rlm.models.scripted import ScriptedModel
 from atoll.rlm.trajectory import RunEnded

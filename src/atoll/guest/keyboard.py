@@ -21,7 +21,7 @@ def read_line(prompt: object = "", /) -> str:
     line = stdin.readline()
     if not line:
         raise EOFError(NO_KEYBOARD)
-    return line[:-1] if line.endswith("\n") else line
+    return line[:-1] if line.endswith("\n") else line  # noqa: FURB188 - CPython 3.8
 
 
 read_line.__name__ = read_line.__qualname__ = "input"
