@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from atoll.cli import daemon
 from atoll.daemon import lifecycle
 from atoll.daemon.paths import Place
 
@@ -109,3 +110,49 @@ def test_run_uses_a_daemon_that_runs(atoll, at, monkeypatch):
     end = time.monotonic() + 30
     while lifecycle.status(Place(__import__("pathlib").Path(at[1])))["executions"] != 1:
         assert time.monotonic() < end
+
+
+def test_start_says_which_libraries_are_missing_and_what_to_type(atoll, at):
+    argv = ["--preload", "import no_such_library.part", "--preload", "import antigravity_not"]
+    code, _, err = atoll("daemon", "start", "--tier", "bare", *argv, *at)
+    assert code == 0
+    missing = "atoll: tier bare: not installed: no_such_library, antigravity_not. Type: "
+    assert missing in err
+    assert "-m pip install antigravity_not no_such_library, and restart the daemon" in err
+
+
+def test_the_hint_names_packages_as_pypi_does():
+    pool = {"full": {"missing": [
+        "sklearn.tree: ModuleNotFoundError: No module named 'sklearn'",
+        "sklearn.cluster: ModuleNotFoundError: No module named 'sklearn'",
+        "seaborn: ImportError: broken build",
+    ]}}  # fmt: skip
+    first, second = daemon.missing_libraries(pool)
+    assert first.startswith("tier full: not installed: sklearn. Type: ")
+    assert first.endswith("-m pip install scikit-learn, and restart the daemon")
+    assert second == "tier full: cannot be imported: seaborn (ImportError: broken build)"
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "link"])
+def test_start_and_stop_leave_a_file_that_is_not_the_daemons(atoll, tmp_path, what):
+    path = tmp_path / "precious"
+    {
+        "file": lambda: path.write_text("data"),
+        "folder": path.mkdir,
+        "link": lambda: path.symlink_to("elsewhere"),
+    }[what]()
+    code, _, err = atoll("daemon", "start", "--tier", "bare", "--socket", str(path))
+    assert code == 2
+    assert f"atoll: {path} exists and is a " in err
+    assert atoll("daemon", "stop", "--socket", str(path))[0] == 0
+    assert atoll("daemon", "status", "--socket", str(path))[0] == 1
+    assert os.listdir(tmp_path) == ["precious"]
+    assert what != "file" or path.read_text() == "data"
+
+
+def test_stdin_and_arguments_reach_a_program_in_the_daemon(spawn, atoll, at, monkeypatch):
+    atoll("daemon", "start", "--tier", "bare", *at)
+    monkeypatch.setenv("ATOLL_DAEMON_SOCKET", at[1])
+    code = "import sys; print(input(), sys.stdin.read().split(), sys.argv)"
+    process = spawn("run", "--backend", "daemon", "-c", code, "x")
+    assert process.communicate("a\nb c\n") == ("a ['b', 'c'] ['-c', 'x']\n", "")

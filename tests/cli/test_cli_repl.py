@@ -226,6 +226,19 @@ def test_a_guest_cannot_steer_the_terminal(terminal):
     assert "\x1b" not in terminal.wait("\r\ndone").replace("\x1b[?2004", "")
 
 
+def test_tab_completes_names_and_attributes_of_the_guest(terminal):
+    terminal.wait(">>> ")
+    terminal.ask("unusual_name = 'abc'")
+    terminal.type("unusu\t")
+    terminal.wait("unusual_name")
+    terminal.type(".startsw\t")
+    terminal.wait("startswith")
+    assert terminal.ask("('ab')") == "True"
+    terminal.type("%ti\t")
+    terminal.wait("%timeout")
+    assert terminal.ask(" 5") == "a cell may take 5 s"
+
+
 def test_the_history_is_kept(terminal, tmp_path):
     terminal.wait(">>> ")
     terminal.ask("remembered = 1")

@@ -27,8 +27,9 @@ class HostInput(io.RawIOBase):
 
     def readinto(self, room: Any) -> int:
         """Fill some of `room` with what the host has; wait until it has something."""
-        data = self._read(min(len(room), PIECE))
-        if not isinstance(data, bytes) or len(data) > len(room):
+        size = min(len(room), PIECE)
+        data = self._read(size)
+        if not isinstance(data, bytes) or len(data) > size:
             raise OSError("the host sent something that is not standard input")
         room[: len(data)] = data
         return len(data)
