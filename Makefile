@@ -5,9 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 JOBS ?= 3
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
-LAYERS := guest > errors > policy,types,log > guard,text > \
+LAYERS := guest > errors,markup > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
-	explore,retrieval,bridge,statekey,store,verdict > channel,state > \
+	explore,retrieval,bridge,statekey,store,variables,verdict > channel,state > \
 	sandbox,session,replies > sync,jail,statepipe,wire > archive > web > shell,launch > \
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 

@@ -26,7 +26,7 @@ AtollError
     ├── UnsupportedError        the backend has no such power
     ├── StateError              a saved state that cannot be made, read or trusted
     ├── ExecutionTimeoutError   an execution was ended at its deadline (one-shot interfaces)
-    └── VariableError           a variable's value cannot be handed over
+    └── VariableError           a variable cannot be read or set
 
 An error whose `retryable` is true left nothing half done: the same call may be made again.
 """
@@ -173,11 +173,11 @@ class ExecutionTimeoutError(SandboxError):
 
 
 class VariableError(SandboxError):
-    """A guest variable whose value cannot be handed over."""
+    """A guest variable that cannot be read or set; the message says how to do it instead."""
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, verb: str = "read") -> None:
         self.name, self.reason = name, reason
-        super().__init__(f"variable {name!r} cannot be read: {reason}")
+        super().__init__(f"variable {name!r} cannot be {verb}: {reason}")
 
 
 class ModelError(AtollError):
