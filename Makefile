@@ -12,9 +12,9 @@ export DENO_TLS_CA_STORE ?= system,mozilla
 export UV_SYSTEM_CERTS ?= true
 # Tests start hundreds of interpreters; without bytecode each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
-LAYERS := guest > errors,extras,certificates > policy,types,log > guard,text > \
+LAYERS := guest > errors,extras,certificates,markup > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
-	explore,retrieval,bridge,signatures,statekey,store,verdict > channel,state > \
+	explore,retrieval,bridge,signatures,statekey,store,variables,verdict > channel,state > \
 	sandbox,session,replies > sync,jail,statepipe,wire > archive > web > shell,launch > \
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 

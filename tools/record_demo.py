@@ -13,6 +13,7 @@ import contextlib
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from atoll import RLM, Budget
 from atoll.cli import demo
@@ -35,7 +36,7 @@ def main() -> int:
         record = Path(folder) / "recording.jsonl"
         limits = Limits(timeout_seconds=SECONDS)
         model = resolve(f"local/{store.weights.name}", base_url=url, limits=limits)
-        settings = dict(demo.SETTINGS)
+        settings: dict[str, Any] = dict(demo.SETTINGS)
         budget = Budget(iterations=int(settings.pop("max_turns")), seconds=SECONDS)
         rlm = RLM(Recorder(model, record), budget=budget, on_event=print, **settings)
         with rlm:

@@ -1,11 +1,11 @@
-"""Atoll runs the Python that agents write: jailed, at once, with state that lives on.
+"""Atoll runs Python that agents write: isolated, fast, with state that is kept.
 
     import atoll
 
     with atoll.create_sandbox(context=text) as box:
         result = box.execute("print(len(context))")
 
-Importing this package does nothing but name things; each is loaded on first use.
+Importing this package loads nothing: each name is loaded on first use.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from atoll.policy import Capability as Capability
     from atoll.policy import ExecutionPolicy as ExecutionPolicy
     from atoll.policy import Isolation as Isolation
+    from atoll.policy import Mount as Mount
     from atoll.pool import Pool as Pool
     from atoll.pool import PoolSettings as PoolSettings
     from atoll.replserver.blocking import SyncREPLExecutor as SyncREPLExecutor
@@ -88,7 +89,10 @@ if TYPE_CHECKING:
     from atoll.types import Artifact as Artifact
     from atoll.types import Display as Display
     from atoll.types import ExecuteResponse as ExecuteResponse
+    from atoll.types import Outcome as Outcome
     from atoll.types import SandboxResult as SandboxResult
+    from atoll.types import Variable as Variable
+    from atoll.types import Variables as Variables
     from atoll.web.policy import WebPolicy as WebPolicy
 
 __version__ = "0.1.0"
@@ -147,6 +151,7 @@ _HOMES = {
     "Capability": "policy",
     "ExecutionPolicy": "policy",
     "Isolation": "policy",
+    "Mount": "policy",
     "REPLExecutor": "replserver.executor",
     "SyncREPLExecutor": "replserver.blocking",
     "REPLResponse": "replserver.messages",
@@ -168,21 +173,26 @@ _HOMES = {
     "Artifact": "types",
     "Display": "types",
     "ExecuteResponse": "types",
+    "Outcome": "types",
     "SandboxResult": "types",
+    "Variable": "types",
+    "Variables": "types",
 }
 
 __all__ = ["__version__", "aio", *_HOMES]  # noqa: PLE0604 - the keys are strings
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name from its home on first use."""
-    if name == "aio":
-        return import_module("atoll.aio")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'atoll' has no attribute {name!r}")
-    value = getattr(import_module(f"atoll.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+
+    def __getattr__(name: str) -> Any:
+        """Load a public name from its module on first use."""
+        if name == "aio":
+            return import_module("atoll.aio")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'atoll' has no attribute {name!r}")
+        value = getattr(import_module(f"atoll.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The async face: `async with atoll.aio.create_sandbox() as box: ...`."""
+"""The async API: `async with atoll.aio.create_sandbox() as box: ...`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from atoll.factory import Opening, merge
 
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
+    from atoll.environment.core import REPLEnvironment
     from atoll.factory import Options
+    from atoll.rlm.core import RLM
+    from atoll.shell.local import LocalSandbox
+    from atoll.shell.sandbox import ShellSandbox
 
 _HOMES = {
     "LocalSandbox": "shell.local",
@@ -17,16 +21,18 @@ _HOMES = {
     "RLM": "rlm.core",
     "ShellSandbox": "shell.sandbox",
 }
-__all__ = ["create_sandbox", *_HOMES]  # noqa: PLE0604 - the keys are strings
+__all__ = ["RLM", "LocalSandbox", "REPLEnvironment", "ShellSandbox", "create_sandbox"]
 
 
 def create_sandbox(config: REPLConfig | None = None, **options: Unpack[Options]) -> Opening:
-    """A sandbox for async code: `await` it, or use it in `async with`."""
+    """Open a sandbox for async code: `await` the result, or use it in `async with`."""
     return Opening(merge(config, options))
 
 
-def __getattr__(name: str) -> Any:
-    """Load a name from its home on first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'atoll.aio' has no attribute {name!r}")
-    return getattr(import_module(f"atoll.{_HOMES[name]}"), name)
+if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+
+    def __getattr__(name: str) -> Any:
+        """Load a name from its module on first use."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'atoll.aio' has no attribute {name!r}")
+        return getattr(import_module(f"atoll.{_HOMES[name]}"), name)

@@ -1,4 +1,4 @@
-"""How a sandbox is to be: the one configuration object, and the one reader of the environment."""
+"""The configuration of a sandbox, and the environment variables that Atoll reads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 
 
 def max_state_from_environment() -> int:
-    """The bytes that STATE_MAX_SIZE_MB allows a saved state; 50 MiB without it."""
+    """Return the size limit of a saved state from STATE_MAX_SIZE_MB; 50 MiB without it."""
     text = os.environ.get("STATE_MAX_SIZE_MB") or str(DEFAULT_STATE_MB)
     try:
         size = int(float(text) * MIB)
@@ -46,35 +46,37 @@ def max_state_from_environment() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class REPLConfig:
-    """All that `create_sandbox` takes."""
+    """Everything that `create_sandbox` takes."""
 
     backend: str = "auto"
     context: Any = None
-    """Text or a JSON-like value, or a Context made of one; the guest's variable `context`."""
+    """The guest's variable `context`: text, plain data, the Path of a text file, or a Context."""
     state: bytes | None = None
-    """What save() returned: the session starts with its variables and files."""
+    """Bytes from save(): the session starts with those variables and files."""
     max_state_bytes: int = field(default_factory=max_state_from_environment)
-    """What a saved state may have, not compressed; more is not saved, and not restored."""
+    """Size limit of a saved state, uncompressed; a larger one is neither saved nor restored."""
     min_isolation: Isolation | None = None
     """The weakest level to accept; unset: JAILED for `auto`, the backend's own level otherwise."""
     timeout_ms: float = DEFAULT_TIMEOUT_MS
+    """Time limit of one execution."""
     max_output_length: int = 1_000_000
     """Characters of stdout, and of stderr, in a result."""
     policy: ExecutionPolicy = field(default_factory=ExecutionPolicy)
+    """Limits, environment variables and mounts: an ExecutionPolicy, or a dict of its fields."""
     python: str | None = None
     """The guest's interpreter, such as a venv's; unset: the one that runs the host."""
     preload: str | None = None
-    """The tier of libraries that a warm start has imported: bare, numeric, full; unset: chosen."""
+    """Libraries that a warm start has imported: bare, numeric or full; unset: Atoll chooses."""
     wasm_binary_path: Path | None = None
-    """A WebAssembly component to run in the `wasm` backend; unset: the one that Atoll builds."""
+    """A WebAssembly component for the `wasm` backend; unset: the one that Atoll builds."""
     inject_setup: bool = True
-    """Whether the `wasm` backend finds packages in /app/site-packages."""
+    """Whether the `wasm` backend imports packages from /app/site-packages."""
     index_url: str | Sequence[str] | None = None
-    """Where Pyodide is had from: a URL or folder; of several the first that answers."""
+    """Where to get Pyodide: a URL or folder, or several, of which the first that works is used."""
     use_worker: bool = True
-    """Pyodide in a thread of its own, which can be interrupted; else in the main one."""
+    """Whether Pyodide runs in a thread of its own, which can be interrupted."""
     workspace: Path | None = None
-    """A host folder to be the guest's /app; unset: a private one, thrown away at the end."""
+    """A host folder that is the guest's /app; unset: a private one, deleted at the end."""
     on_stdout: LineCallback | None = None
     on_stderr: LineCallback | None = None
     on_stdin: Handler | None = None
@@ -85,27 +87,27 @@ class REPLConfig:
     on_llm_query: Handler | None = None
     on_rlm_query: Handler | None = None
     tools: Mapping[str, Handler] = field(default_factory=dict)
-    """Functions of the host that guest code may call by these names."""
+    """Host functions that guest code may call, by name."""
     max_concurrency: int = 32
-    """Calls of one batch that run on the host at one time."""
+    """Calls of one batch that run on the host at the same time."""
     logger: SandboxLogger = field(default_factory=SandboxLogger)
     lazy_queries: bool = False
-    """Whether llm_query promises its answer: a plain loop of them runs side by side."""
+    """Whether llm_query returns a promise, so that a loop of queries runs concurrently."""
     guard: str | None = None
-    """A check of the code before it runs: `ast`, `restrictedpython`; a seat belt, not a wall."""
+    """A check of the code before it runs: `ast` or `restrictedpython`; a seat belt, not a wall."""
     explored_length: int | None = None
-    """Given by REPLEnvironment: the guest has peek, grep, FINAL, and so many characters to see."""
+    """Set by REPLEnvironment: the guest gets peek, grep and FINAL for so many characters."""
     timeout_seconds: InitVar[float | None] = None
-    """`timeout_ms` for those who count in seconds: given, it is the one that counts."""
+    """`timeout_ms` in seconds; if both are given, this one is used."""
     output_cap: int = 8192
-    """Characters of a turn's output beyond which the model sees a summary, and a file has all."""
+    """Characters of a turn's output above which the model sees a summary; a file has the rest."""
     spill_dir: Path | None = None
-    """Where such files go; unset: a private folder, thrown away at the end."""
+    """The folder of these files; unset: a private one, deleted at the end."""
     max_output_preview: int = 1500
-    """Characters of a summary with its header and its footer."""
+    """Characters of a summary with its header and footer."""
     max_grep_results: int = 100
     require_exploration_before_final: bool = False
-    """Whether FINAL is refused until the context was looked into `min_exploration_calls` times."""
+    """Whether FINAL is refused before `min_exploration_calls` looks into the context."""
     min_exploration_calls: int = 1
     use_toon_encoding: bool = True
     """Whether structured values are shown to the model as TOON where that is shorter."""
@@ -114,6 +116,7 @@ class REPLConfig:
         if timeout_seconds is not None and not isinstance(timeout_seconds, _Derived):
             check_positive("timeout_seconds", timeout_seconds)
             object.__setattr__(self, "timeout_ms", timeout_seconds * 1000)
+        object.__setattr__(self, "policy", ExecutionPolicy.of(self.policy))
         for name in _POSITIVE:
             check_positive(name, getattr(self, name))
         if self.guard is not None and self.guard not in GUARDS:
@@ -135,10 +138,10 @@ class REPLConfig:
 
 
 class _Derived(float):
-    """`timeout_ms` as seconds. dataclasses.replace hands it back: it is nobody's wish then."""
+    """`timeout_ms` in seconds. dataclasses.replace passes it back; then it is not a new value."""
 
 
-# Set after the class, which would take a property for the field's default.
+# Set after the class: dataclass would take a property for the field's default.
 setattr(REPLConfig, "timeout_seconds", property(lambda self: _Derived(self.timeout_ms / 1000)))  # noqa: B010
 
 
@@ -185,7 +188,7 @@ def expand_home(path: str | Path) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplSettings:
-    """Whether a REPL server is used, and how long one is waited for."""
+    """Whether a REPL server is used, and how long to wait for it."""
 
     enabled: bool = True
     warmup_seconds: float = 15
@@ -197,7 +200,7 @@ class ReplSettings:
 
     @classmethod
     def from_environment(cls) -> ReplSettings:
-        """What the variables REPL_* say; the defaults without them."""
+        """Read the settings from the variables REPL_*, with defaults."""
         return cls(
             enabled=_switch("REPL_ENABLED"),
             warmup_seconds=_seconds("REPL_WARMUP_TIMEOUT_SECONDS", 15),
@@ -223,12 +226,12 @@ def _seconds(name: str, default: float) -> float:
 
 
 def backend_from_environment() -> str:
-    """The backend that ATOLL_BACKEND names, for the command line; `auto` without it."""
+    """Return the backend of ATOLL_BACKEND, for the command line; `auto` without it."""
     return os.environ.get("ATOLL_BACKEND") or "auto"
 
 
 def state_key_from_environment() -> bytes | None:
-    """The key that ATOLL_STATE_KEY gives for signing saved states, if it does."""
+    """Return the key of ATOLL_STATE_KEY for signing saved states, or None."""
     text = os.environ.get("ATOLL_STATE_KEY")
     if text and len(text) < SHORTEST_KEY:
         raise ConfigError(f"ATOLL_STATE_KEY must have at least {SHORTEST_KEY} characters")
@@ -236,34 +239,34 @@ def state_key_from_environment() -> bytes | None:
 
 
 def model_key_from_environment(variable: str) -> str | None:
-    """The key that a provider's variable holds, such as OPENAI_API_KEY; None where it is unset."""
+    """Return the key in a provider's variable such as OPENAI_API_KEY, or None."""
     return os.environ.get(variable, "").strip() or None
 
 
 def model_from_environment() -> str | None:
-    """The model that ATOLL_MODEL names, for the command line; None where it is unset."""
+    """Return the model of ATOLL_MODEL, for the command line, or None."""
     return os.environ.get("ATOLL_MODEL", "").strip() or None
 
 
 def model_address_from_environment(variable: str) -> str | None:
-    """Where OPENAI_BASE_URL and its like say that a provider is; None where they are unset."""
+    """Return the address of a provider from OPENAI_BASE_URL and the like, or None."""
     return os.environ.get(variable, "").strip() or None
 
 
 def prices_file_from_environment() -> Path | None:
-    """The JSON file of prices that ATOLL_PRICES names, if it does."""
+    """Return the JSON file of prices from ATOLL_PRICES, or None."""
     given = os.environ.get("ATOLL_PRICES")
     return expand_home(given).absolute() if given else None
 
 
 def daemon_socket() -> Path:
-    """Where the daemon listens: ATOLL_DAEMON_SOCKET, or below the home folder without it."""
+    """Return the socket of the daemon: ATOLL_DAEMON_SOCKET, or one below the home folder."""
     given = os.environ.get("ATOLL_DAEMON_SOCKET")
     return Path(given).absolute() if given else expand_home("~/.rlm/daemon.sock")
 
 
 def cache_folder() -> Path:
-    """Where what is built once is kept: ATOLL_CACHE, or the user's cache folder without it."""
+    """Return the folder of what is built once: ATOLL_CACHE, or one in the user's cache."""
     if given := os.environ.get("ATOLL_CACHE"):
         return Path(given).resolve()
     home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"

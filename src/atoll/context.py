@@ -1,4 +1,4 @@
-"""The context on the host: one sealed memory file that every sandbox maps and none copies.
+"""The context on the host: one sealed memory file, which sandboxes map instead of copying it.
 
 Only the characters are in the file (1, 2 or 4 bytes each, as CPython keeps them), so a guest of
 any Python version can put its own header in front; see guest/context.py for the other half.
@@ -27,7 +27,7 @@ _shared: weakref.WeakValueDictionary[int, Context] = weakref.WeakValueDictionary
 
 
 class Context:
-    """Text or data that sandboxes share. Freed when the last one that uses it is gone."""
+    """Text or data that sandboxes share. Freed when the last sandbox that uses it has ended."""
 
     def __init__(
         self, *, fd: int, width: int, length: int, ascii_only: bool, json_text: bool
@@ -40,22 +40,22 @@ class Context:
 
     @classmethod
     def from_text(cls, text: str) -> Context:
-        """A context of `text`: one copy is made, now."""
+        """Make a context of `text`; this copies it once."""
         return cls._from_characters(text, json_text=False).keep(text)
 
     @classmethod
     def from_value(cls, value: Any) -> Context:
-        """A context of plain data: what JSON can hold, with tuples, sets, bytes, dates in it."""
+        """Make a context of plain data: JSON types, tuples, sets, bytes, dates."""
         return cls.from_json(_as_json(value), value)
 
     @classmethod
     def from_json(cls, text: str, value: Any) -> Context:
-        """A context of `value`, given as the JSON that `values.encode` made of it."""
+        """Make a context of `value`, whose JSON form `values.encode` has made already."""
         return cls._from_characters(text, json_text=True).keep(value)
 
     @classmethod
     def from_file(cls, path: str | Path, encoding: str = "utf-8") -> Context:
-        """A context of a text file. ASCII goes into the memory file without being decoded."""
+        """Make a context of a text file; an ASCII file is copied without being decoded."""
         with Path(path).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if not _is_ascii(file.fileno()):
@@ -73,7 +73,7 @@ class Context:
         return cls(fd=fd, width=width, length=len(text), ascii_only=ascii_only, json_text=json_text)
 
     def keep(self, value: Any) -> Context:
-        """Remember what this was made of."""
+        """Remember the value that this was made of, and return self."""
         self._value, self._has_value = value, True
         return self
 
@@ -107,7 +107,7 @@ class Context:
         }
 
     def dup(self) -> Context:
-        """The same, held on its own: closing one leaves the other."""
+        """Return a second handle on the memory file; each is closed on its own."""
         twin = Context(
             fd=os.dup(self.fd),
             width=self.width,
@@ -118,25 +118,44 @@ class Context:
         return twin.keep(self._value) if self._has_value else twin
 
     def close(self) -> None:
-        """Let go of the memory file; sandboxes that have mapped it keep it."""
+        """Close the memory file; sandboxes that have mapped it keep their mapping."""
         self._finalizer()
 
 
 def share(value: Any) -> Context | None:
-    """A Context for what a caller gave as context; None if it is small enough to be sent.
+    """Return a Context for what a caller gave as context; None if it is small enough to be sent.
 
-    ConfigError if it is neither text nor plain data.
+    A path stands for the text of its file. ConfigError if it is neither text nor plain data.
     """
     if isinstance(value, Context):
         return value
+    if isinstance(value, os.PathLike):
+        return from_path(value)
     if isinstance(value, str):
         return share_text(value) if len(value) > INLINE_LIMIT else None
     text = _as_json(value)
     return Context.from_json(text, value) if len(text) > INLINE_LIMIT else None
 
 
+def from_path(path: os.PathLike[str]) -> Context:
+    """Return a Context of a text file; ConfigError says why it cannot be read."""
+    file = Path(path).expanduser()
+    try:
+        return Context.from_file(file)
+    except IsADirectoryError:
+        text = f"the context {str(file)!r} is a folder: give one file, or documents={str(file)!r}"
+        raise ConfigError(f"{text} of a REPLEnvironment") from None
+    except OSError as exc:
+        raise ConfigError(
+            f"the context file {str(file)!r} cannot be read: {exc.strerror}"
+        ) from None
+    except UnicodeDecodeError as exc:
+        text = f"the context file {str(file)!r} is not UTF-8 text: {exc.reason} at {exc.start:,}"
+        raise ConfigError(f"{text}. Decode it with Context.from_file(path, encoding)") from None
+
+
 def share_text(text: str) -> Context:
-    """One memory file for one str, however many live sandboxes are given it."""
+    """Return the Context of a str; all sandboxes that are given that str share it."""
     context = _shared.get(id(text))
     if context is None:  # an entry keeps its text alive, so the id cannot be another's
         context = _shared[id(text)] = Context.from_text(text)

@@ -26,7 +26,7 @@ AtollError
     ├── UnsupportedError        the backend lacks this capability
     ├── StateError              a saved state that cannot be made, read or trusted
     ├── ExecutionTimeoutError   an execution was ended at its deadline (one-shot interfaces)
-    └── VariableError           a variable's value cannot be transferred
+    └── VariableError           a variable cannot be read or set
 
 If `retryable` is true, nothing was left half done: the same call may be repeated.
 """
@@ -173,11 +173,11 @@ class ExecutionTimeoutError(SandboxError):
 
 
 class VariableError(SandboxError):
-    """A guest variable's value cannot be transferred to the host."""
+    """A guest variable cannot be read or set; the message says what to do instead."""
 
-    def __init__(self, name: str, reason: str) -> None:
+    def __init__(self, name: str, reason: str, verb: str = "read") -> None:
         self.name, self.reason = name, reason
-        super().__init__(f"variable {name!r} cannot be read: {reason}")
+        super().__init__(f"variable {name!r} cannot be {verb}: {reason}")
 
 
 class ModelError(AtollError):

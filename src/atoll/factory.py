@@ -1,4 +1,4 @@
-"""create_sandbox, blocking and async: one configuration in, the right sandbox out, started."""
+"""create_sandbox, blocking and async: choose the backend, make the sandbox, start it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from atoll.backends import registry
 from atoll.config import REPLConfig
-from atoll.errors import ConfigError
+from atoll.policy import check_keys
 from atoll.sync import Portal, SyncSandbox
 
 if TYPE_CHECKING:
@@ -31,11 +31,13 @@ class Options(TypedDict, total=False):
     min_isolation: Isolation | str | None
     timeout_ms: float
     max_output_length: int
-    policy: ExecutionPolicy
+    policy: ExecutionPolicy | Mapping[str, Any]
     python: str | None
     preload: str | None
     wasm_binary_path: PathLike[str] | str | None
     inject_setup: bool
+    index_url: str | Sequence[str] | None
+    use_worker: bool
     workspace: PathLike[str] | str | None
     on_stdout: LineCallback | None
     on_stderr: LineCallback | None
@@ -60,16 +62,16 @@ class Options(TypedDict, total=False):
 
 
 def create_sandbox(config: REPLConfig | None = None, **options: Unpack[Options]) -> SyncSandbox:
-    """A started sandbox for blocking code. Use it in a `with` block, or call destroy().
+    """Start a sandbox for blocking code. Use it in a `with` block, or call destroy().
 
-    `options` are fields of REPLConfig and stand above `config`'s.
+    `options` are fields of REPLConfig; they override those of `config`.
     """
     settings = merge(config, options)
     return SyncSandbox(Portal.shared().run(open_sandbox(settings)))
 
 
 class Opening:
-    """A sandbox about to be opened: `await` it, or use it in `async with`."""
+    """A sandbox that is not started yet: `await` it, or use it in `async with`."""
 
     def __init__(self, config: REPLConfig) -> None:
         self._config = config
@@ -95,7 +97,7 @@ class Opening:
 async def open_sandbox(
     config: REPLConfig, needed: frozenset[Capability] = frozenset()
 ) -> BaseSandbox:
-    """Choose the backend, make the sandbox, start it; on failure nothing is left behind."""
+    """Choose the backend, make the sandbox and start it; a failed start leaves nothing behind."""
     sandbox_class = await registry.choose(config, needed)
     box = sandbox_class(config)
     try:
@@ -107,8 +109,7 @@ async def open_sandbox(
 
 
 def merge(config: REPLConfig | None, options: Options) -> REPLConfig:
-    """One configuration of the two; ConfigError names an option that does not exist."""
-    known = {field.name for field in dataclasses.fields(REPLConfig)} | {"timeout_seconds"}
-    if unknown := set(options) - known:
-        raise ConfigError(f"unknown option {min(unknown)!r}: there are {', '.join(sorted(known))}")
+    """Return `config` with the options; ConfigError for an unknown one names the closest."""
+    known = [field.name for field in dataclasses.fields(REPLConfig)]
+    check_keys("option", options, [*known, "timeout_seconds"])
     return dataclasses.replace(config or REPLConfig(), **options)  # type: ignore[arg-type]

@@ -1,35 +1,37 @@
-"""What a sandbox may use and how strongly it is kept in: limits, isolation levels, capabilities."""
+"""Limits of a sandbox, levels of isolation, and the capabilities of backends."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
 MIB = 1 << 20
 DEFAULT_FUEL = 2_000_000_000
 
 
 class Isolation(IntEnum):
-    """How strongly guest code is kept in; a higher level is a stronger one."""
+    """How strongly guest code is isolated from the host; a higher level is stronger."""
 
     NONE = 0
-    """It runs with all that the caller may do."""
+    """Not at all: guest code has all the caller's permissions."""
     GUARDED = 1
-    """Checked before it runs, in a plain process: a seat belt, not a wall."""
+    """Code is checked before it runs, in an ordinary process: a seat belt, not a wall."""
     CONFINED = 2
-    """Own process under Landlock, seccomp and rlimits, in the host's namespaces."""
+    """A process under Landlock, seccomp and rlimits, in the host's namespaces."""
     JAILED = 3
-    """Own namespaces, root, user, network; Landlock, seccomp and limits on top."""
+    """Own namespaces, root, user and network, with Landlock, seccomp and limits on top."""
     VIRTUAL = 4
-    """No system call of the host reaches it: WebAssembly, or a virtual machine."""
+    """Guest code makes no system call on the host: WebAssembly, or a virtual machine."""
 
     @classmethod
     def parse(cls, value: Isolation | str | int) -> Isolation:
@@ -49,29 +51,29 @@ class Isolation(IntEnum):
 
 
 class Capability(StrEnum):
-    """What a backend can do; asked before use, shown by `atoll doctor`."""
+    """What a backend can do; `atoll doctor` shows it for each."""
 
     STATE = "state"
     STREAMING = "streaming"
     CANCEL = "cancel"
     BRIDGE = "bridge"
     FILES = "files"
-    """A result names the files that its cell made or changed."""
+    """Results name the files that the cell created or modified."""
     WORKSPACE = "workspace"
-    """`files`: list, read, write, edit, search, upload, download."""
+    """`files`: list, read, write, edit, search, move, delete, upload, download."""
     HOST_FOLDER = "host-folder"
     SHARED_CONTEXT = "shared-context"
     INTERPRETER = "interpreter"
     SUBPROCESS = "subprocess"
     THREADS = "threads"
     SHELL = "shell"
-    """shell: commands of bash, or of sh, beside the session's Python."""
+    """`shell`: commands in bash or sh, next to the session's Python."""
     FORK = "fork"
     """fork, checkpoint, rollback, branches: live clones."""
     SAVE = "save"
     """save, and create_sandbox(state=...)."""
     IMPORTS = "imports"
-    """Code may import, open and call whatever its Python has; without it, what a guard offers."""
+    """Code may import and open anything its Python has; without it, only what a guard allows."""
     DISPLAY = "display"
     """Frames as HTML, figures as PNG."""
     LIMIT_TIME = "limit-time"
@@ -85,13 +87,16 @@ class Capability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A host folder or file that the guest may see, read-only unless `writable`."""
+    """A host folder or file that the guest sees at `target`, read-only unless `writable`."""
 
     source: Path
     target: str
     writable: bool = False
 
     def __post_init__(self) -> None:
+        paths: tuple[object, object] = (self.source, self.target)
+        if not isinstance(paths[0], str | Path) or not isinstance(paths[1], str):
+            raise ConfigError(f"a mount takes two paths, not {paths[0]!r} and {paths[1]!r}")
         object.__setattr__(self, "source", Path(self.source))
         parts = self.target.split("/")
         if not self.target.startswith("/") or ".." in parts or len(parts) < 2 or not parts[-1]:
@@ -102,29 +107,44 @@ class Mount:
         if parts[1] in ("proc", "dev", "sys"):
             raise ConfigError(f"a mount cannot be in /{parts[1]}: {self.target!r}")
 
+    @classmethod
+    def of(cls, given: Mount | Mapping[str, Any] | tuple[Any, ...]) -> Mount:
+        """Return a mount for what a caller gave: one, a dict, or (source, target[, writable])."""
+        if isinstance(given, Mount):
+            return given
+        if isinstance(given, Mapping):
+            check_keys("mount", given, ("source", "target", "writable"))
+            return cls(**{"source": None, "target": None, **given})
+        if isinstance(given, tuple | list) and len(given) in (2, 3):
+            return cls(source=given[0], target=given[1], writable=bool(given[2:] and given[2]))
+        raise ConfigError(
+            f"a mount is a Mount, a dict or (source, target[, writable]), not {given!r:.200}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionPolicy:
-    """Limits of one sandbox. None means no limit, which has to be asked for."""
+    """Limits of one sandbox. None means no limit."""
 
     memory_bytes: int | None = 512 * MIB
-    """Memory of the guest's own, the context not counted."""
+    """Memory of the guest; a shared context does not count."""
     max_processes: int | None = 64
     """Processes and threads at one time."""
     cpu_seconds: float | None = None
-    """CPU time of one execution, over all its processes."""
+    """CPU time of one execution, summed over its processes."""
     disk_bytes: int | None = 256 * MIB
-    """What the private folders (/app, /tmp, /dev/shm, home) may hold together."""
+    """Size of the private folders (/app, /tmp, /dev/shm, home) together."""
     file_size_bytes: int | None = 128 * MIB
     """Size of any one file."""
     max_open_files: int = 1024
     stdout_max_bytes: int = 8 * MIB
     stderr_max_bytes: int = 8 * MIB
     fuel_budget: int | None = DEFAULT_FUEL
-    """Instructions of one execution, where the backend counts them: `wasm` does."""
+    """Instructions of one execution, in the `wasm` backend, which counts them."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables the guest gets; it inherits none of the host's."""
+    """Environment variables of the guest; it inherits none of the host's."""
     mounts: tuple[Mount, ...] = ()
+    """Host folders and files in the guest: Mounts, dicts, or (source, target[, writable])."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -133,13 +153,28 @@ class ExecutionPolicy:
         ):  # fmt: skip
             check_positive(name, getattr(self, name))
         for name, value in self.env.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise ConfigError(f"env must map str to str, not {name!r:.100} to {value!r:.100}")
             if not name or "=" in name or "\0" in name + value:
                 raise ConfigError(f"not an environment variable: {name!r}")
         object.__setattr__(self, "env", MappingProxyType(dict(self.env)))
-        object.__setattr__(self, "mounts", tuple(self.mounts))
+        object.__setattr__(self, "mounts", _mounts(self.mounts))
+
+    @classmethod
+    def of(cls, given: ExecutionPolicy | Mapping[str, Any] | None) -> ExecutionPolicy:
+        """Return a policy for what a caller gave: one, a dict of its fields, or None."""
+        if given is None:
+            return cls()
+        if isinstance(given, ExecutionPolicy):
+            return given
+        if not _is_mapping(given):
+            kind = type(given).__name__
+            raise ConfigError(f"policy must be an ExecutionPolicy or a dict, not {kind}")
+        check_keys("policy", given, (field.name for field in fields(cls)))
+        return cls(**given)
 
     def snapshot(self) -> dict[str, object]:
-        """The limits as plain data, for logs; no environment value is in it."""
+        """Return the limits as plain data for logs, without the environment."""
         return {
             "memory_bytes": self.memory_bytes,
             "max_processes": self.max_processes,
@@ -150,6 +185,26 @@ class ExecutionPolicy:
             "stderr_max_bytes": self.stderr_max_bytes,
             "fuel_budget": self.fuel_budget,
         }
+
+
+def _is_mapping(given: object) -> bool:
+    return isinstance(given, Mapping)
+
+
+def _mounts(given: Any) -> tuple[Mount, ...]:
+    if isinstance(given, str | Mount | Mapping) or not hasattr(given, "__iter__"):
+        raise ConfigError(f"mounts must be a list of mounts, not {type(given).__name__}")
+    return tuple(Mount.of(one) for one in given)
+
+
+def check_keys(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ConfigError for a key that is not known; the message names the closest one."""
+    names = sorted(known)
+    for key in given:
+        if key not in names:
+            close = difflib.get_close_matches(str(key), names, 1)
+            hint = f": did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"unknown {what} {key!r}{hint or ': use one of ' + ', '.join(names)}")
 
 
 def check_positive(name: str, value: float | None) -> None:

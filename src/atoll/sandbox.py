@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from atoll import guard
-from atoll.errors import ConfigError, UnsupportedError
+from atoll import variables as guest_variables
+from atoll.errors import ConfigError, SandboxClosedError, UnsupportedError
 from atoll.files.base import NoFiles
 from atoll.guest.rpc import MAX_MESSAGE_BYTES
 from atoll.log import SECURITY_EVENTS, SandboxLogger
@@ -15,21 +16,27 @@ from atoll.policy import Capability, ExecutionPolicy, Isolation
 from atoll.types import Outcome, SandboxResult
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
 
     from atoll.files.base import Files
-    from atoll.types import ExecuteResponse
+    from atoll.types import ExecuteResponse, Variables
 
 MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
 
 MAX_COMMAND_LENGTH = 2 << 20
 QUICKLY_CHECKED = 20_000
-"""Characters that a guard looks through faster than a thread is asked to."""
+"""Characters of code up to which a guard runs in the event loop; a thread would take longer."""
+CLOSED = (
+    "the sandbox is closed: destroy() was called, or its `with` block has ended. "
+    "Open another one with create_sandbox(), or start this one again with initialize()"
+)
+NOT_STARTED = "the sandbox is not started: call initialize(), or open one with create_sandbox()"
 
 
 def check_code(code: str) -> None:
-    """Refuse what is no text, and more of it than a message can carry."""
+    """Raise ConfigError if the code is not a str, or too long for one message."""
     if not isinstance(code, str):
         raise ConfigError(f"code must be a str, not {type(code).__name__}")
     if len(code) > MAX_CODE_LENGTH:
@@ -37,7 +44,7 @@ def check_code(code: str) -> None:
 
 
 def check_command(command: str) -> None:
-    """Refuse what no shell can be given."""
+    """Raise ConfigError for a command that a shell cannot be given."""
     if not isinstance(command, str):
         raise ConfigError(f"a command must be a str, not {type(command).__name__}")
     if not command.strip():
@@ -50,74 +57,97 @@ def check_command(command: str) -> None:
     try:
         command.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as exc:
-        raise ConfigError(f"the command is no text: {exc.reason}; leave that out") from None
+        raise ConfigError(f"the command cannot be encoded: {exc.reason}; leave that out") from None
 
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """A place where guest code runs. Faults of the code are results; faults of the host raise."""
+    """Runs guest code. An error in the code is a result; an error of the sandbox raises."""
 
     backend: ClassVar[str]
     capabilities: ClassVar[frozenset[Capability]]
 
     @property
     def isolation(self) -> Isolation:
-        """How strongly the guest is kept in."""
+        """How strongly the guest is isolated from the host."""
         ...
 
     async def initialize(self, context: Any = None) -> None:
-        """Start, with `context` as a variable of the guest. Again: start afresh."""
+        """Start the guest with `context` as its variable. A running guest is ended first."""
         ...
 
     async def execute(
         self, code: str, *, timeout_ms: float | None = None, key: str | None = None
     ) -> SandboxResult:
-        """Run a cell; variables live on. With a `key` used before: its result, and no run."""
+        """Run a cell; its variables are kept for the next one.
+
+        `key` makes the call idempotent: a key that was used before returns that call's result.
+        """
         ...
 
     async def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
-        """Run a shell command in the working folder, in the session's own walls and limits."""
+        """Run a shell command in the working folder, under the same isolation and limits."""
         ...
 
     async def validate_code(self, code: str) -> bool:
-        """Whether the code compiles. Nothing of it runs."""
+        """Return whether the code compiles, without running it."""
         ...
 
-    async def get_variable(self, name: str, default: Any = None) -> Any:
-        """A guest variable as a plain value; `default` if there is none of that name."""
+    async def get_variable(self, name: str, default: Any = None, *, plain: bool = False) -> Any:
+        """Return the value of a guest variable, or `default` if there is no such variable.
+
+        VariableError if the value is too large or of a type that cannot be sent; the message says
+        what to do. With `plain`, arrays and data frames arrive as lists and dicts, and an object
+        that cannot be sent as an Opaque.
+        """
+        ...
+
+    async def has_variable(self, name: str) -> bool:
+        """Return whether the guest has a variable of that name, also if its value is None."""
+        ...
+
+    async def variables(self, *, hidden: bool = False) -> Variables:
+        """List the guest's variables with type and size; `hidden` adds names with an underscore."""
+        ...
+
+    async def set_variable(self, name: str, value: Any) -> None:
+        """Set a guest variable: plain data, dates, numpy arrays, pandas frames.
+
+        VariableError if the value cannot be sent; the message says what to do.
+        """
         ...
 
     async def cancel(self) -> None:
-        """Interrupt the running cell or command; nothing happens if none runs."""
+        """Interrupt the running cell or command. Does nothing if none runs."""
         ...
 
     @property
     def files(self) -> Files:
-        """The guest's files, from outside: list, read, write, edit, search, upload, download."""
+        """The guest's files: list, read, write, edit, search, move, delete, upload, download."""
         ...
 
     async def fork(self) -> Sandbox:
-        """A live clone with all that is in it, files too; each goes its own way from here."""
+        """Return a live clone with the same variables and files; the two are independent."""
         ...
 
     async def checkpoint(self) -> str:
-        """Keep the session as it is now; the mark to roll back to."""
+        """Keep the session's present state, and return the mark to roll back to."""
         ...
 
     async def rollback(self, mark: str) -> None:
-        """Be again as at the mark, which stays good."""
+        """Restore the session to the checkpoint; the checkpoint stays usable."""
         ...
 
     async def branches(self) -> tuple[str, ...]:
-        """The marks that are kept, oldest first."""
+        """Return the marks of the checkpoints that are kept, oldest first."""
         ...
 
     async def save(self) -> bytes:
-        """Variables and files as bytes for create_sandbox(state=...), here or elsewhere."""
+        """Return variables and files as bytes for create_sandbox(state=...), on any machine."""
         ...
 
     async def destroy(self) -> None:
-        """Let go of everything. Calling it twice is harmless."""
+        """End the guest and free everything it used. Calling it again does nothing."""
         ...
 
 
@@ -131,13 +161,14 @@ class BaseSandbox(ABC):
 
     def __init__(
         self,
-        policy: ExecutionPolicy | None = None,
+        policy: ExecutionPolicy | Mapping[str, Any] | None = None,
         workspace: Path | None = None,
         logger: SandboxLogger | None = None,
     ) -> None:
-        self.policy = policy or ExecutionPolicy()
+        self.policy = ExecutionPolicy.of(policy)
         self.workspace = workspace
         self.logger = logger or SandboxLogger()
+        self._destroyed = False
 
     @abstractmethod
     async def execute(
@@ -147,27 +178,63 @@ class BaseSandbox(ABC):
 
     @abstractmethod
     async def validate_code(self, code: str) -> bool:
-        """Whether the code compiles. Nothing of it runs."""
+        """Return whether the code compiles, without running it."""
 
     @property
     def isolation(self) -> Isolation:
-        """How strongly the guest is kept in; nothing unless the backend says otherwise."""
+        """How strongly the guest is isolated: not at all, unless the backend says otherwise."""
         return Isolation.NONE
 
-    async def initialize(self, context: Any = None) -> None:  # noqa: B027
-        """Start. A backend with nothing to start has nothing to do."""
+    async def initialize(self, context: Any = None) -> None:  # noqa: ARG002
+        """Start the guest, in a backend that has one."""
+        self._destroyed = False
 
-    async def get_variable(self, name: str, default: Any = None) -> Any:  # noqa: ARG002
-        """A backend without state has no variables."""
-        return default
+    async def get_variable(self, name: str, default: Any = None, *, plain: bool = False) -> Any:
+        """Return the value of a guest variable, or `default` if there is no such variable.
+
+        VariableError if the value is too large or of a type that cannot be sent; the message says
+        what to do. With `plain`, arrays and data frames arrive as lists and dicts, and an object
+        that cannot be sent as an Opaque.
+        """
+        params = {"name": guest_variables.check_name(name), "plain": bool(plain)}
+        answer = await self.ask_variable("get_variable", params)
+        return guest_variables.decode(name, answer) if answer.get("found") is True else default
+
+    async def has_variable(self, name: str) -> bool:
+        """Return whether the guest has a variable of that name, also if its value is None."""
+        answer = await self.ask_variable("has_variable", {"name": guest_variables.check_name(name)})
+        return answer.get("found") is True
+
+    async def variables(self, *, hidden: bool = False) -> Variables:
+        """List the guest's variables with type and size; `hidden` adds names with an underscore."""
+        answer = await self.ask_variable("variables", {"hidden": bool(hidden)})
+        return guest_variables.read_listing(answer)
+
+    async def set_variable(self, name: str, value: Any) -> None:
+        """Set a guest variable: plain data, dates, numpy arrays, pandas frames.
+
+        VariableError if the value cannot be sent; the message says what to do.
+        """
+        name = guest_variables.check_new_name(name)
+        encoded = guest_variables.encode(name, value)
+        answer = await self.ask_variable("set_variable", {"name": name, "value": encoded})
+        if answer.get("set") is not True:
+            raise guest_variables.cannot_set(name, "the guest did not take it")
+
+    async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Ask the guest about a variable; a backend without state has none to ask about."""
+        self._require_open()
+        if method == "set_variable":
+            raise UnsupportedError(self.backend, "set variables")
+        return {"found": False, "variables": []}
 
     async def cancel(self) -> None:  # noqa: B027
-        """A backend that cannot cancel does nothing; its capabilities say so."""
+        """Interrupt the running cell, in a backend that declares CANCEL."""
 
     @property
     def files(self) -> Files:
-        """The guest's files; their use is an UnsupportedError where a backend has no WORKSPACE."""
-        return NoFiles(self.backend)
+        """The guest's files; using them is an UnsupportedError without WORKSPACE."""
+        return NoFiles(self.backend, self._require_open)
 
     async def shell(
         self,
@@ -175,31 +242,41 @@ class BaseSandbox(ABC):
         *,
         timeout_ms: float | None = None,  # noqa: ARG002
     ) -> ExecuteResponse:
-        """Run a shell command; UnsupportedError where the backend declares no SHELL."""
-        raise UnsupportedError(self.backend, Capability.SHELL)
+        """Run a shell command; UnsupportedError in a backend without SHELL."""
+        raise self._unsupported(Capability.SHELL)
 
     async def fork(self) -> BaseSandbox:
-        """A live clone; UnsupportedError where the backend declares no FORK."""
-        raise UnsupportedError(self.backend, Capability.FORK)
+        """Return a live clone; UnsupportedError in a backend without FORK."""
+        raise self._unsupported(Capability.FORK)
 
     async def checkpoint(self) -> str:
-        """Keep the session as it is now."""
-        raise UnsupportedError(self.backend, Capability.FORK)
+        """Keep the session's present state; UnsupportedError in a backend without FORK."""
+        raise self._unsupported(Capability.FORK)
 
     async def rollback(self, mark: str) -> None:  # noqa: ARG002
-        """Be again as at the mark."""
-        raise UnsupportedError(self.backend, Capability.FORK)
+        """Restore the session to the checkpoint; UnsupportedError in a backend without FORK."""
+        raise self._unsupported(Capability.FORK)
 
     async def branches(self) -> tuple[str, ...]:
-        """The marks that are kept."""
-        raise UnsupportedError(self.backend, Capability.FORK)
+        """Return the marks of the checkpoints; UnsupportedError in a backend without FORK."""
+        raise self._unsupported(Capability.FORK)
 
     async def save(self) -> bytes:
-        """Variables and files as bytes; UnsupportedError where the backend declares no SAVE."""
-        raise UnsupportedError(self.backend, Capability.SAVE)
+        """Return variables and files as bytes; UnsupportedError in a backend without SAVE."""
+        raise self._unsupported(Capability.SAVE)
 
-    async def destroy(self) -> None:  # noqa: B027
-        """A backend that holds nothing has nothing to let go."""
+    async def destroy(self) -> None:
+        """Close the sandbox; a backend that holds a guest ends it."""
+        self._destroyed = True
+
+    def _require_open(self) -> None:
+        """Raise SandboxClosedError, with what to do, once the sandbox was destroyed."""
+        if self._destroyed:
+            raise SandboxClosedError(CLOSED)
+
+    def _unsupported(self, capability: Capability) -> UnsupportedError:
+        self._require_open()
+        return UnsupportedError(self.backend, capability)
 
     async def __aenter__(self) -> Self:
         return self
@@ -236,7 +313,7 @@ class BaseSandbox(ABC):
         return code, result
 
     def _log_execution_metrics(self, result: SandboxResult) -> None:
-        """Hand a result to the logger; an outcome that hints at an attack is an event as well."""
+        """Log a result; an outcome that hints at an attack is a security event as well."""
         if event := SECURITY_EVENTS.get(result.kind):
             self.logger.log_security_event(event, error=result.error)
         self.logger.log_execution_complete(result)

@@ -16,10 +16,10 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atoll import verdict
+from atoll import variables, verdict
 from atoll.channel import ChannelEndedError, RemoteError
 from atoll.errors import SandboxError, StateError, VariableError
-from atoll.guest import values
+from atoll.guest import rpc, values
 from atoll.output import OutputCapture
 from atoll.types import Outcome, SandboxResult
 
@@ -84,13 +84,22 @@ class GuestSession:
         return not self.alive or self._process.ended.done() or self._channel.ended
 
     async def execute(
-        self, code: str, timeout_ms: float, *, look_again: bool = False, **facts: Any
+        self,
+        code: str,
+        timeout_ms: float,
+        *,
+        look_again: bool = False,
+        setup: bool | None = None,
+        **facts: Any,
     ) -> SandboxResult:
-        """Run a cell; every fault of the guest's is in the result, and `facts` are.
+        """Run a cell; the result has `facts` and every fault of the guest.
 
-        `look_again`: somebody else has changed files since the last one.
+        `look_again`: files were changed from outside since the last cell. `setup`: whether this
+        cell imports from the folders of packages; unset: as the session does.
         """
-        params = {"code": code, "look_again": True} if look_again else {"code": code}
+        params: dict[str, Any] = {"code": code}
+        params |= {"look_again": True} if look_again else {}
+        params |= {"setup": setup} if setup is not None else {}
         self._captures = self._make_captures(self._config.on_stdout, self._config.on_stderr)
         started = time.perf_counter()
         fields = await self._run("execute", params, verdict.read_cell, timeout_ms)
@@ -103,19 +112,25 @@ class GuestSession:
         fields = await self._run("shell", {"command": command}, verdict.read_shell, timeout_ms)
         return verdict.response(fields, timeout_ms)
 
-    async def get_variable(self, name: str, default: Any, timeout_ms: float) -> Any:
-        """A variable's value; VariableError if it cannot be handed over."""
+    async def ask_variable(
+        self, method: str, params: Mapping[str, Any], timeout_ms: float
+    ) -> dict[str, Any]:
+        """Ask about a variable and return the guest's answer; VariableError says why there is none.
+
+        The answer is the guest's word: `variables` checks what it holds.
+        """
+        name, setting = str(params.get("name", "*")), method == "set_variable"
+        refuse = variables.cannot_set if setting else variables.cannot_read
         try:
-            answer, stopped = await self._request("get_variable", {"name": name}, timeout_ms)
-        except RemoteError as exc:
-            raise VariableError(name, str(exc)) from None
-        if answer is None or stopped or "found" not in answer:
+            answer, stopped = await self._request(method, params, timeout_ms)
+        except (RemoteError, rpc.MessageTooLargeError) as exc:
+            raise refuse(name, str(exc)) from None
+        if answer is not None and answer.get("interrupted") is True:
+            raise VariableError(name, f"it took longer than {timeout_ms:g} ms, or was cancelled")
+        if answer is None or stopped:
             await self._death(stopped, timeout_ms)
-            raise VariableError(name, "reading it ended or outlasted the sandbox")
-        try:
-            return values.decode(answer["value"]) if answer["found"] else default
-        except verdict.SHAPE_ERRORS as exc:
-            raise VariableError(name, f"the guest sent no value: {exc}") from None
+            raise VariableError(name, "the guest ended, or did not answer in time and was ended")
+        return answer
 
     async def validate(self, code: str, timeout_ms: float) -> bool:
         """Whether the code compiles."""

@@ -1,4 +1,4 @@
-"""The blocking face: one event loop in one thread, and a typed shell around the async sandbox."""
+"""The blocking API: one event loop in a thread, and a typed facade over the async sandbox."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from atoll.policy import Capability, Isolation
     from atoll.sandbox import BaseSandbox
-    from atoll.types import ExecuteResponse, SandboxResult
+    from atoll.types import ExecuteResponse, SandboxResult, Variables
 
 T = TypeVar("T")
 
@@ -34,14 +34,14 @@ class Portal:
 
     @classmethod
     def shared(cls) -> Portal:
-        """The one of this process; a fork gets one of its own."""
+        """Return the portal of this process; a forked process gets its own."""
         with cls._lock:
             if cls._shared is None or cls._shared.owner != os.getpid():
                 cls._shared = cls()
             return cls._shared
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` there and wait for it here. If we are interrupted, so is it."""
+        """Run `work` in the loop's thread and wait for it. An interrupt here cancels it there."""
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError(
@@ -57,7 +57,7 @@ class Portal:
         return call.result()
 
     async def bring(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` there for a caller in another loop, who is not held up; cancelled with him."""
+        """Run `work` in the loop's thread for a coroutine of another loop; both end together."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def _serve(self) -> None:
@@ -66,7 +66,7 @@ class Portal:
 
 
 class _Call(Generic[T]):
-    """A coroutine on its way to the loop and back: one lock, which wakes whoever waits."""
+    """A coroutine handed to the loop; a lock wakes the thread that waits for it."""
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
@@ -75,21 +75,21 @@ class _Call(Generic[T]):
         self._waiting.acquire()
 
     def start(self) -> None:
-        """In the loop's thread."""
+        """Start the task; called in the loop's thread."""
         self._task = asyncio.get_running_loop().create_task(self._work)
         self._task.add_done_callback(lambda _: self._waiting.release())
 
     def cancel(self) -> None:
-        """In the loop's thread, after `start`."""
+        """Cancel the task; called in the loop's thread, after `start`."""
         assert self._task is not None
         self._task.cancel()
 
     def wait(self) -> None:
-        """In the caller's thread, until it is done."""
+        """Wait until the task is done; called in the caller's thread."""
         self._waiting.acquire()
 
     def result(self) -> T:
-        """What it returned or raised."""
+        """Return what the task returned, or raise what it raised."""
         assert self._task is not None
         return self._task.result()
 
@@ -103,12 +103,12 @@ class SyncSandbox:
 
     @property
     def inner(self) -> BaseSandbox:
-        """The async sandbox, whose calls belong into the portal's loop."""
+        """The async sandbox; call it in the portal's loop only."""
         return self._box
 
     @property
     def portal(self) -> Portal:
-        """Where the async sandbox lives."""
+        """The event loop that the async sandbox runs in."""
         return self._portal
 
     @property
@@ -123,62 +123,85 @@ class SyncSandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """How strongly the guest is kept in."""
+        """How strongly the guest is isolated from the host."""
         return self._box.isolation
 
     def initialize(self, context: Any = None) -> None:
-        """Start afresh, with `context` as a variable of the guest."""
+        """Start the guest with `context` as its variable. A running guest is ended first."""
         self._portal.run(self._box.initialize(context))
 
     def execute(
         self, code: str, *, timeout_ms: float | None = None, key: str | None = None
     ) -> SandboxResult:
-        """Run a cell; variables live on. With a `key` that was used before: its result again."""
+        """Run a cell; its variables are kept for the next one.
+
+        `key` makes the call idempotent: a key that was used before returns that call's result.
+        """
         return self._portal.run(self._box.execute(code, timeout_ms=timeout_ms, key=key))
 
     def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
-        """Run a shell command in the working folder, in the session's own walls and limits."""
+        """Run a shell command in the working folder, under the same isolation and limits."""
         return self._portal.run(self._box.shell(command, timeout_ms=timeout_ms))
 
     def validate_code(self, code: str) -> bool:
-        """Whether the code compiles. Nothing of it runs."""
+        """Return whether the code compiles, without running it."""
         return self._portal.run(self._box.validate_code(code))
 
-    def get_variable(self, name: str, default: Any = None) -> Any:
-        """A guest variable as a plain value; `default` if there is none of that name."""
-        return self._portal.run(self._box.get_variable(name, default))
+    def get_variable(self, name: str, default: Any = None, *, plain: bool = False) -> Any:
+        """Return the value of a guest variable, or `default` if there is no such variable.
+
+        VariableError if the value is too large or of a type that cannot be sent; the message says
+        what to do. With `plain`, arrays and data frames arrive as lists and dicts, and an object
+        that cannot be sent as an Opaque.
+        """
+        return self._portal.run(self._box.get_variable(name, default, plain=plain))
+
+    def has_variable(self, name: str) -> bool:
+        """Return whether the guest has a variable of that name, also if its value is None."""
+        return self._portal.run(self._box.has_variable(name))
+
+    def variables(self, *, hidden: bool = False) -> Variables:
+        """List the guest's variables with type and size; `hidden` adds names with an underscore."""
+        return self._portal.run(self._box.variables(hidden=hidden))
+
+    def set_variable(self, name: str, value: Any) -> None:
+        """Set a guest variable: plain data, dates, numpy arrays, pandas frames.
+
+        VariableError if the value cannot be sent; the message says what to do.
+        """
+        self._portal.run(self._box.set_variable(name, value))
 
     def cancel(self) -> None:
-        """Interrupt what runs, from another thread; nothing happens if nothing does."""
+        """Interrupt the running cell or command, from another thread. Does nothing if none runs."""
         self._portal.run(self._box.cancel())
 
     @property
     def files(self) -> SyncFiles:
-        """The guest's files, from outside: list, read, write, edit, search, upload, download."""
+        """The guest's files: list, read, write, edit, search, move, delete, upload, download."""
         return SyncFiles(self._box.files, self._portal.run)
 
     def fork(self) -> SyncSandbox:
-        """A live clone with all that is in it, files too; each goes its own way from here."""
+        """Return a live clone with the same variables and files; the two are independent."""
         return SyncSandbox(self._portal.run(self._box.fork()))
 
     def checkpoint(self) -> str:
-        """Keep the session as it is now; the mark to roll back to."""
+        """Keep the session's present state, and return the mark to roll back to."""
         return self._portal.run(self._box.checkpoint())
 
     def rollback(self, mark: str) -> None:
-        """Be again as at the mark, which stays good."""
+        """Restore the session to the checkpoint; the checkpoint stays usable."""
         self._portal.run(self._box.rollback(mark))
 
     def branches(self) -> tuple[str, ...]:
-        """The marks that are kept, oldest first."""
+        """Return the marks of the checkpoints that are kept, oldest first."""
         return self._portal.run(self._box.branches())
 
     def save(self) -> bytes:
-        """Variables and files as bytes for create_sandbox(state=...), here or elsewhere."""
+        """Return variables and files as bytes for create_sandbox(state=...), on any machine."""
         return self._portal.run(self._box.save())
 
     def destroy(self) -> None:
-        """Let go of everything. Calling it twice is harmless."""
+        """End the guest and free everything it used. Calling it again does nothing."""
         self._portal.run(self._box.destroy())
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What crosses the boundary to the caller: results of executions and what hangs on them."""
+"""Results of executions and shell commands, and the listing of a guest's variables."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from atoll import markup
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from atoll.policy import Isolation
 
 
@@ -17,26 +21,26 @@ class Outcome(StrEnum):
     ERROR = "error"
     """The code raised."""
     EXITED = "exited"
-    """The code called sys.exit (state kept), or ended its process (state lost)."""
+    """The code called sys.exit (state kept) or ended its process (state lost)."""
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
     MEMORY = "memory"
-    """The sandbox was ended at its memory limit."""
+    """The sandbox was killed at its memory limit."""
     FUEL = "fuel"
-    """The execution was ended when its fuel was used up."""
+    """The execution was ended because its fuel was used up."""
     CPU = "cpu"
     """The execution was ended at its CPU limit."""
     CRASHED = "crashed"
-    """The process was ended by a signal."""
+    """The process was killed by a signal."""
     REFUSED = "refused"
-    """A guard refused the code: nothing of it ran."""
+    """A guard refused the code before it ran."""
     BROKEN = "broken"
-    """The process stopped speaking the protocol, and was ended."""
+    """The process broke the protocol and was killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndReport:
-    """How a guest's process ended: its supervisor's word, which the guest has no part in."""
+    """How a guest's process ended, as its supervisor saw it; the guest cannot forge this."""
 
     exit: int | None = None
     signal: int | None = None
@@ -53,43 +57,99 @@ class Artifact:
     media_type: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Display:
-    """A frame's HTML, a figure's PNG. The guest made it: never show it unescaped."""
+    """A data frame's HTML, a figure's PNG. The guest made it: never show its HTML unescaped."""
 
     media_type: str
     data: bytes
 
+    def __repr__(self) -> str:
+        return f"Display({self.media_type}, {len(self.data):,} bytes)"
+
+    def _repr_html_(self) -> str:
+        """Show it in a notebook: images as such, HTML in an iframe that runs no script."""
+        return markup.block(markup.display(self.media_type, self.data))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A variable of a guest, as the guest describes it."""
+
+    name: str
+    type: str
+    """The class's name, with its module if that is not `builtins` or the session's own."""
+    size: int | None = None
+    """Bytes that the object itself takes, without what it refers to; None if not known."""
+    shape: tuple[int, ...] | None = None
+    """Length of a text or container, shape of an array or data frame; None for other objects."""
+
+
+class Variables(list[Variable]):
+    """The variables of a guest, in the order in which they were set."""
+
+    def __init__(self, found: Iterable[Variable] = (), *, truncated: bool = False) -> None:
+        super().__init__(found)
+        self.truncated = truncated
+        """Whether there are more than are listed."""
+
+    @property
+    def names(self) -> list[str]:
+        """The names alone."""
+        return [one.name for one in self]
+
+    def __str__(self) -> str:
+        rows = [_row(one) for one in self]
+        widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        return "\n".join([*lines, *(["..."] if self.truncated else [])])
+
+    def _repr_html_(self) -> str:
+        """Show them as a table in a notebook."""
+        cut = self.truncated or len(self) > markup.MAX_ROWS
+        more = markup.note("there are more") if cut else ""
+        rows = (_row(one) for one in self[: markup.MAX_ROWS])
+        return markup.block(markup.table(("name", "type", "shape", "bytes"), rows), more)
+
+
+def _row(one: Variable) -> tuple[str, str, str, str]:
+    shape = "" if one.shape is None else " x ".join(f"{length:,}" for length in one.shape)
+    return one.name, one.type, shape, "" if one.size is None else f"{one.size:,}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SandboxResult:
-    """What one execution did."""
+    """What one execution printed, returned and changed. print() shows what a notebook would."""
 
     kind: Outcome
     stdout: str = ""
     stderr: str = ""
     error: str | None = None
-    """Type and message of what went wrong; None if nothing did."""
+    """Type and message of the error; None without one."""
     error_type: str | None = None
     exit_code: int = 0
     duration_ms: float = 0.0
     cpu_ms: float | None = None
     value: Any = None
-    """The last expression's value as a plain value (Opaque where it has no plain form)."""
+    """The value of the last expression as plain data: arrays as lists, frames as dicts of columns.
+
+    A value that is too large, or not plain data, is an Opaque, which says so; get_variable("_")
+    returns the value itself, or says how to get it.
+    """
     value_repr: str | None = None
     displays: tuple[Display, ...] = ()
-    """The last value's richer forms, and figures that were open at the cell's end."""
+    """The last value as HTML or images, and the figures that were open at the cell's end."""
     truncated: bool = False
     """Whether stdout or stderr was cut."""
     state_lost: bool = False
-    """Whether the variables of earlier cells are gone: this cell lost them, or found them lost."""
+    """Whether the variables of earlier cells are lost, by this cell or before it."""
     files_created: tuple[str, ...] = ()
     files_modified: tuple[str, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
     fuel_consumed: int | None = None
     memory_used_bytes: int | None = None
     state: bytes | None = None
-    """The session's saved state, where it was asked for: opaque bytes, never loaded on the host."""
+    """The session's saved state, if it was asked for: bytes that the host never unpickles."""
     workspace_path: str | None = None
     """The host folder behind /app, if the caller gave one."""
     isolation: Isolation | None = None
@@ -106,16 +166,68 @@ class SandboxResult:
         """Files created, then modified."""
         return self.files_created + self.files_modified
 
+    def __str__(self) -> str:
+        parts = (self.stdout.rstrip("\n"), self.value_repr or "", self.error or "")
+        return "\n".join(part for part in parts if part)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    def __repr__(self) -> str:
+        facts = [self.kind.value]
+        if self.stdout:
+            facts.append(f"stdout={markup.short(self.stdout)}")
+        if self.value_repr is not None:
+            facts.append(f"value={self.value_repr[:80]}{'...' * (len(self.value_repr) > 80)}")
+        if self.error:
+            facts.append(f"error={markup.short(self.error)}")
+        if self.files:
+            facts.append(f"files={markup.short(list(self.files))}")
+        return f"SandboxResult({', '.join(facts)}, {self.duration_ms:.1f} ms)"
+
+    def _repr_html_(self) -> str:
+        """Show output, value, displays and error in a notebook."""
+        rich = [markup.display(one.media_type, one.data) for one in _shown(self.displays)]
+        value = "" if rich else self.value_repr or ""
+        facts = [self.kind.value, f"{self.duration_ms:.1f} ms"]
+        facts += [f"files: {', '.join(self.files)}"] if self.files else []
+        return markup.block(
+            markup.text(self.stdout),
+            markup.text(self.stderr or self.error or "", "#b00020"),
+            markup.text(value),
+            *rich,
+            markup.note(" · ".join(facts)),
+        )
+
+
+def _shown(displays: tuple[Display, ...]) -> list[Display]:
+    """Return the images, and of the last value's other forms the first one."""
+    images = [one for one in displays if one.media_type == "image/png"]
+    others = [one for one in displays if one.media_type != "image/png"]
+    return others[:1] + images
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExecuteResponse:
     """What a shell command printed, and how it ended."""
 
     output: str
-    """stdout and stderr as they came."""
+    """stdout and stderr together, in the order in which they came."""
     exit_code: int | None = None
-    """As shells say it: 124 if it took too long, 128 + N after signal N; None if nobody knows."""
+    """As shells report it: 124 after a timeout, 128 + N after signal N; None if it is not known."""
     truncated: bool = False
     """Whether the middle of the output was left out."""
     error: str | None = None
-    """Why it was ended from outside, or not run; None if it ended by itself."""
+    """Why it was killed or not run; None if it ended by itself."""
+
+    def __str__(self) -> str:
+        parts = (self.output.rstrip("\n"), self.error or "")
+        return "\n".join(part for part in parts if part)
+
+    def __repr__(self) -> str:
+        error = f", error={markup.short(self.error)}" if self.error else ""
+        output = f"output={markup.short(self.output)}"
+        return f"ExecuteResponse(exit_code={self.exit_code}, {output}{error})"
+
+    def _repr_html_(self) -> str:
+        """Show output and exit code in a notebook."""
+        facts = f"exit code {self.exit_code}" + (" · output cut" if self.truncated else "")
+        error = markup.text(self.error or "", "#b00020")
+        return markup.block(markup.text(self.output), error, markup.note(facts))

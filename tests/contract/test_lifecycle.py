@@ -113,7 +113,7 @@ def test_destroy_twice_is_harmless_and_the_sandbox_is_closed(open_box):
     box = open_box()
     box.destroy()
     box.destroy()
-    with pytest.raises(atoll.SandboxClosedError, match="not open"):
+    with pytest.raises(atoll.SandboxClosedError, match="the sandbox is closed"):
         box.execute("1")
 
 

@@ -57,10 +57,23 @@ def test_a_missing_variable_is_none_or_the_default(box):
 
 
 @pytest.mark.spec("R0.12")
-def test_other_objects_arrive_as_type_and_repr(box):
+def test_an_object_that_cannot_be_sent_is_an_error_that_says_what_to_do(box):
     box.execute("class Thing:\n    def __repr__(self): return 'Thing!'\nv = [Thing()]\nf = len")
-    assert box.get_variable("v") == [atoll.Opaque("Thing", "Thing!")]
-    assert box.get_variable("f").type_name == "builtin_function_or_method"
+    with pytest.raises(
+        atoll.VariableError, match="a value of type Thing is not plain data"
+    ) as caught:
+        box.get_variable("v")
+    assert "files.download()" in str(caught.value)
+    assert caught.value.name == "v"
+    with pytest.raises(atoll.VariableError, match="builtin_function_or_method"):
+        box.get_variable("f")
+
+
+@pytest.mark.spec("R0.12")
+def test_plain_gives_other_objects_as_type_and_repr(box):
+    box.execute("class Thing:\n    def __repr__(self): return 'Thing!'\nv = [Thing()]\nf = len")
+    assert box.get_variable("v", plain=True) == [atoll.Opaque("Thing", "Thing!")]
+    assert box.get_variable("f", plain=True).type_name == "builtin_function_or_method"
 
 
 @pytest.mark.spec("R0.12")
@@ -70,7 +83,9 @@ def test_no_pickle_of_a_guest_is_ever_loaded(box, tmp_path):
     box.execute(
         f"class Evil:\n    def __reduce__(self): return (open, ({str(marker)!r}, 'w'))\nv = Evil()"
     )
-    assert isinstance(box.get_variable("v"), atoll.Opaque)
+    assert isinstance(box.get_variable("v", plain=True), atoll.Opaque)
+    with pytest.raises(atoll.VariableError):
+        box.get_variable("v")
     assert not marker.exists()
 
 
@@ -105,5 +120,7 @@ def test_a_value_that_never_ends_is_ended(open_box):
 def test_a_large_last_value_is_shown_by_its_repr(box):
     result = box.execute("list(range(100_000))")
     assert isinstance(result.value, atoll.Opaque)
+    assert "get_variable('_')" in repr(result.value)
+    assert box.get_variable("_") == list(range(100_000))
     assert result.value_repr.startswith("[0, 1, 2")
     assert len(result.value_repr) < 20_000

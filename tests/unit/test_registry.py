@@ -118,8 +118,8 @@ async def test_auto_says_why_no_backend_is_strong_enough(monkeypatch, no_virtual
         ({"min_isolation": "strong"}, "unknown isolation level 'strong': use one of none,"),
         ({"tools": {"not a name": print}}, "a tool's name must be a Python name"),
         ({"context": b"bytes"}, "decode it first"),
-        ({"context": object()}, "a object is no plain value"),
-        ({"timeout": 5}, "unknown option 'timeout': there are argv, backend, context,"),
+        ({"context": object()}, "a value of type object is not plain data"),
+        ({"timeout": 5}, "unknown option 'timeout': did you mean 'timeout_ms'"),
     ],
 )
 def test_bad_options_say_what_is_wrong(options, message):

@@ -27,7 +27,7 @@ def test_what_encode_never_makes_is_a_value_error(wire):
 
 
 def test_strict_refuses_what_has_no_plain_form():
-    with pytest.raises(ValueError, match="a function is no plain value"):
+    with pytest.raises(ValueError, match="a value of type function is not plain data"):
         values.encode([lambda: 0], strict=True)
 
 

@@ -44,6 +44,42 @@ def test_it_is_a_sandbox_with_policy_workspace_and_logger(tmp_path, logger):
     assert (sandbox.policy, sandbox.workspace, sandbox.logger) == (policy, tmp_path, logger)
 
 
+@pytest.mark.spec("R1.15")
+async def test_it_takes_policy_workspace_and_logger_and_starts_by_itself(tmp_path, logger, events):
+    sandbox = PythonSandbox(policy={"fuel_budget": 10**9}, workspace=tmp_path, logger=logger)
+    assert (sandbox.policy.fuel_budget, sandbox.workspace) == (10**9, tmp_path)
+    assert sandbox.logger is logger
+    async with sandbox:
+        assert await sandbox.validate_code("x = 1 + 2")
+        assert not await sandbox.validate_code("x = 1 +")
+        result = await sandbox.execute("print('Hello'); open('/app/out.txt', 'w').write('data')")
+        assert (result.stdout, result.files_created) == ("Hello\n", ("out.txt",))
+        assert result.fuel_consumed > 0
+    assert (tmp_path / "out.txt").read_text() == "data"
+    names = [one.name for one in events]
+    assert (names[0], names[-1]) == ("execution_start", "execution_complete")
+    with pytest.raises(atoll.SandboxClosedError, match="the sandbox is closed"):
+        await sandbox.execute("1")
+
+
+@pytest.mark.spec("R1.15")
+async def test_a_cell_says_whether_it_has_the_packages(tmp_path):
+    (tmp_path / "site-packages" / "mine").mkdir(parents=True)
+    (tmp_path / "site-packages" / "mine" / "__init__.py").write_text("answer = 42\n")
+    path = "import sys; [one for one in sys.path if one.endswith('site-packages')]"
+    async with PythonSandbox(workspace=tmp_path) as sandbox:
+        assert (await sandbox.execute(path, inject_setup=False)).value == []
+        failed = await sandbox.execute("import mine", inject_setup=False)
+        assert failed.error_type == "ModuleNotFoundError"
+        assert (await sandbox.execute(path)).value == ["/app/site-packages"]
+        assert (await sandbox.execute("import mine; mine.answer", inject_setup=True)).value == 42
+        assert (await sandbox.execute("x = 1; mine.answer", inject_setup=False)).value == 42
+    config = atoll.REPLConfig(backend="wasm", inject_setup=False)
+    async with PythonSandbox(config) as sandbox:
+        assert (await sandbox.execute(path)).value == []
+        assert (await sandbox.execute(path, inject_setup=True)).value == ["/app/site-packages"]
+
+
 @pytest.mark.spec("R1.2", "R1.5")
 def test_a_one_shot_runs_cpython_and_tells_its_fuel():
     result = run_untrusted_python(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from atoll.context import Context
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_STATE_BYTES = 64 << 20
 MAX_KEY = 200
-_MISSING = object()
+_ABOUT_VARIABLES = ("get_variable", "has_variable", "variables", "set_variable")
 _QUIET = SandboxLogger(lambda _event: None)  # the client keeps the log of its executions
 
 
@@ -48,7 +49,7 @@ class Dispatch:
             "execute": self._execute,
             "shell": self._shell,
             "cancel": self._cancel,
-            "get_variable": self._get_variable,
+            **{one: functools.partial(self._variable, one) for one in _ABOUT_VARIABLES},
             "validate": self._validate,
             "fork": self._fork,
             "checkpoint": self._checkpoint,
@@ -165,15 +166,17 @@ class Dispatch:
         await session.cancel()
         return Answer(None)
 
-    async def _get_variable(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
+    async def _variable(
+        self, method: str, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
     ) -> Answer:
-        name, (_, session) = _text(params, "name"), client.session(params)
+        """Pass a question about variables to the guest; the client checks what it answers."""
+        _, session = client.session(params)
+        asked: dict[str, Any] = {}
+        asked |= {key: params[key] for key in ("name", "value", "plain", "hidden") if key in params}
+        if "name" in asked:
+            _text(asked, "name")
         async with session.in_turn() as box:
-            value = await box.get_variable(name, _MISSING)
-        if value is _MISSING:
-            return Answer({"found": False})
-        return Answer({"found": True, "value": values.encode(value)})
+            return Answer(await box.ask_variable(method, asked))
 
     async def _validate(
         self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts

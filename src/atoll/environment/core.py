@@ -170,10 +170,10 @@ class REPLEnvironment:
             return None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                answer = await self.box.get_variable("answer")
+                answer = await self.box.get_variable("answer", plain=True)
         except TimeoutError:
             return "the variable `answer` took too long to read: make it a plain dict"
-        except SandboxError:  # one that cannot be handed over is none
+        except SandboxError:  # it is too large or cyclic: not an answer
             return None
         return await self._desk.answers.take_variable(answer)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.context import Context, share_text
-from atoll.errors import ConfigError
+from atoll.context import Context, from_path, share_text
 from atoll.explore.index import ContextIndex
 from atoll.factory import Options, merge
 
@@ -81,11 +81,9 @@ def index_of(context: Any) -> ContextIndex | None:
 
 
 def context_of(context: Any) -> Any:
-    """A path stands for the file's text; a text becomes one Context, for guest and host alike."""
-    if isinstance(context, Path):
-        if context.is_dir():
-            raise ConfigError(f"{context} is a folder: give it as documents={str(context)!r}")
-        return Context.from_file(context)
+    """Return a Context for a text or a path, so that guest and host share it; else the value."""
+    if isinstance(context, os.PathLike):
+        return from_path(context)
     return share_text(context) if isinstance(context, str) else context
 
 

@@ -1,9 +1,11 @@
-"""What a turn gives back, and what a final answer is."""
+"""The result of a turn, and the final answer."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from atoll import markup
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,29 +17,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Final:
-    """A model's answer, however it gave it."""
+    """A model's answer."""
 
     how: str
     """FINAL, FINAL_VAR, SUBMIT, or `answer` for the dict of that name."""
     value: Any
-    """As it came: text, plain data, or an Opaque where it had no plain form."""
+    """Text, plain data, or an Opaque for an object that is not plain data."""
     text: str
     evidence: tuple[Evidence, ...] = ()
     """The quotes that came with it, each looked up in the context."""
     coverage: Coverage
-    """How much of the context had been scanned, and shown to a model, by then."""
+    """How much of the context had been searched, and shown to a model, by then."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        """Show the answer in a notebook."""
+        return markup.block(markup.text(self.text), markup.note(f"by {self.how}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One cell of a model's: what it is to be told, and what happened."""
+    """One cell of a model: what the model is told, and what happened."""
 
     number: int
     observation: str
-    """For the model: short, without secrets; the whole is in `spilled` if it was cut."""
+    """The text for the model: short, without secrets; `spilled` has all of it if it was cut."""
     result: SandboxResult
     code: str
-    """What ran: the model's own code unless it only parsed with plain characters."""
+    """The code that ran; typographic quotes are replaced if it did not parse with them."""
     final: Final | None = None
     """The answer, if one was given in this turn."""
     spilled: Path | None = None
+
+    def __str__(self) -> str:
+        return self.observation
+
+    def _repr_html_(self) -> str:
+        """Show code, result and answer in a notebook."""
+        final = "" if self.final is None else self.final._repr_html_()
+        head = markup.note(f"turn {self.number}")
+        return markup.block(head, markup.text(self.code), self.result._repr_html_(), final)

@@ -62,6 +62,18 @@ def _data(answer: dict[str, Any]) -> dict[str, Any]:
     return _coded(answer) or {"data": _of(bytes, answer["data"])}
 
 
+def _done(answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" in answer:
+        return {**_coded(answer), "reason": _of(str, answer["reason"])[:1000]}
+    return {}
+
+
+def _found(answer: dict[str, Any]) -> dict[str, Any]:
+    if "error" in answer:
+        return _done(answer)
+    return {"entry": _entries({"entries": [answer["entry"]]})["entries"][0]}
+
+
 _SHAPES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "ls": _entries,
     "glob": _entries,
@@ -72,6 +84,10 @@ _SHAPES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "edit": _outcome,
     "upload": _coded,
     "download": _data,
+    "stat": _found,
+    "delete": _done,
+    "move": _done,
+    "mkdir": _done,
 }
 
 

@@ -1,4 +1,4 @@
-"""The file operations, typed and async. Where the files are, a subclass knows."""
+"""The file operations, typed and async; a subclass knows where the files are."""
 
 from __future__ import annotations
 
@@ -21,44 +21,44 @@ from atoll.files.types import (
 from atoll.guest.workspace import LINES, MAX_MATCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 
 class Files(ABC):
-    """A workspace. Paths are relative to the working folder; `/x` is `x` there."""
+    """The files of a sandbox. Paths are relative to the working folder; `/x` is `x` there."""
 
     @abstractmethod
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Carry out an operation of guest/workspace; ValueError if its arguments make no sense."""
+        """Run an operation of guest/workspace; ValueError if its arguments are not valid."""
 
     async def ls(self, path: str = ".") -> Listing[FileInfo]:
-        """What is in a folder; nothing if there is no such folder."""
+        """List a folder; an empty list if there is no such folder."""
         answer = await self._run("ls", path=path)
         return Listing(_infos(answer), truncated=answer["truncated"])
 
     async def read(self, path: str, offset: int = 0, limit: int = LINES) -> str:
-        """Lines of a text with their numbers, as for a model; what is wrong is said in the text."""
+        """Return numbered lines of a text file for a model; an error is returned as text."""
         _check_count("offset", offset)
         _check_count("limit", limit)
         return str((await self._run("read", path=path, offset=offset, limit=limit))["text"])
 
     async def read_raw(self, path: str) -> FileData:
-        """A text's lines and times; FileNotFoundError, PermissionError, ... if there is none."""
+        """Return the lines and times of a text file; FileNotFoundError if there is none."""
         answer = await self._run("read_raw", path=path)
         if "error" in answer:
-            raise _error(FileError(answer["error"]), path, answer["reason"])
+            raise _error(FileError(answer["error"]), path, "read", answer["reason"])
         created, modified = (_moment(answer[name]) for name in ("created", "modified"))
         return FileData(content=answer["content"], created_at=created, modified_at=modified)
 
     async def write(self, path: str, content: str) -> WriteResult:
-        """Make a text, and the folders on the way; one that is there already is not touched."""
+        """Create a text file and its parent folders; an existing file is not overwritten."""
         _check_text("content", content)
         return WriteResult(**await self._run("write", path=path, content=content))
 
     async def edit(
         self, path: str, old_string: str, new_string: str, *, replace_all: bool = False
     ) -> EditResult:
-        """Replace text exactly; it must be there once, or `replace_all` be asked for."""
+        """Replace text that occurs exactly once, or every occurrence with `replace_all`."""
         _check_text("old_string", old_string)
         _check_text("new_string", new_string)
         params = {"old": old_string, "new": new_string, "replace_all": bool(replace_all)}
@@ -74,7 +74,7 @@ class Files(ABC):
         ignore_case: bool = False,
         max_results: int = MAX_MATCHES,
     ) -> Listing[GrepMatch]:
-        """Lines with `pattern` in them, literally unless `regex`, in files that fit `glob`."""
+        """Find lines with `pattern`, literally unless `regex`, in files that match `glob`."""
         _check_text("pattern", pattern)
         _check_count("max_results", max_results)
         if glob is not None:
@@ -89,17 +89,42 @@ class Files(ABC):
         return Listing(found, truncated=answer["truncated"])
 
     async def glob(self, pattern: str, path: str = ".") -> Listing[FileInfo]:
-        """Files and folders below `path` that fit `pattern`, in order, dot files too."""
+        """Find files and folders below `path` that match `pattern`, sorted, with dot files."""
         _check_text("pattern", pattern)
         answer = await self._run("glob", pattern=pattern, path=path)
         return Listing(_infos(answer), truncated=answer["truncated"])
 
+    async def stat(self, path: str) -> FileInfo:
+        """Describe a file or folder; FileNotFoundError if there is none. Links are not followed."""
+        answer = await self._checked("stat", "looked up", path=path)
+        return _infos({"entries": [answer["entry"]]})[0]
+
+    async def mkdir(self, path: str) -> None:
+        """Make a folder and its parents; an existing folder is left as it is."""
+        await self._checked("mkdir", "made", path=path)
+
+    async def delete(self, path: str, *, recursive: bool = False) -> None:
+        """Delete a file or link; a folder, with all it holds, only with `recursive`.
+
+        FileNotFoundError if it does not exist, IsADirectoryError for a folder.
+        """
+        await self._checked("delete", "deleted", path=path, recursive=bool(recursive))
+
+    async def move(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        """Rename a file, folder or link to exactly `target`, and make its parent folders.
+
+        FileExistsError if the target exists; `overwrite` replaces a file or an empty folder.
+        """
+        _check_text("target", target)
+        params = {"target": target, "overwrite": bool(overwrite)}
+        await self._checked("move", f"moved to '{target}'", path=source, **params)
+
     async def upload(self, files: Iterable[tuple[str, bytes]]) -> list[UploadResult]:
-        """Put files there, whatever was there before: one result each, in order."""
+        """Write files and overwrite existing ones; return one result each, in order."""
         return [await self._upload(*_checked_pair(pair)) for pair in files]
 
     async def download(self, paths: Iterable[str]) -> list[DownloadResult]:
-        """Get files from there: one result each, in order."""
+        """Read files; return one result each, in order."""
         if isinstance(paths, str | bytes):
             raise ConfigError(f"download takes a list of paths: [{paths!r}]")
         return [await self._download(path) for path in paths]
@@ -112,6 +137,15 @@ class Files(ABC):
         answer = await self._run("download", path=path)
         return DownloadResult(path=path, content=answer.get("data"), error=_code(answer))
 
+    async def _checked(
+        self, operation: str, done: str, *, path: str, **params: Any
+    ) -> dict[str, Any]:
+        """Run an operation, and raise the OSError that it answers with."""
+        answer = await self._run(operation, path=path, **params)
+        if "error" in answer:
+            raise _error(FileError(answer["error"]), path, done, answer["reason"])
+        return answer
+
     async def _run(self, operation: str, *, path: str, **params: Any) -> dict[str, Any]:
         _check_text("path", path)
         try:
@@ -121,12 +155,13 @@ class Files(ABC):
 
 
 class NoFiles(Files):
-    """Of a backend that has none to show."""
+    """The files of a backend without WORKSPACE: every operation is an UnsupportedError."""
 
-    def __init__(self, backend: str) -> None:
-        self._backend = backend
+    def __init__(self, backend: str, check: Callable[[], None]) -> None:
+        self._backend, self._check = backend, check
 
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        self._check()
         raise UnsupportedError(self._backend, f"{operation} files")
 
 
@@ -138,7 +173,7 @@ def _infos(answer: dict[str, Any]) -> list[FileInfo]:
 
 
 def _moment(seconds: float) -> str:
-    """As ISO 8601; a guest may set any time, also one that no calendar has."""
+    """Return ISO 8601; a guest may set any time, also one that no calendar has."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
@@ -150,19 +185,27 @@ def _code(answer: dict[str, Any]) -> FileError | None:
     return FileError(answer["error"]) if "error" in answer else None
 
 
-def _error(code: FileError, path: str, reason: str) -> OSError:
-    kinds: dict[FileError, type[OSError]] = {
-        FileError.FILE_NOT_FOUND: FileNotFoundError,
-        FileError.PERMISSION_DENIED: PermissionError,
-        FileError.IS_DIRECTORY: IsADirectoryError,
-    }
+_KINDS: dict[FileError, type[OSError]] = {
+    FileError.FILE_NOT_FOUND: FileNotFoundError,
+    FileError.PERMISSION_DENIED: PermissionError,
+    FileError.IS_DIRECTORY: IsADirectoryError,
+    FileError.FILE_EXISTS: FileExistsError,
+}
+
+
+def _error(code: FileError, path: str, done: str, reason: str) -> OSError:
+    """Return the exception for a file that could not be read, deleted, moved, ..."""
     if code is FileError.FILE_NOT_FOUND:
         return FileNotFoundError(f"File '{path}' not found")
-    return kinds.get(code, OSError)(f"File '{path}' cannot be read: {reason}")
+    if code is FileError.IS_DIRECTORY and done == "deleted":
+        reason = f"{reason}: pass recursive=True to delete all it holds"
+    elif code is FileError.FILE_EXISTS and done.startswith("moved"):
+        reason = f"{reason}: pass overwrite=True to replace a file or an empty folder"
+    return _KINDS.get(code, OSError)(f"File '{path}' cannot be {done}: {reason}")
 
 
 def _checked_pair(pair: object) -> tuple[str, bytes]:
-    """A file to put somewhere; bytes() alone would make zeros of a number."""
+    """Return a checked pair of path and bytes; bytes(5) would be five zeros."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ConfigError(f"upload takes a list of pairs (path, bytes), not of {pair!r:.100}")
     path, data = pair

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 8
 """Operations on a sandbox: each has descriptors, and a thread if there is one."""
-CHANGING = frozenset({"write", "edit", "upload"})
+CHANGING = frozenset({"write", "edit", "upload", "delete", "move", "mkdir"})
 
 PATTERN = ("pattern", "regex", "ignore_case")
 """The parameters of `grep` that say what to look for."""

@@ -1,8 +1,9 @@
-"""Folders that a guest has made, used by the host: the one boundary between the two.
+"""Folders of a guest, used by the host through descriptors: the boundary between the two.
 
-SECURITY: nothing is reached but below the descriptors, links that lead out are refused by the
-kernel, and what is read must be a file when it is open: a FIFO does not block, a device is not
-read. What is written is put beside and renamed, so a link in its place is replaced, not followed.
+SECURITY: nothing outside the descriptors is reached: the kernel refuses links that lead out
+(openat2). What is read must be a file when it is open: a FIFO does not block, a device is not
+read. What is written is put beside and renamed, so a link in its place is replaced, not followed;
+what is moved or deleted is named in its parent's descriptor, so a link itself is moved or deleted.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from atoll.files.changes import remove_tree, rename
 from atoll.files.openat2 import open_beneath
 from atoll.files.owner import acting_as_owner
-from atoll.guest.place import MOST_FOLDERS_DEEP, fill, locate
+from atoll.guest.place import MOST_FOLDERS_DEEP, check_name, fill, locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -84,6 +86,47 @@ class FolderPlace:
             raise IsADirectoryError(errno.EISDIR, "it is a folder")
         with _closing(_make_folders(self._folders[root], parents)) as parent:
             _put(parent, name, data, fresh=fresh)
+
+    def stat(self, path: str) -> os.stat_result:
+        """Return what is known of a file, folder or link; a link is not followed."""
+        with _closing(self._open(path.rstrip("/") or "/", os.O_PATH | os.O_NOFOLLOW)) as fd:
+            return os.fstat(fd)
+
+    def delete(self, path: str, *, recursive: bool) -> None:
+        """Delete a file or link, or a folder with all it holds if `recursive`."""
+        root, parents, name = self._named(path)
+        with _closing(open_beneath(root, parents or ".", _FOLDER)) as parent:
+            info = os.stat(name, dir_fd=parent, follow_symlinks=False)
+            if not stat.S_ISDIR(info.st_mode):
+                os.unlink(name, dir_fd=parent)
+            elif recursive:
+                remove_tree(parent, name)
+            else:
+                raise IsADirectoryError(errno.EISDIR, "it is a folder")
+
+    def move(self, path: str, target: str, *, overwrite: bool) -> None:
+        """Rename a file, folder or link, and make the target's parent folders."""
+        root, parents, name = self._named(path)
+        new_root, new_parents, new_name = self._named(target)
+        with _closing(open_beneath(root, parents or ".", _FOLDER)) as old:
+            os.stat(name, dir_fd=old, follow_symlinks=False)  # before folders are made for it
+            with _closing(_make_folders(new_root, new_parents)) as new:
+                rename(old, name, new, new_name, overwrite=overwrite)
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder and its parents; one that is there already is fine."""
+        root, inner = locate(path, self._names)
+        try:
+            os.close(_make_folders(self._folders[root], inner.rstrip("/")))
+        except NotADirectoryError:
+            raise FileExistsError(errno.EEXIST, "a file is in the way") from None
+
+    def _named(self, path: str) -> tuple[int, str, str]:
+        """Return the root's descriptor, the way to the parent folder, and the name in it."""
+        root, inner = locate(path, self._names)
+        check_name(inner)
+        parents, _, name = inner.rstrip("/").rpartition("/")
+        return self._folders[root], parents, name
 
     def _open(self, path: str, flags: int) -> int:
         root, inner = locate(path, self._names)

@@ -25,39 +25,39 @@ T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """Runs a coroutine to its end, for a caller that waits."""
+    """Runs a coroutine and returns its result."""
 
     def __call__(self, work: Coroutine[Any, Any, T]) -> T:
-        """What it returns."""
+        """Return what the coroutine returns."""
         ...
 
 
 class SyncFiles:
-    """A workspace for blocking code."""
+    """The files of a sandbox, for blocking code."""
 
     def __init__(self, files: Files, run: Runner) -> None:
         self._files, self._run = files, run
 
     def ls(self, path: str = ".") -> Listing[FileInfo]:
-        """What is in a folder; nothing if there is no such folder."""
+        """List a folder; an empty list if there is no such folder."""
         return self._run(self._files.ls(path))
 
     def read(self, path: str, offset: int = 0, limit: int = LINES) -> str:
-        """Lines of a text with their numbers, as for a model; what is wrong is said in the text."""
+        """Return numbered lines of a text file for a model; an error is returned as text."""
         return self._run(self._files.read(path, offset, limit))
 
     def read_raw(self, path: str) -> FileData:
-        """A text's lines and times; FileNotFoundError, PermissionError, ... if there is none."""
+        """Return the lines and times of a text file; FileNotFoundError if there is none."""
         return self._run(self._files.read_raw(path))
 
     def write(self, path: str, content: str) -> WriteResult:
-        """Make a text, and the folders on the way; one that is there already is not touched."""
+        """Create a text file and its parent folders; an existing file is not overwritten."""
         return self._run(self._files.write(path, content))
 
     def edit(
         self, path: str, old_string: str, new_string: str, *, replace_all: bool = False
     ) -> EditResult:
-        """Replace text exactly; it must be there once, or `replace_all` be asked for."""
+        """Replace text that occurs exactly once, or every occurrence with `replace_all`."""
         return self._run(self._files.edit(path, old_string, new_string, replace_all=replace_all))
 
     def grep(
@@ -70,25 +70,47 @@ class SyncFiles:
         ignore_case: bool = False,
         max_results: int = MAX_MATCHES,
     ) -> Listing[GrepMatch]:
-        """Lines with `pattern` in them, literally unless `regex`, in files that fit `glob`."""
+        """Find lines with `pattern`, literally unless `regex`, in files that match `glob`."""
         options = {"regex": regex, "ignore_case": ignore_case, "max_results": max_results}
         return self._run(self._files.grep(pattern, path, glob, **options))  # type: ignore[arg-type]
 
     def glob(self, pattern: str, path: str = ".") -> Listing[FileInfo]:
-        """Files and folders below `path` that fit `pattern`, in order, dot files too."""
+        """Find files and folders below `path` that match `pattern`, sorted, with dot files."""
         return self._run(self._files.glob(pattern, path))
 
+    def stat(self, path: str) -> FileInfo:
+        """Describe a file or folder; FileNotFoundError if there is none. Links are not followed."""
+        return self._run(self._files.stat(path))
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder and its parents; an existing folder is left as it is."""
+        self._run(self._files.mkdir(path))
+
+    def delete(self, path: str, *, recursive: bool = False) -> None:
+        """Delete a file or link; a folder, with all it holds, only with `recursive`.
+
+        FileNotFoundError if it does not exist, IsADirectoryError for a folder.
+        """
+        self._run(self._files.delete(path, recursive=recursive))
+
+    def move(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        """Rename a file, folder or link to exactly `target`, and make its parent folders.
+
+        FileExistsError if the target exists; `overwrite` replaces a file or an empty folder.
+        """
+        self._run(self._files.move(source, target, overwrite=overwrite))
+
     def upload(self, files: Iterable[tuple[str, bytes]]) -> list[UploadResult]:
-        """Put files there, whatever was there before: one result each, in order."""
+        """Write files and overwrite existing ones; return one result each, in order."""
         return self._run(self._files.upload(files))
 
     def download(self, paths: Iterable[str]) -> list[DownloadResult]:
-        """Get files from there: one result each, in order."""
+        """Read files; return one result each, in order."""
         return self._run(self._files.download(paths))
 
 
 def run_at_once(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never waits for anything, without an event loop."""
+    """Run a coroutine that never suspends, without an event loop."""
     try:
         work.send(None)
     except StopIteration as done:

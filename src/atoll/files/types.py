@@ -1,4 +1,4 @@
-"""What file operations give back."""
+"""Results of file operations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class FileError(StrEnum):
-    """Why a file could not be taken or given."""
+    """Why a file could not be read, written, moved or deleted."""
 
     FILE_NOT_FOUND = "file_not_found"
     PERMISSION_DENIED = "permission_denied"
@@ -18,15 +18,16 @@ class FileError(StrEnum):
     INVALID_PATH = "invalid_path"
     TOO_LARGE = "too_large"
     NO_SPACE = "no_space"
+    FILE_EXISTS = "file_exists"
     IO_ERROR = "io_error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileInfo:
-    """A file or folder. A link is told as itself, never as what it leads to."""
+    """A file or folder. A symbolic link is described itself, not its target."""
 
     path: str
-    """Relative to the folder that was asked for."""
+    """Relative to the folder that was listed; from stat(), the path that was asked for."""
     is_dir: bool
     size: int
     modified_at: str
@@ -35,7 +36,7 @@ class FileInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileData:
-    """A text, line by line."""
+    """The lines of a text file, and its times."""
 
     content: list[str]
     created_at: str
@@ -44,7 +45,7 @@ class FileData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult:
-    """What became of a write: the path, or the error in words that a model can act on."""
+    """The path that was written, or an error message that a model can act on."""
 
     path: str | None = None
     error: str | None = None
@@ -52,7 +53,7 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditResult:
-    """What became of an edit."""
+    """How many occurrences were replaced, or an error message that a model can act on."""
 
     path: str | None = None
     occurrences: int = 0
@@ -61,7 +62,7 @@ class EditResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrepMatch:
-    """A line with the pattern in it."""
+    """A line that contains the pattern."""
 
     path: str
     line: int
@@ -70,7 +71,7 @@ class GrepMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadResult:
-    """What became of one file that was given."""
+    """Whether one file was uploaded."""
 
     path: str
     error: FileError | None = None
@@ -78,7 +79,7 @@ class UploadResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadResult:
-    """One file that was asked for."""
+    """The content of one file, or why it cannot be read."""
 
     path: str
     content: bytes | None = None
@@ -86,7 +87,7 @@ class DownloadResult:
 
 
 class Listing(list[T], Generic[T]):
-    """A list that says whether there was more."""
+    """A list that knows whether it was cut (`truncated`)."""
 
     def __init__(self, items: list[T], *, truncated: bool = False) -> None:
         super().__init__(items)

@@ -1,4 +1,4 @@
-"""Files as any program sees them, by their paths: for a guest, whose walls are elsewhere."""
+"""Files by their paths, as any program sees them: used inside a guest, which is jailed already."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ def locate(path: str, roots: tuple[str, ...]) -> tuple[str, str]:
     if os.path.normpath(inner).split("/")[0] == "..":
         raise ValueError("the path leads out of the working folder")
     return root or roots[0], inner
+
+
+def check_name(path: str) -> None:
+    """Raise ValueError for a path whose last part is not a name: it cannot be moved or deleted."""
+    if path.rstrip("/").rpartition("/")[2] in ("", ".", ".."):
+        raise ValueError("the working folder itself cannot be moved or deleted")
 
 
 class OpenPlace:
@@ -87,6 +93,42 @@ class OpenPlace:
         except BaseException:
             os.unlink(draft)
             raise
+
+    def stat(self, path: str) -> os.stat_result:
+        """Return what is known of a file, folder or link; a link is not followed."""
+        return os.lstat(self._at(path))
+
+    def delete(self, path: str, *, recursive: bool) -> None:
+        """Delete a file or link, or a folder with all it holds if `recursive`."""
+        place = self._own(path)
+        if not stat.S_ISDIR(os.lstat(place).st_mode):
+            os.unlink(place)
+        elif not recursive:
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        else:
+            import shutil
+
+            shutil.rmtree(place)
+
+    def move(self, path: str, target: str, *, overwrite: bool) -> None:
+        """Rename a file, folder or link, and make the target's parent folders."""
+        source, place = self._own(path), self._own(target)
+        os.lstat(source)
+        if os.path.lexists(place) and not overwrite:
+            raise FileExistsError(errno.EEXIST, "it is there already")
+        if os.path.dirname(place):
+            _make_folders(os.path.dirname(place))
+        os.replace(source, place)
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder and its parents; one that is there already is fine."""
+        os.makedirs(self._at(path), exist_ok=True)
+
+    def _own(self, path: str) -> str:
+        """Return the path of something that may be moved or deleted: not a root itself."""
+        place = self._at(path).rstrip("/")
+        check_name(place)
+        return place
 
     def _at(self, path: str) -> str:
         if not self._roots:

@@ -189,7 +189,8 @@ def _small_value(value: Any, text: str) -> Any:
     try:
         return values.encode(value, VALUE_ITEMS, VALUE_BYTES)
     except (ValueError, RecursionError):
-        return {values.TAG: "object", "type": values.type_name(type(value)), "v": text}
+        name = values.type_name(type(value))
+        return {values.TAG: "object", "type": name, "v": text, "why": values.TOO_LARGE}
 
 
 def _exited(exc: SystemExit) -> dict[str, Any]:

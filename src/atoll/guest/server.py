@@ -53,10 +53,15 @@ class Server:
         self._files: delta.Snapshot = {}
         self._private = False
         self._stdin: Any = None
+        self._paths: list[str] = []
+        self._setup, self._paths_shown = True, False
         self._methods: dict[str, Handler] = {
             "initialize": self._initialize,
             "execute": self._execute,
             "get_variable": self._get_variable,
+            "has_variable": self._has_variable,
+            "variables": self._variables,
+            "set_variable": self._set_variable,
             "validate": self._validate,
             "save": self._save,
             "restore": self._restore,
@@ -94,11 +99,13 @@ class Server:
 
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
         os.environ.update(params.get("env", {}))
-        sys.path.extend(params.get("paths", []))
         if "argv" in params:
             sys.argv[:] = params["argv"]
         if params.get("stdin"):
             self._stdin = stdin.open_text(self._bridge.read_stdin)
+        self._paths = params.get("paths", [])
+        self._setup = bool(params.get("setup", True))
+        self._show_paths(self._setup)
         self._offer_names(params.get("tools", []))
         no_network.install()
         self._memory = memory.MemoryFence(params.get("memory_bytes"), self._inherited)
@@ -168,6 +175,7 @@ class Server:
         return self._repl.namespace.get("context")
 
     def _execute(self, params: dict[str, Any]) -> dict[str, Any]:
+        self._show_paths(bool(params.get("setup", self._setup)))
         known = self._private and "look_again" not in params
         before = self._files if known else delta.scan(self._folder)
         started, cpu = time.perf_counter(), time.process_time()
@@ -183,17 +191,48 @@ class Server:
         outcome["files"] = delta.compare(before, self._files)
         return outcome
 
+    def _show_paths(self, wanted: bool) -> None:
+        """Have the folders of packages at the end of sys.path, or take them out of it."""
+        if wanted != self._paths_shown:
+            self._paths_shown = wanted
+            own = [path for path in sys.path if path not in self._paths]
+            sys.path[:] = own + self._paths if wanted else own
+
     def _cell_ended(self) -> None:
         """Guest code has run. A process has to look whether it is still itself."""
 
     def _get_variable(self, params: dict[str, Any]) -> dict[str, Any]:
-        name = params["name"]
-        if name not in self._repl.namespace:
-            return {"found": False}
-        return self._gate.run(  # type: ignore[no-any-return]
-            lambda: {"found": True, "value": values.encode(self._repl.namespace[name])},
-            lambda: {"interrupted": True},
-        )
+        """Read a variable; `plain` wants lists for arrays, and never refuses an object."""
+        name, plain = params["name"], bool(params.get("plain"))
+
+        def read() -> dict[str, Any]:
+            if name not in self._repl.namespace:
+                return {"found": False}
+            value = self._repl.namespace[name]
+            return {"found": True, "value": values.encode(value, strict=not plain, typed=not plain)}
+
+        return self._interruptible(read)
+
+    def _has_variable(self, params: dict[str, Any]) -> dict[str, Any]:
+        return self._interruptible(lambda: {"found": params["name"] in self._repl.namespace})
+
+    def _variables(self, params: dict[str, Any]) -> dict[str, Any]:
+        with self._runtime:
+            from .variables import describe
+        namespace, hidden = self._repl.namespace, bool(params.get("hidden"))
+        return self._interruptible(lambda: describe(namespace, hidden))
+
+    def _set_variable(self, params: dict[str, Any]) -> dict[str, Any]:
+        def assign() -> dict[str, Any]:
+            self._repl.namespace[params["name"]] = values.decode(params["value"])
+            return {"set": True}
+
+        return self._interruptible(assign)
+
+    def _interruptible(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Run work that may call guest code, which a timeout interrupts."""
+        answer: dict[str, Any] = self._gate.run(work, lambda: {"interrupted": True})
+        return answer
 
     def _save(self, params: dict[str, Any]) -> dict[str, Any]:
         return self._with_stream(

@@ -1,12 +1,15 @@
 """Python values as JSON and back: how variables and arguments cross between guest and host.
 
-Plain types keep their type (tuples, sets, bytes, dates and big numbers travel with a tag under
-the key "$"); everything else arrives as its type's name and its repr. Nothing is ever unpickled.
+Plain types keep their type: tuples, sets, bytes, dates and big numbers travel with a tag under
+the key "$"; see `kinds` and `arrays` for the larger ones. A value of another type is refused, or
+arrives as an Opaque with its type's name and its repr. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
 
 import binascii
+
+from . import arrays, kinds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,11 +21,24 @@ MAX_BYTES = 24 << 20
 MAX_REPR = 10_000
 MAX_MESSAGE = 1_000
 MAX_COLLISIONS = 100
+SHOWN_REPR = 200
 TAG = "$"
+NOT_PLAIN = "not plain data: convert it in the sandbox, or write it to a file"
+TOO_LARGE = "too large for a result: get_variable('_') returns it, or write it to a file"
 
 _INT_BITS = 64
 _INFINITY = float("inf")
-_TIME_TYPES = ("datetime", "date", "time")
+_LIBRARIES = ("numpy", "pandas")
+_ADVICE = {
+    "generator": "list(it)",
+    "map": "list(it)",
+    "filter": "list(it)",
+    "zip": "list(it)",
+    "dict_keys": "list(it)",
+    "dict_values": "list(it)",
+    "dict_items": "list(it)",
+    "deque": "list(it)",
+}
 
 
 class UncrossableError(ValueError):
@@ -30,16 +46,18 @@ class UncrossableError(ValueError):
 
 
 class Opaque:
-    """What the receiving side gets for a value that has no plain form: its type and its repr."""
+    """Stands for a value that cannot cross: its type's name, its repr, and why it did not."""
 
-    __slots__ = ("repr", "type_name")
+    __slots__ = ("reason", "repr", "type_name")
 
-    def __init__(self, type_name: str, text: str) -> None:
+    def __init__(self, type_name: str, text: str, reason: str = NOT_PLAIN) -> None:
         self.type_name = type_name
         self.repr = text
+        self.reason = reason
 
     def __repr__(self) -> str:
-        return "<{} {}>".format(self.type_name, self.repr)
+        text = self.repr if len(self.repr) <= SHOWN_REPR else self.repr[:SHOWN_REPR] + "..."
+        return "<Opaque {}: {} ({})>".format(self.type_name, text, self.reason)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Opaque):
@@ -51,18 +69,23 @@ class Opaque:
 
 
 def encode(
-    value: Any, max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES, strict: bool = False
+    value: Any,
+    max_items: int = MAX_ITEMS,
+    max_bytes: int = MAX_BYTES,
+    strict: bool = False,
+    typed: bool = False,
 ) -> Any:
-    """`value` as something JSON can carry; ValueError if it is too deep or too large.
+    """Return `value` as JSON can carry it; UncrossableError if it is too deep or too large.
 
-    `strict` refuses what would arrive as an Opaque.
+    `strict` refuses a value that would arrive as an Opaque. `typed` sends arrays and frames as
+    such; without it they arrive as lists and dicts of columns.
     """
-    return _Encoder(max_items, max_bytes, strict).encode(value, 0)
+    return _Encoder(max_items, max_bytes, strict, typed).encode(value, 0)
 
 
 class _Encoder:
-    def __init__(self, max_items: int, max_bytes: int, strict: bool) -> None:
-        self._strict = strict
+    def __init__(self, max_items: int, max_bytes: int, strict: bool, typed: bool) -> None:
+        self._strict, self._typed = strict, typed
         self._items_left = self._max_items = max_items
         self._bytes_left = self._max_bytes = max_bytes
 
@@ -80,7 +103,7 @@ class _Encoder:
             return self._spend(str(value))
         if isinstance(value, int):
             return _encode_int(int(value))
-        if isinstance(value, float):
+        if isinstance(value, float) and not (self._typed and _library(type(value))):
             number = float(value)
             return number if -_INFINITY < number < _INFINITY else {TAG: "float", "v": repr(number)}
         return self._encode_container(value, depth)
@@ -102,7 +125,7 @@ class _Encoder:
                 return {TAG: name, "v": self._items(value, depth)}
         if isinstance(value, (bytes, bytearray, memoryview)):
             return {TAG: "bytes", "v": _base64(self._spend(bytes(value)))}
-        if isinstance(value, complex):
+        if isinstance(value, complex) and not (self._typed and _library(type(value))):
             return {TAG: "complex", "v": [repr(value.real), repr(value.imag)]}
         return self._encode_other(value, depth)
 
@@ -118,20 +141,58 @@ class _Encoder:
 
     def _encode_other(self, value: Any, depth: int) -> Any:
         kind = type(value)
-        if kind.__module__ == "datetime" and kind.__name__ in _TIME_TYPES:
-            return {TAG: kind.__name__, "v": value.isoformat()}
-        if kind.__module__ == "datetime" and kind.__name__ == "timedelta":
-            return {TAG: "timedelta", "v": [value.days, value.seconds, value.microseconds]}
-        if kind.__module__ == "decimal" and kind.__name__ == "Decimal":
-            return {TAG: "decimal", "v": str(value)}
+        encoded = kinds.encode(value, kind)
+        if encoded is not None:
+            self._spend(str(encoded["v"]))
+            return encoded
+        library = _library(kind)
+        if library == "pandas":
+            moment = arrays.encode_moment(value)
+            if moment is not None:
+                return moment
+        if library:
+            return self._encode_array(value, depth)
+        return self._opaque(value)
+
+    def _encode_array(self, value: Any, depth: int) -> Any:
+        if self._typed:
+            try:
+                return arrays.encode(value, self._spend, lambda one: self.encode(one, depth + 2))
+            except arrays.NotPlainError as exc:
+                if self._strict:
+                    raise UncrossableError(str(exc)) from None
         plain = _array_as_plain(value)
-        if plain is not value:
-            return self.encode(plain, depth + 1)
-        if isinstance(value, Opaque) and not self._strict:
-            return {TAG: "object", "type": value.type_name, "v": value.repr}
+        return self.encode(plain, depth + 1) if plain is not value else self._opaque(value)
+
+    def _opaque(self, value: Any) -> dict[str, Any]:
         if self._strict:
-            raise UncrossableError("a {} is no plain value".format(type_name(kind)))
-        return {TAG: "object", "type": type_name(kind), "v": short_repr(value)}
+            raise UncrossableError(_refusal(type(value)))
+        if isinstance(value, Opaque):
+            name, text, why = value.type_name, value.repr, value.reason
+        else:
+            name, text, why = type_name(type(value)), short_repr(value), NOT_PLAIN
+        return {TAG: "object", "type": name, "v": text, "why": why}
+
+
+def _library(kind: type) -> str:
+    """Return "numpy" or "pandas" for a class of theirs, and nothing for another."""
+    try:
+        home = kind.__module__.split(".")[0]
+    except Exception:  # a class of the guest's may say that its module is anything
+        return ""
+    return home if home in _LIBRARIES else ""
+
+
+def _refusal(kind: type) -> str:
+    """Say that a value of this type cannot cross, and what would."""
+    name = type_name(kind)
+    if getattr(kind, "__dataclass_fields__", None):
+        return "a value of type {} is not plain data: take dataclasses.asdict(it)".format(name)
+    if any(base.__name__ == "Enum" for base in kind.__mro__):
+        return "a value of type {} is not plain data: take its .value".format(name)
+    advice = _ADVICE.get(kind.__name__)
+    text = "a value of type {} is not plain data".format(name)
+    return text + (": take " + advice if advice else "")
 
 
 def _base64(data: bytes) -> str:
@@ -145,10 +206,7 @@ def _encode_int(value: int) -> Any:
 
 
 def _array_as_plain(value: Any) -> Any:
-    """A numpy array or scalar as lists, a data frame as a dict of columns, else `value`."""
-    home = type(value).__module__.split(".")[0]
-    if home not in ("numpy", "pandas"):
-        return value
+    """Return lists for an array, a number for a scalar, a dict of columns for a frame."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if hasattr(value, "to_dict"):
@@ -184,7 +242,7 @@ def short_text(exc: BaseException) -> str:
 
 
 def decode(value: Any) -> Any:
-    """The Python value that `encode` was given; ValueError for what it never makes."""
+    """Return the Python value that `encode` was given; ValueError for anything else."""
     if isinstance(value, list):
         return [decode(item) for item in value]
     if not isinstance(value, dict):
@@ -193,7 +251,7 @@ def decode(value: Any) -> Any:
         return {key: decode(item) for key, item in value.items()}
     try:
         return _DECODERS[value[TAG]](value)
-    except (KeyError, TypeError, AttributeError, ArithmeticError) as exc:
+    except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError) as exc:
         raise ValueError("not an encoded value: {!r}".format(exc)) from None
 
 
@@ -204,30 +262,12 @@ def _decode_dict(value: dict[str, Any]) -> dict[Any, Any]:
 
 
 def _hashable(items: list[Any]) -> list[Any]:
-    """`items` as they are; ValueError if so many share a hash that a set of them takes ages."""
+    """Return `items`; ValueError if so many share a hash that making a set would take very long."""
     if len(items) > MAX_COLLISIONS:
         hashes = sorted(map(hash, items))
         if any(a == b for a, b in zip(hashes, hashes[MAX_COLLISIONS:])):
             raise ValueError("more than {} keys with one hash".format(MAX_COLLISIONS))
     return items
-
-
-def _decode_time(value: dict[str, Any]) -> Any:
-    import datetime
-
-    return getattr(datetime, value[TAG]).fromisoformat(value["v"])
-
-
-def _decode_timedelta(value: dict[str, Any]) -> Any:
-    import datetime
-
-    return datetime.timedelta(*value["v"])
-
-
-def _decode_decimal(value: dict[str, Any]) -> Any:
-    import decimal
-
-    return decimal.Decimal(value["v"])
 
 
 _DECODERS: dict[str, Callable[[Any], Any]] = {
@@ -239,10 +279,24 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "set": lambda value: set(_hashable(decode(value["v"]))),
     "frozenset": lambda value: frozenset(_hashable(decode(value["v"]))),
     "dict": _decode_dict,
-    "datetime": _decode_time,
-    "date": _decode_time,
-    "time": _decode_time,
-    "timedelta": _decode_timedelta,
-    "decimal": _decode_decimal,
-    "object": lambda value: Opaque(str(value["type"]), str(value["v"])),
+    "array": arrays.decode_array,
+    "scalar": lambda value: arrays.decode_scalar(value, decode),
+    "timestamp": arrays.decode_moment,
+    "pandas.timedelta": arrays.decode_moment,
+    "missing": arrays.decode_moment,
+    "object": lambda value: Opaque(
+        str(value["type"]), str(value["v"]), str(value.get("why", NOT_PLAIN))[:MAX_MESSAGE]
+    ),
 }
+_DECODERS.update(kinds.DECODERS)
+for _tag in ("frame", "series", "index"):
+    _DECODERS[_tag] = lambda value: arrays.decode_frame(value, decode, _hashable)
+
+
+def forbid(*tags: str) -> None:
+    """Refuse values of these kinds in this process from now on."""
+
+    def refuse(value: dict[str, Any]) -> Any:
+        raise ValueError("this sandbox takes no value of the kind {!r}".format(value[TAG]))
+
+    _DECODERS.update(dict.fromkeys(tags, refuse))

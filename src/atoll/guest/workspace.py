@@ -1,6 +1,6 @@
-"""What an agent does with files: list, read, write, edit, search, in any place that has some.
+"""File operations of an agent: list, read, write, edit, search, move, delete, in any place.
 
-Plain values go in and come out, so that they cross any channel; whoever asked gives them types.
+Arguments and answers are plain values, so that they cross any channel; the host gives them types.
 Messages of `read`, `write` and `edit` are for a model to read.
 """
 
@@ -53,6 +53,22 @@ if TYPE_CHECKING:
             """Make a file, and folders on the way; a `fresh` one must not be there yet."""
             ...
 
+        def stat(self, path: str) -> os.stat_result:
+            """Return what is known of a file, folder or link; a link is not followed."""
+            ...
+
+        def delete(self, path: str, *, recursive: bool) -> None:
+            """Delete a file or link, or a folder with all it holds if `recursive`."""
+            ...
+
+        def move(self, path: str, target: str, *, overwrite: bool) -> None:
+            """Rename a file, folder or link, and make the target's parent folders."""
+            ...
+
+        def mkdir(self, path: str) -> None:
+            """Make a folder and its parents; one that is there already is fine."""
+            ...
+
 
 MAX_FOUND = 10_000
 MAX_MATCHES = 1_000
@@ -61,7 +77,7 @@ EMPTY = "System reminder: File exists but has empty contents"
 NOT_FOUND, DENIED, IS_FOLDER, INVALID = (
     "file_not_found", "permission_denied", "is_directory", "invalid_path",
 )  # fmt: skip
-TOO_LARGE, NO_SPACE, FAILED = "too_large", "no_space", "io_error"
+TOO_LARGE, NO_SPACE, FAILED, EXISTS = "too_large", "no_space", "io_error", "file_exists"
 _CODES = {
     errno.ENOENT: NOT_FOUND,
     errno.EACCES: DENIED,
@@ -73,7 +89,8 @@ _CODES = {
     errno.ELOOP: INVALID,
     errno.EXDEV: INVALID,
     errno.ENAMETOOLONG: INVALID,
-    errno.EEXIST: INVALID,
+    errno.EEXIST: EXISTS,
+    errno.ENOTEMPTY: EXISTS,
     errno.EFBIG: TOO_LARGE,
     errno.ENOSPC: NO_SPACE,
     errno.EDQUOT: NO_SPACE,
@@ -85,6 +102,7 @@ _WORDS = {
     INVALID: "the path leads to no file of the working folder",
     TOO_LARGE: "it is too large",
     NO_SPACE: "there is no room left",
+    EXISTS: "there is a file or folder of that name",
 }
 
 
@@ -109,6 +127,10 @@ class Workspace:
             "glob": self.glob,
             "upload": self.upload,
             "download": self.download,
+            "stat": self.stat,
+            "delete": self.delete,
+            "move": self.move,
+            "mkdir": self.mkdir,
         }
 
     def run(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -220,6 +242,25 @@ class Workspace:
         except (OSError, ValueError) as exc:
             return {"error": code_of(exc)}
 
+    def stat(self, path: str) -> dict[str, Any]:
+        """Describe a file, folder or link."""
+        try:
+            return {"entry": _entry(path, self._place.stat(path))}
+        except (OSError, ValueError) as exc:
+            return _refused(exc)
+
+    def delete(self, path: str, recursive: bool) -> dict[str, Any]:
+        """Delete a file or link, or a folder with all it holds if `recursive`."""
+        return _attempt(lambda: self._place.delete(path, recursive=recursive))
+
+    def move(self, path: str, target: str, overwrite: bool) -> dict[str, Any]:
+        """Rename a file, folder or link."""
+        return _attempt(lambda: self._place.move(path, target, overwrite=overwrite))
+
+    def mkdir(self, path: str) -> dict[str, Any]:
+        """Make a folder and its parents."""
+        return _attempt(lambda: self._place.mkdir(path))
+
     def _walk(self, path: str) -> Iterator[Found]:
         """Nothing where there is no such folder."""
         try:
@@ -236,6 +277,18 @@ class Workspace:
             os.close(fd)
 
 
+def _attempt(work: Callable[[], None]) -> dict[str, Any]:
+    try:
+        work()
+    except (OSError, ValueError) as exc:
+        return _refused(exc)
+    return {}
+
+
+def _refused(exc: Exception) -> dict[str, Any]:
+    return {"error": code_of(exc), "reason": words(exc)}
+
+
 def code_of(exc: Exception) -> str:
     """One word for what went wrong."""
     if isinstance(exc, OSError):
@@ -249,7 +302,7 @@ def words(exc: Exception) -> str:
         return "it has a character that UTF-8 cannot hold, half of a surrogate pair"
     if getattr(exc, "errno", None) == errno.ENAMETOOLONG:
         return "its name is too long"
-    return _WORDS.get(code_of(exc)) or str(exc)
+    return _WORDS.get(code_of(exc)) or getattr(exc, "strerror", None) or str(exc)
 
 
 def page(path: str, lines: list[str], offset: int, total: int) -> dict[str, Any]:

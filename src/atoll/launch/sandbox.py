@@ -19,9 +19,11 @@ from atoll.files.direct import FolderFiles, close_all
 from atoll.jail.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
 from atoll.policy import Isolation, check_positive
 from atoll.replies import Replies
-from atoll.sandbox import BaseSandbox, check_code
+from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
+from atoll.variables import LISTING_TIMEOUT_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from atoll.files.base import Files
@@ -71,13 +73,18 @@ class GuestSandbox(BaseSandbox):
             await self._release()
             self._shared = await _share(context)
             self._context = None if self._shared else context
-            self._open = True
+            self._open, self._destroyed = True, False
             await self._start()
 
     async def execute(
         self, code: str, *, timeout_ms: float | None = None, key: str | None = None
     ) -> SandboxResult:
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
+        return await self._run_cell(code, timeout_ms, key)
+
+    async def _run_cell(
+        self, code: str, timeout_ms: float | None, key: str | None, *, setup: bool | None = None
+    ) -> SandboxResult:
         limit = self._timeout(timeout_ms)
         check_code(code)
         self._require_open()
@@ -85,16 +92,16 @@ class GuestSandbox(BaseSandbox):
             code, refusal = await self._guarded(code, name)
             if refusal is not None:
                 return refusal
-        return await self._replies.once(key, lambda: self._execute(code, limit))
+        return await self._replies.once(key, lambda: self._execute(code, limit, setup=setup))
 
-    async def _execute(self, code: str, limit: float) -> SandboxResult:
+    async def _execute(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
         async with self._turn:
             guest = await self._ensure()
             self.logger.log_execution_start("python", self.policy, code)
             try:
                 changed, self._changed = self._changed, False
                 result = await guest.session.execute(
-                    code, limit, look_again=changed, **self._facts()
+                    code, limit, look_again=changed, setup=setup, **self._facts()
                 )
                 result = self._measured(guest, result)
             finally:
@@ -113,12 +120,15 @@ class GuestSandbox(BaseSandbox):
                 self._found_dead |= not guest.session.alive
                 await self._bury(guest)
 
-    async def get_variable(self, name: str, default: Any = None) -> Any:
-        """A guest variable as a plain value; VariableError if it has none."""
+    async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the guest about a variable; its answer is not checked yet."""
+        limit = self._timeout(None)
+        if method in ("has_variable", "variables"):
+            limit = min(limit, LISTING_TIMEOUT_MS)
         async with self._turn:
             guest = await self._ensure()
             try:
-                return await guest.session.get_variable(name, default, self._timeout(None))
+                return await guest.session.ask_variable(method, params, limit)
             finally:
                 self._found_dead |= not guest.session.alive
                 await self._bury(guest)
@@ -172,7 +182,7 @@ class GuestSandbox(BaseSandbox):
 
     async def destroy(self) -> None:
         """End the guest and everything it started."""
-        self._open = False
+        self._open, self._destroyed = False, True
         await self.cancel()
         async with self._turn:
             await self._release()
@@ -206,8 +216,9 @@ class GuestSandbox(BaseSandbox):
         return result
 
     def _require_open(self) -> None:
+        super()._require_open()
         if not self._open:
-            raise SandboxClosedError("the sandbox is not open: initialize() it first")
+            raise SandboxClosedError(NOT_STARTED)
 
     async def _ensure(self) -> Launched:
         self._require_open()

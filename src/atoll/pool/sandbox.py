@@ -43,17 +43,17 @@ class PooledSandbox(NativePythonSandbox):
         self._marks: dict[str, Launched] = {}
 
     async def fork(self) -> Self:
-        """A live clone. Threads stay behind, and open files share their place with the first."""
+        """Return a live clone. Threads are not cloned; open files share their position."""
         return await self.fork_with(self._config)
 
     async def fork_with(self, config: REPLConfig) -> Self:
-        """A live clone that calls other functions of the host's: those in `config`."""
+        """Return a live clone that calls the host functions of `config`."""
         async with self._turn:
             guest = await self._clone_of(await self._ensure(), config)
             return self._sibling(guest, config)
 
     async def checkpoint(self) -> str:
-        """Keep a clone that nothing runs in."""
+        """Keep an idle clone to roll back to, and return its mark."""
         async with self._turn:
             if len(self._marks) >= MOST_CHECKPOINTS:
                 raise ConfigError(f"{MOST_CHECKPOINTS} checkpoints are kept already: none is free")
@@ -62,8 +62,9 @@ class PooledSandbox(NativePythonSandbox):
         return mark
 
     async def rollback(self, mark: str) -> None:
-        """Go on with a clone of the kept one, and end what is now."""
+        """Restore the session to the checkpoint: go on with a clone of it."""
         async with self._turn:
+            self._require_open()
             if mark not in self._marks:
                 raise ConfigError(f"no checkpoint {mark!r}: branches() lists those that are kept")
             if self._marks[mark].session.dead:
@@ -73,7 +74,8 @@ class PooledSandbox(NativePythonSandbox):
             self._guest = guest
 
     async def branches(self) -> tuple[str, ...]:
-        """The checkpoints that are kept, oldest first."""
+        """Return the marks of the checkpoints that are kept, oldest first."""
+        self._require_open()
         return tuple(self._marks)
 
     async def destroy(self) -> None:

@@ -1,15 +1,21 @@
-"""RLM for blocking code: a typed shell around the async one."""
+"""RLM for blocking code: a typed facade over the async one."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.rlm import core
 from atoll.sync import Portal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from os import PathLike
+
+    from atoll.rlm.budget import Budget
     from atoll.rlm.models.types import Model
+    from atoll.rlm.settings import RLMOptions
+    from atoll.rlm.trajectory.events import Event
     from atoll.rlm.types import Answer
 
 
@@ -20,10 +26,30 @@ PATIENCE_SECONDS = 2.0
 class RLM:
     """Asks questions over contexts of any size; one object may be asked many."""
 
-    def __init__(self, model: str | Model, **settings: Any) -> None:
-        """As atoll.aio.RLM: sub_model, budget, max_depth, trajectory, and what sandboxes take."""
+    def __init__(
+        self,
+        model: str | Model,
+        *,
+        sub_model: str | Model | None = None,
+        base_url: str | None = None,
+        window: int | None = None,
+        budget: Budget | None = None,
+        trajectory: PathLike[str] | str | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        **options: Unpack[RLMOptions],
+    ) -> None:
+        """Take the arguments of atoll.aio.RLM."""
         self._portal = Portal.shared()
-        self._inner = core.RLM(model, **settings)
+        self._inner = core.RLM(
+            model,
+            sub_model=sub_model,
+            base_url=base_url,
+            window=window,
+            budget=budget,
+            trajectory=trajectory,
+            on_event=on_event,
+            **options,
+        )
 
     def completion(self, question: str, context: Any = None) -> Answer:
         """The answer to a question over a text, files, a folder, data, or a Context."""

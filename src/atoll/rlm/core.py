@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from atoll.policy import check_keys
 from atoll.rlm.asking import Asker, told
 from atoll.rlm.budget import Account, Budget
 from atoll.rlm.lanes import Lanes
 from atoll.rlm.models.resolve import resolve_both
 from atoll.rlm.run import Run
-from atoll.rlm.settings import Settings
+from atoll.rlm.settings import RLMOptions, Settings
 from atoll.rlm.trajectory import events
 from atoll.rlm.trajectory.writer import TrajectoryWriter
 from atoll.rlm.types import Answer
@@ -39,14 +40,15 @@ class RLM:
         budget: Budget | None = None,
         trajectory: PathLike[str] | str | None = None,
         on_event: Callable[[events.Event], None] | None = None,
-        **settings: Any,
+        **options: Unpack[RLMOptions],
     ) -> None:
-        """`settings` are fields of Settings, and options of REPLEnvironment for its sandboxes.
+        """`options` are fields of Settings, and options of REPLEnvironment for its sandboxes.
 
-        `base_url` is where the models are that are named, `window` the tokens that they take.
+        `base_url` is the address of the models, `window` the number of tokens that they take.
         """
+        check_keys("option", options, RLMOptions.__annotations__)
         main, sub = resolve_both(model, sub_model, base_url)
-        settings = {**fitting(window), **settings}
+        settings: dict[str, Any] = {**fitting(window), **options}
         known = {field.name for field in dataclasses.fields(Settings)}
         own = {name: value for name, value in settings.items() if name in known}
         rest = {name: value for name, value in settings.items() if name not in known}

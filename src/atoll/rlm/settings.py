@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from atoll.environment.setting import split
+from atoll.environment.setting import EnvironmentOptions, split
 from atoll.errors import ConfigError
 from atoll.policy import check_positive
 
@@ -20,9 +20,20 @@ OURS = {"context", "on_llm_query", "on_rlm_query", "max_concurrency"}
 """Options of REPLEnvironment that a run has its own for."""
 
 
+class RLMOptions(EnvironmentOptions, total=False):
+    """The fields of Settings and the options of REPLEnvironment, as keyword arguments."""
+
+    max_depth: int
+    direct_tokens: int
+    history_tokens: int
+    max_tokens: int
+    temperature: float | None
+    concurrency: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How runs are made; the same for every question."""
+    """The settings of runs; the same for every question."""
 
     model: Model
     sub_model: Model

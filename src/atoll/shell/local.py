@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Self
 from atoll.errors import ConfigError, SandboxClosedError
 from atoll.files.direct import FolderFiles
 from atoll.policy import Isolation, check_positive
-from atoll.shell.running import Running
+from atoll.shell.running import CommandNotStartedError, Running
+from atoll.types import ExecuteResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from atoll.files.direct import Folders
-    from atoll.types import ExecuteResponse
 
 TIMEOUT_MS = 30_000
 MAX_COMMAND = (128 << 10) - 1
@@ -56,36 +56,43 @@ class LocalSandbox(FolderFiles):
 
     @property
     def id(self) -> str:
-        """A name that no other sandbox has."""
+        """A unique name of this sandbox."""
         return self._id
 
     @property
     def isolation(self) -> Isolation:
-        """None at all."""
+        """Always Isolation.NONE."""
         return Isolation.NONE
 
     async def execute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:  # noqa: ASYNC109 - its end is a result
         """Run a command with bash in the folder; `timeout` in milliseconds.
 
-        A command that takes longer is ended, with all that it started: exit code 124.
+        A command that takes longer is killed, with all processes that it started: exit code 124.
+        One that cannot be started returns the reason as output, with exit code 1.
         """
         _check_command(command)
         if timeout is not None:
             _check_timeout(timeout)
         self._check_open()
         self._bury()
-        running = await Running.start(command, self._cwd, self._env)
-        self._running.add(running)
         try:
-            return await running.outcome(timeout or self._timeout)
-        except BaseException:
-            await asyncio.shield(running.end())
-            raise
+            return await self._run_command(command, timeout or self._timeout)
+        except CommandNotStartedError as exc:
+            return ExecuteResponse(output=f"Error: {exc}", exit_code=1, error=str(exc))
         finally:
             self._bury()
 
+    async def _run_command(self, command: str, timeout_ms: float) -> ExecuteResponse:
+        running = await Running.start(command, self._cwd, self._env)
+        self._running.add(running)
+        try:
+            return await running.outcome(timeout_ms)
+        except BaseException:
+            await asyncio.shield(running.end())
+            raise
+
     async def close(self) -> None:
-        """End what still runs, and let go of the folder. Calling it twice is harmless."""
+        """Kill what still runs and close the folder. Calling it again does nothing."""
         self._let_go()
         await asyncio.gather(*(running.end() for running in self._running))
         self._bury()
@@ -115,7 +122,7 @@ class LocalSandbox(FolderFiles):
 
     def _check_open(self) -> None:
         if not self._let_go.alive:
-            raise SandboxClosedError("the sandbox has been closed: make a new one")
+            raise SandboxClosedError("the sandbox is closed: make a new LocalSandbox")
 
 
 def _open(cwd: str) -> int:

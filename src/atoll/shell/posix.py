@@ -9,7 +9,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from atoll.files.answers import checked
-from atoll.guest.place import MOST_FOLDERS_DEEP
+from atoll.guest.place import MOST_FOLDERS_DEEP, check_name
 from atoll.guest.texts import check_lines, count_lines, lines_of
 from atoll.guest.workspace import EMPTY, Workspace, page, words
 from atoll.shell import told
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from atoll.shell.line import Line
 
 MAX_PATH, MAX_NAME = 4095, 255
+CHANGES = frozenset({"delete", "move", "mkdir", "stat"})
 MOST_LINES = 1 << 40
 
 
@@ -34,6 +35,8 @@ class PosixDialect:
     async def run(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         """Carry out an operation of guest/workspace."""
         fault = _fault_of_path(params["path"])
+        if not fault and operation in ("delete", "move"):
+            fault = _fault_of_path(params.get("target", "x")) or _fault_of_name(params)
         if fault:
             place = RecalledPlace(fault=fault, refusal=fault)
             return Workspace(place).run(operation, params)  # an OSError or ValueError is an answer
@@ -43,7 +46,20 @@ class PosixDialect:
             return await self._listed(operation, params)
         if operation in ("write", "upload"):
             return await self._stored(operation, params, RecalledPlace())
+        if operation in CHANGES:
+            return await self._changed(operation, params)
         return await self._fetched(operation, params)
+
+    async def _changed(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Delete, move, make a folder or stat, in one script."""
+        flag = params.get("recursive") or params.get("overwrite")
+        words = [encoded(params["path"]), encoded(params.get("target", ".")), "1" if flag else "0"]
+        reply = await self._line.ask("change", operation, *words, twice=operation == "stat")
+        if operation == "stat":
+            place = told.looked_up(reply)
+        else:
+            place = RecalledPlace(refusal=told.fault(reply))
+        return checked(operation, Workspace(place).run(operation, params))
 
     async def _listed(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         depth = 1 if operation == "ls" else MOST_FOLDERS_DEEP + 1
@@ -93,8 +109,17 @@ def _page(params: dict[str, Any], place: RecalledPlace, total: int) -> dict[str,
     return page(params["path"], lines_of(place.data), params["offset"], total)
 
 
+def _fault_of_name(params: dict[str, Any]) -> ValueError | None:
+    try:
+        check_name(params["path"])
+        check_name(params.get("target", "x"))
+    except ValueError as exc:
+        return exc
+    return None
+
+
 def _fault_of_path(path: str) -> Exception | None:
-    """What the kernel would say to it; such a path would not even come through."""
+    """Return what the kernel would say to a path that cannot be sent through a shell."""
     try:
         name = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as exc:

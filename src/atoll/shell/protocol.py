@@ -36,25 +36,25 @@ class SandboxBackendProtocol(Protocol):
         ...
 
     async def ls(self, path: str = ".") -> list[FileInfo]:
-        """What is in a folder; nothing if there is no such folder."""
+        """List a folder; an empty list if there is no such folder."""
         ...
 
     async def read(self, path: str, offset: int = 0, limit: int = LINES) -> str:
-        """Lines of a text with their numbers, as for a model; what is wrong is said in the text."""
+        """Return numbered lines of a text file for a model; an error is returned as text."""
         ...
 
     async def read_raw(self, path: str) -> FileData:
-        """A text's lines and times; FileNotFoundError, PermissionError, ... if there is none."""
+        """Return the lines and times of a text file; FileNotFoundError if there is none."""
         ...
 
     async def write(self, path: str, content: str) -> WriteResult:
-        """Make a text, and the folders on the way; one that is there already is not touched."""
+        """Create a text file and its parent folders; an existing file is not overwritten."""
         ...
 
     async def edit(
         self, path: str, old_string: str, new_string: str, *, replace_all: bool = False
     ) -> EditResult:
-        """Replace text exactly; it must be there once, or `replace_all` be asked for."""
+        """Replace text that occurs exactly once, or every occurrence with `replace_all`."""
         ...
 
     async def grep(
@@ -67,17 +67,17 @@ class SandboxBackendProtocol(Protocol):
         ignore_case: bool = False,
         max_results: int = MAX_MATCHES,
     ) -> Listing[GrepMatch]:
-        """Lines with `pattern` in them, literally unless `regex`, in files that fit `glob`."""
+        """Find lines with `pattern`, literally unless `regex`, in files that match `glob`."""
         ...
 
     async def glob(self, pattern: str, path: str = ".") -> Listing[FileInfo]:
-        """Files and folders below `path` that fit `pattern`, in order, dot files too."""
+        """Find files and folders below `path` that match `pattern`, sorted, with dot files."""
         ...
 
     async def upload(self, files: Iterable[tuple[str, bytes]]) -> list[UploadResult]:
-        """Put files there, whatever was there before: one result each, in order."""
+        """Write files and overwrite existing ones; return one result each, in order."""
         ...
 
     async def download(self, paths: Iterable[str]) -> list[DownloadResult]:
-        """Get files from there: one result each, in order."""
+        """Read files; return one result each, in order."""
         ...

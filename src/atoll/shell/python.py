@@ -18,7 +18,7 @@ from atoll.shell.line import MAX_ANSWER, MAX_FILE, AnswerTooLargeError
 if TYPE_CHECKING:
     from atoll.shell.line import Line
 
-READ_ONLY = frozenset({"ls", "read", "read_raw", "grep", "glob", "download"})
+READ_ONLY = frozenset({"ls", "read", "read_raw", "grep", "glob", "download", "stat"})
 
 
 class PythonDialect:

@@ -74,6 +74,28 @@ class RecalledPlace:
             raise self.refusal
         self.stored = data
 
+    def stat(self, path: str) -> os.stat_result:
+        """Return what was told of it."""
+        self._obey(path)
+        assert self.info is not None
+        return self.info
+
+    def delete(self, path: str, *, recursive: bool) -> None:
+        """Raise what went wrong, if something did."""
+        self._obey(path, recursive)
+
+    def move(self, path: str, target: str, *, overwrite: bool) -> None:
+        """Raise what went wrong, if something did."""
+        self._obey(path, target, overwrite)
+
+    def mkdir(self, path: str) -> None:
+        """Raise what went wrong, if something did."""
+        self._obey(path)
+
+    def _obey(self, *_asked: object) -> None:
+        if self.refusal:
+            raise self.refusal
+
 
 def status(mode: int, size: int, modified: float, changed: float) -> os.stat_result:
     """What stat would say."""

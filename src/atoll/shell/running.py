@@ -25,6 +25,10 @@ GRACE = 0.2
 _PATIENCE = 10.0
 
 
+class CommandNotStartedError(SandboxError):
+    """A command that could not be spawned: bash or the working folder is missing."""
+
+
 class Running:
     """A command under its supervisor. What it has left in the background lives until `end`."""
 
@@ -131,7 +135,8 @@ def _spawn(
             start_new_session=True,
         )
     except OSError as exc:
-        raise SandboxError(f"no command can be started in {cwd}: {exc.strerror}") from exc
+        text = f"no command can be started in {cwd}: {exc.strerror}"
+        raise CommandNotStartedError(text) from exc
 
 
 class _Ending(asyncio.Protocol):
@@ -194,7 +199,7 @@ class _Control(_Ending):
             if not self.ended.done() and word == "exit":
                 self.ended.set_result(int(rest))
             elif not self.ended.done():
-                self.ended.set_exception(SandboxError(rest))
+                self.ended.set_exception(CommandNotStartedError(rest))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ended.done():

@@ -29,6 +29,7 @@ _CODES = {
     "Is a directory": errno.EISDIR,
     "Not a directory": errno.ENOTDIR,
     "File exists": errno.EEXIST,
+    "Directory not empty": errno.ENOTEMPTY,
     "File name too long": errno.ENAMETOOLONG,
     "Filename too long": errno.ENAMETOOLONG,
     "Too many levels of symbolic links": errno.ELOOP,
@@ -100,6 +101,14 @@ def fault(told: bytes) -> OSError | None:
         return None
     reason = told[1:].decode("utf-8", "replace").strip().rpartition(": ")[2][:200]
     return OSError(_CODES.get(reason, errno.EIO), reason or "the shell did not say why")
+
+
+@_or_nonsense
+def looked_up(told: bytes) -> RecalledPlace:
+    """Of change.sh, which was asked to stat: what is there, or why it cannot be told."""
+    if refusal := fault(told):
+        return RecalledPlace(refusal=refusal)
+    return RecalledPlace(info=_info(*told[1:].split()))
 
 
 @_or_nonsense

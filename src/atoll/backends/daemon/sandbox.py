@@ -8,19 +8,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
-from atoll import guard
+from atoll import guard, variables
 from atoll.availability import Availability
 from atoll.backends.daemon import link as links
 from atoll.bridge import HostBridge
 from atoll.config import REPLConfig, daemon_socket
-from atoll.errors import AtollError, IsolationError, SandboxClosedError, SandboxError, VariableError
+from atoll.errors import AtollError, IsolationError, SandboxClosedError, SandboxError
 from atoll.files.direct import FolderFiles
 from atoll.guest import rpc, values
 from atoll.policy import Capability, Isolation, check_positive
-from atoll.sandbox import BaseSandbox, check_code, check_command
+from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code, check_command
 from atoll.wire import blobs, results, settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from atoll.backends.daemon.link import Link
     from atoll.files.base import Files
     from atoll.types import ExecuteResponse, SandboxResult
@@ -86,6 +88,7 @@ class DaemonClientSandbox(BaseSandbox):
         attach = self.token is not None and not self._keep
         self._leave()
         link = self._link = await links.shared(daemon_socket())
+        self._destroyed = False
         session = self._session = link.hold()
         try:
             if attach:
@@ -104,8 +107,7 @@ class DaemonClientSandbox(BaseSandbox):
         """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
         check_positive("timeout_ms", timeout_ms)
         check_code(code)
-        if self._link is None or not self._session:
-            raise _closed()
+        self._require_open()
         code, refusal = await self._guarded(code, self._config.guard)
         if refusal is not None:
             return refusal
@@ -140,13 +142,15 @@ class DaemonClientSandbox(BaseSandbox):
         check_code(code)
         return (await self._call("validate", {"code": code})).value["valid"] is True
 
-    async def get_variable(self, name: str, default: Any = None) -> Any:
-        """A guest variable as a plain value; VariableError if it has none."""
+    async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the session's guest about a variable; its answer is not checked yet."""
         try:
-            answer = (await self._call("get_variable", {"name": name})).value
-            return values.decode(answer["value"]) if answer["found"] else default
-        except (ValueError, RecursionError) as exc:
-            raise VariableError(name, str(exc)) from None
+            answer: dict[str, Any] = (await self._call(method, dict(params))).value
+        except SandboxError as exc:
+            if isinstance(exc.__context__, rpc.MessageTooLargeError):
+                raise variables.cannot_set(str(params.get("name")), str(exc)) from None
+            raise
+        return answer
 
     async def cancel(self) -> None:
         """Interrupt the running cell; one that will not be interrupted is killed."""
@@ -155,15 +159,14 @@ class DaemonClientSandbox(BaseSandbox):
 
     async def fork(self) -> DaemonClientSandbox:
         """A live clone, on the same connection."""
-        if self._link is None or not self._session:
-            raise _closed()
+        link = self._opened()
         twin = DaemonClientSandbox(self._config)
-        twin._link, twin._session = self._link, self._link.hold()
+        twin._link, twin._session = link, link.hold()
         twin._context = self._context
         try:
             twin._adopt(await self._call("fork", {"twin": twin._session}))
         except BaseException:
-            self._link.peer.notify("forget", {"session": twin._session})
+            link.peer.notify("forget", {"session": twin._session})
             twin._leave()
             raise
         return twin
@@ -196,6 +199,7 @@ class DaemonClientSandbox(BaseSandbox):
 
     async def destroy(self) -> None:
         """End the session and everything that it started."""
+        self._destroyed = True
         link, session = self._link, self._session
         if link is None or not session:
             return
@@ -249,13 +253,22 @@ class DaemonClientSandbox(BaseSandbox):
             have = "nothing" if level is None else str(level)
             raise IsolationError("daemon", f"{least} was asked for; it offers {have}")
 
+    def _require_open(self) -> None:
+        self._opened()
+
+    def _opened(self) -> Link:
+        """Return the connection; SandboxClosedError if the session is not open."""
+        super()._require_open()
+        if self._link is None or not self._session:
+            raise SandboxClosedError(NOT_STARTED)
+        return self._link
+
     async def _call(
         self, method: str, params: dict[str, Any], fds: list[int] | None = None
     ) -> Answer:
-        if self._link is None or not self._session:
-            raise _closed()
+        link = self._opened()
         try:
-            return await self._link.peer.call(method, {**params, "session": self._session}, fds)
+            return await link.peer.call(method, {**params, "session": self._session}, fds)
         except rpc.MessageTooLargeError as exc:
             raise SandboxError(str(exc)) from None
 
@@ -278,10 +291,6 @@ class DaemonClientSandbox(BaseSandbox):
             self._bridge.close()
             self._bridge = None
         self._context = None
-
-
-def _closed() -> SandboxClosedError:
-    return SandboxClosedError("the sandbox is not open: initialize() it first")
 
 
 async def _share(context: Any) -> contexts.Context | None:

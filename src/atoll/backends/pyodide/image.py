@@ -38,7 +38,7 @@ import concurrent.futures, csv, dis, logging, opcode, pathlib, platform, statist
 import sys, tempfile, textwrap, threading, time, traceback, types, typing, uuid, weakref, zlib
 sys.path.append({GUEST_CODE!r})
 from guest import dump, embedded, explorer, folder, interrupt, loop, pickler, pyodide, state
-from guest import awaiting, compiling, lazy, magic_commands, tools, unpickler
+from guest import awaiting, compiling, lazy, magic_commands, tools, unpickler, variables
 sys.path.remove({GUEST_CODE!r})
 """
 

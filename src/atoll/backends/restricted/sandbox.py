@@ -60,12 +60,12 @@ class RestrictedSandbox(GuestSandbox):
 
     @property
     def files(self) -> Files:
-        """There are none."""
-        return NoFiles(self.backend)
+        """Not supported: using them is an UnsupportedError."""
+        return NoFiles(self.backend, self._require_open)
 
     async def save(self) -> bytes:
-        """There are no states."""
-        raise UnsupportedError(self.backend, Capability.SAVE)
+        """Not supported: raise UnsupportedError."""
+        raise self._unsupported(Capability.SAVE)
 
     async def _prepare(self) -> Isolation:
         config = self._config

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from atoll.backends.restricted import made, walls
 from atoll.backends.restricted.audit import Auditor
 from atoll.backends.restricted.repl import RestrictedRepl
-from atoll.guest import context, magics, rpc
+from atoll.guest import context, magics, rpc, values
 from atoll.guest.channel import Channel, ChannelClosedError
 from atoll.guest.hidden import HiddenPackage
 from atoll.guest.interrupt import InterruptGate
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 FIRST_HIGH_FD = 64
 F_SETSIG = 10
 NO_FOLDER = "/nonexistent"
+METHODS = (
+    "initialize", "execute", "validate", "get_variable", "has_variable", "variables",
+    "set_variable",
+)  # fmt: skip
+FORBIDDEN = ("path", "frame", "series", "index", "timestamp", "pandas.timedelta", "missing")
+"""Kinds of values whose methods open files: code that has one would need no import."""
 
 
 def main(settings: str) -> NoReturn:
@@ -45,6 +51,7 @@ def main(settings: str) -> NoReturn:
     time.tzset()
     readable = walls.folders()
     made.mend_library()
+    values.forbid(*FORBIDDEN)
     auditor = Auditor(readable)
     gate = InterruptGate()
     server = RestrictedServer(Channel(requests, answers, gate), gate, auditor, facts)
@@ -71,8 +78,7 @@ class RestrictedServer(Server):
         self._repl: RestrictedRepl = RestrictedRepl(
             auditor.trusted, policy_guard=facts["guard"] == "restrictedpython"
         )
-        kept = ("initialize", "execute", "get_variable", "validate")
-        self._methods = {name: self._methods[name] for name in kept}
+        self._methods = {name: self._methods[name] for name in METHODS}
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
 
     def serve(self) -> None:
@@ -97,6 +103,12 @@ class RestrictedServer(Server):
         del self._repl.builtins[magics.NAME]  # magics run programs
         self._auditor.arm()
         return answer
+
+    def _set_variable(self, params: dict[str, Any]) -> dict[str, Any]:
+        if str(params["name"]).startswith("_"):
+            raise ValueError("names that begin with an underscore are not the guest's here")
+        with self._auditor.trusted():  # decoding may import; no guest code runs meanwhile
+            return super()._set_variable(params)
 
 
 class InheritedContext:

@@ -110,11 +110,12 @@ async def _greet(
 
 
 def _words(config: REPLConfig, context_size: int) -> dict[str, Any]:
-    """What the worker is told beside the guest."""
+    """Return what the worker is told in addition to the guest's own parameters."""
     return {
         "fuel": config.policy.fuel_budget,
         "linear_memory": _linear_memory(config.policy, context_size),
-        "paths": [SITE_PACKAGES] if config.inject_setup else [],
+        "paths": [SITE_PACKAGES],
+        "setup": config.inject_setup,
     }
 
 

@@ -10,17 +10,23 @@ from atoll.backends.wasm import advice, build
 from atoll.backends.wasm.gauge import Ending
 from atoll.backends.wasm.launch import launch
 from atoll.backends.wasm.progress import Progress
+from atoll.config import REPLConfig
 from atoll.jail import probe
 from atoll.jail.spec import GUEST_HOME
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
+from atoll.sandbox import check_code
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from atoll.availability import Availability
     from atoll.backends.wasm.build import Built
     from atoll.backends.wasm.gauge import Gauge
-    from atoll.config import REPLConfig
     from atoll.launch.greeting import Launched
+    from atoll.log import SandboxLogger
+    from atoll.policy import ExecutionPolicy
     from atoll.types import SandboxResult
 
 MISSING = frozenset(
@@ -37,7 +43,14 @@ MISSING = frozenset(
 
 
 class PythonSandbox(GuestSandbox):
-    """CPython compiled to WebAssembly: no system call of the guest's reaches the host."""
+    """CPython compiled to WebAssembly: the guest makes no system call on the host.
+
+        async with PythonSandbox(policy={"fuel_budget": 10**9}, workspace=folder) as box:
+            result = await box.execute("print('Hello')")
+
+    It takes a REPLConfig, or the options policy, workspace, logger and wasm_binary_path. The first
+    call starts it, unless initialize() did.
+    """
 
     backend: ClassVar[str] = "wasm"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - MISSING
@@ -46,9 +59,49 @@ class PythonSandbox(GuestSandbox):
     _built: Built
     _gauge: Gauge
 
+    def __init__(
+        self,
+        config: REPLConfig | None = None,
+        *,
+        policy: ExecutionPolicy | Mapping[str, Any] | None = None,
+        workspace: str | Path | None = None,
+        logger: SandboxLogger | None = None,
+        wasm_binary_path: str | Path | None = None,
+    ) -> None:
+        given = {"policy": policy, "workspace": workspace, "logger": logger}
+        given |= {"wasm_binary_path": wasm_binary_path}
+        options: Any = {name: value for name, value in given.items() if value is not None}
+        super().__init__(replace(config or REPLConfig(backend=self.backend), **options))
+
+    async def execute(
+        self,
+        code: str,
+        *,
+        timeout_ms: float | None = None,
+        key: str | None = None,
+        inject_setup: bool | None = None,
+    ) -> SandboxResult:
+        """Run a cell; `inject_setup` says whether it may import from /app/site-packages.
+
+        Unset, it is as the configuration says. The first call starts the sandbox.
+        """
+        check_code(code)
+        await self._start_once()
+        return await self._run_cell(code, timeout_ms, key, setup=inject_setup)
+
+    async def validate_code(self, code: str) -> bool:
+        """Return whether the code compiles, without running it."""
+        check_code(code)
+        await self._start_once()
+        return await super().validate_code(code)
+
+    async def _start_once(self) -> None:
+        if not self._open and not self._destroyed:
+            await self.initialize(self._config.context)
+
     @classmethod
     async def availability(cls, config: REPLConfig) -> Availability:
-        """Whether this backend can run here."""
+        """Return whether this backend can run here."""
         return await advice.availability(config)
 
     async def _prepare(self) -> Isolation:
@@ -83,7 +136,7 @@ class PythonSandbox(GuestSandbox):
         return replace(result, fuel_consumed=fuel, memory_used_bytes=memory, cpu_ms=cpu_ms)
 
     def _advised(self, before: SandboxResult, after: SandboxResult) -> SandboxResult:
-        """Who listens to stderr hears advice too, unless the error says it."""
+        """Pass advice to the stderr callback as well, unless the error has it."""
         advice_alone = after.stderr[len(before.stderr) :].strip("\n")
         if advice_alone and after.error == before.error and self._config.on_stderr is not None:
             self._config.on_stderr(advice_alone)

@@ -1,0 +1,72 @@
+"""What type-checks exists, and what exists type-checks."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import atoll
+import atoll.aio
+from atoll.environment.setting import EnvironmentOptions, Setting
+from atoll.factory import Options
+from atoll.rlm.settings import RLMOptions, Settings
+
+ROOT = Path(__file__).parents[2]
+CASES = ROOT / "tests" / "typing_cases"
+
+
+def imported_for_types(module):
+    """The names that a module imports for type checkers alone."""
+    for node in ast.parse(Path(module.__file__).read_text()).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for one in node.body:
+                yield from ((alias.asname or alias.name, one.module) for alias in one.names)
+
+
+def test_the_public_names_are_those_that_type_checkers_see():
+    seen = dict(imported_for_types(atoll))
+    assert seen.pop("aio") == "atoll"
+    assert {name: home.removeprefix("atoll.") for name, home in seen.items()} == atoll._HOMES
+    for name in atoll.__all__:
+        assert getattr(atoll, name) is not None
+
+
+def test_the_async_names_are_those_that_type_checkers_see():
+    seen = {name: home.removeprefix("atoll.") for name, home in imported_for_types(atoll.aio)}
+    assert {name: seen[name] for name in atoll.aio._HOMES} == atoll.aio._HOMES
+    for name in atoll.aio.__all__:
+        assert getattr(atoll.aio, name) is not None
+
+
+def test_options_are_the_fields_of_the_configuration():
+    config = {field.name for field in dataclasses.fields(atoll.REPLConfig)} | {"timeout_seconds"}
+    assert set(Options.__annotations__) == config
+    own = {field.name for field in dataclasses.fields(Setting)}
+    assert set(EnvironmentOptions.__annotations__) == config | own
+    settings = {field.name for field in dataclasses.fields(Settings)}
+    settings -= {"model", "sub_model", "environment"}
+    assert set(RLMOptions.__annotations__) == config | own | settings
+
+
+@pytest.mark.parametrize("name", ["Mount", "Outcome", "Variable", "Variables", "FileInfo"])
+def test_what_calls_take_and_return_is_exported(name):
+    assert name in atoll.__all__
+    assert name in dir(atoll)
+
+
+@pytest.mark.timeout(600)
+def test_a_type_checker_accepts_good_use_and_finds_misuse():
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context",
+         str(CASES / "good.py"), str(CASES / "wrong.py")],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    found = {tuple(line.split(":")[:2]) for line in done.stdout.splitlines() if ": error:" in line}
+    lines = enumerate((CASES / "wrong.py").read_text().splitlines(), 1)
+    wrong = {("tests/typing_cases/wrong.py", str(at)) for at, line in lines if "  # error" in line}
+    assert found == wrong, done.stdout
