@@ -4,6 +4,8 @@
                         sandboxes of their own, a second of CPU time each, one of three
     attacks             all of them in every backend as the user who runs the tests, but for the
                         daemon: one of eight (escape/test_attacks.py)
+    rows of the         those that measure the same code as another row, with more at once, are
+    benchmark           left out (unit/test_bench.py)
     attacks as          one of eight in every backend, if root runs the tests
     ordinary user       (escape/test_as_ordinary_user.py)
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 ONE_OF = 3
 LONG = (
     "escape/test_as_ordinary_user.py", "escape/test_controls.py", "pool/test_soak_short.py",
-    "pyodide/test_setup.py", "pyodide/test_index.py", "escape/test_leaks.py", "docs/",
+    "unit/test_bench.py", "pyodide/test_setup.py", "pyodide/test_index.py", "escape/test_leaks.py", "docs/",
 )  # fmt: skip
 """Tests that take long one by one: at the end, others would wait for them."""
 

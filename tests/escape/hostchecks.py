@@ -78,12 +78,23 @@ class NoLeftoverProcs(Check):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
         self._top = trusted_pid(self.neighbour)
-        self._before = set(descendants(self._top))
-        self._parked = _parked(self.neighbour)
+        self._before, self._parked = self._settled()
 
     def failure(self) -> str | None:
         left = _wait_until_empty(self._left, END_SECONDS)
         return f"processes live on: {sorted(left)}" if left else None
+
+    def _settled(self) -> tuple[set[int], int]:
+        """What there is when the pool has replaced the guests that the attack before this used."""
+        end = time.monotonic() + END_SECONDS
+        seen = set(descendants(self._top)), _parked(self.neighbour)
+        while _in_daemon(self.neighbour) and time.monotonic() < end:
+            time.sleep(0.1)
+            now = set(descendants(self._top)), _parked(self.neighbour)
+            if now == seen:
+                break
+            seen = now
+        return seen
 
     def _left(self) -> set[int]:
         """New processes, unless there are no more of them than guests that now wait in the pool."""

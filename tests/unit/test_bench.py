@@ -30,6 +30,8 @@ PEERS = {
     "wasm-call-monty": "pydantic_monty",
 }
 RATES = {f"rate-{tier}-{n}" for tier in ("bare", "numeric", "full") for n in (1, 4, 16)}
+SLOW_ROWS = RATES - {"rate-bare-4", "rate-full-4"} | {"fresh-full-frame"}
+"""The same code as another row, with more at once: measured with `--matrix all`."""
 KERNEL_PACKAGES = ("ipykernel", "jupyter_client")
 ROWS = {
     *KERNEL_ROWS,
@@ -69,7 +71,13 @@ def measured(row: Row) -> bool:
 
 
 @pytest.fixture(scope="session")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def wanted(pytestconfig: pytest.Config) -> set[str]:
+    """The rows to measure."""
+    return ROWS if pytestconfig.getoption("matrix") == "all" else ROWS - SLOW_ROWS
+
+
+@pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory, wanted: set[str]) -> Run:
     """One quick run for all test processes: what was printed, and the rows of its JSON by name."""
     base = tmp_path_factory.getbasetemp()
     folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -77,7 +85,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Run:
     with (folder / "bench.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
-            only = [word for name in sorted(ROWS) for word in ("--only", name)]
+            only = [word for name in sorted(wanted) for word in ("--only", name)]
             done = bench("--quick", *only, "--json", str(file))
             kept.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
     done = subprocess.CompletedProcess([], *json.loads(kept.read_text()))
@@ -86,8 +94,8 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return done, {row["name"]: row for row in rows}
 
 
-def test_quick_run_has_every_row(quick: Run) -> None:
-    assert set(quick[1]) >= ROWS
+def test_quick_run_has_every_row(quick: Run, wanted: set[str]) -> None:
+    assert set(quick[1]) >= wanted
 
 
 def test_every_row_has_numbers_and_rounds(quick: Run) -> None:
