@@ -18,6 +18,7 @@ AtollError
 │   ├── ModelTimeoutError       no answer in time
 │   ├── ModelReplyError         an answer that is broken, cut short or too large
 │   └── ModelRecordError        a script or record that has no answer, or cannot be kept
+│       └── RecordUnreadableError   a record that cannot be read (also a ConfigError)
 └── SandboxError                a sandbox failed as such
     ├── SandboxStartError       it could not be started
     ├── SandboxClosedError      it has been destroyed
@@ -212,6 +213,10 @@ class ModelReplyError(ModelError):
 
 class ModelRecordError(ModelError):
     """A script or a record that has no answer to a request, or that cannot be kept."""
+
+
+class RecordUnreadableError(ModelRecordError, ConfigError):
+    """A record that does not exist or cannot be read: nothing was asked of a model."""
 
 
 def _with_hint(hint: str) -> str:

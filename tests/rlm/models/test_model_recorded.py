@@ -164,7 +164,7 @@ async def test_a_line_that_was_changed_is_named(path, change):
     await record(path, ["one", "two"])
     first, second = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(first + second.replace(*change))
-    with pytest.raises(ModelRecordError, match="line 2 is no exchange"):
+    with pytest.raises(ModelRecordError, match="line 2 is not an exchange"):
         Replay(path)
 
 
