@@ -18,6 +18,7 @@ AtollError
 │   ├── ModelTimeoutError       no answer in time
 │   ├── ModelReplyError         the answer is malformed, cut off or too large
 │   └── ModelRecordError        a script or recording has no answer, or cannot be written
+│       └── RecordUnreadableError   the recording cannot be read (also a ConfigError)
 └── SandboxError                the sandbox itself failed
     ├── SandboxStartError       it could not be started
     ├── SandboxClosedError      it has been destroyed
@@ -212,6 +213,10 @@ class ModelReplyError(ModelError):
 
 class ModelRecordError(ModelError):
     """A script or recording has no answer to a request, or cannot be written."""
+
+
+class RecordUnreadableError(ModelRecordError, ConfigError):
+    """A record that does not exist or cannot be read: nothing was asked of a model."""
 
 
 def _with_hint(hint: str) -> str:

@@ -85,6 +85,7 @@ def test_a_user_without_a_home_folder_sees_no_traceback(home, argv, code):
         (["run", "-c", "1", "--context", "/dev/zero"], "atoll: cannot read /dev/zero: it is a dev"),
         (["daemon", "start", "--socket", ""], "atoll: --socket must be a path, got ''\n"),
         (["daemon", "start", "--socket", "/etc/passwd"], "atoll: /etc/passwd exists and is a reg"),
+        (["ask", "q", "--model", "replay//no/such"], "atoll: the record /no/such cannot be read: "),
         (["trace", "show", "/no/such"], "atoll: cannot read the record '/no/such': No such file"),
         (["trace", "show", "/etc"], "atoll: the record '/etc' is not a regular file\n"),
         (["trace", "html", "/etc/passwd"], "atoll: /etc/passwd is not a record of `atoll ask --tr"),

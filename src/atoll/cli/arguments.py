@@ -58,13 +58,13 @@ def parser() -> Parser:
     return top
 
 
-def _command(commands: Commands, name: str, brief: str) -> Parser:
-    """Add a command; its description and examples are in help_texts under its full name."""
+def _command(commands: Commands, name: str, brief: str, text: str | None = None) -> Parser:
+    """Add a command; description (if not given) and examples are in help_texts by its full name."""
     path = f"{commands._prog_prefix} {name}".removeprefix("atoll").strip()  # noqa: SLF001
     return commands.add_parser(
         name,
         help=brief,
-        description=help_texts.DESCRIPTIONS[path],
+        description=help_texts.DESCRIPTIONS[path] if text is None else text,
         epilog=help_texts.epilog(path),
     )
 

@@ -20,6 +20,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **{"max_help_position": 26, **options})
+        self._action_max_length = 15  # argparse forgets that names of commands are indented twice
 
 
 _DEFAULTS: dict[str, Any] = {"formatter_class": HelpFormatter, "allow_abbrev": False}

@@ -10,7 +10,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.errors import ModelError, ModelRecordError
+from atoll.errors import ModelError, ModelRecordError, RecordUnreadableError
 from atoll.rlm.models.exchange import Exchange, request_of, unknown
 
 if TYPE_CHECKING:
@@ -182,11 +182,13 @@ def _read(path: Path) -> list[Exchange]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as exc:
-        raise ModelRecordError(f"the record {path} cannot be read: {exc.strerror}") from None
+        raise RecordUnreadableError(f"the record {path} cannot be read: {exc.strerror}") from None
     exchanges = []
     for number, line in enumerate(lines, 1):
         try:
             exchanges.append(Exchange.parse(line))
         except ValueError as exc:
-            raise ModelRecordError(f"{path}, line {number} is not an exchange: {exc}") from None
+            raise RecordUnreadableError(
+                f"the record {path} cannot be read: line {number} is not an exchange: {exc}"
+            ) from None
     return exchanges
