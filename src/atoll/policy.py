@@ -113,7 +113,7 @@ class Mount:
         if isinstance(given, Mount):
             return given
         if isinstance(given, Mapping):
-            check_keys("mount", given, ("source", "target", "writable"))
+            check_keys("mount field", given, ("source", "target", "writable"))
             return cls(**{"source": None, "target": None, **given})
         if isinstance(given, tuple | list) and len(given) in (2, 3):
             return cls(source=given[0], target=given[1], writable=bool(given[2:] and given[2]))
@@ -170,7 +170,7 @@ class ExecutionPolicy:
         if not _is_mapping(given):
             kind = type(given).__name__
             raise ConfigError(f"policy must be an ExecutionPolicy or a dict, not {kind}")
-        check_keys("policy", given, (field.name for field in fields(cls)))
+        check_keys("policy field", given, (field.name for field in fields(cls)))
         return cls(**given)
 
     def snapshot(self) -> dict[str, object]:

@@ -175,7 +175,8 @@ class SandboxResult:
         if self.stdout:
             facts.append(f"stdout={markup.short(self.stdout)}")
         if self.value_repr is not None:
-            facts.append(f"value={self.value_repr[:80]}{'...' * (len(self.value_repr) > 80)}")
+            line = " ".join(self.value_repr[:400].split())
+            facts.append(f"value={line[:80]}{'...' * (len(line) > 80)}")
         if self.error:
             facts.append(f"error={markup.short(self.error)}")
         if self.files:

@@ -55,8 +55,9 @@ class Notebook(atoll.BaseSandbox):
     async def validate_code(self, code):
         return True
 
-    async def get_variable(self, name, default=None):
-        return self.names.get(name, default)
+    async def ask_variable(self, method, params):
+        assert method == "get_variable"
+        return {"found": params["name"] in self.names, "value": self.names.get(params["name"])}
 
     async def cancel(self):
         self.release.set()

@@ -33,15 +33,15 @@ def test_a_dict_is_a_policy_with_these_fields():
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ({"memory_byte": 1}, "unknown policy 'memory_byte': did you mean 'memory_bytes'?"),
-        ({"qqq": 1}, "unknown policy 'qqq': use one of cpu_seconds, disk_bytes"),
+        ({"memory_byte": 1}, "unknown policy field 'memory_byte': did you mean 'memory_bytes'?"),
+        ({"qqq": 1}, "unknown policy field 'qqq': use one of cpu_seconds, disk_bytes"),
         ({"memory_bytes": -1}, "memory_bytes must be positive"),
         ({"env": {"A": 5}}, "env must map str to str, not 'A' to 5"),
         ({"mounts": "/data"}, "mounts must be a list of mounts, not str"),
         ({"mounts": ["/data"]}, "a mount is a Mount, a dict or"),
         ({"mounts": [("/data",)]}, "a mount is a Mount, a dict or"),
         ({"mounts": [("/data", "data")]}, "a mount's target must be an absolute path, not 'data'"),
-        ({"mounts": [{"source": "/data", "targt": "/data"}]}, "unknown mount 'targt': did you mean 'target'?"),
+        ({"mounts": [{"source": "/data", "targt": "/data"}]}, "unknown mount field 'targt': did you mean 'target'?"),
         ({"mounts": [{"target": "/data"}]}, "a mount takes two paths, not None and '/data'"),
         ("strict", "policy must be an ExecutionPolicy or a dict, not str"),
     ],

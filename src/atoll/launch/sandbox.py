@@ -1,6 +1,6 @@
-"""A sandbox around one guest that is launched, spoken to, and launched again when it is lost.
+"""A sandbox around one guest process, which is started again after it was lost.
 
-A backend says how a guest is launched, and what it runs; the rest is here.
+A backend says how a guest is started and what it runs; the rest is here.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class GuestSandbox(BaseSandbox):
         return self._guest is not None and self._guest.context_shared
 
     async def initialize(self, context: Any = None) -> None:
-        """Start a guest with `context`. On a running one: throw its state away and start afresh."""
+        """Start a guest with `context`. A running guest is ended, and its state is lost."""
         guard.require(self._config.guard)
         self._level = await self._prepare()
         async with self._turn:
@@ -110,7 +110,7 @@ class GuestSandbox(BaseSandbox):
         return result
 
     async def validate_code(self, code: str) -> bool:
-        """Whether the code compiles in the guest's Python. Nothing of it runs."""
+        """Return whether the code compiles in the guest's Python, without running it."""
         check_code(code)
         async with self._turn:
             guest = await self._ensure()
@@ -134,7 +134,7 @@ class GuestSandbox(BaseSandbox):
                 await self._bury(guest)
 
     async def save(self) -> bytes:
-        """Variables and files as signed bytes; StateError if they cannot be had."""
+        """Return variables and files as signed bytes; StateError if they cannot be saved."""
         async with self._turn:
             guest = await self._ensure()
             if self._found_dead:
@@ -150,7 +150,7 @@ class GuestSandbox(BaseSandbox):
 
     @cached_property
     def files(self) -> Files:
-        """The guest's files, by descriptors of its folders: also while a cell runs."""
+        """The guest's files, through descriptors of its folders; usable while a cell runs."""
         return FolderFiles(self.folders, self.policy.file_size_bytes)
 
     async def folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
@@ -189,18 +189,18 @@ class GuestSandbox(BaseSandbox):
             self._shared = self._context = None
 
     def _facts(self) -> dict[str, Any]:
-        """What a result says of the sandbox that it came from."""
+        """Return the fields of a result that describe the sandbox."""
         lost, self._found_dead = self._found_dead, False
         folder = str(self.workspace) if self.workspace else None
         return {"isolation": self._level, "workspace_path": folder, "state_lost": lost}
 
     @abstractmethod
     async def _prepare(self) -> Isolation:
-        """Find out what a guest needs; the level that it will be kept in with."""
+        """Find out what a guest needs, and return its isolation level."""
 
     @abstractmethod
     async def _launch(self) -> Launched:
-        """A new guest."""
+        """Start a new guest."""
 
     @abstractmethod
     def _state_params(self) -> dict[str, Any]:
@@ -209,10 +209,10 @@ class GuestSandbox(BaseSandbox):
     @property
     @abstractmethod
     def _version(self) -> tuple[int, ...]:
-        """Of the guest's Python: a state made by one is for its like."""
+        """The version of the guest's Python; a state is restored by the same one only."""
 
     def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
-        """The result with what the backend has counted itself."""
+        """Return the result with the numbers that the backend itself has measured."""
         return result
 
     def _require_open(self) -> None:
@@ -244,7 +244,7 @@ class GuestSandbox(BaseSandbox):
             raise
 
     async def _saved_payload(self) -> memoryview | None:
-        """The state to start with, checked before a guest is there that could be given it."""
+        """Return the state to start with, checked before a guest is started."""
         if self._config.state is None:
             return None
         self._state_params()
@@ -255,7 +255,7 @@ class GuestSandbox(BaseSandbox):
         return min(self._config.timeout_ms, STATE_TIMEOUT_MS)
 
     async def _bury(self, guest: Launched) -> None:
-        """Let go of a guest that has died, so that the next call starts another."""
+        """Release a guest that has died, so that the next call starts another."""
         if not guest.session.alive:
             await self._release()
 

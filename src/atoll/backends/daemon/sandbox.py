@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 class DaemonClientSandbox(BaseSandbox):
-    """A sandbox in the daemon. With `keep`, it outlives this process: whoever has `token` finds it.
+    """A sandbox in the daemon. With `keep`, the session outlives this process.
 
-    A sandbox made with a `token` is that session; initialize() attaches to it as it is.
+    A sandbox made with the `token` of a kept session attaches to it in initialize().
     """
 
     backend: ClassVar[str] = "daemon"
@@ -138,7 +138,7 @@ class DaemonClientSandbox(BaseSandbox):
         return response
 
     async def validate_code(self, code: str) -> bool:
-        """Whether the code compiles in the guest's Python. Nothing of it runs."""
+        """Return whether the code compiles in the guest's Python, without running it."""
         check_code(code)
         return (await self._call("validate", {"code": code})).value["valid"] is True
 
@@ -158,7 +158,7 @@ class DaemonClientSandbox(BaseSandbox):
             await self._call("cancel", {})
 
     async def fork(self) -> DaemonClientSandbox:
-        """A live clone, on the same connection."""
+        """Return a live clone, on the same connection."""
         link = self._opened()
         twin = DaemonClientSandbox(self._config)
         twin._link, twin._session = link, link.hold()
@@ -172,19 +172,19 @@ class DaemonClientSandbox(BaseSandbox):
         return twin
 
     async def checkpoint(self) -> str:
-        """Keep the session as it is now; the mark to roll back to."""
+        """Keep the session's present state, and return the mark to roll back to."""
         return str((await self._call("checkpoint", {})).value["mark"])
 
     async def rollback(self, mark: str) -> None:
-        """Be again as at the mark."""
+        """Restore the session to the checkpoint; the checkpoint stays usable."""
         await self._call("rollback", {"mark": mark})
 
     async def branches(self) -> tuple[str, ...]:
-        """The marks that are kept, oldest first."""
+        """Return the marks of the checkpoints that are kept, oldest first."""
         return tuple((await self._call("branches", {})).value["marks"])
 
     async def save(self) -> bytes:
-        """Variables and files as bytes."""
+        """Return variables and files as bytes."""
         answer = await self._call("save", {})
         return await asyncio.to_thread(blobs.read, answer.gifts.take())
 
@@ -213,7 +213,7 @@ class DaemonClientSandbox(BaseSandbox):
             self._leave()
 
     async def detach(self) -> None:
-        """Leave a kept session to whoever has its token."""
+        """Close the connection to a kept session; its token attaches to it again."""
         self._leave()
 
     async def _begin(self, context: Any, extra: dict[str, Any]) -> None:
@@ -283,7 +283,7 @@ class DaemonClientSandbox(BaseSandbox):
                 self._failure = exc
 
     def _leave(self) -> None:
-        """Use the connection no more."""
+        """Release the connection."""
         if self._link is not None and self._session:
             self._link.let_go(self._session)
         self._link, self._session = None, ""
