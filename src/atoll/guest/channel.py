@@ -1,7 +1,7 @@
 """The guest's end of the private channel: the host's requests in, calls to the host out.
 
-Any thread may call the host. Whoever waits and finds nobody reading reads for all: it hands
-each message to the one it belongs to, so calls from several threads overlap on the host.
+Any thread may call the host. The first thread that waits reads for all of them and delivers each
+message to the thread that it belongs to, so calls from several threads overlap on the host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 0.05
 
 
 class ChannelClosedError(EOFError):
-    """The host has gone, or this is a forked child that has no channel."""
+    """The host has closed the channel, or this is a forked child without one."""
 
 
 class Channel:
@@ -40,7 +40,7 @@ class Channel:
         self._count = 0
 
     def next_request(self) -> rpc.Message:
-        """The host's next request; blocks; ChannelClosedError at the end."""
+        """Wait for the host's next request; raise ChannelClosedError at the end."""
         self._wait(lambda: bool(self._requests))
         return self._requests.pop(0)
 
@@ -75,7 +75,7 @@ class Channel:
             return "g{}".format(self._count)
 
     def close_in_child(self) -> None:
-        """A forked child must neither answer for its parent nor read its mail."""
+        """Close the channel in a forked child, which must not read or answer for its parent."""
         for fd in (self._read_fd, self._write_fd):
             try:
                 os.close(fd)
@@ -86,7 +86,7 @@ class Channel:
         self._reader = None
 
     def reopen(self, read_fd: int, write_fd: int) -> None:
-        """A clone speaks to the host by descriptors of its own, and owes it no old answer."""
+        """Use other descriptors from now on, in a clone; messages of the parent are dropped."""
         self._read_fd, self._write_fd = read_fd, write_fd
         self._buffer, self._requests, self._answers = rpc.LineBuffer(), [], {}
 
@@ -105,7 +105,7 @@ class Channel:
                 self._stop_reading(me)
 
     def _wait_for_reader(self) -> None:
-        """Sleep until whoever reads has read something."""
+        """Sleep until the thread that reads has read something."""
         with self._gate:
             if self._reading.acquire(True, PATIENCE_SECONDS):
                 self._reading.release()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         """What the host offers to the guest's runtime."""
 
         def call(self, line: str) -> str:
-            """The host's answer to a request of the guest's; nothing if it was interrupted."""
+            """Return the host's answer to a request of the guest; empty if it was interrupted."""
             ...
 
         def emit(self, stream: int, data: str) -> None:
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
             ...
 
         def take(self, size: int) -> str:
-            """Up to so many of the bytes that are on their way in; nothing at the end."""
+            """Return up to `size` bytes of what the host sends; empty at the end."""
             ...
 
         def text(self, width: int, length: int, ascii_only: bool) -> str | None:
-            """A large text, put where it belongs at once; None where that cannot be."""
+            """Return a large text that the host writes into memory itself; None if it cannot."""
             ...
 
         def put(self, data: str) -> None:
-            """Bytes on their way out."""
+            """Send bytes to the host."""
             ...
 
         def sleep(self, seconds: float) -> bool:
-            """Let time pass; whether an interrupt ended it."""
+            """Sleep; return whether an interrupt ended it."""
             ...
 
 
@@ -53,7 +53,7 @@ LATIN = "latin-1"
 
 
 class EmbeddedGuest:
-    """A guest that is handed one request after the other."""
+    """A guest that its host calls with one request after the other."""
 
     def __init__(self, port: Port, gate: Gate, folder: str) -> None:
         runtime = HiddenPackage((__package__ or "guest").partition(".")[0])
@@ -64,12 +64,12 @@ class EmbeddedGuest:
         runtime.hide()
 
     def rehearse(self) -> str:
-        """Warm up; nothing."""
+        """Run an empty cell to warm up; return nothing."""
         self._server.rehearse()
         return ""
 
     def handle(self, line: str) -> str:
-        """The answer to a request, both as lines of JSON."""
+        """Return the answer to a request, both as lines of JSON."""
         self._server.prepare()
         answer = self._server.answer(rpc.decode(line.encode("ascii")))
         return answer[:-1].decode("ascii")
@@ -102,13 +102,13 @@ class PortStreams:
         self._port = port
 
     def renew(self) -> None:
-        """New ones, whatever guest code did to the last."""
+        """Replace the streams, which guest code may have closed or replaced."""
         sys.stdin = io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8")
         sys.stdout = sys.__stdout__ = self._writer(1)  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = self._writer(2)  # type: ignore[misc]
 
     def flush(self) -> None:
-        """Push out what guest code left in whatever stream objects it has now."""
+        """Flush the stream objects that guest code uses now."""
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -129,11 +129,11 @@ class PortFile(io.RawIOBase):
         self._port, self._number = port, number
 
     def writable(self) -> bool:
-        """Nothing else can be done with it."""
+        """Return True: it can only be written to."""
         return True
 
     def fileno(self) -> int:
-        """Its number, as everywhere."""
+        """Return its number: 1 or 2."""
         return self._number
 
     def write(self, data: Any) -> int:
@@ -150,7 +150,7 @@ class PortGifts:
         self._port = port
 
     def text(self, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:
-        """The context's text, copied."""
+        """Return the text of the context, copied."""
         whole = self._port.text(width, length, ascii_only) if length > PIECE else None
         if whole is not None:
             return whole, False
@@ -169,7 +169,7 @@ class PortGifts:
         return "".join(parts)
 
     def stream(self) -> PortStream:
-        """Where a saved state goes to, or comes from."""
+        """Return the stream that a state is saved to or restored from."""
         return PortStream(self._port)
 
 
@@ -180,18 +180,18 @@ class PortStream:
         self._port = port
 
     def write(self, data: memoryview) -> int:
-        """Hand over all of it."""
+        """Send all of it to the host."""
         self._port.put(bytes(data).decode(LATIN))
         return len(data)
 
     def readinto(self, room: memoryview) -> int:
-        """Fill some of the room; how much, nothing at the end."""
+        """Fill part of the buffer; return how many bytes, 0 at the end."""
         data = self._port.take(len(room)).encode(LATIN)
         room[: len(data)] = data
         return len(data)
 
     def close(self) -> None:
-        """There is nothing to let go."""
+        """Do nothing: the port stays open."""
 
 
 def _sleeper(port: Port) -> Any:

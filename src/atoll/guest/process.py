@@ -23,11 +23,11 @@ CLONE_FDS = 5
 
 
 class BecameClone(BaseException):
-    """Leave the request to the parent: the process that goes on here is the clone."""
+    """Raised in a clone: the parent answers the request that made it."""
 
 
 class ProcessServer(Server):
-    """Requests come over a channel, and what goes with them as descriptors."""
+    """Serves requests from a channel; contexts and states come as descriptors."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ProcessServer(Server):
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
 
     def serve(self) -> None:
-        """Answer requests until the host goes."""
+        """Answer requests until the host closes the channel."""
         self._say_ready()
         while True:
             try:
@@ -72,7 +72,7 @@ class ProcessServer(Server):
             os._exit(0)
 
     def _shell(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Run a command; what it does to files is not the next cell's doing."""
+        """Run a command; the files that it changes are not counted for the next cell."""
         answer = shell.run(params["command"], self._folder, self._kept.output, self._own_gate)
         self._cell_ended()
         if self._private:
@@ -80,7 +80,7 @@ class ProcessServer(Server):
         return answer
 
     def _fork(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Clone this process; the clone goes on with the descriptors that the host has sent."""
+        """Fork this process; the clone uses the descriptors that the host has sent."""
         self._reap_clones()
         fds: list[int] = []
         try:
@@ -96,7 +96,7 @@ class ProcessServer(Server):
         return {"forked": True}
 
     def _become_clone(self, fds: list[int]) -> None:
-        """In the child: never returns, as the request was for the parent to answer."""
+        """Set the child up as a clone and raise BecameClone; the parent answers the request."""
         *fds, status = fds
         try:
             clone.enter(status, self._folder)

@@ -26,10 +26,10 @@ ALSO_SHOWN = ("/mnt/data", "/tmp", "/home/guest")  # noqa: S108 - the guest's ow
 
 
 class Server:
-    """The guest as the host sees it."""
+    """Answers the host's requests, one at a time."""
 
     own_files = True
-    """Whether guest code may open files by itself; where not, nothing here does it for it."""
+    """Whether guest code may open files itself; if not, the runtime opens none for it either."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Server:
         rpc.decode(rpc.request("rehearsal", "execute", outcome)[:-1])
 
     def prepare(self) -> None:
-        """Make the next cell's streams and limit good, while the host reads the last answer."""
+        """Renew streams and memory limit for the next cell; the host reads the answer meanwhile."""
         self._streams.renew()
         self._memory.renew()
         if self._stdin is not None:
@@ -85,7 +85,7 @@ class Server:
             sys.stdin = self._stdin
 
     def answer(self, message: rpc.Message) -> bytes:
-        """The answer to one request, encoded."""
+        """Return the encoded answer to one request."""
         ident, method = message["id"], message["method"]
         handler = self._methods.get(method)
         if handler is None:
@@ -125,7 +125,7 @@ class Server:
         return {"context_shared": shared}
 
     def _equip(self, agent: dict[str, Any]) -> None:
-        """Offer what a model explores and answers with."""
+        """Offer the functions that a model explores its context and answers with."""
         with self._runtime:
             from .explorer import ContextLength, Explorer
         namespace = self._repl.namespace
@@ -199,7 +199,7 @@ class Server:
             sys.path[:] = own + self._paths if wanted else own
 
     def _cell_ended(self) -> None:
-        """Guest code has run. A process has to look whether it is still itself."""
+        """Called after guest code has run; a process checks that it is not a forked child."""
 
     def _get_variable(self, params: dict[str, Any]) -> dict[str, Any]:
         """Read a variable; `plain` wants lists for arrays, and never refuses an object."""
@@ -258,7 +258,7 @@ class Server:
         return self._known_keeper
 
     def _with_stream(self, work: Callable[[Stream], dict[str, Any]]) -> dict[str, Any]:
-        """`work` on the stream that the host opened; all that guest code may do is an answer."""
+        """Run `work` with the stream that the host opened; whatever it raises is an answer."""
         stream: Stream | None = None
         try:
             stream = opened = self._gifts.stream()
@@ -273,7 +273,7 @@ class Server:
         return answer
 
     def _workspace(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Do something with files, for a host that has no other way to them."""
+        """Run a file operation, for a host that cannot reach the files otherwise."""
         with self._runtime:
             from .place import OpenPlace
             from .workspace import Workspace
@@ -291,7 +291,7 @@ class Server:
 
 
 def late_interrupt() -> dict[str, Any]:
-    """The interrupt came as the cell ended: it counts, as the host has asked for it."""
+    """Return the outcome of a cell that an interrupt reached as it ended."""
     return {
         "kind": "interrupted",
         "exit_code": 1,

@@ -1,7 +1,8 @@
 """Shell commands: each a process of its own beside the guest's Python, in a session of its own.
 
-What a command leaves running lives on; a command that is stopped is ended with all of its session.
-What waits for a command and ends it is bound when this is loaded, before guest code can patch it.
+Programs that a command leaves in the background run on; a command that is stopped is killed with
+its whole session. The functions that wait and kill are bound when this module is loaded, before
+guest code can patch them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 LONGEST_ARGUMENT = 100_000
-"""The kernel takes 128 KiB; what is longer is read from a file without a name."""
+"""The kernel allows 128 KiB; a longer command is read from a file without a name."""
 PATIENCE_MS = 50
 """How late an interrupt may be seen that came just before a sleep began."""
 PAUSE_MS = 5
@@ -46,7 +47,7 @@ _PYTHON_FOLDER = os.path.dirname(sys.executable or "")
 
 
 def run(text: str, folder: str, output: int, gate: InterruptGate) -> dict[str, Any]:
-    """The answer: how the command ended, that it was interrupted, or why it could not be run."""
+    """Run a command; return its exit code, that it was interrupted, or why it did not start."""
     command = Command()
 
     def work() -> dict[str, Any]:
@@ -73,7 +74,7 @@ class Command:
         self._exit_code: int | None = None
 
     def start(self, text: str, folder: str, output: int) -> None:
-        """As leader of a session: its number is that of all processes in it."""
+        """Start it as the leader of a new session, so that all its processes can be found."""
         import subprocess
 
         shell = next(path for path in SHELLS if os.path.exists(path))
@@ -117,12 +118,12 @@ class Command:
         return self._reaped
 
     def interrupted(self) -> dict[str, Any]:
-        """Nothing of it is left when this returns."""
+        """Kill it and everything that it started; return the answer for the host."""
         self.end()
         return {"interrupted": True}
 
     def end(self) -> None:
-        """Kill its session: group by group, as a group cannot fork away from that."""
+        """Kill its session group by group: a process cannot fork out of its group."""
         if self._process is None:
             return
         while True:
@@ -138,7 +139,7 @@ class Command:
             poll().poll(1)
 
     def forget(self) -> None:
-        """Let go of what leads to it."""
+        """Close the descriptor of the process."""
         if self._handle >= 0:
             try:
                 close(self._handle)
@@ -156,7 +157,7 @@ class Command:
 
 
 def _script(data: bytes) -> int:
-    """A file without a name that holds the command."""
+    """Write the command to a file without a name; return its descriptor."""
     fd = open_fd("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0o600)  # noqa: S108 - the jail's own
     try:
         view = memoryview(data)
@@ -169,7 +170,7 @@ def _script(data: bytes) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """That of the session, with its own Python found first."""
+    """Return the environment, with the folder of this Python first in PATH."""
     env = dict(os.environ)
     folders = env.get("PATH", os.defpath).split(":")
     if _PYTHON_FOLDER and folders[0] != _PYTHON_FOLDER:
@@ -178,7 +179,7 @@ def _environment() -> dict[str, str]:
 
 
 def _handle(pid: int) -> int:
-    """A descriptor that tells when it has ended; -1 where there is no such thing."""
+    """Return a pidfd; -1 where Python or the kernel has none."""
     try:
         return -1 if _open_handle is None else int(_open_handle(pid))
     except OSError:
@@ -191,7 +192,7 @@ def _exit_code(status: int) -> int:
 
 
 def _groups_of(session: int) -> set[int]:
-    """The process groups of a session that still have somebody alive in them."""
+    """Return the process groups of a session that have living processes."""
     found = set()
     for name in listdir("/proc"):
         state, group, its_session = _facts(name) if name.isdigit() else ("Z", 0, 0)
@@ -201,7 +202,7 @@ def _groups_of(session: int) -> set[int]:
 
 
 def _facts(pid: str) -> tuple[str, int, int]:
-    """State, process group and session of a process."""
+    """Return state, process group and session of a process."""
     try:
         fd = open_fd("/proc/{}/stat".format(pid), O_RDONLY | O_CLOEXEC)
     except OSError:
