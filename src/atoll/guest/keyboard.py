@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from .stdin import is_host_input
+
 NO_KEYBOARD = (
     "input() has nothing to read: this sandbox has no keyboard. Pass the value in instead: with "
     "set_variable(), as `context`, or by a tool that asks for it"
@@ -20,7 +22,7 @@ def read_line(prompt: object = "", /) -> str:
         sys.stdout.flush()
     line = stdin.readline()
     if not line:
-        raise EOFError(NO_KEYBOARD)
+        raise EOFError("EOF when reading a line" if is_host_input(stdin) else NO_KEYBOARD)
     return line[:-1] if line.endswith("\n") else line  # noqa: FURB188 - CPython 3.8
 
 

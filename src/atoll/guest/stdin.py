@@ -40,3 +40,9 @@ def open_text(read: Read) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedReader(HostInput(read), PIECE), encoding="utf-8", errors="surrogateescape"
     )
+
+
+def is_host_input(stream: Any) -> bool:
+    """Return whether a text stream reads what the host has."""
+    buffer = getattr(stream, "buffer", None)
+    return isinstance(getattr(buffer, "raw", None), HostInput)
