@@ -45,6 +45,12 @@ def test_bytes_arrive_as_they_are(command):
     assert done.stdout.decode().strip() == hashlib.sha256(data).hexdigest()
 
 
+def test_input_at_the_end_of_a_pipe_says_so_as_python_does(spawn):
+    process = spawn("run", "--backend", "native", "-c", "input(); input()")
+    error = process.communicate("only one\n")[1]
+    assert error.endswith("EOFError: EOF when reading a line\n")
+
+
 def test_a_file_is_the_programs_stdin(command, tmp_path):
     path = tmp_path / "in.txt"
     path.write_text("from a file\n")
