@@ -95,8 +95,8 @@ print(subprocess.run(['./run'], capture_output=True, text=True).stdout.strip())
 @pytest.mark.parametrize(
     "make",
     [
-        "for _ in range(5000): os.mkdir('d'); os.chdir('d')",
-        "[os.mkdir(str(n)) for n in range(5000)]",
+        "for _ in range(2500): os.mkdir('d'); os.chdir('d')",
+        "[os.mkdir(str(n)) for n in range(2500)]",
     ],
     ids=["deep", "wide"],
 )
@@ -113,7 +113,7 @@ while 'd' in os.listdir(here):
     deep += 1
 print(max(deep, len(os.listdir('/app'))))
 """
-    assert await said(clone, count) == "5000"
+    assert await said(clone, count) == "2500"  # deeper than a path may be long
 
 
 async def test_a_link_that_leads_out_of_the_folder_copies_nothing(family):

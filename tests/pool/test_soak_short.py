@@ -14,6 +14,7 @@ KILLS = 5
 
 
 @pytest.mark.spec("R2.10")
+@pytest.mark.timeout(600)
 def test_executions_survive_killed_zygotes_and_leave_nothing():
     options = ["--executions", "300", "--concurrency", "16", "--kill-every", "60"]
     command = [sys.executable, "-m", "bench.soak", *options]
