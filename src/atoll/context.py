@@ -143,8 +143,8 @@ def from_path(path: os.PathLike[str]) -> Context:
     try:
         return Context.from_file(file)
     except IsADirectoryError:
-        text = f"the context {str(file)!r} is a folder: give one file, or documents={str(file)!r}"
-        raise ConfigError(f"{text} of a REPLEnvironment") from None
+        text = f"the context {file} is a folder: give it as documents={str(file)!r}"
+        raise ConfigError(f"{text} to a REPLEnvironment, or give one file") from None
     except OSError as exc:
         raise ConfigError(
             f"the context file {str(file)!r} cannot be read: {exc.strerror}"
