@@ -19,9 +19,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from atoll.cli.install_hints import pip_install
 
 import atoll as library
+from atoll.extras import install_command
 from atoll.rlm.models.recorded import Recorder
 from atoll.rlm.models.scripted import ScriptedModel
 from atoll.rlm.trajectory import RunEnded
@@ -115,7 +115,7 @@ def test_the_model_may_come_from_the_environment(ask, record, monkeypatch):
     assert ask("--quiet")[0] == 0
 
 
-NO_HTTPX = f"  - not installed: httpx2. Type: {pip_install('llm')}"
+NO_HTTPX = f"  - not installed: httpx2. Type: {install_command('llm')}"
 NO_KEY_WAYS = """\
 Without an API key:
   atoll ask --demo           watch a recorded run; needs no model and no network
@@ -160,7 +160,7 @@ def test_what_the_local_model_needs_is_named_at_once(ask):
     assert (code, err) == (2, f"""\
 atoll: `atoll ask` cannot start:
   - the local model is not downloaded. Type: atoll model get (downloads 1.1 GB)
-  - not installed: xllamacpp and httpx2. Type: {pip_install("localllm", "llm")}
+  - not installed: xllamacpp and httpx2. Type: {install_command("localllm", "llm")}
 """)  # fmt: skip
 
 
