@@ -1,13 +1,18 @@
 """Which tests `make test` runs of a matrix, and in which order; `--matrix all` runs every one.
 
-    contract tests      all of them in every backend, but for pyodide: of tests that start
-                        sandboxes of their own, a second of CPU time each, one of three
+    contract tests      each of them in `native`, and in one of daemon, wasm and pyodide in turn;
+                        in `restricted` every second one
+    repeated cases      of the cases of one test in REPEATED, every fourth
+    long tests          those marked `long`, which show at a larger size or with real downloads
+                        what others show already, are left out
     attacks             all of them in every backend as the user who runs the tests, but for the
                         daemon: one of eight (escape/test_attacks.py)
     rows of the         those that measure the same code as another row, with more at once, are
     benchmark           left out (unit/test_bench.py)
     attacks as          one of eight in every backend, if root runs the tests
     ordinary user       (escape/test_as_ordinary_user.py)
+    examples            those that need a large extra run in the environment of the tests, which
+                        has it, instead of a clean one (docs/test_examples.py)
 
 A sample is the same each time: a failure can be run again.
 """
@@ -17,12 +22,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from sharing import DEAR
-
 if TYPE_CHECKING:
     import pytest
 
-ONE_OF = 3
+IN_TURN = ("daemon", "wasm", "pyodide")
+REPEATED = (
+    "files/test_shell_sandbox.py",
+    "files/test_shell_changes.py",
+    "test_deepagents_standard.py",
+)
+ONE_CASE_OF = 4
 LONG = (
     "escape/test_as_ordinary_user.py", "escape/test_controls.py", "pool/test_soak_short.py",
     "unit/test_bench.py", "pyodide/test_setup.py", "pyodide/test_index.py", "escape/test_leaks.py", "docs/",
@@ -30,24 +39,37 @@ LONG = (
 """Tests that take long one by one: at the end, others would wait for them."""
 
 
+class Sample:
+    """Decides test by test, in the order of collection."""
+
+    def __init__(self) -> None:
+        self._seen: Counter[tuple[str, str]] = Counter()
+
+    def takes(self, item: pytest.Item) -> bool:
+        """Return whether a test is in the sample."""
+        if item.get_closest_marker("long") is not None:
+            return False
+        if "/contract/" in item.nodeid:
+            return self._takes_backend(item, backend_of(item))
+        if any(name in item.nodeid for name in REPEATED):
+            return self._next(item.nodeid.partition("[")[0], "") % ONE_CASE_OF == 0
+        return True
+
+    def _takes_backend(self, item: pytest.Item, backend: str) -> bool:
+        number = self._next(item.nodeid.partition("::")[0], backend)
+        if backend in IN_TURN:
+            return number % len(IN_TURN) == IN_TURN.index(backend)
+        return backend != "restricted" or number % 2 == 0
+
+    def _next(self, place: str, backend: str) -> int:
+        self._seen[place, backend] += 1
+        return self._seen[place, backend] - 1
+
+
 def sample(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Of the tests in a file that start sandboxes of a dear backend, keep one of ONE_OF."""
-    seen: Counter[str] = Counter()
-    chosen = []
-    for item in items:
-        if not _is_dear(item):
-            chosen.append(item)
-            continue
-        file = item.nodeid.partition("::")[0]
-        if seen[file] % ONE_OF == 0:
-            chosen.append(item)
-        seen[file] += 1
-    return chosen
-
-
-def _is_dear(item: pytest.Item) -> bool:
-    names = getattr(item, "fixturenames", ())
-    return "/contract/" in item.nodeid and "box" not in names and backend_of(item) in DEAR
+    """Return the tests of the sample."""
+    decides = Sample()
+    return [item for item in items if decides.takes(item)]
 
 
 def comes_late(item: pytest.Item) -> bool:

@@ -197,7 +197,7 @@ def test_gzip_streams_behind_each_other_are_one_file():
 
 def test_garbage_is_no_archive():
     with (
-        pytest.raises(atoll.ArchiveError, match="'x' is no archive that is known: zip, tar"),
+        pytest.raises(atoll.ArchiveError, match="'x' is not a supported archive: use zip, tar"),
         Opened(b"hello" * 500, "x"),
     ):
         pass

@@ -289,7 +289,7 @@ def test_python3_is_the_interpreter_that_was_asked_for(open_box):
         ("", "the command is empty: give one that a shell can run"),
         (" \n\t", "the command is empty: give one that a shell can run"),
         ("echo \0", "the command has a zero byte, which no shell reads: leave it out"),
-        ("echo \ud800", "the command is no text: surrogates not allowed; leave that out"),
+        ("echo \ud800", "the command cannot be encoded: surrogates not allowed; leave that out"),
         (":" * (MAX_COMMAND_LENGTH + 1), "put it into a file and run that"),
     ],
     ids=["int", "bytes", "none", "empty", "blank", "zero", "surrogate", "long"],

@@ -230,6 +230,7 @@ async def test_too_many_calls_at_once_are_refused(serve):
     link.peer.end("done")
 
 
+@pytest.mark.long
 async def test_thousands_of_connections_leave_nothing(serve):
     daemon = await serve(open_notebook)
     for number in range(3200):

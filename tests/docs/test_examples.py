@@ -30,6 +30,8 @@ LINK = re.compile(r"\]\((?!http)([^)#]+)\)")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GIVEN = ("README.md", "LICENSE", "docs")
 """What an example finds in its folder, as in a clone."""
+LARGE = {"data", "deepagents", "pyodide", "wasm", "semantic", "localllm"}
+"""Extras that take minutes to install: a clean environment gets them with `--matrix all`."""
 SECONDS = 600
 """What an example may take: the one of the backend wasm builds it if no test has done so."""
 
@@ -69,13 +71,15 @@ EXAMPLES = [
 
 
 @pytest.fixture(scope="session")
-def environments(tmp_path_factory):
+def environments(tmp_path_factory, pytestconfig):
     """Return the Python of an environment with these extras; each is made once in a run."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
 
     def find(extras):
+        if pytestconfig.getoption("matrix") == "sample" and LARGE & set(extras.split(",")):
+            return Path(sys.prefix) / "bin" / "python"
         folder = shared / f"environment-{extras.replace(',', '-') or 'plain'}"
         with open(f"{folder}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -362,7 +362,7 @@ def trusted_pid(neighbour: SyncSandbox) -> int | None:
     """The process that forks jails: the daemon (its warden is a child), or our own warden."""
     if not _in_daemon(neighbour):
         return warden.pid
-    return int(daemon_socket().with_suffix(".sock.lock").read_text())
+    return lifecycle.status(Place(daemon_socket()))["pid"]
 
 
 def _parked(neighbour: SyncSandbox) -> int:

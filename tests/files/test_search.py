@@ -233,6 +233,7 @@ def test_order_is_that_of_names_and_the_cut_is_the_same_every_time(tmp_path, gre
         assert (answer["matches"], answer["truncated"]) == (everything[:most], most < 600)
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_files_hold_few_descriptors(in_memory):
     for folder in range(100):
         (in_memory / str(folder)).mkdir()

@@ -182,6 +182,7 @@ async def test_nothing_grows_with_use(family):
     assert await _growth(family, before) == {}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 async def test_nothing_grows_with_clones(family):
     box = await family.open()

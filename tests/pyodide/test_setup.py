@@ -91,7 +91,7 @@ def test_a_cache_that_cannot_be_is_a_reason_and_no_traceback(tmp_path, monkeypat
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "file"))
     found = availability()
     assert not found.usable
-    assert "there is no place for Pyodide" in found.reason
+    assert "the folder for Pyodide cannot be made" in found.reason
     assert found.hint == "Set ATOLL_CACHE to a folder of yours."
 
 
@@ -113,6 +113,7 @@ def test_images_of_others_stay_unless_nobody_has_used_them(tmp_path, monkeypatch
     assert (used.exists(), unused.exists()) == (True, False)
 
 
+@pytest.mark.long
 def test_two_processes_build_the_image_once(tmp_path, monkeypatch):
     pyodide = distribution.setup()
     code = (

@@ -55,6 +55,7 @@ def test_an_interrupt_that_comes_late_does_not_hit_the_next_cell(box):
         assert box.execute("sum(range(1000))").value == 499500
 
 
+@pytest.mark.long
 def test_no_interrupt_is_lost_however_often_the_guest_looks(box):
     """Pyodide reads the buffer and then clears it; one that came in between was lost."""
     assert not any(box.execute("while True: pass", timeout_ms=20).state_lost for _ in range(150))

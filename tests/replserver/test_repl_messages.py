@@ -47,7 +47,7 @@ def test_a_bad_request_is_refused_with_a_reason(text, why):
 
 @pytest.mark.parametrize("state", ["%%%", 7, "QQ", ["QQ=="]])
 def test_a_state_that_is_no_base64(state):
-    with pytest.raises(StateError, match="no base64"):
+    with pytest.raises(StateError, match="not valid base64"):
         REPLRequest.from_json(json.dumps({"code": "", "state": state}).encode())
 
 

@@ -62,6 +62,7 @@ async def test_exit_and_displays():
     assert [one.data for one in response.displays] == [b"<b>"]
 
 
+@pytest.mark.long
 @pytest.mark.spec("R2.10")
 @pytest.mark.parametrize("prefetch", [True, False])
 async def test_fifty_requests_in_a_row_know_nothing_of_each_other(prefetch):

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.spec("R4.4")
 def test_search_finds_more_than_grep_and_a_refresh_costs_less_than_an_index(tmp_path):
     file = tmp_path / "bench.json"

@@ -30,8 +30,8 @@ PEERS = {
     "wasm-call-monty": "pydantic_monty",
 }
 RATES = {f"rate-{tier}-{n}" for tier in ("bare", "numeric", "full") for n in (1, 4, 16)}
-SLOW_ROWS = RATES - {"rate-bare-4", "rate-full-4"} | {"fresh-full-frame"}
-"""The same code as another row, with more at once: measured with `--matrix all`."""
+SLOW_ROWS = RATES - {"rate-bare-4"} | {"fresh-full-frame", "fresh-frame", "state-frame"}
+"""The same code as another row, with more at once or more imported: measured with `--matrix all`."""
 KERNEL_PACKAGES = ("ipykernel", "jupyter_client")
 ROWS = {
     *KERNEL_ROWS,

@@ -61,7 +61,7 @@ def test_each_fault_has_words_of_its_own(blob, monkeypatch):
         other.setenv("ATOLL_STATE_KEY", "somebody else's key")
         foreign = state.seal(b"abc", FACTS, PYTHON)
     bad = {
-        "no saved state": b"\x80\x05K\x01.",
+        "not a saved state": b"\x80\x05K\x01.",
         "no signature": blob[: -state.MAC_BYTES],
         "cut or padded": blob[:-1],
         "cut within its header": blob[:40],

@@ -233,7 +233,7 @@ async def test_an_interpreter_that_cannot_be_executed_fails_in_executing_it(prog
 
 def test_a_file_that_is_not_executable_is_no_interpreter(tmp_path):
     (tmp_path / "python").write_text("#!/bin/sh\necho Python 3.12\n")
-    with pytest.raises(atoll.BackendUnavailableError, match="no Python interpreter"):
+    with pytest.raises(atoll.BackendUnavailableError, match="is not executable"):
         atoll.create_sandbox(python=str(tmp_path / "python"))
 
 

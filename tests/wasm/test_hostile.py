@@ -197,7 +197,7 @@ def test_a_context_that_cannot_fit_is_refused_before_anything_starts(monkeypatch
 @pytest.mark.parametrize("facts", ["", "{", "{}", "[]", '{"python": 3, "cells": null}'])
 def test_damaged_facts_are_said(own_folder, facts):
     (own_folder / build.FACTS).write_text(facts)
-    with pytest.raises(atoll.SandboxStartError, match="is of no use"):
+    with pytest.raises(atoll.SandboxStartError, match="cannot be used"):
         build.find()
 
 

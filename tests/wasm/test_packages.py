@@ -65,6 +65,7 @@ def test_what_is_compiled_is_used_and_cannot_be_changed_by_guests(own_cache, tmp
     assert (result.value, result.stdout) == (42, "PermissionError\nPermissionError\n")
 
 
+@pytest.mark.long
 def test_a_newer_version_takes_the_place_of_the_old(own_cache, tmp_path):
     built = build.find()
     packages.install(built, [wheel(tmp_path, "thing")])

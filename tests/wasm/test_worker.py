@@ -112,6 +112,7 @@ def test_a_gauge_is_read_after_the_worker_is_dead():
     gauge.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_nothing_is_left_of_many_sandboxes():
     """A thousand take a minute; a tenth shows a leak as well, of descriptors and of memory."""

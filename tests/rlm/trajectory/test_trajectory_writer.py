@@ -224,8 +224,6 @@ def test_nothing_is_left_open(tmp_path):
 
 def test_a_device_is_refused_and_keeps_its_mode():
     before = os.stat("/dev/null").st_mode
-    with pytest.raises(
-        ConfigError, match="the trajectory '/dev/null' is not a file: give its path"
-    ):
+    with pytest.raises(ConfigError, match="the record '/dev/null' is not a regular file"):
         TrajectoryWriter("/dev/null")
     assert os.stat("/dev/null").st_mode == before

@@ -69,10 +69,10 @@ def _open(path: str | os.PathLike[str]) -> IO[bytes]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
     except OSError as exc:
-        raise ConfigError(f"the trajectory {os.fspath(path)!r} cannot be read: {exc}") from exc
+        raise ConfigError(f"cannot read the record {os.fspath(path)!r}: {exc.strerror}") from exc
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise ConfigError(f"the trajectory {os.fspath(path)!r} is not a file: give its path")
+        raise ConfigError(f"the record {os.fspath(path)!r} is not a regular file")
     return os.fdopen(fd, "rb")
 
 

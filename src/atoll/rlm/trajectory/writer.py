@@ -141,12 +141,12 @@ def _open(path: str | os.PathLike[str]) -> tuple[int, bool]:
     try:
         fd = os.open(path, flags, 0o600)
     except OSError as exc:
-        raise ConfigError(f"the trajectory {os.fspath(path)!r} cannot be written: {exc}") from exc
+        raise ConfigError(f"cannot write the record {os.fspath(path)!r}: {exc.strerror}") from exc
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, fd)
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            raise ConfigError(f"the trajectory {os.fspath(path)!r} is not a file: give its path")
+            raise ConfigError(f"the record {os.fspath(path)!r} is not a regular file")
         os.fchmod(fd, 0o600)
         torn = found.st_size > 0 and os.pread(fd, 1, found.st_size - 1) != b"\n"
         undo.pop_all()
