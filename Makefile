@@ -42,7 +42,7 @@ demo: $(LIBRARY) ## Show the main job: code of a model explores a large log insi
 test: $(STAMP) ## Pass the test-suite; a backend or user that repeats another gets a sample
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
-test-all: $(STAMP) ## Pass the test-suite with every backend and user in full (takes three times as long)
+test-all: $(STAMP) ## Pass the test-suite with every backend and user in full
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --matrix all $(ARGS)
 
 test-pythons: ## Run the tests that need no extra backend on every supported Python found here

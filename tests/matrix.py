@@ -7,8 +7,6 @@
                         what others show already, are left out
     attacks             all of them in every backend as the user who runs the tests, but for the
                         daemon: one of eight (escape/test_attacks.py)
-    rows of the         those that measure the same code as another row, with more at once, are
-    benchmark           left out (unit/test_bench.py)
     attacks as          one of eight in every backend, if root runs the tests
     ordinary user       (escape/test_as_ordinary_user.py)
     examples            those that need a large extra run in the environment of the tests, which

@@ -55,7 +55,7 @@ def main(wanted: list[str]) -> int:
 def collect() -> dict[str, set[str]]:
     """Which tests show which requirement."""
     collector = Collector()
-    arguments = ["--collect-only", "-qqq", "-p", "no:xdist", str(ROOT / "tests")]
+    arguments = ["--collect-only", "-qqq", "-p", "no:xdist", "--matrix", "all", str(ROOT / "tests")]
     with contextlib.redirect_stdout(io.StringIO()):
         status = pytest.main(arguments, plugins=[collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):

