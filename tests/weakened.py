@@ -32,7 +32,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
@@ -92,12 +92,19 @@ def run(
 class Attempt:
     """One attack on its way, in a process of its own."""
 
+    read_ends: ClassVar[list[int]] = []
+
     def __init__(self, cells: Iterable[str], *, hangs: bool = False) -> None:
         self._end = time.monotonic() + (HANGS_SECONDS if hangs else PATIENCE_SECONDS)
         self._output, output = os.pipe()
         self._error, error = os.pipe()
+        Attempt.read_ends += [self._output, self._error]
         self.pid = os.fork()
         if self.pid == 0:
+            for fd in (
+                Attempt.read_ends
+            ):  # or an attack that reads every descriptor takes the output of another
+                os.close(fd)
             _be_attacked(cells, output, error)
         os.close(output)
         os.close(error)
@@ -109,8 +116,9 @@ class Attempt:
             os.kill(self.pid, signal.SIGKILL)
         status = os.waitpid(self.pid, 0)[1]
         error = os.read(self._error, 500).decode("utf-8", "replace")
-        os.close(self._output)
-        os.close(self._error)
+        for fd in (self._output, self._error):
+            Attempt.read_ends.remove(fd)
+            os.close(fd)
         code = os.waitstatus_to_exitcode(status)
         return {
             "output": seen,

@@ -212,7 +212,7 @@ def test_an_empty_question_is_refused_before_anything_is_opened(atoll, tmp_path,
         (["--context", "no such file"], "cannot read no such file"),
         (["--context", "-", "--context", "-"], "stdin can be read once"),
         (["--window", "100"], "a window must have at least 2,048 tokens, not 100"),
-        (["--trace", "/proc/none/x"], "cannot be written"),
+        (["--trace", "/proc/none/x"], "cannot write the record"),
     ],
 )
 def test_what_is_typed_wrong_is_told_and_nothing_is_asked(ask, tmp_path, argv, said):
