@@ -2,7 +2,8 @@
 
     contract tests      each of them in `native`, and in one of daemon, wasm and pyodide in turn;
                         in `restricted` every second one
-    repeated cases      of the cases of one test in REPEATED, every fourth
+    repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
+                        which repeats TestNative, every fourth
     long tests          those marked `long`, which show at a larger size or with real downloads
                         what others show already, are left out
     attacks             all of them in every backend as the user who runs the tests, but for the
@@ -25,10 +26,9 @@ if TYPE_CHECKING:
 
 IN_TURN = ("daemon", "wasm", "pyodide")
 REPEATED = (
-    "files/test_shell_sandbox.py",
-    "files/test_shell_changes.py",
-    "test_deepagents_standard.py",
-)
+    "files/test_shell_sandbox.py", "files/test_shell_changes.py", "escape/test_host_folder.py",
+    "replserver/test_repl_executor.py", "TestDaemon",
+)  # fmt: skip
 ONE_CASE_OF = 4
 LONG = (
     "escape/test_as_ordinary_user.py", "escape/test_controls.py", "pool/test_soak_short.py",
@@ -50,7 +50,7 @@ class Sample:
         if "/contract/" in item.nodeid:
             return self._takes_backend(item, backend_of(item))
         if any(name in item.nodeid for name in REPEATED):
-            return self._next(item.nodeid.partition("[")[0], "") % ONE_CASE_OF == 0
+            return self._next(_repeated_place(item.nodeid), "") % ONE_CASE_OF == 0
         return True
 
     def _takes_backend(self, item: pytest.Item, backend: str) -> bool:
@@ -62,6 +62,11 @@ class Sample:
     def _next(self, place: str, backend: str) -> int:
         self._seen[place, backend] += 1
         return self._seen[place, backend] - 1
+
+
+def _repeated_place(nodeid: str) -> str:
+    """Return what is sampled together: the cases of a test, or the tests of a repeated class."""
+    return nodeid.rpartition("::")[0] if "TestDaemon" in nodeid else nodeid.partition("[")[0]
 
 
 def sample(items: list[pytest.Item]) -> list[pytest.Item]:
