@@ -31,14 +31,18 @@ def nothing_remains():
     assert len(os.listdir("/proc/self/fd")) <= fds
 
 
+def _read(path: str) -> str:
+    """Return a file of /proc; nothing if its thread has ended."""
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
 def _children() -> set[str]:
     me = os.getpid()
     tasks = os.listdir(f"/proc/{me}/task")
-    return {
-        pid
-        for task in tasks
-        for pid in Path(f"/proc/{me}/task/{task}/children").read_text().split()
-    }
+    return {pid for task in tasks for pid in _read(f"/proc/{me}/task/{task}/children").split()}
 
 
 def make_zst(files) -> bytes:
