@@ -159,7 +159,18 @@ class Ward(ABC):
             self.lease.send(json.dumps({"event": event, **fields}).encode())
 
     def _started(self) -> None:
-        self.tell("started", cgroup=self.cgroup.version if self.cgroup else None)
+        self.tell(
+            "started",
+            cgroup=self.cgroup.version if self.cgroup else None,
+            usage=self.usage_source(),
+        )
+
+    def usage_source(self) -> dict[str, Any]:
+        """What the host reads CPU time and memory from: see atoll.jail.usage."""
+        source = self.cgroup.usage_source() if self.cgroup else {"files": {}}
+        if len(source["files"]) == 2:
+            return source
+        return {**source, "pid": self.guest_pid() or next(iter(self.roots()), 0)}
 
     def _on_command(self) -> None:
         """Do what the host asks on the lease; its end means kill."""
@@ -243,6 +254,7 @@ class Ward(ABC):
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             "out_of_memory": (ended and self._group_killed()) or self._over_memory,
             "peak_memory": self.cgroup.peak_memory() if self.cgroup else None,
+            "cpu_seconds": self.cgroup.cpu_seconds() if self.cgroup else None,
         }
 
     def _group_killed(self) -> bool:
