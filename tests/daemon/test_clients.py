@@ -102,7 +102,7 @@ async def test_stats_tell_totals_only(serve):
         await box.execute("secret = 1")
         facts = (await box._link.peer.call("stats", {})).value
     assert facts["pid"] == os.getpid()
-    assert facts.pop("pool") == {}
+    assert (facts.pop("pool"), facts.pop("cold_starts")) == ({}, {})
     assert {type(fact) for fact in facts.values()} <= {int, float, str}
     assert (facts["sessions"], facts["executions"]) == (1, 1)
     assert daemon.server.stats()["isolation"] == "jailed"
@@ -165,12 +165,12 @@ async def test_a_repeated_call_gets_the_first_ones_result(serve):
         await cell
     second = DaemonClientSandbox(token=first.token)
     (held,) = Notebook.opened
-    again = asyncio.create_task(_attach_and_run(second, "never = 1"))
+    again = asyncio.create_task(_attach_and_run(second, "wait"))
     await asyncio.sleep(0.05)
     assert not again.done()
     held.release.set()
     assert (await again).success
-    assert await second.get_variable("never", "not run") == "not run"
+    assert held.waited == 1
     await second.destroy()
 
 
@@ -346,3 +346,38 @@ async def test_auto_passes_a_daemon_by_that_is_too_weak(serve, monkeypatch):
     await serve(open_notebook)
     async with atoll.aio.create_sandbox() as box:
         assert box.backend == "native"
+
+
+async def test_what_starts_cold_says_why_in_result_status_and_log(serve, tmp_path, caplog):
+    why = "the sandbox has a working folder of the host"
+
+    async def cold(config):
+        box = Notebook(config)
+        box.cold_start = why if config.workspace else None
+        return box
+
+    daemon = await serve(cold)
+    caplog.set_level("INFO", "atoll.daemon")
+    for workspace in (tmp_path, None, tmp_path):
+        async with atoll.aio.create_sandbox(backend="daemon", workspace=workspace) as box:
+            result = await box.execute("x")
+            assert result.cold_start == (why if workspace else None)
+    assert daemon.server.stats()["cold_starts"] == {why: 2}
+    assert caplog.text.count(f"a cold start: {why}") == 2
+
+
+async def test_a_failure_at_the_start_that_has_passed_is_forgotten(serve):
+    """The daemon tries again whether sandboxes can be opened: it need not be restarted."""
+    works = []
+
+    async def opener(config):
+        if not works:
+            raise atoll.SandboxStartError("fork", "Resource temporarily unavailable")
+        return Notebook(config)
+
+    daemon = await serve(opener, idle_seconds=0.2)
+    assert daemon.server.stats()["isolation"] is None
+    assert "temporarily" in daemon.server.stats()["reason"]
+    works.append(True)
+    await until(lambda: daemon.server.stats()["isolation"] == "jailed")
+    assert daemon.server.stats()["reason"] == ""

@@ -43,6 +43,7 @@ FULL = SandboxResult(
     state=b"state",
     workspace_path="/app",
     isolation=atoll.Isolation.JAILED,
+    cold_start="the sandbox has mounts",
 )
 
 
@@ -182,7 +183,7 @@ def test_every_field_of_the_configuration_is_thought_of():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"python": "python3"}, {"workspace": "here"}, {"timeout_ms": "x"}, {"policy": {}},
+    [{"python": "python3", "interpreter": None}, {"workspace": "here"}, {"timeout_ms": "x"}, {"policy": {}},
      {"min_isolation": "HUGE"}, {"policy": None}, {"workspace": 5}],
 )  # fmt: skip
 def test_a_configuration_that_cannot_be_is_refused(changes):

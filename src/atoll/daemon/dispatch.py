@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import logging
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from atoll.context import Context
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 MAX_STATE_BYTES = 64 << 20
 MAX_KEY = 200
+MAX_COLD_REASONS = 8
 _ABOUT_VARIABLES = ("get_variable", "has_variable", "variables", "set_variable")
+_LOG = logging.getLogger("atoll.daemon")
 _QUIET = SandboxLogger(lambda _event: None)  # the client keeps the log of its executions
 
 
@@ -43,6 +46,8 @@ class Dispatch:
     def __init__(self, table: SessionTable, gate: Gate) -> None:
         self._table, self._gate = table, gate
         self.executions = 0
+        self.cold_starts: dict[str, int] = {}
+        """Sessions that no zygote could serve, by the reason; the latest reasons alone."""
         self.methods: dict[str, Method] = {
             "initialize": self._initialize,
             "attach": self._attach,
@@ -89,6 +94,11 @@ class Dispatch:
         box: BaseSandbox | None = None,
     ) -> Session:
         session = await self._table.open(config, voice, box)
+        if why := getattr(session.box, "cold_start", None):
+            self.cold_starts[why] = self.cold_starts.pop(why, 0) + 1  # the latest is the last
+            while len(self.cold_starts) > MAX_COLD_REASONS:
+                self.cold_starts.pop(next(iter(self.cold_starts)))
+            _LOG.info("a cold start: %s", why)
         if client.peer.ended:
             await self._table.end(session)
         client.add(name, session)
@@ -132,7 +142,7 @@ class Dispatch:
             session.memory = result.memory_used_bytes or 0
             return result
 
-        return _answer(await session.replies.once(key, run))
+        return _answer(await session.replies.once(key, code, run))
 
     async def _shell(
         self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts

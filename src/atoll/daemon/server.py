@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
 from atoll.config import REPLConfig
-from atoll.daemon import visitors
 from atoll.daemon.connection import Connection
 from atoll.daemon.dispatch import Dispatch
 from atoll.daemon.gate import Gate
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.table import SessionTable
 from atoll.errors import AtollError, SandboxError
+from atoll.wire import peer_check
 from atoll.wire.peer import Answer, Peer
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class DaemonServer:
             "executions": self._dispatch.executions,
             "executing": self._gate.running,
             "queued": self._gate.waiting,
+            "cold_starts": dict(self._dispatch.cold_starts),
             "pool": self._pool_stats(),
         }
 
@@ -113,7 +114,7 @@ class DaemonServer:
             self._why_not = str(exc)
             _LOG.warning("no sandbox can be opened: %s", exc)
             return
-        self._level = box.isolation
+        self._level, self._why_not = box.isolation, ""
         await box.destroy()
 
     def _accept(self) -> None:
@@ -134,9 +135,9 @@ class DaemonServer:
     def _examine(self, sock: socket.socket) -> None:
         try:
             if len(self._connections) >= self._limits.max_connections:
-                raise visitors.RefusedError("there are too many")  # noqa: TRY301
-            process = visitors.examine(sock)
-        except visitors.RefusedError as exc:
+                raise peer_check.RefusedError("there are too many")  # noqa: TRY301
+            process = peer_check.check(sock)
+        except peer_check.RefusedError as exc:
             _LOG.warning("refused a connection: %s", exc)
             sock.close()
         else:
@@ -206,6 +207,8 @@ class DaemonServer:
         pause = min(5.0, max(0.05, self._limits.idle_seconds / 4))
         while True:
             await asyncio.sleep(pause)
+            if self._level is None:  # what failed when we started may have passed
+                await self._try_out()
             for client in list(self._connections):
                 if client.peer.stuck(self._limits.message_seconds):
                     client.peer.end("its message took too long")

@@ -34,6 +34,14 @@ class HasFolders(Protocol):
         ...
 
 
+class SavesWhole(Protocol):
+    """A sandbox that can be saved with all that is in it."""
+
+    async def save_whole(self) -> bytes:
+        """Return a state from which the session can go on as if it had never ended."""
+        ...
+
+
 class StateStore(Protocol):
     """Where sessions that are put aside lie."""
 
@@ -165,7 +173,7 @@ class Session:
             box = self.box
             assert box is not None
             try:
-                blob = await box.save()
+                blob = await cast("SavesWhole", box).save_whole()
             except SandboxError:
                 self._cannot_be_saved = True
                 return False

@@ -92,7 +92,7 @@ class GuestSandbox(BaseSandbox):
             code, refusal = await self._guarded(code, name)
             if refusal is not None:
                 return refusal
-        return await self._replies.once(key, lambda: self._execute(code, limit, setup=setup))
+        return await self._replies.once(key, code, lambda: self._execute(code, limit, setup=setup))
 
     async def _execute(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
         async with self._turn:
@@ -135,18 +135,32 @@ class GuestSandbox(BaseSandbox):
 
     async def save(self) -> bytes:
         """Return variables and files as signed bytes; StateError if they cannot be saved."""
+        return await self._save({})
+
+    async def save_whole(self) -> bytes:
+        """Return all of the session that can be saved, private names and environment too.
+
+        The state's `left_out` is empty if the session can go on from it as if it had never ended.
+        """
+        return await self._save({"whole": True})
+
+    async def _save(self, extra: dict[str, Any]) -> bytes:
         async with self._turn:
             guest = await self._ensure()
             if self._found_dead:
                 raise StateError("the session's variables were lost: there is nothing to save")
             try:
                 payload, facts = await statepipe.save(
-                    guest.session, guest.lease, self._state_params(), self._state_timeout()
+                    guest.session,
+                    guest.lease,
+                    {**self._state_params(), **extra},
+                    self._state_timeout(),
                 )
             finally:
                 self._found_dead = not guest.session.alive
                 await self._bury(guest)
-        return await asyncio.to_thread(state.seal, payload, facts, self._version)
+        tier = self._preloaded()
+        return await asyncio.to_thread(state.seal, payload, facts, self._version, tier)
 
     @cached_property
     def files(self) -> Files:
@@ -210,6 +224,10 @@ class GuestSandbox(BaseSandbox):
     @abstractmethod
     def _version(self) -> tuple[int, ...]:
         """The version of the guest's Python; a state is restored by the same one only."""
+
+    def _preloaded(self) -> str | None:
+        """Return the tier of libraries that the guest started with; None if there is none."""
+        return None
 
     def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
         """Return the result with the numbers that the backend itself has measured."""

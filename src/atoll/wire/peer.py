@@ -11,7 +11,6 @@ from __future__ import annotations
 import array
 import asyncio
 import socket
-import struct
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -29,16 +28,8 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 MAX_FDS = 4
 MAX_OPEN_CALLS = 1024
-_CREDENTIALS = struct.Struct("3i")
 _FD_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
-
-
-def credentials(sock: socket.socket) -> tuple[int, int]:
-    """The process and the user on the other end, by the kernel's word."""
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(data)
-    return pid, uid
 
 
 def _drop(answer: asyncio.Future[Answer]) -> None:
@@ -70,6 +61,7 @@ class Peer:
         self.ended = False
         self.heard = float("-inf")
         """When the other side last said anything, by the loop's clock."""
+        self._asked = 0.0
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
@@ -89,6 +81,8 @@ class Peer:
         except BaseException:
             blobs.close_all(fds)
             raise
+        if not self._waiting:
+            self._asked = self._loop.time()
         self._waiting[ident] = answer
         try:
             await self._outbox.wait_for_room(len(line))
@@ -107,6 +101,13 @@ class Peer:
         """Tell the other side something that wants no answer."""
         if not self.ended:
             self._send(rpc.notification(method, params), [])
+
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the other side has said nothing while calls wait for it."""
+        if not self._waiting:
+            return 0.0
+        return self._loop.time() - max(self.heard, self._asked)
 
     def stuck(self, seconds: float) -> bool:
         """Whether a message began so long ago and has not come to its end."""

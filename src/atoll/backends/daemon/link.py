@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.bridge import CallFailedError
 from atoll.errors import BackendUnavailableError, BusyError, SandboxError
-from atoll.wire.peer import Answer, Peer, credentials
+from atoll.wire import peer_check
+from atoll.wire.peer import Answer, Peer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,6 +28,8 @@ CONNECT_SECONDS = 2.0
 PING_SECONDS = 1.0
 IDLE_SECONDS = 5.0
 """How long a connection without a sandbox is kept for the next one."""
+SILENT_SECONDS = 10.0
+"""How long a daemon that was asked something may say nothing at all, not even that it lives."""
 MAX_SANDBOXES = 128
 """On one connection; the daemon allows twice as many."""
 
@@ -40,8 +43,10 @@ class Link:
         self._numbers = itertools.count(1)
         self._users = 0
         self._last_use: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
         self.path = path
         self.facts: dict[str, Any] = {}
+        self._pings: set[asyncio.Task[Answer]] = set()
         self.peer = Peer(sock, self._serve, self._hear, lambda _: None)
         weakref.finalize(self, sock.close)  # its loop may end without a word to us
 
@@ -68,6 +73,40 @@ class Link:
         self._users -= 1
         if self._users == 0 and not self.peer.ended:
             self._last_use = self._loop.call_later(IDLE_SECONDS, self.peer.end, "idle")
+
+    async def call(
+        self, method: str, params: dict[str, Any], fds: list[int] | None = None
+    ) -> Answer:
+        """Ask the daemon. SandboxLostError once it has been silent for SILENT_SECONDS.
+
+        An execution may wait for its turn and then run for long. So there is no limit for one
+        answer: a daemon that lives answers pings meanwhile, and one that is stopped does not.
+        """
+        if self._watch is None:
+            self._watch = self._loop.call_later(SILENT_SECONDS / 2, self._check_alive)
+        return await self.peer.call(method, params, fds)
+
+    def _check_alive(self) -> None:
+        """End the connection if the daemon is silent; ask whether it lives if it may be."""
+        self._watch, silent = None, self.peer.silent_seconds
+        if self.peer.ended or not silent:
+            return
+        if silent >= SILENT_SECONDS:
+            self.peer.end(f"the daemon has not answered for {silent:.1f} s, and was given up")
+            return
+        self._watch = self._loop.call_later(SILENT_SECONDS / 4, self._check_alive)
+        if silent >= SILENT_SECONDS / 4:
+            self._ask_alive()
+
+    def _ask_alive(self) -> None:
+        task = self._loop.create_task(self.peer.call("ping", {}))
+        self._pings.add(task)
+        task.add_done_callback(self._forget_ping)
+
+    def _forget_ping(self, task: asyncio.Task[Answer]) -> None:
+        self._pings.discard(task)
+        if not task.cancelled():
+            task.exception()  # the calls that wait are told
 
     async def ping(self) -> dict[str, Any]:
         """What the daemon says of itself; asked anew unless it was heard a moment ago."""
@@ -120,7 +159,7 @@ async def connect(path: Path) -> Link:
     try:
         sock.setblocking(False)
         await _connect(sock, str(path))
-        _check_user(sock, path)
+        _check_listener(sock, path)
         return Link(sock, path)
     except BaseException:
         sock.close()
@@ -169,11 +208,12 @@ async def _connect(sock: socket.socket, path: str) -> None:
             return
 
 
-def _check_user(sock: socket.socket, path: Path) -> None:
+def _check_listener(sock: socket.socket, path: Path) -> None:
     """SECURITY: code and data go to a process of ours, whoever put a socket there."""
-    _, uid = credentials(sock)
-    if uid != os.geteuid():
-        raise _unavailable(f"{path} belongs to user {uid}, not to you")
+    try:
+        os.close(peer_check.check(sock))
+    except peer_check.RefusedError as exc:
+        raise _unavailable(f"what listens at {path} is not your daemon: {exc}") from None
 
 
 def _unavailable(reason: str) -> BackendUnavailableError:

@@ -205,7 +205,7 @@ class DaemonClientSandbox(BaseSandbox):
             return
         self._session = ""  # whoever calls from now on finds it closed
         try:
-            await link.peer.call("destroy", {"session": session})
+            await link.call("destroy", {"session": session})
         except SandboxError:
             pass  # it has ended already, or the daemon has
         finally:
@@ -268,7 +268,7 @@ class DaemonClientSandbox(BaseSandbox):
     ) -> Answer:
         link = self._opened()
         try:
-            return await link.peer.call(method, {**params, "session": self._session}, fds)
+            return await link.call(method, {**params, "session": self._session}, fds)
         except rpc.MessageTooLargeError as exc:
             raise SandboxError(str(exc)) from None
 
