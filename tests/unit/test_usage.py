@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from ordinary_user import python_for_user, run_as_user
 
 from atoll.jail.cgroup import Cgroup
 from atoll.jail.usage import JailUsage, ProcessUsage
@@ -89,3 +90,27 @@ def test_children_that_were_waited_for_count():
 def test_nothing_is_made_up(source):
     usage = JailUsage(source)
     assert (usage.cpu_seconds(), usage.peak_memory()) == (None, None)
+
+
+AS_USER = """
+import asyncio, atoll
+async def main():
+    async with atoll.Pool() as pool:
+        cold = await atoll.aio.create_sandbox(backend="native")
+        warm = await pool.open(atoll.REPLConfig(preload="bare"))
+        twin = await warm.fork()
+        for box in (cold, warm, twin):
+            result = await box.execute("x = b'x' * (40 << 20)\\nfor _ in range(1_000_000): pass")
+            assert result.success, result
+            assert 40 << 20 <= result.memory_used_bytes < 200 << 20, result.memory_used_bytes
+            assert 10 < result.cpu_ms < 10_000, result.cpu_ms
+            await box.destroy()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="all tests run as an ordinary user already")
+def test_an_ordinary_user_gets_figures_too():
+    """Without control groups: of a cold guest, a warm one, and its live clone."""
+    done = run_as_user(python_for_user(), "-c", AS_USER, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -29,6 +29,7 @@ class JailUsage:
         self._paths: dict[str, str] = source.get("files", {})
         self._per_second: float = source.get("per_second", 1)
         self._pid: int = source.get("pid", 0)
+        self._parent: int = source.get("parent", 0)
         self._process: ProcessUsage | None = None
         self._fds: dict[str, int] = {}
 
@@ -59,13 +60,14 @@ class JailUsage:
             return None  # the control group is gone, and the jail with it
 
     def _of_process(self) -> ProcessUsage:
-        """Return the guest's process, which is the only child of a pid 1 that does nothing else.
+        """Return the guest's process.
 
-        The first reading comes before guest code runs, which could start other children.
+        Where only its jail's first process is known, the guest is that one's only child, or is it
+        itself: the first reading comes before guest code runs, which could start other children.
         """
         if self._process is None:
-            children = meter.children(self._pid)
-            self._process = ProcessUsage(children[0] if children else self._pid)
+            children = meter.children(self._parent) if self._parent else []
+            self._process = ProcessUsage(self._pid or (children or [self._parent])[0])
         return self._process
 
 

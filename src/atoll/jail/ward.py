@@ -170,7 +170,9 @@ class Ward(ABC):
         source = self.cgroup.usage_source() if self.cgroup else {"files": {}}
         if len(source["files"]) == 2:
             return source
-        return {**source, "pid": self.guest_pid() or next(iter(self.roots()), 0)}
+        if pid := self.guest_pid():
+            return {**source, "pid": pid}
+        return {**source, "parent": next(iter(self.roots()), 0)}
 
     def _on_command(self) -> None:
         """Do what the host asks on the lease; its end means kill."""
