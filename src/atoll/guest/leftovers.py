@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Iterator
 
 ELSEWHERE = ("/tmp", "/home/guest", "/dev/shm")  # noqa: S108 - the guest's own
+EMSCRIPTENS = "/dev/shm/tmp"  # noqa: S108 - a folder that its file system starts with
 _READERS = {"random": "getstate", "numpy.random": "get_state"}
 NOT_HERE = "only files of the working folder are saved"
 
@@ -66,8 +67,9 @@ def _files_elsewhere(root: str) -> Iterator[str]:
             names = sorted(os.listdir(folder))
         except OSError:
             continue  # there is no such folder in this backend
-        for name in names:
-            yield folder + "/" + name
+        for path in [folder + "/" + name for name in names]:
+            if sys.platform != "emscripten" or path != EMSCRIPTENS:
+                yield path
 
 
 def _threads() -> int:
