@@ -28,7 +28,7 @@ from atoll.daemon.server import DaemonServer
 from atoll.daemon.sessions import Shelf
 from atoll.jail.client import warden
 from atoll.pool import Pool, PooledSandbox
-from atoll.store import SqliteStateStore
+from atoll.state.store import SqliteStateStore
 from bench import processes, remains
 
 if TYPE_CHECKING:

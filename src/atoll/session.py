@@ -16,7 +16,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atoll import variables, verdict
+from atoll import result_fields, variables
 from atoll.channel import ChannelEndedError, RemoteError
 from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import rpc, values
@@ -109,7 +109,7 @@ class GuestSession:
         self._captures = self._make_captures(self._config.on_stdout, self._config.on_stderr)
         usage = self._process.usage
         cpu, started = usage.cpu_seconds(), time.perf_counter()
-        fields = await self._run("execute", params, verdict.read_cell, timeout_ms)
+        fields = await self._run("execute", params, result_fields.read_cell, timeout_ms)
         facts["duration_ms"] = (time.perf_counter() - started) * 1000
         if self.alive:  # else the supervisor has told what it used
             fields["memory_used_bytes"] = usage.peak_memory()
@@ -121,8 +121,10 @@ class GuestSession:
     async def shell(self, command: str, timeout_ms: float) -> ExecuteResponse:
         """Run a shell command beside the guest's Python; variables live on if it is stopped."""
         self._captures = self._make_captures(self._config.on_stdout, None)
-        fields = await self._run("shell", {"command": command}, verdict.read_shell, timeout_ms)
-        return verdict.response(fields, timeout_ms)
+        fields = await self._run(
+            "shell", {"command": command}, result_fields.read_shell, timeout_ms
+        )
+        return result_fields.response(fields, timeout_ms)
 
     async def ask_variable(
         self, method: str, params: Mapping[str, Any], timeout_ms: float
@@ -227,7 +229,7 @@ class GuestSession:
             answer, stopped = await self._request(method, params, timeout_ms)
         except RemoteError as exc:
             answer, stopped, self._violation = None, None, f"it refused to run: {str(exc)[:200]}"
-        fields = self._verdict(answer, read, stopped, timeout_ms) or await self._death(
+        fields = self._read_answer(answer, read, stopped, timeout_ms) or await self._death(
             stopped, timeout_ms
         )
         self._drain()
@@ -318,7 +320,7 @@ class GuestSession:
                 await asyncio.sleep(CPU_POLL_SECONDS)
             self._stop_with(Outcome.CPU)
 
-    def _verdict(
+    def _read_answer(
         self,
         answer: dict[str, Any] | None,
         read: Reader,
@@ -330,7 +332,7 @@ class GuestSession:
             return None
         try:
             fields = read(answer)
-        except verdict.SHAPE_ERRORS:
+        except result_fields.SHAPE_ERRORS:
             self._violation = "an answer of no known shape"
             self._process.kill()
             return None
@@ -353,13 +355,13 @@ class GuestSession:
         if stopped:
             return {**self._stop_fields(stopped, timeout_ms), **lost}
         if report.out_of_memory:
-            return {**verdict.out_of_memory(self._config.policy), **lost}
+            return {**result_fields.out_of_memory(self._config.policy), **lost}
         if self._violation:
-            return {**verdict.broken(self._violation), **lost}
-        return {**verdict.death(report), **lost}
+            return {**result_fields.broken(self._violation), **lost}
+        return {**result_fields.death(report), **lost}
 
     def _stop_fields(self, reason: Outcome, timeout_ms: float) -> dict[str, Any]:
-        return verdict.stopped(reason, timeout_ms, self._config.policy)
+        return result_fields.stopped(reason, timeout_ms, self._config.policy)
 
     def _make_captures(
         self, on_stdout: LineCallback | None, on_stderr: LineCallback | None

@@ -11,7 +11,7 @@ from atoll.config import REPLConfig
 from atoll.errors import UnsupportedError
 from atoll.policy import ExecutionPolicy, Mount
 from atoll.pool import Pool, PooledSandbox, PoolSettings
-from atoll.state import describe_state, tier_of
+from atoll.state.envelope import describe_state, tier_of
 
 OTHER = os.path.realpath("/usr/bin/python3")
 OTHERS = os.path.exists(OTHER) and os.path.realpath(sys.executable) != OTHER

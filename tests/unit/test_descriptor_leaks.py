@@ -9,7 +9,7 @@ import pytest
 
 from atoll.errors import SandboxError, StateError
 from atoll.launch.line import pipes
-from atoll.statepipe import Inflow, Outflow
+from atoll.state.transfer import Inflow, Outflow
 
 
 def descriptors():

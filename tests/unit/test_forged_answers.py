@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from atoll import verdict
+from atoll import result_fields
 from atoll.guest.delta import MAX_FILES
 from atoll.types import Artifact, Outcome
 
@@ -41,8 +41,8 @@ def answers(**fields):
     ],
 )
 def test_a_forged_field_is_no_result(name, value):
-    with pytest.raises(verdict.SHAPE_ERRORS):
-        verdict.read_cell({**OK, name: value})
+    with pytest.raises(result_fields.SHAPE_ERRORS):
+        result_fields.read_cell({**OK, name: value})
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_a_forged_field_is_no_result(name, value):
     ],
 )
 def test_a_forged_field_of_an_error_is_no_result(name, value):
-    with pytest.raises(verdict.SHAPE_ERRORS):
-        verdict.read_cell({**FAILED, name: value})
+    with pytest.raises(result_fields.SHAPE_ERRORS):
+        result_fields.read_cell({**FAILED, name: value})
 
 
 @pytest.mark.parametrize("change", ["created", "modified"])
@@ -74,20 +74,20 @@ def test_a_forged_field_of_an_error_is_no_result(name, value):
 )
 def test_a_forged_file_is_no_result(change, rows):
     files = {"created": [], "modified": [], change: rows}
-    with pytest.raises(verdict.SHAPE_ERRORS):
-        verdict.read_cell({**OK, "files": files})
+    with pytest.raises(result_fields.SHAPE_ERRORS):
+        result_fields.read_cell({**OK, "files": files})
 
 
 def test_a_file_cannot_be_created_and_modified():
     files = {"created": [["a", 1]], "modified": [["a", 1]]}
-    with pytest.raises(verdict.SHAPE_ERRORS):
-        verdict.read_cell({**OK, "files": files})
+    with pytest.raises(result_fields.SHAPE_ERRORS):
+        result_fields.read_cell({**OK, "files": files})
 
 
 @pytest.mark.parametrize("path", ["a", "a/b.csv", "..a", "a..b", "...", "-", " ", "a b", "é\udc80"])
 def test_a_file_of_an_odd_name_is_reported(path):
     files = {"created": [[path, 7]], "modified": []}
-    fields = verdict.read_cell({**OK, "files": files})
+    fields = result_fields.read_cell({**OK, "files": files})
     assert fields["files_created"] == (path,)
     (artifact,) = fields["artifacts"]
     assert isinstance(artifact, Artifact)
@@ -101,16 +101,16 @@ def test_a_file_of_an_odd_name_is_reported(path):
      for bad in ("nan", math.inf, -1, 1 << 60)],
 )  # fmt: skip
 def test_what_the_host_knows_itself_is_not_taken_from_an_answer(claim):
-    assert verdict.read_cell({**OK, **claim}) == verdict.read_cell(OK)
+    assert result_fields.read_cell({**OK, **claim}) == result_fields.read_cell(OK)
 
 
 def test_honest_answers_are_read():
-    assert verdict.read_cell(OK)["kind"] is Outcome.OK
-    assert verdict.read_cell(FAILED)["error"] == "E: x"
+    assert result_fields.read_cell(OK)["kind"] is Outcome.OK
+    assert result_fields.read_cell(FAILED)["error"] == "E: x"
     left = {**FAILED, "kind": "exited", "exit_code": 3}
-    assert verdict.read_cell(left)["exit_code"] == 3
-    assert verdict.read_cell({**OK, "kind": "exited"})["error"] is None
+    assert result_fields.read_cell(left)["exit_code"] == 3
+    assert result_fields.read_cell({**OK, "kind": "exited"})["error"] is None
     stopped = {**FAILED, "kind": "interrupted"}
-    assert verdict.read_cell(stopped)["kind"] is Outcome.CANCELLED
-    shown = verdict.read_cell({**OK, "value_repr": "2", "value": 2})
+    assert result_fields.read_cell(stopped)["kind"] is Outcome.CANCELLED
+    shown = result_fields.read_cell({**OK, "value_repr": "2", "value": 2})
     assert (shown["value"], shown["value_repr"]) == (2, "2")

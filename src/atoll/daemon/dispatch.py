@@ -142,7 +142,7 @@ class Dispatch:
             session.memory = result.memory_used_bytes or 0
             return result
 
-        return _answer(await session.replies.once(key, code, run))
+        return _answer(await session.by_key.once(key, code, run))
 
     async def _shell(
         self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts

@@ -20,8 +20,8 @@ from atoll.daemon.server import DaemonServer
 from atoll.daemon.sessions import Shelf
 from atoll.errors import AtollError, SandboxError
 from atoll.pool import Pool, PoolSettings
-from atoll.state import describe_state
-from atoll.store import SqliteStateStore
+from atoll.state.envelope import describe_state
+from atoll.state.store import SqliteStateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

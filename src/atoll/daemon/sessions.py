@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from atoll.daemon.gate import Waiter
 from atoll.errors import SandboxClosedError, SandboxError, SandboxLostError, UnsupportedError
+from atoll.idempotency import KeyedResults
 from atoll.policy import Capability
-from atoll.replies import Replies
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -81,7 +81,7 @@ class Session:
         self._cannot_be_saved = False
         self._over = ""
         self.box: BaseSandbox | None = None
-        self.replies = Replies()
+        self.by_key = KeyedResults()
         self.waiter = Waiter()
         self.used = time.monotonic()
         self.memory = 0

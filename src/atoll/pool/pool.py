@@ -13,7 +13,7 @@ from atoll.launch.hatchery import OLDEST, Hatchery
 from atoll.launch.shelf import Shelf
 from atoll.pool import tiers
 from atoll.pool.sandbox import PooledSandbox
-from atoll.state import tier_of
+from atoll.state.envelope import tier_of
 
 if TYPE_CHECKING:
     from atoll.config import REPLConfig

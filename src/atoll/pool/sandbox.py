@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from atoll.backends.native import NativePythonSandbox
 from atoll.context import Context
 from atoll.errors import ConfigError, SandboxLostError, UnsupportedError
+from atoll.idempotency import KeyedResults
 from atoll.launch.greeting import greet
 from atoll.launch.line import limits_of
 from atoll.policy import Capability, Isolation
 from atoll.pool.clone import clone
-from atoll.replies import Replies
 
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
@@ -115,7 +115,7 @@ class PooledSandbox(NativePythonSandbox):
         """Another sandbox like this one, around the clone."""
         twin = copy.copy(self)
         shared = config.context if isinstance(config.context, Context) else self._shared
-        vars(twin).update(_guest=guest, _marks={}, _turn=asyncio.Lock(), _replies=Replies())
+        vars(twin).update(_guest=guest, _marks={}, _turn=asyncio.Lock(), _by_key=KeyedResults())
         vars(twin).update(_config=config, _shared=shared)
         vars(twin).pop("files", None)  # which lead to the first one's folders
         return twin

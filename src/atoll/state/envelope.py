@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import StateError
-from atoll.statekey import state_key
+from atoll.state.key import state_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

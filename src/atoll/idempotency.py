@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 KEPT = 256
 
 
-class Replies:
+class KeyedResults:
     """The last results of one session. A second call while the first runs waits for it."""
 
     def __init__(self) -> None:
