@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import atoll
-from atoll.backends.daemon.link import Link, connect
+from atoll.backends.daemon.connection import DaemonConnection, connect
 from atoll.daemon.server import DaemonServer
 from atoll.factory import open_sandbox
 from atoll.types import Outcome, SandboxResult
@@ -125,7 +125,7 @@ class Running:
     def __init__(self, server: DaemonServer, path: Path) -> None:
         self.server, self.path = server, path
 
-    async def link(self) -> Link:
+    async def link(self) -> DaemonConnection:
         return await connect(self.path)
 
     def raw(self) -> socket.socket:

@@ -11,9 +11,9 @@ import pytest
 from daemon_kit import open_notebook
 
 import atoll
-from atoll.backends.daemon import link as links
+from atoll.backends.daemon import connection as connections
 from atoll.guest import rpc
-from atoll.wire.peer import Answer, Peer
+from atoll.wire.peer import Peer, Reply
 
 SILENT = 0.3
 LOST = r"the daemon has not answered for \d"
@@ -39,7 +39,7 @@ REQUESTS = {
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(links, "SILENT_SECONDS", SILENT)
+    monkeypatch.setattr(connections, "SILENT_SECONDS", SILENT)
 
 
 @pytest.fixture
@@ -51,12 +51,12 @@ async def half_dead(tmp_path, monkeypatch):
     listener.listen()
     listener.setblocking(False)
 
-    async def serve(_method, _params, gifts):
-        gifts.close()
+    async def serve(_method, _params, passed_fds):
+        passed_fds.close()
         if len(peers) > 1 or opened:
             await asyncio.Event().wait()
         opened.append(True)
-        return Answer({"isolation": "jailed", "context_shared": False})
+        return Reply({"isolation": "jailed", "context_shared": False})
 
     def accept():
         sock, _ = listener.accept()

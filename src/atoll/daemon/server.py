@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
 from atoll.config import REPLConfig
+from atoll.daemon.concurrency import ConcurrencyLimit
 from atoll.daemon.connection import Connection
 from atoll.daemon.dispatch import Dispatch
-from atoll.daemon.gate import Gate
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.table import SessionTable
+from atoll.daemon.session_table import SessionTable
 from atoll.errors import AtollError, SandboxError
 from atoll.wire import peer_check
-from atoll.wire.peer import Answer, Peer
+from atoll.wire.peer import Peer, Reply
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine
 
-    from atoll.daemon.sessions import Opener, Shelf
+    from atoll.daemon.sessions import Opener, Storage
     from atoll.policy import Isolation
-    from atoll.wire.blobs import Gifts
+    from atoll.wire.blobs import PassedFds
 
 STOP_SECONDS = 5
 ACCEPT_AT_ONCE = 32
@@ -45,16 +45,16 @@ class DaemonServer:
     def __init__(
         self,
         opener: Opener,
-        shelf: Shelf,
+        storage: Storage,
         limits: DaemonLimits | None = None,
         pool_stats: Callable[[], dict[str, dict[str, Any]]] = dict,
     ) -> None:
         self._limits = limits or DaemonLimits()
         self._pool_stats = pool_stats
         self._opener = opener
-        self._table = SessionTable(opener, shelf, self._limits)
-        self._gate = Gate(self._limits.max_running, self._limits.max_queue)
-        self._dispatch = Dispatch(self._table, self._gate)
+        self._table = SessionTable(opener, storage, self._limits)
+        self._concurrency = ConcurrencyLimit(self._limits.max_running, self._limits.max_queue)
+        self._dispatch = Dispatch(self._table, self._concurrency)
         self._connections: set[Connection] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
@@ -100,8 +100,8 @@ class DaemonServer:
             "sessions": self._table.count,
             "live": self._table.live,
             "executions": self._dispatch.executions,
-            "executing": self._gate.running,
-            "queued": self._gate.waiting,
+            "executing": self._concurrency.running,
+            "queued": self._concurrency.waiting,
             "cold_starts": dict(self._dispatch.cold_starts),
             "pool": self._pool_stats(),
         }
@@ -158,8 +158,8 @@ class DaemonServer:
     def _welcome(self, sock: socket.socket, process: int) -> None:
         client = Connection(self._limits.max_sessions_per_connection)
 
-        async def serve(method: str, params: dict[str, Any], gifts: Gifts) -> Answer:
-            return await self._answer(client, method, params, gifts)
+        async def serve(method: str, params: dict[str, Any], passed_fds: PassedFds) -> Reply:
+            return await self._answer(client, method, params, passed_fds)
 
         self._connections.add(client)
 
@@ -186,15 +186,15 @@ class DaemonServer:
                 self._spawn(self._table.end(session))
 
     async def _answer(
-        self, client: Connection, method: str, params: dict[str, Any], gifts: Gifts
-    ) -> Answer:
+        self, client: Connection, method: str, params: dict[str, Any], passed_fds: PassedFds
+    ) -> Reply:
         if method in ("ping", "stats"):
-            return Answer(self.stats())
+            return Reply(self.stats())
         carry_out = self._dispatch.methods.get(method)
         if carry_out is None:
             raise SandboxError(f"the daemon has no method {method[:100]!r}")
         try:
-            return await carry_out(client, params, gifts)
+            return await carry_out(client, params, passed_fds)
         except AtollError:
             raise
         except Exception as exc:
