@@ -13,11 +13,15 @@ from atoll.policy import MIB
 pytestmark = pytest.mark.needs(Capability.SUBPROCESS)
 
 FORGE = """
-import gc
-for server in gc.get_objects():
-    if type(server).__name__ == 'ProcessServer':
-        honest = server._methods[{method!r}]
-        server._methods[{method!r}] = lambda params: dict(honest(params), **{claim})
+def forge():
+    import sys
+    frame = sys._getframe()
+    while not hasattr(frame.f_locals.get('self'), '_methods'):
+        frame = frame.f_back
+    methods = frame.f_locals['self']._methods
+    honest = methods[{method!r}]
+    methods[{method!r}] = lambda params: dict(honest(params), **{claim})
+forge()
 """
 LIES = {
     "memory": "{'memory_bytes': 10**15}",

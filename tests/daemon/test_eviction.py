@@ -212,13 +212,14 @@ async def test_a_session_that_would_lose_something_stays_in_memory(serve, code):
 async def test_a_guest_that_claims_petabytes_moves_no_session(serve):
     daemon = await serve(max_memory_bytes=2 << 30, idle_seconds=0.2 * 3600)
     claim = (
-        "import gc, resource\n"
+        "import resource, sys\n"
         "class Lie: ru_maxrss = 10**15\n"
         "resource.getrusage = lambda who: Lie\n"
-        "for one in gc.get_objects():\n"
-        "    if type(one).__name__ == 'ProcessServer':\n"
-        "        honest = one._methods['execute']\n"
-        "        one._methods['execute'] = lambda p: dict(honest(p), memory_bytes=10**15)"
+        "frame = sys._getframe()\n"
+        "while not hasattr(frame.f_locals.get('self'), '_methods'): frame = frame.f_back\n"
+        "methods = frame.f_locals['self']._methods\n"
+        "honest = methods['execute']\n"
+        "methods['execute'] = lambda p: dict(honest(p), memory_bytes=10**15)"
     )
     async with await opened() as idle, await opened() as liar:
         await idle.execute("x = 1")
