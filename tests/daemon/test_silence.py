@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 
 import pytest
 from daemon_kit import open_notebook
@@ -129,3 +130,16 @@ async def test_what_was_never_written_is_lost_as_well(half_dead):
         ends = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(end) for end in ends] == [atoll.SandboxLostError] * 3
         await box.destroy()
+
+
+async def test_a_client_whose_own_loop_was_blocked_does_not_give_up(serve):
+    """It has asked for no answer meanwhile: that none came proves nothing."""
+    await serve(open_notebook)
+    async with atoll.aio.create_sandbox(backend="daemon") as box:
+        cell = asyncio.create_task(box.execute("wait"))
+        await asyncio.sleep(SILENT / 4)
+        time.sleep(2 * SILENT)  # noqa: ASYNC251 - as a callback that blocks does
+        await asyncio.sleep(2 * SILENT)
+        assert not cell.done()
+        await box.cancel()
+        assert (await cell).success

@@ -83,13 +83,13 @@ class Waiter:
         self.turn: asyncio.Future[bool] | None = None
 
     def cancel(self) -> None:
-        """Wait no longer; nothing happens if nobody does."""
+        """Leave the queue; do nothing if it is not in the queue."""
         if self.turn is not None and not self.turn.done():
             self.turn.set_result(False)
 
 
 class Slot:
-    """One execution's place. While it waits for its client it counts for nobody.
+    """The place of one running execution. It is not counted while it waits for its client.
 
     Otherwise executions that wait for sub-executions could take every place, and none go on.
     """

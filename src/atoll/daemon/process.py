@@ -1,4 +1,4 @@
-"""The daemon as a process: takes its place, serves until it is told to stop, leaves nothing."""
+"""The daemon's process: takes the lock, serves until SIGTERM, and removes its socket."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def main() -> int:
 
 
 def _say_ready() -> None:
-    """Tell whoever started us, and let go of its pipes."""
+    """Report to the process that started the daemon, and close its pipes."""
     os.write(1, READY.encode())
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):

@@ -72,7 +72,7 @@ class DaemonServer:
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> int:
-        """Take no more, tell the clients, end every session; how many there were."""
+        """Stop listening, notify the clients and end every session; return how many there were."""
         loop = asyncio.get_running_loop()
         if self._listener is not None:
             loop.remove_reader(self._listener.fileno())
@@ -107,7 +107,7 @@ class DaemonServer:
         }
 
     async def _try_out(self) -> None:
-        """Open one sandbox: it says how strong they are, and the next ones come faster."""
+        """Open one sandbox to learn the isolation level; this also warms the pool."""
         try:
             box = await self._opener(REPLConfig())
         except AtollError as exc:
@@ -118,7 +118,7 @@ class DaemonServer:
         await box.destroy()
 
     def _accept(self) -> None:
-        """Let in whoever waits, a few at a time."""
+        """Accept waiting connections, at most ACCEPT_AT_ONCE of them."""
         assert self._listener is not None
         for _ in range(ACCEPT_AT_ONCE):
             try:

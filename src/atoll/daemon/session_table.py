@@ -61,7 +61,7 @@ class SessionTable:
         return session
 
     def keep(self, session: Session) -> str:
-        """A token, without which nobody else finds the session; it outlives its connection."""
+        """Keep the session after its connection ends; return the token that leads to it."""
         token = secrets.token_urlsafe(32)
         session.digest = _digest(token)
         self._kept[session.digest] = session

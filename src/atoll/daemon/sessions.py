@@ -177,7 +177,7 @@ class Session:
             return True
 
     async def end(self, why: str = "the sandbox has been destroyed") -> None:
-        """Let go of everything; later calls are told why."""
+        """End the guest and delete the saved state; later calls raise, and say why."""
         if self.over:
             return
         self._over = why
@@ -189,7 +189,7 @@ class Session:
             await asyncio.to_thread(self._storage.store.delete, self.ident)
 
     async def expire(self, why: str) -> None:
-        """End it, as nobody used it: a later call finds it lost."""
+        """End a session that was not used; later calls raise SandboxLostError."""
         await self.end(f"lost: {why}")
 
     async def _revive(self) -> BaseSandbox:

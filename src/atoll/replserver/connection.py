@@ -1,4 +1,4 @@
-"""The client's end of one server: a process of our own, or streams that were given."""
+"""The client's connection to one server: to a process that it started, or over given streams."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _users_key(path: Path) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """Whole or not at all; of two who come at once, the second takes the first one's."""
+    """Create the key file atomically; if two processes do, both use the first one's."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd, name = tempfile.mkstemp(dir=path.parent, prefix=".key-")
     try:

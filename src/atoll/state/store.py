@@ -118,13 +118,13 @@ class SqliteStateStore:
         return StoreStats(count=count, bytes=size)
 
     def close_all(self) -> None:
-        """Let go of the database in every thread: nobody may be using it any more."""
+        """Close the connections of all threads; none may be in use."""
         while self._open:
             self._open.pop().close()
         self._local = threading.local()
 
     def close(self) -> None:
-        """Let go of this thread's connection."""
+        """Close this thread's connection."""
         known: sqlite3.Connection | None = getattr(self._local, "db", None)
         if known is not None:
             self._open.discard(known)
@@ -165,7 +165,7 @@ class SqliteStateStore:
         return db
 
     def _set_aside(self) -> str:
-        """Keep a damaged file for whoever wants to look; the next call starts a new one."""
+        """Rename a damaged file, so that the next call creates a new one."""
         aside = f"{self._path}.damaged-{time.time_ns()}"
         with contextlib.suppress(FileNotFoundError):
             if os.stat(self._path).st_ino == self._local.inode:  # else another process has done it

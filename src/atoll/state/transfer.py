@@ -30,7 +30,7 @@ SLACK = 1 << 20
 
 
 class Giver(Protocol):
-    """Whoever can put a descriptor into the guest."""
+    """Passes file descriptors to the guest."""
 
     def give(self, *fds: int) -> None:
         """Have them ready for when the guest asks."""
@@ -38,10 +38,10 @@ class Giver(Protocol):
 
 @runtime_checkable
 class Collecting(Protocol):
-    """Whoever hears itself what the guest hands over, where there are no descriptors."""
+    """Receives the guest's bytes as messages, where descriptors cannot be passed."""
 
     def collect(self, into: Callable[[bytes], None] | None) -> None:
-        """Hand on what the guest sends from now on; None: no more."""
+        """Call `into` with what the guest sends from now on; None stops that."""
 
 
 class Collected:
@@ -160,7 +160,7 @@ class Outflow(_Pipe):
 async def save(
     session: GuestSession, giver: Giver, params: dict[str, Any], timeout_ms: float
 ) -> tuple[bytes, dict[str, Any]]:
-    """The guest's state, and what it says of it; StateError if there is none to be had."""
+    """Return the guest's state and what it says of it; StateError if it cannot be saved."""
     cap = params["max_bytes"]
     with _inflow(giver, cap + SLACK) as inflow:
         facts = await session.ask("save", params, timeout_ms)

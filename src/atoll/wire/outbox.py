@@ -34,6 +34,8 @@ class Outbox:
         self._has_room.set()
         self._open, self._writing = True, False
         self.size = 0
+        self.read = float("-inf")
+        """When the other side last made room by reading, by the loop's clock."""
 
     async def wait_for_room(self, size: int) -> None:
         """Until there is no crowd; BusyError if too much waits for that already."""
@@ -71,6 +73,8 @@ class Outbox:
 
         Otherwise memory files without number could lie in the socket's buffer, counted by nobody.
         """
+        if self._writing:
+            self.read = self._loop.time()
         try:
             while self._queue:
                 if self._queue[0][1] and self._unread():

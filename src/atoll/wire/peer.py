@@ -33,7 +33,7 @@ _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
 
 def _drop(answer: asyncio.Future[Reply]) -> None:
-    """Let go of what came with an answer that nobody waits for any more."""
+    """Close the descriptors of a reply whose caller was cancelled."""
     if answer.done() and not answer.cancelled() and answer.exception() is None:
         answer.result().passed_fds.close()
 
@@ -46,7 +46,7 @@ class Reply:
 
 
 class Peer:
-    """The other side, as this one sees it. `serve` answers its requests, `hear` its notes."""
+    """One end of a connection. `serve` answers requests, `hear` takes notifications."""
 
     def __init__(
         self, sock: socket.socket, serve: Serve, hear: Hear, on_end: Callable[[str], None]
@@ -68,7 +68,7 @@ class Peer:
     async def call(
         self, method: str, params: dict[str, Any], fds: list[int] | None = None
     ) -> Reply:
-        """Ask the other side, passing `fds`, which are ours no more; its error is raised."""
+        """Send a request with `fds`, then close them; return the reply, or raise its error."""
         fds = fds or []
         if self.ended:
             blobs.close_all(fds)
@@ -98,23 +98,23 @@ class Peer:
             blobs.close_all(fds)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Tell the other side something that wants no answer."""
+        """Send a notification."""
         if not self.ended:
             self._send(rpc.notification(method, params), [])
 
     @property
     def silent_seconds(self) -> float:
-        """For how long the other side has said nothing while calls wait for it."""
+        """For how long the other side has said and read nothing while calls wait for it."""
         if not self._waiting:
             return 0.0
-        return self._loop.time() - max(self.heard, self._asked)
+        return self._loop.time() - max(self.heard, self._asked, self._outbox.read)
 
     def stuck(self, seconds: float) -> bool:
-        """Whether a message began so long ago and has not come to its end."""
+        """Return whether a message has been incomplete for longer than `seconds`."""
         return self._partial_since is not None and time.monotonic() - self._partial_since > seconds
 
     def end(self, why: str) -> None:
-        """No more messages: whoever waits is told, whatever runs is cancelled."""
+        """Close the connection: fail the calls that wait, and cancel the requests that run."""
         if self.ended:
             return
         self.ended = True

@@ -46,7 +46,8 @@ class DaemonConnection:
         self._watch: asyncio.TimerHandle | None = None
         self.path = path
         self.facts: dict[str, Any] = {}
-        self._pings: set[asyncio.Task[Reply]] = set()
+        self._ping: asyncio.Task[Reply] | None = None
+        self._pinged = 0.0
         self.peer = Peer(sock, self._serve, self._hear, lambda _: None)
         weakref.finalize(self, sock.close)  # its loop may end without a word to us
 
@@ -56,7 +57,7 @@ class DaemonConnection:
         return not self.peer.ended and self._users < MAX_SANDBOXES
 
     def hold(self) -> str:
-        """A name for one more sandbox, until it is let go."""
+        """Return a name for one more sandbox on this connection; `let_go` releases it."""
         self._users += 1
         if self._last_use is not None:
             self._last_use.cancel()
@@ -64,11 +65,11 @@ class DaemonConnection:
         return str(next(self._numbers))
 
     def register(self, session: str, on_lines: OnLines, on_call: OnCall) -> None:
-        """Hand what concerns a sandbox to these."""
+        """Call these with a sandbox's printed lines and its guest's calls."""
         self._sandboxes[session] = (on_lines, on_call)
 
     def let_go(self, session: str) -> None:
-        """A sandbox is over; some time after the last one the connection is."""
+        """Release a sandbox; the connection closes IDLE_SECONDS after the last one."""
         self._sandboxes.pop(session, None)
         self._users -= 1
         if self._users == 0 and not self.peer.ended:
@@ -87,26 +88,27 @@ class DaemonConnection:
         return await self.peer.call(method, params, fds)
 
     def _check_alive(self) -> None:
-        """End the connection if the daemon is silent; ask whether it lives if it may be."""
+        """Ping a daemon that is silent; end the connection if it does not answer that either.
+
+        Silence alone proves nothing: our own loop may have been blocked, and asked for no answer.
+        """
         self._watch, silent = None, self.peer.silent_seconds
         if self.peer.ended or not silent:
             return
-        if silent >= SILENT_SECONDS:
+        unanswered = self._loop.time() - self._pinged if self._ping is not None else 0.0
+        if min(silent, unanswered) >= SILENT_SECONDS / 2:
             self.peer.end(f"the daemon has not answered for {silent:.1f} s, and was given up")
             return
         self._watch = self._loop.call_later(SILENT_SECONDS / 4, self._check_alive)
-        if silent >= SILENT_SECONDS / 4:
-            self._ask_alive()
+        if self._ping is None and silent >= SILENT_SECONDS / 4:
+            self._pinged = self._loop.time()
+            self._ping = self._loop.create_task(self.peer.call("ping", {}))
+            self._ping.add_done_callback(self._forget_ping)
 
-    def _ask_alive(self) -> None:
-        task = self._loop.create_task(self.peer.call("ping", {}))
-        self._pings.add(task)
-        task.add_done_callback(self._forget_ping)
-
-    def _forget_ping(self, task: asyncio.Task[Reply]) -> None:
-        self._pings.discard(task)
-        if not task.cancelled():
-            task.exception()  # the calls that wait are told
+    def _forget_ping(self, ping: asyncio.Task[Reply]) -> None:
+        self._ping = None
+        if not ping.cancelled():
+            ping.exception()  # the calls that wait are told
 
     async def ping(self) -> dict[str, Any]:
         """What the daemon says of itself; asked anew unless it was heard a moment ago."""
@@ -209,7 +211,7 @@ async def _connect(sock: socket.socket, path: str) -> None:
 
 
 def _check_listener(sock: socket.socket, path: Path) -> None:
-    """SECURITY: code and data go to a process of ours, whoever put a socket there."""
+    """SECURITY: send nothing before it is known that the listener is a daemon of this user."""
     try:
         os.close(peer_check.check(sock))
     except peer_check.RefusedError as exc:

@@ -76,7 +76,7 @@ class DaemonClientSandbox(BaseSandbox):
 
     @property
     def isolation(self) -> Isolation:
-        """The level that this sandbox really has, by the daemon's word."""
+        """The level that this sandbox really has, as the daemon reports it."""
         return self._level
 
     async def initialize(self, context: Any = None) -> None:
