@@ -97,19 +97,16 @@ class Cgroup:
 
     def usage_source(self) -> dict[str, Any]:
         """The files that count CPU time and peak memory, and the unit of the first."""
+        memory = self.folders["memory"]
         if self.version == 2:
-            named = {"cpu": ("memory", "cpu.stat"), "memory": ("memory", "memory.peak")}
-        else:
-            named = {
-                "cpu": ("cpuacct", "cpuacct.usage"),
-                "memory": ("memory", "memory.max_usage_in_bytes"),
-            }
-        files = {
-            name: str(self.folders[controller] / file)
-            for name, (controller, file) in named.items()
-            if controller in self.folders and (self.folders[controller] / file).exists()
-        }
-        return {"files": files, "per_second": 1e6 if self.version == 2 else 1e9}
+            files = {"cpu": f"{memory}/cpu.stat", "memory": f"{memory}/memory.peak"}
+            if not os.path.exists(files["memory"]):  # it came with Linux 5.19
+                del files["memory"]
+            return {"files": files, "per_second": 1e6}
+        files = {"memory": f"{memory}/memory.max_usage_in_bytes"}
+        if "cpuacct" in self.folders:
+            files["cpu"] = f"{self.folders['cpuacct']}/cpuacct.usage"
+        return {"files": files, "per_second": 1e9}
 
     def emptied(self) -> bool:
         """Kill whoever is in the group, and let nobody be born in it; whether it was empty."""
