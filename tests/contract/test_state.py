@@ -167,6 +167,15 @@ def test_everything_that_is_left_out_is_named(open_box, code, name):
     assert list(left_out(box)) == [name]
 
 
+@pytest.mark.needs(Capability.HOST_FOLDER)
+def test_a_mount_is_nothing_that_a_session_leaves_behind(open_box, tmp_path):
+    mounts = (atoll.Mount(source=tmp_path, target="/tmp/given/data"),)
+    box = open_box(policy=atoll.ExecutionPolicy(mounts=mounts))
+    assert left_out(box) == {}
+    box.execute("open('/tmp/own', 'w').close()")
+    assert list(left_out(box)) == ["/tmp/own"]
+
+
 def test_nothing_is_named_where_nothing_is_left_out(open_box):
     box = open_box(context="given")
     box.execute("import math as _m\nx = 1\ndef f(): return x\nx")

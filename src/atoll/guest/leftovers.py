@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from typing import Any, Iterator
 
 ELSEWHERE = ("/tmp", "/home/guest", "/dev/shm")  # noqa: S108 - the guest's own
-EMSCRIPTENS = "/dev/shm/tmp"  # noqa: S108 - a folder that its file system starts with
 _READERS = {"random": "getstate", "numpy.random": "get_state"}
 NOT_HERE = "only files of the working folder are saved"
 
@@ -49,9 +48,13 @@ def restore_generators(states: dict[str, Any]) -> None:
         getattr(sys.modules[name], _READERS[name].replace("get", "set"))(state)
 
 
-def find(root: str, clones: list[int]) -> dict[str, str]:
-    """Return what no state holds, each with the reason; `clones` are forks that the host made."""
-    found = dict.fromkeys(_files_elsewhere(root), NOT_HERE)
+def find(root: str, before: set[str], clones: list[int]) -> dict[str, str]:
+    """Return what no state holds, each with the reason.
+
+    `before` is what files_elsewhere returned when the session started: mounts are made there, too.
+    `clones` are forks that the host made.
+    """
+    found = {path: NOT_HERE for path in files_elsewhere(root) if path not in before}
     if _threads() > 1:
         found["threads"] = "running threads are not saved"
     if set(_children()) - set(clones):
@@ -59,7 +62,8 @@ def find(root: str, clones: list[int]) -> dict[str, str]:
     return found
 
 
-def _files_elsewhere(root: str) -> Iterator[str]:
+def files_elsewhere(root: str) -> Iterator[str]:
+    """Yield what lies in folders of the guest's that are not saved."""
     for folder in ELSEWHERE:
         if os.path.realpath(folder) == os.path.realpath(root):
             continue
@@ -67,9 +71,8 @@ def _files_elsewhere(root: str) -> Iterator[str]:
             names = sorted(os.listdir(folder))
         except OSError:
             continue  # there is no such folder in this backend
-        for path in [folder + "/" + name for name in names]:
-            if sys.platform != "emscripten" or path != EMSCRIPTENS:
-                yield path
+        for name in names:
+            yield folder + "/" + name
 
 
 def _threads() -> int:

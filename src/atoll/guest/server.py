@@ -6,7 +6,7 @@ import builtins
 import os
 import sys
 
-from . import delta, helpers, keyboard, memory, no_network, repl, rpc, stdin, values
+from . import delta, helpers, keyboard, leftovers, memory, no_network, repl, rpc, stdin, values
 from .bridge import Bridge, FailedQuery
 from .failures import HostCallError
 
@@ -55,6 +55,7 @@ class Server:
         self._private = False
         self._given: Any = None
         self._environment: dict[str, str] = {}
+        self._elsewhere: set[str] = set()
         self._stdin: Any = None
         self._paths: list[str] = []
         self._setup, self._paths_shown = True, False
@@ -127,6 +128,7 @@ class Server:
             self._equip(params["agent"])
         self._given = self._repl.namespace["context"]
         self._environment = dict(os.environ)
+        self._elsewhere = set(leftovers.files_elsewhere(self._folder)) if self.own_files else set()
         return {"context_shared": shared}
 
     def _equip(self, agent: dict[str, Any]) -> None:
@@ -262,6 +264,7 @@ class Server:
             self._known_keeper = Keeper(self._repl.module, self._folder, self._offered)
         self._known_keeper.given = self._given
         self._known_keeper.environment = self._environment
+        self._known_keeper.elsewhere = self._elsewhere
         self._known_keeper.clones = self._clones
         return self._known_keeper
 

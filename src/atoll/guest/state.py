@@ -32,6 +32,8 @@ class Keeper:
         """The context that the host gave."""
         self.environment: dict[str, str] = {}
         """The environment that the session started with."""
+        self.elsewhere: set[str] = set()
+        """What lay outside of the working folder when the session started."""
         self.clones: list[int] = []
         """Processes that are live clones of this one."""
 
@@ -62,7 +64,7 @@ class Keeper:
         variables.write(writer)
         writer.write(blocks.END)
         left_out = dict(files.left_out, **variables.left_out)
-        left_out.update(leftovers.find(self._root, self.clones))
+        left_out.update(leftovers.find(self._root, self.elsewhere, self.clones))
         if not whole:
             left_out.update(_named(others))
         left_out = _short(left_out)
