@@ -7,10 +7,11 @@ after the last of them the clone holds no more rights than the guest it came fro
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
 _NEW_MOUNTS = 0x00020000
 _CLONING = (1 << 18) | (1 << 21)  # CAP_SYS_CHROOT, CAP_SYS_ADMIN over its own user namespace
@@ -43,6 +44,27 @@ def enter(status_fd: int, folder: str) -> None:
     status.close()
 
 
+def keep_random() -> Callable[[], None]:
+    """Return what sets `random` to its present state, for a clone to call after the fork.
+
+    CPython reseeds `random` in every forked child. A clone goes on with the session's numbers.
+    Guest code may have replaced the module: whatever it raises is ignored.
+    """
+    module = sys.modules.get("random")
+    try:
+        state, restore = module.getstate(), module.setstate  # type: ignore[union-attr]
+    except BaseException:
+        return lambda: None
+
+    def put_back() -> None:
+        try:
+            restore(state)
+        except BaseException:
+            pass
+
+    return put_back
+
+
 def _current_folder(folder: str) -> str:
     try:
         return os.getcwd()
@@ -53,7 +75,6 @@ def _current_folder(folder: str) -> str:
 def _receive_way_in(status: Any) -> tuple[int, int]:
     """The clone's mount namespace, and its root."""
     import _socket
-    import sys
 
     data, ancillary, _, _ = status.recvmsg(64, _socket.CMSG_SPACE(2 * FD_BYTES))
     raw = ancillary[0][2] if data and ancillary else b""

@@ -85,11 +85,13 @@ class ProcessServer(Server):
         fds: list[int] = []
         try:
             fds += [rights.receive() for _ in range(CLONE_FDS)]
+            keep_numbers = clone.keep_random()
             pid = os.fork()
         except OSError as exc:
             _close_all(fds)
             raise ValueError("no clone can be had: {}".format(exc)) from None
         if pid == 0:
+            keep_numbers()
             self._become_clone(fds)
         _close_all(fds)
         self._clones.append(pid)
