@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,6 +59,44 @@ class GuestProcess(Protocol):
         ...
 
 
+class Deadline:
+    """Calls back when time is up. Setting it again costs no new timer: most are never reached."""
+
+    def __init__(self, on_late: Callable[[], None]) -> None:
+        self._loop, self._on_late = asyncio.get_running_loop(), on_late
+        self._at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float) -> None:
+        """Call back in so many seconds, instead of what was set before."""
+        self._at = at = self._loop.time() + seconds
+        if self._timer is None or self._timer.when() > at:
+            self.cancel()
+            self._timer = self._loop.call_at(at, self._ring)
+
+    def clear(self) -> None:
+        """Call back no more; the timer stays for the next time."""
+        self._at = None
+
+    def cancel(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        """Call back, or start a timer for the rest if the deadline was moved meanwhile."""
+        self._timer = None
+        if self._at is None:
+            return
+        left = self._at - self._loop.time()
+        if left > 0:
+            self.set(left)
+        else:
+            self._at = None
+            self._on_late()
+
+
 class GuestSession:
     """Runs one request at a time against one guest."""
 
@@ -67,6 +106,8 @@ class GuestSession:
         self._config, self._process, self._channel = config, process, channel
         self._loop = asyncio.get_running_loop()
         self._fds = output_fds
+        self._readable = select.poll()
+        self._deadline = Deadline(lambda: self._stop_with(Outcome.TIMEOUT))
         self._stop: asyncio.Future[Outcome | None] | None = None
         self._violation: str | None = None
         self.alive = True
@@ -76,6 +117,7 @@ class GuestSession:
         for index, fd in enumerate(output_fds):
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._on_output, index)
+            self._readable.register(fd, select.POLLIN)
         self._unheard = self._captures = self._make_captures(None, None)
 
     @property
@@ -98,13 +140,17 @@ class GuestSession:
         cell imports from the folders of packages; unset: as the session does.
         """
         params: dict[str, Any] = {"code": code}
-        params |= {"look_again": True} if look_again else {}
-        params |= {"setup": setup} if setup is not None else {}
+        if look_again:
+            params["look_again"] = True
+        if setup is not None:
+            params["setup"] = setup
         self._captures = self._make_captures(self._config.on_stdout, self._config.on_stderr)
         started = time.perf_counter()
         fields = await self._run("execute", params, verdict.read_cell, timeout_ms)
-        fields.setdefault("duration_ms", (time.perf_counter() - started) * 1000)
-        return SandboxResult(**{**facts, **fields})
+        if "duration_ms" not in fields:
+            fields["duration_ms"] = (time.perf_counter() - started) * 1000
+        facts.update(fields)
+        return SandboxResult(**facts)
 
     async def shell(self, command: str, timeout_ms: float) -> ExecuteResponse:
         """Run a shell command beside the guest's Python; variables live on if it is stopped."""
@@ -201,6 +247,7 @@ class GuestSession:
     def close(self) -> None:
         """Let go of the pipes; the process is the backend's to end."""
         self.alive = False
+        self._deadline.cancel()
         self._channel.close()
         for fd in self._fds:
             self._loop.remove_reader(fd)
@@ -215,22 +262,20 @@ class GuestSession:
             answer, stopped = await self._request(method, params, timeout_ms)
         except RemoteError as exc:
             answer, stopped, self._violation = None, None, f"it refused to run: {str(exc)[:200]}"
-        fields = self._verdict(answer, read, stopped, timeout_ms) or await self._death(
-            stopped, timeout_ms
-        )
+        fields = self._verdict(answer, read, stopped, timeout_ms)
+        if fields is None:
+            fields = await self._death(stopped, timeout_ms)
         self._drain()
-        return {**fields, **self._collect()}
+        self._collect(fields)
+        return fields
 
     async def _request(
         self, method: str, params: Mapping[str, Any], timeout_ms: float
     ) -> tuple[dict[str, Any] | None, Outcome | None]:
         """The guest's answer (None: it died) and why it was stopped (None: it was not)."""
-        self._stop = self._loop.create_future()
-        stop = self._stop
-        request = self._channel.request(
-            method, params, lambda: None if stop.done() else stop.set_result(None)
-        )
-        timer = self._loop.call_later(timeout_ms / 1000, self._stop_with, Outcome.TIMEOUT)
+        self._stop = stop = self._loop.create_future()
+        request = self._channel.request(method, params, stop)
+        self._deadline.set(timeout_ms / 1000)
         watch = (
             asyncio.ensure_future(self._watch_cpu()) if self._config.policy.cpu_seconds else None
         )
@@ -246,7 +291,7 @@ class GuestSession:
             raise
         finally:
             request.cancel()
-            timer.cancel()
+            self._deadline.clear()
             if watch:
                 watch.cancel()
             self._stop = None
@@ -359,12 +404,17 @@ class GuestSession:
 
     def _drain(self) -> None:
         """Take what is in the pipes: the guest flushed them before it answered."""
+        if not self._readable.poll(0):
+            return  # one system call finds that most cells print nothing
         for index in range(len(self._fds)):
             left = DRAIN_LIMIT
             while left > 0 and (size := self._on_output(index)):
                 left -= size
 
-    def _collect(self) -> dict[str, Any]:
-        (stdout, cut_out), (stderr, cut_err) = (one.finish() for one in self._captures)
+    def _collect(self, fields: dict[str, Any]) -> None:
+        """Put what was printed into the result's fields."""
+        output, errors = self._captures
         self._captures = self._unheard
-        return {"stdout": stdout, "stderr": stderr, "truncated": cut_out or cut_err}
+        fields["stdout"], cut_out = output.finish()
+        fields["stderr"], cut_errors = errors.finish()
+        fields["truncated"] = cut_out or cut_errors

@@ -47,7 +47,7 @@ def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
         "cpu_ms": float(answer["cpu_ms"]),
         "value": values.decode(answer.get("value")),
         "value_repr": _text(answer.get("value_repr")),
-        "displays": displays.read(answer.get("displays", [])),
+        "displays": displays.read(answer["displays"]) if "displays" in answer else (),
         "memory_used_bytes": None if memory is None else int(memory),
         "files_created": tuple(one.path for one in created),
         "files_modified": tuple(one.path for one in modified),
@@ -130,6 +130,8 @@ def fault(kind: Outcome, error_type: str, text: str, exit_code: int) -> dict[str
 
 
 def _files(rows: list[Any]) -> tuple[Artifact, ...]:
+    if rows == []:
+        return ()
     return tuple(
         Artifact(path=str(path), size=int(size), media_type=_media_type(str(path)))
         for path, size in rows

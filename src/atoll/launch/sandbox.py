@@ -89,14 +89,20 @@ class GuestSandbox(BaseSandbox):
         check_code(code)
         self._require_open()
         for name in (self._config.guard, self._own_guard):
+            if name is None:
+                continue
             code, refusal = await self._guarded(code, name)
             if refusal is not None:
                 return refusal
+        if key is None:
+            return await self._execute(code, limit, setup=setup)
         return await self._replies.once(key, lambda: self._execute(code, limit, setup=setup))
 
     async def _execute(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
         async with self._turn:
-            guest = await self._ensure()
+            guest = self._guest
+            if guest is None or guest.session.dead or not self._open:
+                guest = await self._ensure()
             self.logger.log_execution_start("python", self.policy, code)
             try:
                 changed, self._changed = self._changed, False
@@ -105,7 +111,8 @@ class GuestSandbox(BaseSandbox):
                 )
                 result = self._measured(guest, result)
             finally:
-                await self._bury(guest)
+                if not guest.session.alive:
+                    await self._bury(guest)
         self._log_execution_metrics(result)
         return result
 
