@@ -27,8 +27,7 @@ def enter(status_fd: int, folder: str) -> None:
     status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, status_fd)
     status.send(b"here")
     _set_capabilities(_CLONING)
-    status.send(b"awake")
-    mounts, place = _receive_way_in(status)
+    mounts, place = receive_fds(status_fd, 2)
     _call("setns", mounts, _NEW_MOUNTS)
     _call("unshare", _NEW_MOUNTS)  # below the root of the other: no mount is listed then
     os.fchdir(place)
@@ -72,16 +71,25 @@ def _current_folder(folder: str) -> str:
         return folder
 
 
-def _receive_way_in(status: Any) -> tuple[int, int]:
-    """The clone's mount namespace, and its root."""
+def receive_fds(status_fd: int, count: int) -> list[int]:
+    """Return the descriptors of the next packet: first channel and streams, then the way in.
+
+    The way in is the clone's mount namespace and its root.
+    """
     import _socket
 
-    data, ancillary, _, _ = status.recvmsg(64, _socket.CMSG_SPACE(2 * FD_BYTES))
+    status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, status_fd)
+    try:
+        data, ancillary, _, _ = status.recvmsg(
+            64, _socket.CMSG_SPACE(count * FD_BYTES), _socket.MSG_CMSG_CLOEXEC
+        )
+    finally:
+        status.detach()
     raw = ancillary[0][2] if data and ancillary else b""
-    if len(raw) < 2 * FD_BYTES:
+    if len(raw) < count * FD_BYTES:
         raise OSError("no folders could be made for the clone")
-    first, second = raw[:FD_BYTES], raw[FD_BYTES : 2 * FD_BYTES]
-    return int.from_bytes(first, sys.byteorder), int.from_bytes(second, sys.byteorder)
+    starts = range(0, count * FD_BYTES, FD_BYTES)
+    return [int.from_bytes(raw[at : at + FD_BYTES], sys.byteorder) for at in starts]
 
 
 def _set_capabilities(effective: int) -> None:

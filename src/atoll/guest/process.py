@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .interrupt import InterruptGate
     from .streams import StandardStreams
 
-CLONE_FDS = 5
-"""Channel, streams and status socket of a clone."""
+CLONE_FDS = 4
+"""Channel and streams of a clone, which come on its status socket."""
 
 
 class BecameClone(BaseException):
@@ -80,31 +80,34 @@ class ProcessServer(Server):
         return answer
 
     def _fork(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Fork this process; the clone uses the descriptors that the host has sent."""
+        """Fork this process; the clone uses the status socket that the host has sent."""
         self._reap_clones()
-        fds: list[int] = []
+        status = -1
         try:
-            fds += [rights.receive() for _ in range(CLONE_FDS)]
+            status = rights.receive()
             keep_numbers = clone.keep_random()
             pid = os.fork()
         except OSError as exc:
-            _close_all(fds)
+            if status >= 0:
+                os.close(status)
             raise ValueError("no clone can be had: {}".format(exc)) from None
         if pid == 0:
             keep_numbers()
-            self._become_clone(fds)
-        _close_all(fds)
+            self._become_clone(status)
+        os.close(status)
         self._clones.append(pid)
         return {"forked": True}
 
-    def _become_clone(self, fds: list[int]) -> None:
+    def _become_clone(self, status: int) -> None:
         """Set the child up as a clone and raise BecameClone; the parent answers the request."""
-        *fds, status = fds
+        fds: list[int] = []
         try:
+            fds = clone.receive_fds(status, CLONE_FDS)
             clone.enter(status, self._folder)
             requests, answers, errors, output = self._kept.move_up(fds)
         except BaseException as exc:
-            os.write(fds[2], str(exc).encode("utf-8", "replace"))  # the host adds it to its error
+            if fds:
+                os.write(fds[2], str(exc).encode("utf-8", "replace"))  # the host's error says it
             os._exit(1)
         self._channel.reopen(requests, answers)
         self._kept.redirect(output, errors)
@@ -121,8 +124,3 @@ class ProcessServer(Server):
                 ended = pid  # guest code was faster
             if ended:
                 self._clones.remove(pid)
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)

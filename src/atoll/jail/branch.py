@@ -1,9 +1,8 @@
 """A live clone: a guest forks itself, and gets mounts, files and a control group of its own.
 
-    guest ──fork──▶ clone   calls "here", wakes two dormant rights (asked)      warden
-                      │──────── "awake" ──────────────────────────▶ │ fork
-                      │                                             ▼
-                      │ ◀── its mount namespace and root ──────── helper: folders, copies
+    host: "branch" ──▶ warden ──fork──▶ helper: mounts, copies of the guest's folders
+    guest ──fork──▶ clone                 │    meanwhile: calls "here", wakes two rights (asked)
+                      │ ◀── its mount namespace and root
                       ▼
                     enters them (asked), lays the rights to sleep (asked), "entered"
 
@@ -64,6 +63,7 @@ class BranchWard(Ward):
         self.house.tenants.add(self)
         self._watch(lease.fileno(), self._on_command)
         self._watch(status.fileno(), self._on_status)
+        self._furnish()  # while the guest forks
 
     def guest_pid(self) -> int:
         """The clone's own process."""
@@ -126,8 +126,6 @@ class BranchWard(Ward):
             return
         if word == b"here" and not self._caller:
             self._caller = sender
-        elif word == b"awake" and self._pid and not self._helper:
-            self._furnish()
         elif word == b"entered" and not self._steps and not is_awake(self._pid):
             self.mount_namespace = namespace_of(self._pid)
             self._origin.branching = None
