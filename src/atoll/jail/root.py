@@ -40,6 +40,8 @@ HIDDEN_PROC = (
     "acpi", "kallsyms", "kcore", "key-users", "keys", "kmsg", "modules", "scsi", "sysrq-trigger",
     "timer_list",
 )  # fmt: skip
+FOLDERS = ("/proc", "/dev", "/dev/shm", "/mnt", "/etc", "/tmp", "/home", GUEST_HOME, "/app", BOX)
+"""Of a new root, each after the one that it is in; SYSTEM_PATHS and FILES lie in these."""
 FILES = {
     "/etc/passwd": f"guest:x:1000:1000::{GUEST_HOME}:/bin/sh\n",
     "/etc/group": "guest:x:1000:\n",
@@ -85,7 +87,7 @@ def _raise(binds: tuple[Bind, ...], furnish: Callable[[], None]) -> None:
     system = _open(_system_binds())
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
     devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in DEVICES]
-    links = {path: os.readlink(path) for path in SYSTEM_PATHS if Path(path).is_symlink()}
+    links = {path: os.readlink(path) for path in SYSTEM_PATHS if os.path.islink(path)}
     flags = sys.MS_NOSUID | sys.MS_NODEV
     sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
     _make_skeleton(links)
@@ -99,7 +101,7 @@ def _raise(binds: tuple[Bind, ...], furnish: Callable[[], None]) -> None:
 
 
 def _system_binds() -> list[Bind]:
-    paths = [path for path in SYSTEM_PATHS if Path(path).exists() and not Path(path).is_symlink()]
+    paths = [p for p in SYSTEM_PATHS if os.path.exists(p) and not os.path.islink(p)]
     return [Bind(source=path, target=path) for path in paths]
 
 
@@ -108,17 +110,15 @@ def _open(binds: list[Bind]) -> list[tuple[Bind, int]]:
 
 
 def _make_skeleton(links: dict[str, str]) -> None:
-    root = Path(NEW_ROOT)
-    for folder in ("proc", "dev/shm", "mnt", "etc", "tmp", "home/guest", "app", BOX[1:]):
-        (root / folder).mkdir(parents=True, exist_ok=True)
+    for folder in FOLDERS:
+        os.mkdir(NEW_ROOT + folder)
     for path, text in FILES.items():
-        (root / path[1:]).write_text(text)
-    for path, target in links.items():
-        (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
-        (root / path[1:]).symlink_to(target)
-    (root / WORK_ALIAS[1:]).symlink_to(WORK_FOLDER)
+        _write_file(NEW_ROOT + path, text.encode())
+    links = {**links, WORK_ALIAS: WORK_FOLDER}
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
-        (root / "dev" / name).symlink_to(f"/proc/self/fd{target}")
+        links[f"/dev/{name}"] = f"/proc/self/fd{target}"
+    for path, target in links.items():
+        os.symlink(target, NEW_ROOT + path)
 
 
 def lift_covered(binds: tuple[Bind, ...]) -> list[tuple[Bind, int]]:
@@ -130,9 +130,8 @@ def lift_covered(binds: tuple[Bind, ...]) -> list[tuple[Bind, int]]:
 def put_back(covered: list[tuple[Bind, int]]) -> None:
     """Put them into the new private folders, where they were."""
     for bind, tree in covered:
-        target = Path(bind.target)
-        if not target.exists():
-            _make_target(target, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
+        if not os.path.exists(bind.target):
+            _make_target(bind.target, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
         sys.attach_tree(tree, bind.target)
         os.close(tree)
     _close_ways(covered, "")
@@ -144,13 +143,12 @@ def _inside(path: str, folder: str) -> bool:
 
 def _bind_all(binds: list[tuple[Bind, int]]) -> None:
     for bind, fd in binds:
-        target = Path(NEW_ROOT + bind.target)
-        source = f"/proc/self/fd/{fd}"
-        if not target.exists():  # else it lies in a folder bound before
-            _make_target(target, is_folder=Path(source).is_dir())
-        _bind(bind.source, fd, str(target))
+        target = NEW_ROOT + bind.target
+        if not os.path.exists(target):  # else it lies in a folder bound before
+            _make_target(target, is_folder=stat.S_ISDIR(os.fstat(fd).st_mode))
+        _bind(bind.source, fd, target)
         attributes = READ_ONLY & ~sys.ATTR_RDONLY if bind.writable else READ_ONLY
-        sys.set_mount_attributes(str(target), attributes, recursive=True)
+        sys.set_mount_attributes(target, attributes, recursive=True)
         os.close(fd)
 
 
@@ -182,19 +180,26 @@ def _below_a_bind(path: str, binds: list[tuple[Bind, int]]) -> bool:
     return any(path.startswith(bind.target + "/") for bind, _ in binds)
 
 
-def _make_target(target: Path, *, is_folder: bool) -> None:
+def _make_target(target: str, *, is_folder: bool) -> None:
     if is_folder:
-        target.mkdir(parents=True)
+        os.makedirs(target)
     else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.touch()
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        _write_file(target)
+
+
+def _write_file(path: str, data: bytes = b"") -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if data:
+        os.write(fd, data)
+    os.close(fd)
 
 
 def _bind_device(fd: int, name: str) -> None:
-    target = Path(NEW_ROOT, "dev", name)
-    target.touch()
-    sys.mount(f"/proc/self/fd/{fd}", str(target), None, sys.MS_BIND)
-    sys.set_mount_attributes(str(target), sys.ATTR_NOSUID | sys.ATTR_NOEXEC, recursive=False)
+    target = f"{NEW_ROOT}/dev/{name}"
+    _write_file(target)
+    sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND)
+    sys.set_mount_attributes(target, sys.ATTR_NOSUID | sys.ATTR_NOEXEC, recursive=False)
     os.close(fd)
 
 

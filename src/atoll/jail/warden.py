@@ -10,6 +10,7 @@ the host dies, every lease ends with it, so nothing outlives it: no process, no 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -46,7 +47,9 @@ def main(control_fd: int) -> NoReturn:
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a jail takes four
-    Warden(socket.socket(fileno=control_fd)).serve()
+    warden = Warden(socket.socket(fileno=control_fd))
+    gc.freeze()  # a collection in a fork would write to, and so copy, the pages of every module
+    warden.serve()
     sys.exit(0)
 
 
@@ -224,6 +227,7 @@ class Warden:
 
 def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int) -> NoReturn:
     """Process A, and (in a jail) B: never returns to the warden's loop."""
+    gc.disable()  # it lives until the guest's interpreter is executed, or only reaps
     try:
         _drop_inherited({*guest_fds, status, lifeline})
         if jail.spec.jailed:

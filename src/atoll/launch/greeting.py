@@ -107,11 +107,14 @@ def _first_words(
 async def _hello(line: Line, params: dict[str, Any], shared: Context | None) -> dict[str, Any]:
     try:
         async with asyncio.timeout(START_SECONDS):
+            if shared is None:  # the guest finds the request as soon as it is there
+                asked = line.channel.request("initialize", params)
             await line.lease.started
             await line.channel.ready
             if shared is not None:
                 line.lease.give(shared.fd)
-            answer = await line.channel.request("initialize", params)
+                asked = line.channel.request("initialize", params)
+            answer = await asked
     except TimeoutError:
         reason = f"the guest did not answer within {START_SECONDS} s"
         raise SandboxStartError("initialize", reason) from None

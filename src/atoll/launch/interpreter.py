@@ -18,12 +18,14 @@ from pathlib import Path
 
 from atoll import guest
 from atoll.errors import BackendUnavailableError
+from atoll.guest import bundle
 from atoll.jail.spec import GUEST_HOME
 
 OLDEST = (3, 8)
 GUEST_FOLDER = str(Path(guest.__file__).resolve().parent)
 _ASK = (
-    "import sys, json, compileall; compileall.compile_dir(sys.argv[1], quiet=2); "
+    "import sys, json, compileall, runpy; compileall.compile_dir(sys.argv[1], quiet=2); "
+    "runpy.run_path(sys.argv[1] + '/bundle.py')['write'](sys.argv[1]); "
     "print(json.dumps([sys.version_info[:3], sys.prefix, sys.base_prefix, sys.exec_prefix, "
     "sys.base_exec_prefix, getattr(sys, '_base_executable', sys.executable)]))"
 )
@@ -93,6 +95,7 @@ def check_version(path: str) -> tuple[int, ...]:
 @functools.cache
 def _this_interpreter() -> Interpreter:
     compileall.compile_dir(GUEST_FOLDER, quiet=2)
+    bundle.write(GUEST_FOLDER)
     prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
     base = getattr(sys, "_base_executable", sys.executable)
     return _make(sys.executable, sys.version_info[:3], prefixes, base)
