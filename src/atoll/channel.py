@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     OnCall = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
     OnOutput = Callable[[int, bytes], None]
 
-CHUNK = 1 << 18
+CHUNK = 1 << 16
 MAX_OPEN_CALLS = 1024
 MAX_AT_ONCE = 64
 """Calls that are worked on: each may have an answer of megabytes."""
