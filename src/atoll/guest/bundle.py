@@ -43,9 +43,9 @@ class Bundle:
 def start(codes: dict[str, bytes], root: str, folder: str) -> None:
     """Run a guest in the working folder `folder`; the runtime lies in `root`."""
     finder = Bundle(codes, root + "/" + PACKAGE)
-    sys.meta_path.insert(0, finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, finder)
     main = __import__(PACKAGE + ".__main__", None, None, ("main",)).main
-    sys.meta_path.remove(finder)  # type: ignore[arg-type]
+    sys.meta_path.remove(finder)
     main(folder)
 
 

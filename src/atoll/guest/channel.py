@@ -31,6 +31,7 @@ class Channel:
 
     def __init__(self, read_fd: int, write_fd: int, gate: InterruptGate) -> None:
         self._read_fd, self._write_fd, self._gate = read_fd, write_fd, gate
+        self._readable = _poll(read_fd)
         self._buffer = rpc.LineBuffer()
         self._requests: list[rpc.Message] = []
         self._answers: dict[str, rpc.Message | None] = {}
@@ -88,6 +89,7 @@ class Channel:
     def reopen(self, read_fd: int, write_fd: int) -> None:
         """Use other descriptors from now on, in a clone; messages of the parent are dropped."""
         self._read_fd, self._write_fd = read_fd, write_fd
+        self._readable = _poll(read_fd)
         self._buffer, self._requests, self._answers = rpc.LineBuffer(), [], {}
 
     def _wait(self, done: Callable[[], bool]) -> None:
@@ -121,9 +123,7 @@ class Channel:
             return
         if self._read_fd < 0:
             raise ChannelClosedError("a forked child has no channel to the host")
-        poll = select.poll()
-        poll.register(self._read_fd, select.POLLIN)
-        poll.poll()  # an interrupt may leave here: nothing has been taken off the pipe yet
+        self._readable.poll()  # an interrupt may leave here: nothing is off the pipe yet
         with self._gate:
             data = os.read(self._read_fd, CHUNK)
             if not data:
@@ -136,3 +136,10 @@ class Channel:
             self._requests.append(message)
         elif message["id"] in self._answers:
             self._answers[message["id"]] = message
+
+
+def _poll(fd: int) -> Any:
+    """Return what waits until a descriptor can be read."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return poll
