@@ -26,7 +26,7 @@ NEW_ROOT = "/tmp"
 BOX = "/.box"
 SYSTEM_PATHS = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives",
-    "/etc/fonts", "/etc/localtime", "/etc/mime.types",
+    "/etc/fonts", "/etc/localtime", "/etc/mime.types", "/etc/os-release",
 )  # fmt: skip
 DEVICES = ("null", "zero", "full", "random", "urandom")
 PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}
@@ -40,11 +40,27 @@ HIDDEN_PROC = (
     "acpi", "kallsyms", "kcore", "key-users", "keys", "kmsg", "modules", "scsi", "sysrq-trigger",
     "timer_list",
 )  # fmt: skip
+PTY_OPTIONS = "newinstance,ptmxmode=0666,mode=0600,max=16"
+"""An instance of its own, with few terminals: the kernel's number of them is for all."""
+SERVICES = (
+    "echo 7", "discard 9", "daytime 13", "qotd 17", "chargen 19", "ftp-data 20", "ftp 21",
+    "ssh 22", "telnet 23", "smtp 25", "time 37", "domain 53", "tftp 69", "http 80", "pop3 110",
+    "ntp 123", "imap2 143", "snmp 161", "ldap 389", "https 443", "submission 587", "ldaps 636",
+    "imaps 993", "pop3s 995", "mysql 3306", "postgresql 5432", "redis 6379",
+)  # fmt: skip
 FILES = {
-    "/etc/passwd": f"guest:x:1000:1000::{GUEST_HOME}:/bin/sh\n",
-    "/etc/group": "guest:x:1000:\n",
+    "/etc/passwd": (
+        "root:x:0:0:root:/root:/bin/sh\n"
+        f"guest:x:1000:1000::{GUEST_HOME}:/bin/sh\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    ),
+    "/etc/group": "root:x:0:\ntty:x:5:\nguest:x:1000:\nnogroup:x:65534:\n",
     "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
-    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "/etc/nsswitch.conf": (
+        "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n"
+    ),
+    "/etc/protocols": "ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\n",
+    "/etc/services": "".join(f"{one}/tcp\n{one}/udp\n" for one in SERVICES),
 }
 
 
@@ -57,6 +73,7 @@ def build(spec: JailSpec, owner: int, *, switched: bool) -> None:
 
     def furnish(workspace: int | None) -> None:
         mount_proc(NEW_ROOT)
+        mount_terminals(NEW_ROOT)
         mount_box(NEW_ROOT, spec.limits.disk, owner, private_app=workspace is None)
         if workspace is not None:
             _attach_workspace(workspace)
@@ -109,7 +126,7 @@ def _open(binds: list[Bind]) -> list[tuple[Bind, int]]:
 
 def _make_skeleton(links: dict[str, str]) -> None:
     root = Path(NEW_ROOT)
-    for folder in ("proc", "dev/shm", "mnt", "etc", "tmp", "home/guest", "app", BOX[1:]):
+    for folder in ("proc", "dev/shm", "dev/pts", "mnt", "etc", "tmp", "home/guest", "app", BOX[1:]):
         (root / folder).mkdir(parents=True, exist_ok=True)
     for path, text in FILES.items():
         (root / path[1:]).write_text(text)
@@ -117,6 +134,7 @@ def _make_skeleton(links: dict[str, str]) -> None:
         (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
         (root / path[1:]).symlink_to(target)
     (root / WORK_ALIAS[1:]).symlink_to(WORK_FOLDER)
+    (root / "dev/ptmx").symlink_to("pts/ptmx")
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         (root / "dev" / name).symlink_to(f"/proc/self/fd{target}")
 
@@ -206,6 +224,12 @@ def mount_proc(root: str) -> None:
     for name, cover in _covers().items():
         sys.mount(root + cover, f"{target}/{name}", None, sys.MS_BIND)
     sys.set_mount_attributes(target, sys.ATTR_RDONLY, recursive=True)
+
+
+def mount_terminals(root: str) -> None:
+    """Mount pseudo-terminals of the jail's own: none of another's can be named there."""
+    flags = sys.MS_NOSUID | sys.MS_NOEXEC
+    sys.mount("devpts", root + "/dev/pts", "devpts", flags, PTY_OPTIONS)
 
 
 @functools.cache

@@ -60,6 +60,7 @@ def _build(request: dict[str, Any], uid: int | None, binds: tuple[Bind, ...]) ->
     syscalls.unshare(JOINED)
     steps.make_network(counted=request["counted"])
     root.mount_proc("")
+    root.mount_terminals("")
     owner = os.geteuid() if uid is None else uid
     covered = root.lift_covered(binds)
     root.mount_box("", request["disk"], owner, private_app=True)
