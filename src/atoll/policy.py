@@ -128,7 +128,7 @@ class ExecutionPolicy:
 
     memory_bytes: int | None = 512 * MIB
     """Memory of the guest; a shared context does not count."""
-    max_processes: int | None = 64
+    max_processes: int | None = 256
     """Processes and threads at one time."""
     cpu_seconds: float | None = None
     """CPU time of one execution, summed over its processes."""

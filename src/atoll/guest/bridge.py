@@ -19,6 +19,7 @@ class FailedQuery(str):
     """A query that failed in a batch: text that says so, with `failed` set."""
 
     __slots__ = ()
+    __module__ = "builtins"  # where guest code finds it, and pickle
     failed = True
 
 

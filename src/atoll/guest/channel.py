@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 PATIENCE_SECONDS = 0.05
+IN_CHILD = (
+    "a child process cannot call the host: call it from threads, or many at once with "
+    "batch_llm_query"
+)
 
 
 class ChannelClosedError(EOFError):
-    """The host has closed the channel, or this is a forked child without one."""
+    """The host has closed the channel."""
 
 
 class Channel:
@@ -55,7 +59,9 @@ class Channel:
                 raise ChannelClosedError("the host has gone") from None
 
     def call(self, method: str, params: rpc.Message) -> Any:
-        """Ask the host and wait for its answer."""
+        """Ask the host and wait for its answer; HostCallError in a forked child."""
+        if self._write_fd < 0:
+            raise failures.HostCallError(IN_CHILD)
         ident = self._new_id()
         try:
             self._answers[ident] = None
@@ -119,8 +125,6 @@ class Channel:
     def _read_some(self, done: Callable[[], bool]) -> None:
         if done():  # another thread read it just before it was our turn
             return
-        if self._read_fd < 0:
-            raise ChannelClosedError("a forked child has no channel to the host")
         poll = select.poll()
         poll.register(self._read_fd, select.POLLIN)
         poll.poll()  # an interrupt may leave here: nothing has been taken off the pipe yet

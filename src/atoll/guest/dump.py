@@ -23,10 +23,13 @@ GIVEN_ANEW = frozenset({"context"})
 
 
 class Dump:
-    """The variables of a session on their way into a state."""
+    """The variables of a session on their way into a state; `whole` takes private names too."""
 
-    def __init__(self, module: ModuleType, offered: dict[str, Any], library: Any) -> None:
+    def __init__(
+        self, module: ModuleType, offered: dict[str, Any], library: Any, *, whole: bool = False
+    ) -> None:
         self._offered, self._library = offered, library
+        self._whole = whole
         self._session = pickler.Session(module, offered)
         self._namespace = {n: v for n, v in dict(vars(module)).items() if type(n) is str}
         self.left_out: dict[str, str] = {}
@@ -44,6 +47,16 @@ class Dump:
             self._names = [name for name in self._names if name not in self.left_out]
         budget.spend(len(self._manifest()) + blocks.HEADER_BYTES * 3)
 
+    def make_fitting(self, cap: int) -> None:
+        """Pickle what fits into `cap` bytes; leave out the largest variables until it does."""
+        budget = blocks.Budget(cap)
+        self.make(budget)
+        while budget.used > cap and self.sizes:
+            name = max(self.sizes, key=lambda one: self.sizes[one])
+            self.left_out[name] = "it has {:,} bytes".format(self.sizes[name])
+            self.sizes, budget = {}, blocks.Budget(cap)
+            self.make(budget)
+
     def write(self, writer: blocks.Writer) -> None:
         """As blocks."""
         writer.write(MANIFEST, data=self._manifest())
@@ -59,12 +72,15 @@ class Dump:
     def _wanted(self) -> list[str]:
         """Public names, data first: what a function uses is then counted where it belongs."""
         known = self._namespace
-        names = [n for n in known if not n.startswith("_") and self._may_travel(n)]
+        public = [n for n in known if self._whole or not n.startswith("_")]
+        names = [n for n in public if self._may_travel(n)]
         names = [n for n in names if n not in self._modules]
         return sorted(names, key=lambda name: callable(known[name]))
 
     def _may_travel(self, name: str) -> bool:
-        if name in GIVEN_ANEW or name in self.left_out or name[:2] == name[-2:] == "__":
+        if name in self.left_out or name[:2] == name[-2:] == "__":
+            return False
+        if name in GIVEN_ANEW and not self._whole:
             return False
         return name not in self._offered or self._namespace[name] is not self._offered[name]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from . import clone, delta, rights, rpc, shell
+from . import clone, delta, memory, rights, rpc, shell
 from .channel import ChannelClosedError
+from .children import ImportableMain
 from .server import Server
 
 TYPE_CHECKING = False
@@ -47,7 +48,18 @@ class ProcessServer(Server):
         self._pid = os.getpid()
         self._clones: list[int] = []
         self._methods.update(fork=self._fork, shell=self._shell)
+        self._main = ImportableMain(self._repl.module, self._offered, runtime)
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
+
+    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+        answer = super()._initialize(params)
+        self._main.serve_multiprocessing()
+        self._own_gate.serve_asyncio()
+        memory.serve_threads(self._renew_memory)
+        return answer
+
+    def _renew_memory(self, stack: int) -> None:
+        self._memory.renew(stack)  # whichever there is by then: a session may start anew
 
     def serve(self) -> None:
         """Answer requests until the host closes the channel."""

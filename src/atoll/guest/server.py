@@ -46,7 +46,6 @@ class Server:
         self._folder, self._runtime = folder, runtime
         self._repl = repl.Repl(runtime)
         self._bridge = Bridge(calls, self._context)
-        self._offered: dict[str, Any] = {}
         self._known_keeper: Keeper | None = None
         self._memory = memory.MemoryFence(None)
         self._inherited = inherited
@@ -108,6 +107,7 @@ class Server:
         self._show_paths(self._setup)
         self._offer_names(params.get("tools", []))
         no_network.install()
+        self._repl.serve_inspect()
         self._memory = memory.MemoryFence(params.get("memory_bytes"), self._inherited)
         self._private = bool(params.get("private_folder"))  # nobody else puts files there
         shared = False
@@ -159,7 +159,9 @@ class Server:
             HostCallError,
         ):
             offered[one.__name__] = one
-        offered.update(input=keyboard.read_line, __magic__=self._repl.magic)
+        offered.update(
+            input=keyboard.read_line, display=self._repl.display, __magic__=self._repl.magic
+        )
         if described:
             with self._runtime:
                 from .tools import make
@@ -170,6 +172,10 @@ class Server:
         for name, value in names.items():
             setattr(builtins, name, value)
         self._offered.update(names)
+
+    @property
+    def _offered(self) -> dict[str, Any]:
+        return self._repl.offered
 
     def _context(self) -> Any:
         return self._repl.namespace.get("context")
@@ -294,7 +300,7 @@ def late_interrupt() -> dict[str, Any]:
     """Return the outcome of a cell that an interrupt reached as it ended."""
     return {
         "kind": "interrupted",
-        "exit_code": 1,
+        "exit_code": repl.INTERRUPTED_EXIT,
         "error": "KeyboardInterrupt",
         "error_type": "KeyboardInterrupt",
     }

@@ -49,6 +49,17 @@ class Keeper:
         left_out = _short(dict(files.left_out, **variables.left_out))
         return dict(facts, stored=writer.stored, codec=writer.codec_name, left_out=left_out)
 
+    def save_variables(self, stream: Stream, cap: int, cloudpickle: str) -> dict[str, str]:
+        """Write the variables that fit into `cap` bytes; return the others with the reasons."""
+        with self._cloudpickle:
+            library = pickler.load_library(cloudpickle)
+            variables = dump.Dump(self._module, self._offered, library, whole=True)
+            variables.make_fitting(cap)
+        writer = blocks.Writer(stream)
+        variables.write(writer)
+        writer.write(blocks.END)
+        return variables.left_out
+
     def restore(self, stream: Stream, max_bytes: int, cloudpickle: str) -> dict[str, Any]:
         """Read a state from `stream` into the namespace and the folder."""
         sys.modules["__main__"] = self._module
