@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from atoll import aio as aio
     from atoll.backends.daemon import DaemonClientSandbox as DaemonClientSandbox
     from atoll.backends.native import NativePythonSandbox as NativePythonSandbox
+    from atoll.backends.pyodide import DirectPyodideSandbox as DirectPyodideSandbox
+    from atoll.backends.pyodide import PyodideSandbox as PyodideSandbox
     from atoll.backends.wasm import PythonSandbox as PythonSandbox
     from atoll.backends.wasm import run_untrusted_python as run_untrusted_python
     from atoll.config import REPLConfig as REPLConfig
@@ -101,6 +103,8 @@ _HOMES = {
     "create_sandbox": "factory",
     "DaemonClientSandbox": "backends.daemon",
     "NativePythonSandbox": "backends.native",
+    "DirectPyodideSandbox": "backends.pyodide",
+    "PyodideSandbox": "backends.pyodide",
     "REPLConfig": "config",
     "Context": "context",
     "AtollError": "errors",
