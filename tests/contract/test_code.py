@@ -171,11 +171,3 @@ def test_inspect_finds_the_source_of_functions_and_classes(box):
     assert plain == "class Plain:\n    x = 1\n"
     assert deep == "class Deep(Plain):\n    def method(self): return 1\n"
     assert function == "def function(): return 2\n"
-
-
-@pytest.mark.needs(Capability.SUBPROCESS)
-def test_a_file_that_is_too_large_names_the_limit(open_box):
-    box = open_box(policy=atoll.ExecutionPolicy(file_size_bytes=1 << 20))
-    result = box.execute("open('/app/large', 'wb').write(bytes(2 << 20))")
-    limit = "the limit for one file is 1,048,576 bytes (policy: file_size_bytes)"
-    assert result.error == f"OSError: [Errno 27] File too large: {limit}"

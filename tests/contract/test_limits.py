@@ -119,7 +119,8 @@ def test_a_file_over_the_size_limit_is_an_os_error(open_box):
     result = box.execute("open('/app/big', 'wb').write(b'x' * (2 << 20))")
     assert result.error_type == "OSError"
     if Capability.SUBPROCESS in box.capabilities:
-        assert result.error == "OSError: [Errno 27] File too large"
+        limit = "the limit for one file is 1,048,576 bytes (policy: file_size_bytes)"
+        assert result.error == f"OSError: [Errno 27] File too large: {limit}"
     assert box.execute("import os; os.path.getsize('/app/big')").value <= 1 * MIB
 
 
