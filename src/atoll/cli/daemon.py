@@ -40,7 +40,7 @@ def start(args: Namespace, place: Place) -> int:
         return 0
     place.prepare()
     try:
-        pid = lifecycle.start(place, limits, lambda: _say("starting ..."), args.preload, args.tier)
+        pid = lifecycle.start(place, limits, _say_waiting, args.preload, args.tier)
     except AlreadyRunningError:
         return _runs_already(args, place)
     _say(f"the daemon runs with pid {pid} and listens at {place.socket}")
@@ -169,6 +169,10 @@ def _runs_already(args: Namespace, place: Place) -> int:
         return 1
     _say(f"a daemon runs already at {place.socket}")
     return 0
+
+
+def _say_waiting(doing: str) -> None:
+    _say(f"{doing} ...")
 
 
 def _say(text: str) -> None:

@@ -39,8 +39,8 @@ def examine(code: str) -> tuple[Violation, ...] | None:
         result: Any = library.compile_restricted_exec(code)
     except (RecursionError, MemoryError):
         return (make(None, "nesting"),)
-    found = tuple(_violation(text) for text in result.errors)
-    return found or visitor.examine(code, profiles.POLICY)
+    refused = tuple(_violation(text) for text in result.errors)
+    return refused or visitor.examine(code, profiles.POLICY)
 
 
 def load() -> ModuleType:
