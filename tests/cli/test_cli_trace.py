@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.rlm.trajectory import CodeRan, FinalGiven, RunStarted, TrajectoryWriter
+from atoll.trajectory import CodeRan, FinalGiven, RunStarted, TrajectoryWriter
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import atoll
 from atoll.environment import archives, core, documents
 from atoll.environment.archives import Archives
 from atoll.environment.documents import Documents
-from atoll.environment.library import passage
 from atoll.environment.observe import render
+from atoll.environment.search_tools import passage
 from atoll.types import Outcome, SandboxResult
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(3000))
@@ -199,7 +199,7 @@ def test_the_loop_runs_on_while_an_environment_closes():
     async def work():
         env = await atoll.aio.REPLEnvironment(backend="native").start()
         gate, beats = threading.Event(), 0
-        env._desk._parts.callback(gate.wait, 20)
+        env._registry._parts.callback(gate.wait, 20)
         closing = asyncio.ensure_future(env.close())
         while beats < 50:
             await asyncio.sleep(0.002)
@@ -258,7 +258,7 @@ def test_a_query_of_thousands_of_words_is_cheap_to_show_hits_for():
 
 def test_thousands_of_answers_take_one_thread_of_the_hosts(env):
     most, now, lock = [0], [0], threading.Lock()
-    answers = env._inner._desk.answers
+    answers = env._inner._registry.answers
     check = answers._evidence
 
     def slow(quotes):

@@ -9,8 +9,8 @@ import threading
 import pytest
 
 import atoll
-from atoll.environment.library import passage
 from atoll.environment.observe import render
+from atoll.environment.search_tools import passage
 from atoll.types import Outcome, SandboxResult
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(3000))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rlm_runs import DONE, TEXT, ask, cell, first_message, script, told
+from rlm_runs import DONE, TEXT, ask, cell, cut, first_message, script, told
 
 from atoll.errors import ConfigError, ModelUnavailableError
 from atoll.rlm import prompts
 from atoll.rlm.budget import Budget
 from atoll.rlm.core import RLM
-from atoll.rlm.trajectory import events
+from atoll.trajectory import events
 
 
 @pytest.mark.spec("R4.3")
@@ -29,7 +29,7 @@ from atoll.rlm.trajectory import events
 async def test_an_answer_is_taken_however_it_is_given(reply, how, text):
     answer = await ask(script(reply))
     final = told(answer, events.FinalGiven)[0]
-    assert (final.how, answer.text, answer.forced, answer.turns) == (how, text, False, 1)
+    assert (final.how, answer.text, answer.ended, answer.turns) == (how, text, "answered", 1)
     assert told(answer, events.RunEnded)[0].outcome == "answered"
     assert answer.way == "loop"
     assert all(one.found for one in answer.evidence)
@@ -60,15 +60,19 @@ async def test_what_cells_gave_is_fed_back_with_errors_and_repeats():
     assert prompts.REPEATED not in said[1]
     assert prompts.REPEATED in said[2]
     assert said[3].startswith(prompts.NO_CODE)
+    assert "<output " in said[1]
     assert "(turn 3 of at most 30)" in said[3]
     assert [one.repeated for one in told(answer, events.CodeRan)] == [False, False, True, False]
     assert [one.outcome for one in told(answer, events.CodeRan)][1] == "error"
 
 
-async def test_a_model_that_never_writes_code_is_taken_at_its_word():
+async def test_a_model_that_never_writes_code_is_warned_and_taken_at_its_word():
     model = script("It may be 49.", "I think it is 49.", "It is 49.")
     answer = await ask(model)
-    assert (answer.text, answer.forced, answer.turns, model.left) == ("It is 49.", False, 3, 0)
+    assert (answer.text, answer.ended, answer.turns) == ("It is 49.", "answered", 3)
+    assert told(answer, events.FinalGiven)[0].how == "text"
+    warned = [asked.messages[-1].content.startswith(prompts.NO_CODE_AGAIN) for asked in model.asked]
+    assert warned == [False, False, True]
 
 
 @pytest.mark.spec("R4.3")
@@ -90,17 +94,92 @@ async def test_an_answer_in_prose_that_is_refused_is_told_and_at_last_marked():
     answer = await ask(model, require_exploration_before_final=True)
     assert "look before you answer" in model.asked[1].messages[-1].content
     assert "nothing" in model.asked[2].messages[-1].content
-    assert (answer.text, answer.forced) == ("a guess", True)
+    assert (answer.text, answer.ended) == ("a guess", "refused")
+    assert "look before you answer" in answer.reason
+    assert told(answer, events.RunEnded)[0].outcome == "refused"
+
+
+async def test_prose_does_not_get_past_the_rule_to_look_first():
+    answer = await ask(script(*["It is 49."] * 3), require_exploration_before_final=True)
+    assert (answer.text, answer.ended) == ("It is 49.", "refused")
 
 
 async def test_after_its_turns_a_model_has_to_answer():
     model = script(cell("a = 1"), cell("b = 2"), "It is what I saw.")
     answer = await ask(model, budget=Budget(iterations=2))
-    assert (answer.text, answer.forced, answer.turns) == ("It is what I saw.", True, 2)
+    assert (answer.text, answer.ended, answer.turns) == ("It is what I saw.", "forced", 2)
     assert "2 turns were made" in model.asked[2].messages[-1].content
-    assert told(answer, events.FinalGiven)[0].forced
+    assert told(answer, events.FinalGiven)[0].ended == "forced"
     assert told(answer, events.RunEnded)[0].outcome == "forced"
-    assert told(answer, events.Refused)[0].why == "2 turns were made"
+    assert told(answer, events.Refused)[0].why == answer.reason == "2 turns were made"
+
+
+@pytest.mark.parametrize(
+    ("last", "ended", "text"),
+    [
+        ("It is 49.", "forced", "It is 49."),
+        (cell("FINAL('It is 49.')"), "forced", "It is 49."),
+        ("FINAL('It is 49.')", "forced", "It is 49."),
+        ("I think 49.\n" + cell("grep('x')"), "forced", "I think 49."),
+        (cell("grep('x')"), "unanswered", ""),
+        ("FINAL_VAR(x)", "unanswered", ""),
+        (" ", "unanswered", ""),
+    ],
+)
+async def test_a_forced_answer_is_prose_or_none(last, ended, text):
+    answer = await ask(script(cell("a = 1"), last), budget=Budget(calls=2))
+    assert (answer.text, answer.ended, answer.calls) == (text, ended, 2)
+    assert "the budget is spent: 2 calls of 2 calls" in answer.reason
+
+
+async def test_a_cell_that_was_cut_is_not_run_and_asked_for_again():
+    model = script(
+        cut("```python\nprint('half"),
+        cut(cell("print('whole')") + "\n```python\nprint('half"),
+        cell(DONE),
+    )
+    answer = await ask(model)
+    assert [one.code for one in told(answer, events.CodeRan)] == ["print('whole')", DONE]
+    advice = prompts.CUT.format(tokens=400)
+    assert model.asked[1].messages[-1].content.startswith(advice)
+    assert advice in model.asked[2].messages[-1].content
+    assert "whole" in model.asked[2].messages[-1].content
+
+
+async def test_empty_replies_are_no_answer_and_thinking_without_end_is_told():
+    model = script("", cut("", 4096), "")
+    answer = await ask(model)
+    assert (answer.text, answer.ended) == ("", "unanswered")
+    assert "the last one was empty" in answer.reason
+    assert model.asked[1].messages[-1].content.startswith(prompts.EMPTY)
+    assert "all of its 4,096 tokens went into reasoning" in model.asked[2].messages[-1].content
+
+
+async def test_a_direct_answer_that_was_cut_is_continued_and_an_empty_one_asked_for_again():
+    model = script(cut("The first half "), "and the second.")
+    answer = await ask(model, "short", direct_tokens=1000)
+    assert (answer.text, answer.ended, answer.way) == (
+        "The first half and the second.",
+        "answered",
+        "direct",
+    )
+    assert [one.role for one in model.asked[1].messages[-2:]] == ["assistant", "user"]
+    again = await ask(script("", "Here."), "short", direct_tokens=1000)
+    assert (again.text, again.ended) == ("Here.", "answered")
+    never = await ask(script("", "", ""), "short", direct_tokens=1000)
+    assert (never.text, never.ended) == ("", "unanswered")
+    half = await ask(script(*[cut("on and ")] * 3), "short", direct_tokens=1000)
+    assert (half.text, half.ended) == ("on and on and on and ", "forced")
+
+
+async def test_quotes_that_are_not_in_the_context_are_told_once_and_then_marked():
+    wrong = cell("FINAL('x', quotes=['entry 7: value 49', 'entry 7: value 50'])")
+    model = script(wrong, wrong)
+    answer = await ask(model)
+    assert "1 of 2 quotes are not in the context" in model.asked[1].messages[-1].content
+    assert (answer.ended, answer.turns) == ("answered", 2)
+    assert [one.quote for one in answer.unfound] == ["entry 7: value 50"]
+    assert "1 of 2 quotes not in the context" in repr(answer)
 
 
 async def test_a_model_that_fails_ends_the_run_and_its_sandbox(tmp_path):

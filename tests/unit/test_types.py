@@ -12,9 +12,9 @@ import pytest
 
 import atoll
 import atoll.aio
-from atoll.environment.setting import EnvironmentOptions, Setting
+from atoll.environment.options import EnvironmentOptions, Setting
 from atoll.factory import Options
-from atoll.rlm.settings import RLMOptions, Settings
+from atoll.rlm.options import RLMOptions, Settings
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "typing_cases"

@@ -17,10 +17,10 @@ from atoll.cli.colours import Colours
 from atoll.cli.progress import Progress, width_of
 from atoll.errors import ConfigError
 from atoll.rlm.models.recorded import Replay
-from atoll.rlm.parse import parse
-from atoll.rlm.trajectory import words
-from atoll.rlm.trajectory.canvas import Canvas
-from atoll.rlm.trajectory.events import (
+from atoll.rlm.replies import parse
+from atoll.trajectory import words
+from atoll.trajectory.canvas import Canvas
+from atoll.trajectory.events import (
     CodeRan,
     FinalGiven,
     ModelAnswered,
@@ -33,7 +33,7 @@ from atoll.rlm.trajectory.events import (
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from atoll.rlm.trajectory.events import Event
+    from atoll.trajectory.events import Event
 
 RECORDING = Path(__file__).with_name("demo_recording.jsonl")
 RECORDED_FROM, RECORDED_ON = "Qwen2.5-Coder-1.5B-Instruct", "2026-11-16"

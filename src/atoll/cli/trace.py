@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from atoll.cli.colours import Colours
 from atoll.errors import ConfigError
-from atoll.rlm.trajectory import html, reader
-from atoll.rlm.trajectory.show import show
+from atoll.trajectory import html, reader
+from atoll.trajectory.show import show
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable
 
-    from atoll.rlm.trajectory.reader import Trajectory
+    from atoll.trajectory.reader import Trajectory
 
 
 def command(args: Namespace) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.archive import open_archive
 from atoll.environment import arguments
-from atoll.environment.looking import ELSEWHERE
+from atoll.environment.context_tools import ELSEWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

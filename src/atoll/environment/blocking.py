@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from atoll.config import REPLConfig
-    from atoll.environment.setting import EnvironmentOptions
+    from atoll.environment.options import EnvironmentOptions
     from atoll.environment.types import Final, Turn
     from atoll.explore.ledger import Coverage
 
@@ -22,7 +22,7 @@ class REPLEnvironment:
     def __init__(
         self, config: REPLConfig | None = None, **options: Unpack[EnvironmentOptions]
     ) -> None:
-        """`options` are fields of REPLConfig, and those of Setting."""
+        """`options` are fields of REPLConfig, and those of EnvironmentConfig."""
         self._portal = Portal.shared()
         self._inner = self._portal.run(_make(config, options))
 

@@ -13,9 +13,9 @@ import os
 import uuid
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from atoll.environment.desk import Desk
 from atoll.environment.observe import render
-from atoll.environment.setting import index_of, split
+from atoll.environment.options import index_of, split
+from atoll.environment.registry import Registry
 from atoll.environment.types import Turn
 from atoll.errors import SandboxClosedError, SandboxError
 from atoll.factory import open_sandbox
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from atoll.config import Handler, REPLConfig
-    from atoll.environment.setting import EnvironmentOptions, Worker
+    from atoll.environment.options import EnvironmentOptions, Worker
     from atoll.environment.types import Final
     from atoll.explore.index import ContextIndex
-    from atoll.explore.ledger import Coverage
+    from atoll.explore.ledger import Coverage, Ledger
     from atoll.sandbox import BaseSandbox
     from atoll.types import SandboxResult
 
@@ -48,9 +48,9 @@ class REPLEnvironment:
     def __init__(
         self, config: REPLConfig | None = None, **options: Unpack[EnvironmentOptions]
     ) -> None:
-        """`options` are fields of REPLConfig, and those of Setting."""
-        self._config, self._setting = split(config, options)
-        self.session_id = self._setting.session_id or uuid.uuid4().hex
+        """`options` are fields of REPLConfig, and those of EnvironmentConfig."""
+        self._config, self._environment = split(config, options)
+        self.session_id = self._environment.session_id or uuid.uuid4().hex
         self._index = index_of(self._config.context)
         self._redactor = Redactor(secrets_of(os.environ))
         self._spill = Spill(
@@ -58,9 +58,9 @@ class REPLEnvironment:
             self.session_id,
             cap=self._config.output_cap,
             preview=self._config.max_output_preview,
-            summarise=_awaited(self._setting.worker),
+            summarise=_awaited(self._environment.worker),
         )
-        self._desk = Desk(self._config, self._setting, self._index, self._spill.files)
+        self._registry = Registry(self._config, self._environment, self._index, self._spill.files)
         self._box: BaseSandbox | None = None
         self._turn, self._turns = asyncio.Lock(), 0
         self._telling, self._closed = asyncio.Lock(), False
@@ -80,22 +80,27 @@ class REPLEnvironment:
     @property
     def submit_fields(self) -> Mapping[str, type] | None:
         """The fields that an answer must have, if it must."""
-        return self._setting.submit_fields
+        return self._environment.submit_fields
 
     @property
     def final(self) -> Final | None:
         """The answer, once one was given."""
-        return self._desk.answers.final
+        return self._registry.answers.final
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ranges of the context that were searched, and those that a model was shown."""
+        return self._registry.ledger
 
     @property
     def coverage(self) -> Coverage:
         """Which of the context was scanned so far, and which was shown to a model."""
-        return self._desk.ledger.coverage()
+        return self._registry.ledger.coverage()
 
     @property
     def calls(self) -> dict[str, int]:
         """How often each tool was called."""
-        return self._desk.tally.calls
+        return self._registry.log.calls
 
     async def start(self) -> Self:
         """Open the sandbox, with the tools in it."""
@@ -107,7 +112,7 @@ class REPLEnvironment:
                 dataclasses.replace(
                     self._config,
                     explored_length=length,
-                    tools=self._desk.tools(self._config.tools),
+                    tools=self._registry.tools(self._config.tools),
                     on_llm_query=self._overheard(self._config.on_llm_query),
                     on_rlm_query=self._overheard(self._config.on_rlm_query),
                 )
@@ -135,9 +140,9 @@ class REPLEnvironment:
                 spilled=observed.path,
             )
 
-    async def take_answer(self, text: str) -> str | None:
-        """An answer that was given in prose; what is wrong with it, if it is not taken."""
-        return await self._desk.answers.take_variable({"ready": True, "content": text})
+    async def take_answer(self, text: str, how: str = "answer") -> str | None:
+        """Take an answer given in prose; return what is wrong with it, if it is not taken."""
+        return await self._registry.answers.offer(how, text)
 
     async def close(self) -> None:
         """End the sandbox and let go of everything. Calling it twice is harmless."""
@@ -145,7 +150,7 @@ class REPLEnvironment:
         try:
             if box is not None:
                 await box.destroy()
-            await asyncio.to_thread(self._desk.close)  # a tool may still be at it
+            await asyncio.to_thread(self._registry.close)  # a tool may still be at it
         finally:
             self._spill.close()
 
@@ -175,7 +180,7 @@ class REPLEnvironment:
             return "the variable `answer` took too long to read: make it a plain dict"
         except SandboxError:  # it is too large or cyclic: not an answer
             return None
-        return await self._desk.answers.take_variable(answer)
+        return await self._registry.answers.take_variable(answer)
 
     def _render(self, result: SandboxResult, trouble: str | None, final: Final | None) -> str:
         """All that a model is told, not yet cut."""
@@ -209,11 +214,11 @@ class REPLEnvironment:
         return clean
 
     def _clean(self, text: str) -> str:
-        return self._redactor.redact(text) if self._setting.redact else text
+        return self._redactor.redact(text) if self._environment.redact else text
 
     def _show(self, text: str) -> None:
-        for start, end in self._desk.shown.match(text):
-            self._desk.ledger.show(start, end)
+        for start, end in self._registry.shown.match(text):
+            self._registry.ledger.show(start, end)
 
 
 def _awaited(worker: Worker | None) -> Callable[[str], Awaitable[str]] | None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
-from atoll.explore.crew import Crew
-from atoll.explore.pieces import cut
+from atoll.explore.chunks import cut
+from atoll.explore.thread_pool import ThreadPool
 from atoll.files.blocks import SECONDS
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class Scan:
 
     def run(self, parts: list[Span]) -> tuple[list[Span], int | None]:
         """The matches, one more than asked for if there are; where it ended if it did early."""
-        work = Crew(self._search, self._in_time(parts), lambda one: len(one.spans), self._room)
+        work = ThreadPool(
+            self._search, self._in_time(parts), lambda one: len(one.spans), self._room
+        )
         found: list[Span] = []
         resume, ended = 0, parts[0][0] if parts else 0
         for piece in work.run():

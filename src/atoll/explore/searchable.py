@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from atoll.errors import ExecutionTimeoutError
+from atoll.explore.chunks import whole_lines
 from atoll.explore.finders import make_finder
 from atoll.explore.grep import Grep, Hit, Scan, line_around
 from atoll.explore.lines import Lines
 from atoll.explore.literals import Frequencies, Literal
-from atoll.explore.pieces import whole_lines
 from atoll.explore.sections import find_sections
 from atoll.explore.trigrams import Trigrams
 

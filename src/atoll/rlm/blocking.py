@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from atoll.rlm.budget import Budget
     from atoll.rlm.models.types import Model
-    from atoll.rlm.settings import RLMOptions
-    from atoll.rlm.trajectory.events import Event
+    from atoll.rlm.options import RLMOptions
     from atoll.rlm.types import Answer
+    from atoll.trajectory.events import Event
 
 
 PATIENCE_SECONDS = 2.0

@@ -33,7 +33,9 @@ class BudgetError(AtollError):
 
     def __init__(self, what: str, used: float, limit: float) -> None:
         self.what, self.used, self.limit = what, used, limit
-        super().__init__(f"the budget is spent: {told(what, used)} of {told(what, limit)}")
+        super().__init__(
+            f"the budget is spent: {amount_text(what, used)} of {amount_text(what, limit)}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,18 @@ class Bill:
     tokens: int = 0
 
 
+class Kept:
+    """Amounts that an account keeps for a last call."""
+
+    def __init__(self, account: Account, amounts: dict[str, float]) -> None:
+        self._account, self._amounts = account, amounts
+
+    def free(self) -> None:
+        """Let them be used; calling it twice does nothing."""
+        amounts, self._amounts = self._amounts, {}
+        self._account._free(amounts)
+
+
 class Account:
     """The live side of a budget. All of a run's calls are made in one event loop."""
 
@@ -80,6 +94,7 @@ class Account:
         self._on_warning, self._clock, self._started = on_warning, clock, clock()
         self._spent: dict[str, float] = {"usd": 0, "tokens": 0, "calls": 0}
         self._held: dict[str, float] = {"usd": 0, "tokens": 0, "calls": 0}
+        self._kept: dict[str, float] = {"usd": 0, "tokens": 0, "calls": 0, "seconds": 0}
         self._warned: set[str] = set()
         self._settled: asyncio.Event = asyncio.Event() if parent is None else parent._settled
 
@@ -112,7 +127,7 @@ class Account:
     def refuse(self, what: str) -> NoReturn:
         """BudgetError of the account that has least left, here or above."""
         tightest = min(self._line(), key=lambda one: one._left(what, settled=False))
-        used = tightest.spent(what) + tightest.held(what)
+        used = tightest.spent(what) + tightest.held(what) + _amount(what, tightest._kept[what])
         raise BudgetError(what, used, getattr(tightest.budget, what) or 0)
 
     @contextlib.contextmanager
@@ -131,6 +146,22 @@ class Account:
             yield bill
         finally:
             self._settle(most, bill)
+
+    def keep_back(self, **amounts: float) -> Kept:
+        """Keep amounts for a last call: nothing here or above can use them until they are freed.
+
+        At most what is left is kept. Seconds are kept in this account alone: those of accounts
+        that run side by side do not add up.
+        """
+        kept = {
+            what: _units(what, max(0.0, min(amount, self.left(what))))
+            for what, amount in amounts.items()
+        }
+        for account in self._line():
+            for what, amount in kept.items():
+                if what != "seconds" or account is self:
+                    account._kept[what] += amount
+        return Kept(self, kept)
 
     async def settlement(self) -> None:
         """Wait until some call of the run is settled: there may be more to set aside then."""
@@ -151,8 +182,8 @@ class Account:
         if limit is None:
             return UNLIMITED
         if what == "seconds":
-            return float(limit) - self.seconds
-        used = self._spent[what] + (0 if settled else self._held[what])
+            return float(limit) - self.seconds - self._kept[what]
+        used = self._spent[what] + self._kept[what] + (0 if settled else self._held[what])
         return _amount(what, _units(what, limit) - used)
 
     def _settle(self, most: dict[str, float], bill: Bill) -> None:
@@ -163,6 +194,14 @@ class Account:
                 account._spent[what] += cost[what]
             account._warn()
         self._settled.set()  # whoever waits looks again
+        self._settled.clear()
+
+    def _free(self, kept: dict[str, float]) -> None:
+        for account in self._line():
+            for what, amount in kept.items():
+                if what != "seconds" or account is self:
+                    account._kept[what] -= amount
+        self._settled.set()
         self._settled.clear()
 
     def _line(self) -> Iterator[Account]:
@@ -182,7 +221,7 @@ class Account:
                     self._on_warning(what, used, limit)
 
 
-def told(what: str, amount: float) -> str:
+def amount_text(what: str, amount: float) -> str:
     """An amount in words."""
     if what == "usd":
         return f"${amount:.6f}".rstrip("0").rstrip(".")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
 from atoll.policy import check_positive
-from atoll.text.kept import KeptTexts
+from atoll.text.spill_store import SpillStore
 from atoll.text.summary import RollingSummary, head_and_tail
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Spill:
         if preview < LEAST_PREVIEW:
             raise ConfigError(f"preview must be at least {LEAST_PREVIEW} characters, not {preview}")
         self._cap, self._preview = cap, preview
-        self._kept = KeptTexts(folder, session_id, max_bytes)
+        self._kept = SpillStore(folder, session_id, max_bytes)
         self._rolling = RollingSummary(summarise, summary_seconds) if summarise else None
         self._one_at_a_time = asyncio.Lock()
 
