@@ -166,7 +166,9 @@ def test_lines_that_code_cut_out_by_itself_are_looked_up(seen):
 
 def test_lookups_are_bounded(seen, monkeypatch):
     monkeypatch.setattr(spans_shown, "MOST_LOOKUPS", 3)
-    assert len(seen.match("they are:\n" + TEXT)) == 3
+    assert seen.match("they are:\n" + TEXT) == ((0, len(TEXT)),), "a long passage is one"
+    lines = TEXT.splitlines()
+    assert len(seen.match("\n--\n".join(lines))) == 3
     monkeypatch.setattr(spans_shown, "LOOKUP_SECONDS", 0)
     assert seen.match(TEXT) == ()
     monkeypatch.setattr(spans_shown, "LOOKUP_SECONDS", 60)

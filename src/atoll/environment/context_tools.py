@@ -61,7 +61,7 @@ class ContextTools:
             self._ledger.scan(*found.scanned)
             self._shown.note([(hit.at, hit.text) for hit in found.hits])
         hits = [{name: getattr(hit, name) for name in HIT} for hit in found.hits]
-        return {"hits": hits, "more": found.more}
+        return {"hits": hits, "total": found.total, "counted": found.counted}
 
     def list_dir(self, path: str = ".") -> dict[str, Any]:
         """The documents in a folder; no names if there is no such folder here."""

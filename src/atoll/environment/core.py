@@ -10,15 +10,20 @@ import asyncio
 import dataclasses
 import inspect
 import os
+import re
+import time
 import uuid
+from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from atoll.environment.observe import render
+from atoll.config import REPLConfig
+from atoll.environment.observe import is_cut, render
 from atoll.environment.options import index_of, split
 from atoll.environment.registry import Registry
 from atoll.environment.types import Turn
 from atoll.errors import SandboxClosedError, SandboxError
 from atoll.factory import open_sandbox
+from atoll.guest.values import Opaque
 from atoll.text.redact import Redactor, secrets_of
 from atoll.text.sanitize import sanitize_code_unicode
 from atoll.text.spill import Spill
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
 
-    from atoll.config import Handler, REPLConfig
+    from atoll.config import Handler
     from atoll.environment.options import EnvironmentOptions, Worker
     from atoll.environment.types import Final
     from atoll.explore.index import ContextIndex
@@ -38,6 +43,14 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 10.0
 """How long reading the dict `answer` may take: it may be anything, and code of the guest's runs."""
+DEFAULT_OUTPUT_LENGTH = REPLConfig().max_output_length
+MATCH_SECONDS = 3.0
+"""How long a turn may look for what a model was shown of the context; then too little is noted."""
+MOST_PROMPTS = 2_000
+"""Prompts of one turn that are looked through; of more, the latest."""
+SPILLED = 8 << 20
+"""Characters of a cell's output that are kept, unless max_output_length is set."""
+CUT_NOTICE = re.compile(r"\[\.\.\. output cut: ([\d,]+) of [\d,]+ bytes left out \.\.\.\]")
 MOST_PROMPT = 1_000_000
 """Characters of a sub-call's prompt: more fits no model, and looking through it takes seconds."""
 
@@ -63,6 +76,7 @@ class REPLEnvironment:
         self._registry = Registry(self._config, self._environment, self._index, self._spill.files)
         self._box: BaseSandbox | None = None
         self._turn, self._turns = asyncio.Lock(), 0
+        self._prompts: deque[str] = deque(maxlen=MOST_PROMPTS)
         self._telling, self._closed = asyncio.Lock(), False
 
     @property
@@ -112,12 +126,18 @@ class REPLEnvironment:
                 dataclasses.replace(
                     self._config,
                     explored_length=length,
+                    max_output_length=self._output_length(),
                     tools=self._registry.tools(self._config.tools),
                     on_llm_query=self._overheard(self._config.on_llm_query),
                     on_rlm_query=self._overheard(self._config.on_rlm_query),
                 )
             )
         return self
+
+    def _output_length(self) -> int:
+        """Return how much output is kept: a long one goes to a file, so more than the default."""
+        given = self._config.max_output_length
+        return SPILLED if given == DEFAULT_OUTPUT_LENGTH else given
 
     async def execute(self, code: str, *, timeout_ms: float | None = None) -> Turn:
         """Run a cell of a model's; what it is to be told is in the Turn."""
@@ -128,9 +148,10 @@ class REPLEnvironment:
             result = await self.box.execute(plain, timeout_ms=timeout_ms)
             trouble = await self._read_answer(result, plain)
             final = None if self.final is before else self.final
-            text = await asyncio.to_thread(self._render, result, trouble, final)
-            observed = await self._spill.observe(self._turns, text)
-            await asyncio.to_thread(self._show, observed.text)
+            whole = await self._whole_value(result)
+            text = await asyncio.to_thread(self._render, result, trouble, final, whole)
+            observed = await self._spill.observe(self._turns, text, lost=_lost(result))
+            await asyncio.to_thread(self._show_all, observed.text)
             return Turn(
                 number=self._turns,
                 observation=observed.text,
@@ -182,10 +203,27 @@ class REPLEnvironment:
             return None
         return await self._registry.answers.take_variable(answer)
 
-    def _render(self, result: SandboxResult, trouble: str | None, final: Final | None) -> str:
-        """All that a model is told, not yet cut."""
+    async def _whole_value(self, result: SandboxResult) -> Any:
+        """Return the last value if the result has only its beginning; None if it cannot be had."""
+        if not is_cut(result) or result.state_lost:
+            return None
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                value = await self.box.get_variable("_", plain=True)
+        except (TimeoutError, SandboxError):
+            return None
+        return None if isinstance(value, Opaque) else value
+
+    def _render(
+        self, result: SandboxResult, trouble: str | None, final: Final | None, whole: Any
+    ) -> str:
+        """Return all that a model is told, not yet cut."""
         text = render(
-            result, toon=self._config.use_toon_encoding, answered=final is not None, note=trouble
+            result,
+            toon=self._config.use_toon_encoding,
+            answered=final is not None,
+            note=trouble,
+            whole=whole,
         )
         return self._clean(text)
 
@@ -210,15 +248,29 @@ class REPLEnvironment:
                 f"the prompt has {len(prompt):,} characters, of at most {MOST_PROMPT:,}: cut it"
             )
         clean = self._clean(prompt)
-        self._show(clean)
+        self._prompts.append(clean)
         return clean
 
     def _clean(self, text: str) -> str:
         return self._redactor.redact(text) if self._environment.redact else text
 
-    def _show(self, text: str) -> None:
-        for start, end in self._registry.shown.match(text):
-            self._registry.ledger.show(start, end)
+    def _show_all(self, observation: str) -> None:
+        """Note what the model, and the models of sub-calls, were shown of the context."""
+        until = time.monotonic() + MATCH_SECONDS
+        texts = [observation]
+        while self._prompts:
+            texts.append(self._prompts.popleft())
+        for text in texts:
+            for start, end in self._registry.shown.match(text, until=until):
+                self._registry.ledger.show(start, end)
+
+
+def _lost(result: SandboxResult) -> int:
+    """Return the bytes of output that the sandbox did not keep."""
+    if not result.truncated:
+        return 0
+    found = CUT_NOTICE.findall(result.stdout) + CUT_NOTICE.findall(result.stderr)
+    return max(1, sum(int(number.replace(",", "")) for number in found))
 
 
 def _awaited(worker: Worker | None) -> Callable[[str], Awaitable[str]] | None:

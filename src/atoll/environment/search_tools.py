@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from atoll.environment import arguments
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from atoll.explore.index import ContextIndex
     from atoll.retrieval import Retriever
 
+    Search = Callable[[str, int], list[dict[str, Any]]]
+
 MOST_FOUND = 100
-LARGEST_CONTEXT = 64 << 20
+INDEXED_CONTEXT = 4 << 20
+"""Characters of a context whose sections are indexed; a longer one is searched for the words."""
+MOST_UNITS = 100_000
 CONTEXT = "context"
 MOST_WORDS = 50
 """Words of a query that a passage is chosen by."""
@@ -53,44 +59,59 @@ class SearchTools:
     def _search(self, query: str, k: int, kind: str) -> list[dict[str, Any]]:
         wanted = arguments.text(query, "query")
         most = max(1, arguments.count(k, "k", MOST_FOUND))
-        found = [one.search(wanted, k=most, kind=kind) for one in self._indexes(kind)]
-        return [_told(unit, wanted) for unit in _in_turn(found)][:most]
-
-    def _indexes(self, kind: str) -> list[Retriever]:
-        with self._lock:
-            indexes = [self._documents_index()]
-            if kind == "doc":
-                indexes.append(self._context_index())
-        there = [one for one in indexes if one is not None]
-        if not there:
+        found = [search(wanted, most) for search in self._searches(kind)]
+        if not found:
             raise ValueError("there is nothing to search: no documents, and no context to section")
-        return there
+        return _in_turn(found)[:most]
 
-    def _documents_index(self) -> Retriever | None:
-        if self._documents is None:
-            return None
+    def _searches(self, kind: str) -> list[Search]:
+        """Return what answers: the documents' index, and for documents the context's."""
+        with self._lock:
+            searches: list[Search] = []
+            if self._documents is not None:
+                searches.append(partial(_units, self._documents_index(), kind))
+            if kind == "doc" and self._index is not None:
+                if self._index.length > INDEXED_CONTEXT:
+                    searches.append(partial(_passages, self._index))
+                else:
+                    searches.append(partial(_units, self._context_index(self._index), kind))
+        return searches
+
+    def _documents_index(self) -> Retriever:
         if self._files is None:
             from atoll.retrieval import NextPlaid, Retriever  # noqa: PLC0415 - few search
 
             server = None if self._server is None else NextPlaid(self._server)
-            self._files = Retriever(self._documents, server=server)
+            self._files = Retriever(self._documents or ".", server=server)
         return self._files
 
-    def _context_index(self) -> Retriever | None:
-        if self._index is None:
-            return None
-        if self._index.length > LARGEST_CONTEXT:
-            if self._documents is not None:
-                return None
-            raise ValueError(
-                f"the context has {self._index.length:,} characters; doc_search takes up to "
-                f"{LARGEST_CONTEXT:,}: use grep"
-            )
+    def _context_index(self, index: ContextIndex) -> Retriever:
         if self._texts is None:
-            from atoll.retrieval import Retriever  # noqa: PLC0415 - few search
+            from atoll.retrieval import Bounds, Retriever  # noqa: PLC0415 - few search
 
-            self._texts = Retriever({CONTEXT: self._index.text(0, self._index.length)})
+            bounds = Bounds(file_bytes=4 * INDEXED_CONTEXT, units_per_file=MOST_UNITS)
+            self._texts = Retriever({CONTEXT: index.text(0, index.length)}, bounds=bounds)
         return self._texts
+
+
+def _units(retriever: Retriever, kind: str, query: str, most: int) -> list[dict[str, Any]]:
+    return [_shown_unit(unit, query) for unit in retriever.search(query, k=most, kind=kind)]
+
+
+def _passages(index: ContextIndex, query: str, most: int) -> list[dict[str, Any]]:
+    from atoll.retrieval.context_search import search_context  # noqa: PLC0415 - few search
+
+    return [
+        {
+            "path": CONTEXT,
+            "line": index.line_of(one.start),
+            "start": one.start,
+            "end": one.end,
+            "text": passage(one.text, query)[:SHOWN],
+            "score": round(one.score, 3),
+        }
+        for one in search_context(index, query, most)
+    ]
 
 
 def _in_turn(found: list[Any]) -> list[Any]:
@@ -98,11 +119,14 @@ def _in_turn(found: list[Any]) -> list[Any]:
     return [one for rank in zip_longest(*found) for one in rank if one is not None]
 
 
-def _told(unit: Any, query: str) -> dict[str, Any]:
+def _shown_unit(unit: Any, query: str) -> dict[str, Any]:
+    """Return a hit; of one in the context, `context[start:end]` is all of it."""
+    place = {"start": unit.start, "end": unit.end} if unit.path == CONTEXT else {}
     return {
         "path": unit.path,
         "line": unit.start_line,
         "end_line": unit.end_line,
+        **place,
         "kind": unit.kind,
         "name": unit.name,
         "text": (unit.signature or passage(unit.text, query))[:SHOWN],

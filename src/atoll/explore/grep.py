@@ -51,6 +51,9 @@ class Grep:
     hits: tuple[Hit, ...]
     more: bool
     """Whether there may be other hits: there were too many, or time was up."""
+    total: int
+    """How many hits there are; if not `counted`, at least."""
+    counted: bool = True
     scanned: Span
     """The characters that have been searched."""
 
@@ -62,6 +65,8 @@ class Piece:
     spans: list[Span]
     end: int
     whole: bool = True
+    count: int = 0
+    """How many matches there are, where only that is asked for."""
 
 
 class Scan:
@@ -89,6 +94,12 @@ class Scan:
                 break
         return found[: self._room], ended if self._cut_short else None
 
+    def count(self, parts: list[Span]) -> tuple[int, bool]:
+        """Return how many lines match, and whether all parts were searched in time."""
+        work = ThreadPool(self._count, self._in_time(parts), lambda _: 0, 1)
+        total = sum(piece.count for piece in work.run())
+        return total, not self._cut_short
+
     @property
     def _late(self) -> bool:
         return time.monotonic() > self._until
@@ -113,6 +124,17 @@ class Scan:
                 self._cut_short = True
                 return Piece(spans=spans, end=at, whole=False)
         return Piece(spans=spans, end=end)
+
+    def _count(self, piece: Span) -> Piece:
+        at, end = piece
+        number = 0
+        while at < end and (span := self._first(at, end)) is not None:
+            number += 1
+            at = self._resume(span[1], end)
+            if self._late:
+                self._cut_short = True
+                break
+        return Piece(spans=[], end=at, count=number)
 
     def _resume(self, at: int, end: int) -> int:
         """Where to look for the next hit after a match that ends here."""

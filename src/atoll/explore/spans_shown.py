@@ -1,7 +1,9 @@
 """Which characters of a context a text shows: what tools returned is not what a model has read.
 
 Tools hand pieces of the context to guest code, which may print them, cut them or drop them. Only
-what stands in the observation, word for word, counts.
+what stands in the observation, word for word, counts. Long passages, such as context[a:b] in a
+prompt, are found first and taken as a whole: a few characters of one say where it is from, and it
+is compared from there on. What remains is matched line by line.
 
 SECURITY: context and observation may both be made to be slow to compare. Each comparison is paid
 for with the characters it looks at; when all are spent, too little counts as shown, never too much.
@@ -38,6 +40,9 @@ LARGEST_LOOKUP = 64 << 20
 MOST_COMPARED = 48 << 20
 """Characters that one observation is compared with, all together."""
 LOOKUP_SECONDS = 2.0
+PROBE, PASSAGE = 64, 200
+"""Characters that say where a passage is from, and those that it must have to be one."""
+STRIDE, BLOCK = 1_000, 1 << 16
 _MOST_LINES = 20_000
 _PLACE = re.compile(r"(?<=\d) \[\d{1,20}:\d{1,20}\] ")
 """What stands between line number and text of a hit, as guest/looking prints one."""
@@ -60,16 +65,18 @@ class Shown:
                 while len(self._pieces) > MOST_PIECES or self._characters > MOST_CHARACTERS:
                     self._characters -= len(self._pieces.popleft()[1])
 
-    def match(self, observation: str) -> tuple[Span, ...]:
-        """The ranges of the context that stand in what the model is shown."""
+    def match(self, observation: str, *, until: float | None = None) -> tuple[Span, ...]:
+        """Return the ranges of the context that stand in what the model is shown.
+
+        At `until`, by the monotonic clock, the search ends with what was found.
+        """
         with self._lock:
             pieces = list(self._pieces)
         pieces.reverse()  # what was asked for last is what is shown most likely
-        lookup = _Lookup(self._index)
-        if whole := lookup.span(observation.strip()):
-            return (whole,)
-        seen = _Observation(observation[:LONGEST_OBSERVATION])
-        spans = [span for start, text in pieces for span in seen.spans(start, text)]
+        lookup = _Lookup(self._index, until)
+        passages, rest = lookup.passages(observation[:LONGEST_OBSERVATION])
+        seen = _Observation(rest)
+        spans = passages + [span for start, text in pieces for span in seen.spans(start, text)]
         spans += seen.parts_of(pieces)
         looked_up = map(lookup.span, seen.unexplained()[:MOST_LOOKUPS])
         return (*spans, *(span for span in looked_up if span is not None))
@@ -78,9 +85,41 @@ class Shown:
 class _Lookup:
     """Finds what code has cut out of the context by itself, for as long as there is time."""
 
-    def __init__(self, index: ContextIndex | None) -> None:
+    def __init__(self, index: ContextIndex | None, until: float | None) -> None:
         self._index = index if index is not None and index.length <= LARGEST_LOOKUP else None
-        self._until = time.monotonic() + LOOKUP_SECONDS
+        self._until = min(time.monotonic() + LOOKUP_SECONDS, until or float("inf"))
+
+    def passages(self, text: str) -> tuple[list[Span], str]:
+        """Return where the long passages of a text are from, and the text without them."""
+        spans: list[Span] = []
+        rest: list[str] = []
+        at, tries = 0, MOST_LOOKUPS
+        while self._index is not None and tries and len(text) - at >= PASSAGE:
+            found = self.span(text[at : at + PROBE])
+            size = 0 if found is None else self._common(text, at, found[0])
+            if found is not None and size >= PASSAGE:
+                spans.append((found[0], found[0] + size))
+                rest.append("\n")
+                at += size
+                continue
+            tries -= 1
+            after = _next_probe(text, at)
+            rest.append(text[at:after])
+            at = after
+        return spans, "".join((*rest, text[at:]))
+
+    def _common(self, text: str, at: int, start: int) -> int:
+        """Return how many characters are the same from `at` on, and from `start` of the context."""
+        assert self._index is not None
+        size = 0
+        while here := text[at + size : at + size + BLOCK]:
+            there = self._index.text(start + size, start + size + len(here))
+            if here != there:
+                pairs = zip(here, there, strict=False)
+                same = (n for n, (one, other) in enumerate(pairs) if one != other)
+                return size + next(same, min(len(here), len(there)))
+            size += len(here)
+        return size
 
     def span(self, text: str) -> Span | None:
         """Where the context has this text."""
@@ -92,6 +131,12 @@ class _Lookup:
         except ExecutionTimeoutError:
             return None
         return None if start < 0 else (start, start + len(text))
+
+
+def _next_probe(text: str, at: int) -> int:
+    """Return the beginning of the next line, or a place further on in a long one."""
+    line_end = text.find("\n", at, at + STRIDE)
+    return min(at + STRIDE, len(text)) if line_end < 0 else line_end + 1
 
 
 class _Observation:

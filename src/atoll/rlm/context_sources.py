@@ -17,6 +17,7 @@ from atoll.environment.options import context_of
 from atoll.errors import ConfigError
 from atoll.files.openat2 import open_beneath
 from atoll.retrieval.sources import FolderSource
+from atoll.text.quoting import DIGITS, tag_not_in
 from atoll.trajectory.terminal_text import line
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 LARGEST = 1 << 30
 """Bytes of all files together, with the lines that name them."""
-HEADER = "===== FILE: {} ====="
+HEADER = "===== FILE {}: {} ====="
+"""The tag is in no file, so that no text in a file looks like the beginning of another."""
 HEAD = 1 << 13
 """Bytes in which a file that is no text has a NUL."""
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -40,7 +42,9 @@ class ContextSource:
     files: int = 0
     """How many the context was put together from; 0: it is one text, or data."""
     skipped: int = 0
-    """Files of a folder that are no text, or not for us to read."""
+    """Files of a folder that are not text, or cannot be read."""
+    tag: str = ""
+    """What is in each line above a file, and in no file."""
 
     @property
     def kind(self) -> str:
@@ -48,7 +52,8 @@ class ContextSource:
         if self.context is None:
             return "none"
         if self.files:
-            return f"the text of {self.files:,} files, each below a line `{HEADER.format('path')}`,"
+            header = HEADER.format(self.tag, "path")
+            return f"the text of {self.files:,} files, each below a line `{header}`,"
         is_text = isinstance(self.context, Context) and not self.context.describe()["json"]
         return "a text" if is_text else "data, which peek and grep show as JSON,"
 
@@ -97,22 +102,25 @@ def _alone(path: Path) -> Context:
 
 def _together(paths: Sequence[Path]) -> ContextSource:
     folders = [path for path in paths if path.is_dir()]
-    room, parts, skipped = _Room(), list[str](), 0
+    room, found, skipped = _Room(), list[tuple[str, str]](), 0
     for path in paths:
         for name, text in _texts(path, room, alone=len(folders) == 1):
             if text is None:
                 skipped += 1
                 continue
-            header = HEADER.format(line(name))
-            room.take(name, len(header) + 2)
-            parts += [header, text.removesuffix("\n")]
-    if not parts:
+            room.take(name, len(HEADER) + DIGITS + len(name) + 2)
+            found.append((line(name), text.removesuffix("\n")))
+    if not found:
         raise ConfigError(f"there is no text in {paths[0]}: {skipped:,} files were skipped")
+    names = "\n".join(name for name, _ in found)
+    tag = tag_not_in(lambda tag: tag in names or any(tag in text for _, text in found), names)
+    parts = (f"{HEADER.format(tag, name)}\n{text}\n" for name, text in found)
     return ContextSource(
-        context=Context.from_text("\n".join(parts) + "\n"),
+        context=Context.from_text("".join(parts)),
         documents=folders[0] if len(folders) == 1 else None,
-        files=len(parts) // 2,
+        files=len(found),
         skipped=skipped,
+        tag=tag,
     )
 
 

@@ -55,6 +55,7 @@ _STATED_LIMITS = (
     re.compile(r"(?:maximum|limit)[^\d]{0,40}(\d+)"),
 )
 """How servers name the most tokens that a reply may have, in the order of how clear they are."""
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
 _LONGEST_TOLD = 2_000
 _WRONG_FIELD = frozenset({400, 422})
 _UNAUTHORIZED = frozenset({401, 403})
@@ -276,7 +277,7 @@ def _blamed(fault: Fault, body: dict[str, Any], without: frozenset[str]) -> str 
 def _stated_limit(fault: Fault, body: dict[str, Any]) -> int | None:
     """Return the most tokens of a reply that the server names when it refuses a larger number."""
     sent = next((body[name] for name in _LIMIT_NAMES if name in body), None)
-    told = fault.told.lower().replace(",", "") if len(fault.told) <= _LONGEST_TOLD else ""
+    told = _THOUSANDS.sub("", fault.told[:_LONGEST_TOLD].lower())
     named = any(name in told for name in (*_LIMIT_NAMES, "completion tokens", "output tokens"))
     if fault.status not in _WRONG_FIELD or sent is None or not named:
         return None
