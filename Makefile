@@ -14,7 +14,7 @@ export UV_SYSTEM_CERTS ?= true
 unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > errors,extras,certificates,markup > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
-	explore,retrieval,bridge,signatures,statekey,store,trajectory,variables,verdict > channel,state > \
+	explore,retrieval,bridge,signatures,statekey,store,trajectory,variables,verdict > tools,channel,state > \
 	sandbox,session,replies > sync,jail,statepipe,wire > archive > web > shell,launch > \
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 

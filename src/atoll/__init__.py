@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from atoll.store import SqliteStateStore as SqliteStateStore
     from atoll.store import StateStore as StateStore
     from atoll.sync import SyncSandbox as SyncSandbox
+    from atoll.tools import Tool as Tool
+    from atoll.tools import tool as tool
     from atoll.types import Artifact as Artifact
     from atoll.types import Display as Display
     from atoll.types import ExecuteResponse as ExecuteResponse
@@ -170,6 +172,8 @@ _HOMES = {
     "SqliteStateStore": "store",
     "StateStore": "store",
     "SyncSandbox": "sync",
+    "Tool": "tools",
+    "tool": "tools",
     "Artifact": "types",
     "Display": "types",
     "ExecuteResponse": "types",

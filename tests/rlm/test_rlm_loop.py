@@ -224,6 +224,59 @@ async def test_one_rlm_answers_questions_at_the_same_time():
     assert [one.text for one in await asyncio.gather(*asked)] == ["num 0", "num 1", "num 2"]
 
 
+def look(key: str) -> str:
+    """Look a key up in the register."""
+    return key
+
+
+async def test_the_prompt_lists_what_may_be_called_and_says_what_may_be_used():
+    model = script(cell("print(look('a'))"), cell(DONE), usd_per_call=0.01)
+    await ask(model, tools=[look], budget=Budget(usd=0.5, calls=50, iterations=9))
+    system, first = model.asked[0].messages[0].content, first_message(model.asked[0].messages)
+    assert "- look(key: 'str') -> 'str': Look a key up in the register." in system
+    assert "- rlm_query(task, ctx)" in system
+    assert "You have 9 turns, $0.5 left, 50 calls left." in first
+    assert "One llm_query takes about 100,000 characters." in first
+    told_left = model.asked[1].messages[-1].content
+    assert told_left.endswith("(turn 1 of at most 9, $0.48 left, 48 calls left)")
+
+
+async def test_rlm_query_is_not_offered_where_no_run_may_be_made():
+    main, sub = script(cell("rlm_query('one')"), cell(DONE)), script(cell("FINAL('x')"))
+    await ask(main, sub_model=sub)
+    assert "rlm_query" in main.asked[0].messages[0].content
+    assert "rlm_query" not in sub.asked[0].messages[0].content.replace("batch_llm_query", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [
+        ("local/qwen2.5-coder-1.5b", True),
+        ("ollama/llama3.1:8b", True),
+        ("openai/gpt-5-mini", True),
+        ("openai/gpt-5", False),
+        ("anthropic/claude-sonnet-4-5", False),
+        ("ollama/qwen3:235b", True),
+        ("scripted/model", True),
+    ],
+)
+def test_small_models_are_shown_an_example(name, example):
+    assert prompts.profile_of(name).example is example
+
+
+async def test_prompts_can_be_added_to_and_replaced():
+    model = script(cell(DONE), name="openai/gpt-5")
+    await ask(model, instructions="Answer in French.")
+    system, *rest = model.asked[0].messages
+    assert system.content.endswith("Answer in French.")
+    assert len(rest) == 1, "a large model needs no example"
+    model = script(cell(DONE))
+    await ask(model, system_prompt="Mine:\n{tools}", examples=False)
+    system, *rest = model.asked[0].messages
+    assert system.content.startswith("Mine:\n- peek(n, start=0)")
+    assert len(rest) == 1
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [

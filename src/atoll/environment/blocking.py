@@ -8,12 +8,15 @@ from atoll.environment import core
 from atoll.sync import Portal, SyncSandbox
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import TracebackType
 
     from atoll.config import REPLConfig
+    from atoll.environment.invocations import InvocationLog
     from atoll.environment.options import EnvironmentOptions
     from atoll.environment.types import Final, Turn
     from atoll.explore.ledger import Coverage
+    from atoll.tools import Tool
 
 
 class REPLEnvironment:
@@ -47,9 +50,18 @@ class REPLEnvironment:
         return self._inner.coverage
 
     @property
-    def calls(self) -> dict[str, int]:
-        """How often each tool was called."""
-        return self._inner.calls
+    def tools(self) -> tuple[Tool, ...]:
+        """All functions that guest code may call on the host: the environment's, the caller's."""
+        return self._inner.tools
+
+    @property
+    def invocations(self) -> InvocationLog:
+        """The log of tool calls; its counts() are by name."""
+        return self._inner.invocations
+
+    def tool_list(self, without: Collection[str] = ()) -> str:
+        """Return the functions for a prompt, one a line, but for some by name."""
+        return self._inner.tool_list(without)
 
     def start(self) -> Self:
         """Open the sandbox, with the tools in it."""

@@ -17,9 +17,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.config import REPLConfig
+from atoll.environment.builtin_tools import BuiltinTools, query_tools
 from atoll.environment.observe import is_cut, render
 from atoll.environment.options import index_of, split
-from atoll.environment.registry import Registry
 from atoll.environment.types import Turn
 from atoll.errors import SandboxClosedError, SandboxError
 from atoll.factory import open_sandbox
@@ -29,15 +29,17 @@ from atoll.text.sanitize import sanitize_code_unicode
 from atoll.text.spill import Spill
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
     from types import TracebackType
 
     from atoll.config import Handler
+    from atoll.environment.invocations import InvocationLog
     from atoll.environment.options import EnvironmentOptions, Worker
     from atoll.environment.types import Final
     from atoll.explore.index import ContextIndex
     from atoll.explore.ledger import Coverage, Ledger
     from atoll.sandbox import BaseSandbox
+    from atoll.tools import Tool
     from atoll.types import SandboxResult
 
 
@@ -73,7 +75,9 @@ class REPLEnvironment:
             preview=self._config.max_output_preview,
             summarise=_awaited(self._environment.worker),
         )
-        self._registry = Registry(self._config, self._environment, self._index, self._spill.files)
+        self._tools = BuiltinTools(self._config, self._environment, self._index, self._spill.files)
+        llm, rlm = self._config.on_llm_query, self._config.on_rlm_query
+        self._tools.registry.add(query_tools(self._overheard(llm), self._overheard(rlm)))
         self._box: BaseSandbox | None = None
         self._turn, self._turns = asyncio.Lock(), 0
         self._prompts: deque[str] = deque(maxlen=MOST_PROMPTS)
@@ -99,22 +103,31 @@ class REPLEnvironment:
     @property
     def final(self) -> Final | None:
         """The answer, once one was given."""
-        return self._registry.answers.final
+        return self._tools.answers.final
 
     @property
     def ledger(self) -> Ledger:
         """The ranges of the context that were searched, and those that a model was shown."""
-        return self._registry.ledger
+        return self._tools.ledger
 
     @property
     def coverage(self) -> Coverage:
         """Which of the context was scanned so far, and which was shown to a model."""
-        return self._registry.ledger.coverage()
+        return self._tools.ledger.coverage()
 
     @property
-    def calls(self) -> dict[str, int]:
-        """How often each tool was called."""
-        return self._registry.log.calls
+    def tools(self) -> tuple[Tool, ...]:
+        """All functions that guest code may call on the host: the environment's, the caller's."""
+        return tuple(self._tools.registry)
+
+    @property
+    def invocations(self) -> InvocationLog:
+        """The log of tool calls; its counts() are by name."""
+        return self._tools.registry.log
+
+    def tool_list(self, without: Collection[str] = ()) -> str:
+        """Return the functions for a prompt, one a line, but for some by name."""
+        return self._tools.registry.listing(without)
 
     async def start(self) -> Self:
         """Open the sandbox, with the tools in it."""
@@ -122,14 +135,15 @@ class REPLEnvironment:
             raise SandboxClosedError("the environment has been closed: make another")
         if self._box is None:
             length = 0 if self._index is None else self._index.length
+            handlers = self._tools.registry.handlers()
             self._box = await open_sandbox(
                 dataclasses.replace(
                     self._config,
                     explored_length=length,
                     max_output_length=self._output_length(),
-                    tools=self._registry.tools(self._config.tools),
-                    on_llm_query=self._overheard(self._config.on_llm_query),
-                    on_rlm_query=self._overheard(self._config.on_rlm_query),
+                    on_llm_query=handlers.pop("llm_query", None),
+                    on_rlm_query=handlers.pop("rlm_query", None),
+                    tools=handlers,
                 )
             )
         return self
@@ -143,6 +157,7 @@ class REPLEnvironment:
         """Run a cell of a model's; what it is to be told is in the Turn."""
         async with self._turn:
             self._turns += 1
+            self._tools.registry.log.parent = f"turn {self._turns}"
             before = self.final
             plain = code if code.isascii() else await asyncio.to_thread(sanitize_code_unicode, code)
             result = await self.box.execute(plain, timeout_ms=timeout_ms)
@@ -163,7 +178,7 @@ class REPLEnvironment:
 
     async def take_answer(self, text: str, how: str = "answer") -> str | None:
         """Take an answer given in prose; return what is wrong with it, if it is not taken."""
-        return await self._registry.answers.offer(how, text)
+        return await self._tools.answers.offer(how, text)
 
     async def close(self) -> None:
         """End the sandbox and let go of everything. Calling it twice is harmless."""
@@ -171,7 +186,7 @@ class REPLEnvironment:
         try:
             if box is not None:
                 await box.destroy()
-            await asyncio.to_thread(self._registry.close)  # a tool may still be at it
+            await asyncio.to_thread(self._tools.close)  # a tool may still be at it
         finally:
             self._spill.close()
 
@@ -201,7 +216,7 @@ class REPLEnvironment:
             return "the variable `answer` took too long to read: make it a plain dict"
         except SandboxError:  # it is too large or cyclic: not an answer
             return None
-        return await self._registry.answers.take_variable(answer)
+        return await self._tools.answers.take_variable(answer)
 
     async def _whole_value(self, result: SandboxResult) -> Any:
         """Return the last value if the result has only its beginning; None if it cannot be had."""
@@ -261,8 +276,8 @@ class REPLEnvironment:
         while self._prompts:
             texts.append(self._prompts.popleft())
         for text in texts:
-            for start, end in self._registry.shown.match(text, until=until):
-                self._registry.ledger.show(start, end)
+            for start, end in self._tools.shown.match(text, until=until):
+                self._tools.ledger.show(start, end)
 
 
 def _lost(result: SandboxResult) -> int:

@@ -1,96 +1,126 @@
-"""Every tool that an environment offers its guest, by name, and what they share."""
+"""The registry of tools: the environment's own and the caller's, by name.
+
+From it come the handlers that guest code reaches by the bridge, the check of their arguments, the
+list of functions in a prompt, SHOW_TOOLS(), and the log of calls.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
+import time
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from atoll.environment.answers import Answers
-from atoll.environment.archives import Archives
-from atoll.environment.context_tools import ContextTools
-from atoll.environment.documents import Documents
-from atoll.environment.invocations import InvocationLog
-from atoll.environment.search_tools import SearchTools
-from atoll.environment.web import Web
+from atoll.environment.invocations import Invocation, InvocationLog, shows, sizes, tokens
 from atoll.errors import ConfigError
-from atoll.explore.ledger import Ledger
-from atoll.explore.spans_shown import Shown
+from atoll.signatures import DESCRIPTION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Collection, Iterable, Iterator
 
-    from atoll.config import Handler, REPLConfig
-    from atoll.environment.options import EnvironmentConfig
-    from atoll.explore.index import ContextIndex
+    from atoll.config import Handler
+    from atoll.tools import Tool
+
+LONGEST_SUMMARY = 200
 
 
 class Registry:
-    """The tools of one session."""
+    """Tools by name, and the log of their calls."""
 
-    def __init__(
-        self,
-        config: REPLConfig,
-        environment: EnvironmentConfig,
-        index: ContextIndex | None,
-        spilled: Callable[[], Mapping[str, Path]],
-    ) -> None:
-        self.log, self.ledger = InvocationLog(), Ledger(0 if index is None else index.length)
-        self.shown = Shown(index)
-        self.answers = Answers(config, self.log, self.ledger, index, environment.submit_fields)
-        with contextlib.ExitStack() as parts:
-            documents = Documents(environment.documents, spilled)
-            parts.callback(documents.close)
-            archives = Archives(documents, config.max_grep_results)
-            parts.callback(archives.close)
-            search = SearchTools(environment.documents, index, environment.search_server)
-            parts.callback(search.close)
-            context = ContextTools(
-                index, documents, self.ledger, self.shown, config.max_grep_results
-            )
-            self._own: dict[str, Handler] = {
-                "peek": context.peek,
-                "grep": context.grep,
-                "list_dir": context.list_dir,
-                "code_search": search.code_search,
-                "doc_search": search.doc_search,
-                "archive_open": archives.archive_open,
-                "archive_file": archives.archive_file,
-                "archive_search": archives.archive_search,
-                "web_fetch": Web(environment.web).web_fetch,
-                "FINAL": self.answers.take,
-            }
-            self._parts = parts.pop_all()
+    def __init__(self) -> None:
+        self.log = InvocationLog()
+        self._tools: dict[str, Tool] = {}
+        self._hidden: set[str] = set()
 
-    def tools(self, others: Mapping[str, Handler]) -> dict[str, Handler]:
-        """The own ones, counted, and the caller's."""
-        if taken := sorted(set(others) & set(self._own)):
-            raise ConfigError(f"a tool cannot be called {taken[0]!r}: the environment has that")
-        return {**{name: self._counted(name, one) for name, one in self._own.items()}, **others}
+    def add(self, tools: Iterable[Tool], *, hidden: bool = False) -> None:
+        """Add tools; a hidden one can be called but is in no list."""
+        for one in tools:
+            if one.name in self._tools:
+                raise ConfigError(
+                    f"a tool cannot be called {one.name!r}: the environment has that name"
+                )
+            self._tools[one.name] = one
+            if hidden:
+                self._hidden.add(one.name)
 
-    def close(self) -> None:
-        """Let go of documents, archives, indexes."""
-        self._parts.close()
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
 
-    def _counted(self, name: str, tool: Handler) -> Handler:
-        if inspect.iscoroutinefunction(tool):
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
 
-            @wraps(tool)
+    def handlers(self) -> dict[str, Handler]:
+        """Return what the bridge calls for each tool: checked and logged."""
+        return {name: self.logged(one) for name, one in self._tools.items()}
+
+    def listing(self, without: Collection[str] = ()) -> str:
+        """Return the tools for a prompt, one a line: how each is called and what it does."""
+        shown = (one for one in self if one.name not in self._hidden | set(without))
+        return "\n".join(
+            f"- {one.call}: {_one_line(one.summary)}" if one.summary else f"- {one.call}"
+            for one in shown
+        )
+
+    def logged(self, one: Tool) -> Handler:
+        """Return a function that checks the arguments, calls the tool, and logs the call."""
+        described = getattr(one, DESCRIPTION)
+        if inspect.iscoroutinefunction(one.function):
+
+            @wraps(one.function)
             async def asked(*args: Any, **kwargs: Any) -> Any:
-                self.log.count(name)
-                answer = await tool(*args, **kwargs)
-                self.log.answered(name, answer)
-                return answer
+                entry = _Entry(self.log, one, args, kwargs)
+                with entry:
+                    one.check(args, kwargs)
+                    entry.answer = await one.function(*args, **kwargs)
+                return entry.answer
 
+            asked.__dict__[DESCRIPTION] = described
             return asked
 
-        @wraps(tool)
+        @wraps(one.function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            self.log.count(name)
-            answer = tool(*args, **kwargs)
-            self.log.answered(name, answer)
-            return answer
+            entry = _Entry(self.log, one, args, kwargs)
+            with entry:
+                one.check(args, kwargs)
+                entry.answer = one.function(*args, **kwargs)
+            return entry.answer
 
+        called.__dict__[DESCRIPTION] = described
         return called
+
+
+class _Entry:
+    """One call on its way into the log."""
+
+    def __init__(
+        self, log: InvocationLog, one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._log, self._tool, self._args, self._kwargs = log, one, args, kwargs
+        self.answer: Any = None
+
+    def __enter__(self) -> None:
+        self._parent, self._started = self._log.parent, time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        asks = self._tool.cost == "model"
+        self._log.add(
+            Invocation(
+                tool=self._tool.name,
+                parent=self._parent,
+                sizes=sizes(self._args, self._kwargs),
+                duration_ms=(time.perf_counter() - self._started) * 1000,
+                tokens_in=tokens(*self._args) if asks else 0,
+                tokens_out=tokens(_text(self.answer)) if asks else 0,
+                outcome="ok" if kind is None else kind.__name__,
+            ),
+            explored=self._tool.explores and kind is None and shows(self.answer),
+        )
+
+
+def _text(answer: Any) -> Any:
+    """Return the text of an answer; one with attributes is a dict that begins with its text."""
+    return next(iter(answer.values()), "") if isinstance(answer, dict) else answer
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:LONGEST_SUMMARY]

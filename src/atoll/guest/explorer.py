@@ -46,6 +46,7 @@ class Explorer:
         "FINAL_VAR",
         "SUBMIT",
         "SHOW_VARS",
+        "SHOW_TOOLS",
     )
 
     def __init__(self, call_host: CallHost, namespace: dict[str, Any], own_files: bool) -> None:
@@ -145,6 +146,11 @@ class Explorer:
     def SHOW_VARS(self) -> dict[str, str]:  # noqa: N802 - as models know it
         """The variables that there are, and their types."""
         return {name: type(self._namespace[name]).__name__ for name in self._variables()}
+
+    def SHOW_TOOLS(self) -> str:  # noqa: N802 - beside SHOW_VARS
+        """The functions that there are, one a line; help(function) says more."""
+        text: str = self._call("SHOW_TOOLS")
+        return text
 
     def _finish(self, how: str, value: Any, quotes: Any) -> None:
         quoted = [quotes] if isinstance(quotes, str) else quotes

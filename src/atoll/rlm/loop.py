@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.environment.options import split
 from atoll.rlm import prompts
-from atoll.rlm.budget import BudgetError
+from atoll.rlm.budget import UNLIMITED, BudgetError, amount_text
 from atoll.rlm.history import History
 from atoll.rlm.model_calls import MARGIN, prompt_tokens, would_cost
 from atoll.rlm.models.types import Message
@@ -61,8 +61,14 @@ class Loop:
 
     async def run(self, question: str, first: str) -> Ending:
         """Work on a question until there is an answer or a limit; `first` describes the context."""
-        message = prompts.first_message(question, first, self._env.submit_fields)
-        history = History(prompts.SYSTEM, message, self._config.history_tokens, prompts.EXAMPLE)
+        fields, limits = self._env.submit_fields, self._limits()
+        message = prompts.first_message(question, first, limits, fields)
+        example = self._config.examples
+        if example is None:
+            example = prompts.profile_of(self._model.name).example
+        shown = prompts.EXAMPLE if example else ()
+        system = self._system(example=example)
+        history = History(system, message, self._config.history_tokens, shown)
         kept = self._keep_last_call(history)
         try:
             return await self._converse(history, kept)
@@ -70,6 +76,35 @@ class Loop:
             return await self._forced(history, str(exc), kept)
         finally:
             kept.free()
+
+    def _system(self, *, example: bool) -> str:
+        """Return the system prompt, with the functions that this run may use."""
+        deepest = self._calls.depth >= self._config.max_depth
+        tools = self._env.tool_list(without=("rlm_query",) if deepest else ())
+        if self._config.system_prompt is not None:
+            return self._config.system_prompt.replace("{tools}", tools)
+        return prompts.system_prompt(
+            tools,
+            part=self._config.query_characters // 2,
+            example=example,
+            instructions=self._config.instructions,
+        )
+
+    def _limits(self) -> str:
+        """Return what the run may use, as far as it is the same when the run is replayed."""
+        budget, config = self._calls.account.budget, self._config
+        told = [f"You have {budget.iterations} turns{self._money()}."]
+        told += [f"One llm_query takes about {config.query_characters:,} characters."]
+        deeper = config.max_depth - self._calls.depth
+        told += [f"Runs of rlm_query may be nested {deeper} deep."] if deeper > 1 else []
+        return " ".join(told)
+
+    def _money(self) -> str:
+        """Return what is left of the limits that are set, but for time."""
+        account = self._calls.account
+        left = {what: account.left(what) for what in ("usd", "tokens", "calls")}
+        shown = {what: n for what, n in left.items() if n < (100 if what == "calls" else UNLIMITED)}
+        return "".join(f", {amount_text(what, n)} left" for what, n in shown.items())
 
     def _keep_last_call(self, history: History) -> Kept:
         """Keep back what the shortest last call costs, so that a forced answer can be asked for."""
@@ -95,7 +130,8 @@ class Loop:
                 return ending
             observations += self._advice(completion, reply, observations)
             said = "\n".join(one for one in observations if one)
-            history.add(completion.text, f"{said}\n(turn {self._turns} of at most {most})")
+            turns = f"(turn {self._turns} of at most {most}{self._money()})"
+            history.add(completion.text, f"{said}\n{turns}")
         return await self._forced(history, f"{most} turns were made", kept)
 
     async def _ask(self, messages: tuple[Message, ...], max_tokens: int) -> Completion:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 DIRECT_TOKENS = 4_000
 HISTORY_TOKENS = 24_000
+QUERY_CHARACTERS = 100_000
+CHARACTERS_PER_TOKEN = 3
 LEAST_WINDOW = 2_048
 """The prompt alone has a thousand."""
 OUTPUT_CAP, PREVIEW = 8_192, 1_500
@@ -33,6 +35,10 @@ class RLMOptions(EnvironmentOptions, total=False):
     max_tokens: int
     temperature: float | None
     concurrency: int
+    query_characters: int
+    examples: bool | None
+    instructions: str | None
+    system_prompt: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,14 @@ class RLMConfig:
     """Of every reply; unset: as the model likes it best."""
     concurrency: int = 32
     """Calls to models at one time, over all depths; and runs at each depth."""
+    query_characters: int = QUERY_CHARACTERS
+    """About how much text fits into one llm_query: the model is told so."""
+    examples: bool | None = None
+    """Whether an example comes first; unset: for small models, by their names."""
+    instructions: str | None = None
+    """Instructions of the caller, at the end of the system prompt."""
+    system_prompt: str | None = None
+    """A system prompt instead of Atoll's; `{tools}` in it becomes the list of functions."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     """Options of REPLEnvironment: backend, policy, documents, web ..."""
 
@@ -61,7 +75,13 @@ class RLMConfig:
         return self.sub_model if depth else self.model
 
     def __post_init__(self) -> None:
-        for name in ("direct_tokens", "history_tokens", "max_tokens", "concurrency"):
+        for name in (
+            "direct_tokens",
+            "history_tokens",
+            "max_tokens",
+            "concurrency",
+            "query_characters",
+        ):
             check_positive(name, getattr(self, name))
         if not isinstance(self.max_depth, int) or self.max_depth < 0:
             raise ConfigError(f"max_depth must be 0 or more, not {self.max_depth!r}")
@@ -83,6 +103,7 @@ def fitting(window: int | None) -> dict[str, int]:
         "max_tokens": reply,
         "history_tokens": min(HISTORY_TOKENS, room),
         "direct_tokens": min(DIRECT_TOKENS, room // 2),
+        "query_characters": room * CHARACTERS_PER_TOKEN,
         "output_cap": cap,
         "max_output_preview": min(PREVIEW, cap),
     }
