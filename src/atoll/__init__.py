@@ -74,8 +74,15 @@ if TYPE_CHECKING:
     from atoll.rlm.blocking import RLM as RLM
     from atoll.rlm.budget import Budget as Budget
     from atoll.rlm.budget import BudgetError as BudgetError
+    from atoll.rlm.models.recorded import Recorder as Recorder
+    from atoll.rlm.models.recorded import Replay as Replay
     from atoll.rlm.models.scripted import ScriptedModel as ScriptedModel
+    from atoll.rlm.models.types import Completion as Completion
+    from atoll.rlm.models.types import Message as Message
+    from atoll.rlm.models.types import Model as Model
+    from atoll.rlm.models.types import Usage as Usage
     from atoll.rlm.types import Answer as Answer
+    from atoll.rlm.types import Ended as Ended
     from atoll.sandbox import BaseSandbox as BaseSandbox
     from atoll.sandbox import Sandbox as Sandbox
     from atoll.shell.blocking import LocalSandbox as LocalSandbox
@@ -88,6 +95,7 @@ if TYPE_CHECKING:
     from atoll.sync import SyncSandbox as SyncSandbox
     from atoll.tools import Tool as Tool
     from atoll.tools import tool as tool
+    from atoll.trajectory.reader import Trajectory as Trajectory
     from atoll.types import Artifact as Artifact
     from atoll.types import Display as Display
     from atoll.types import ExecuteResponse as ExecuteResponse
@@ -160,8 +168,15 @@ _HOMES = {
     "RLM": "rlm.blocking",
     "Budget": "rlm.budget",
     "BudgetError": "rlm.budget",
+    "Recorder": "rlm.models.recorded",
+    "Replay": "rlm.models.recorded",
     "ScriptedModel": "rlm.models.scripted",
+    "Completion": "rlm.models.types",
+    "Message": "rlm.models.types",
+    "Model": "rlm.models.types",
+    "Usage": "rlm.models.types",
     "Answer": "rlm.types",
+    "Ended": "rlm.types",
     "BaseSandbox": "sandbox",
     "Sandbox": "sandbox",
     "LocalSandbox": "shell.blocking",
@@ -174,6 +189,7 @@ _HOMES = {
     "SyncSandbox": "sync",
     "Tool": "tools",
     "tool": "tools",
+    "Trajectory": "trajectory.reader",
     "Artifact": "types",
     "Display": "types",
     "ExecuteResponse": "types",

@@ -71,6 +71,12 @@ def test_tools_of_one_name_are_refused():
         atoll.REPLEnvironment(backend="native", tools={"grep": weather})
 
 
+def test_a_sandbox_takes_functions_as_tools_too():
+    with atoll.create_sandbox(backend="native", tools=[population, weather]) as box:
+        assert box.execute("[population('Rome'), weather('Oslo')]").value == [8080, "rain in Oslo"]
+        assert "Return how many people live" in box.execute("population.__doc__").value
+
+
 @pytest.mark.spec("R4.7")
 def test_tools_of_the_caller_are_called_by_name_with_checked_arguments(env):
     assert env.execute("[population('Rome'), weather('Oslo')]").result.value == [
@@ -152,3 +158,31 @@ def test_a_summary_of_many_lines_stays_in_its_line():
     registry.add([atoll.tool(weather, description="a  b\tc " + "x" * 999)])
     assert registry.listing().count("\n") == 0
     assert len(registry.listing()) < 300
+
+
+@pytest.mark.spec("R4.24")
+def test_an_environment_says_what_there_is_and_begins_again():
+    with atoll.REPLEnvironment(backend="native", context=TEXT) as env:
+        env.execute("found = grep('entry 7:')\nprint(found)\nFINAL(1)")
+        state = env.get_state()
+        assert (state["turns"], state["final"], state["calls"]) == (1, "1", {"grep": 1, "FINAL": 1})
+        assert state["variables"]["found"].endswith("Hits")
+        assert state["coverage"]["shown"] > 0
+        env.reset()
+        state = env.get_state()
+        assert (state["turns"], state["final"], state["calls"]) == (0, None, {})
+        assert "found" not in state["variables"]
+        assert state["coverage"]["shown"] == 0
+        assert env.execute("len(context)").result.value == len(TEXT)
+
+
+@pytest.mark.spec("R4.25")
+def test_spilled_output_is_read_by_its_short_name_and_by_its_path(tmp_path):
+    with atoll.REPLEnvironment(backend="native", spill_dir=tmp_path) as env:
+        path = env.execute("print('word ' * 9000)").spilled
+        for name in ("spill/turn_1.txt", str(path)):
+            assert env.execute(f"peek({name!r}, 9)").result.value == "word word"
+            assert env.execute(f"grep({name!r}, 'word').total").result.value > 1
+        outside = tmp_path / "other.txt"
+        outside.write_text("hidden")
+        assert "hidden" not in env.execute(f"peek({str(outside)!r}, 9)").observation

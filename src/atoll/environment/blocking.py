@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.environment import core
 from atoll.sync import Portal, SyncSandbox
@@ -71,6 +71,14 @@ class REPLEnvironment:
     def execute(self, code: str, *, timeout_ms: float | None = None) -> Turn:
         """Run a cell of a model's; what it is to be told is in the Turn."""
         return self._portal.run(self._inner.execute(code, timeout_ms=timeout_ms))
+
+    def reset(self) -> None:
+        """Begin again: a new sandbox, no variables, no answer, nothing seen, an empty log."""
+        self._portal.run(self._inner.reset())
+
+    def get_state(self) -> dict[str, Any]:
+        """Return turns, variables, calls, what was seen, the answer, and spilled files."""
+        return self._portal.run(self._inner.get_state())
 
     def close(self) -> None:
         """End the sandbox and let go of everything. Calling it twice is harmless."""

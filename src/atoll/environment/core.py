@@ -75,9 +75,7 @@ class REPLEnvironment:
             preview=self._config.max_output_preview,
             summarise=_awaited(self._environment.worker),
         )
-        self._tools = BuiltinTools(self._config, self._environment, self._index, self._spill.files)
-        llm, rlm = self._config.on_llm_query, self._config.on_rlm_query
-        self._tools.registry.add(query_tools(self._overheard(llm), self._overheard(rlm)))
+        self._tools = self._make_tools()
         self._box: BaseSandbox | None = None
         self._turn, self._turns = asyncio.Lock(), 0
         self._prompts: deque[str] = deque(maxlen=MOST_PROMPTS)
@@ -176,6 +174,30 @@ class REPLEnvironment:
                 spilled=observed.path,
             )
 
+    async def reset(self) -> None:
+        """Begin again: a new sandbox, no variables, no answer, nothing seen, an empty log."""
+        async with self._turn:
+            box, self._box = self._box, None
+            if box is not None:
+                await box.destroy()
+            await asyncio.to_thread(self._tools.close)
+            self._tools, self._turns = self._make_tools(), 0
+            self._prompts.clear()
+            await self.start()
+
+    async def get_state(self) -> dict[str, Any]:
+        """Return turns, variables, calls, what was seen, the answer, and spilled files."""
+        variables = await self.box.variables()
+        return {
+            "session_id": self.session_id,
+            "turns": self._turns,
+            "variables": {one.name: one.type for one in variables},
+            "calls": self.invocations.counts(),
+            "coverage": self.coverage.to_dict(),
+            "final": None if self.final is None else self.final.text,
+            "spilled": sorted(self._spill.files()),
+        }
+
     async def take_answer(self, text: str, how: str = "answer") -> str | None:
         """Take an answer given in prose; return what is wrong with it, if it is not taken."""
         return await self._tools.answers.offer(how, text)
@@ -204,6 +226,12 @@ class REPLEnvironment:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    def _make_tools(self) -> BuiltinTools:
+        tools = BuiltinTools(self._config, self._environment, self._index, self._spill.files)
+        llm, rlm = self._config.on_llm_query, self._config.on_rlm_query
+        tools.registry.add(query_tools(self._overheard(llm), self._overheard(rlm)))
+        return tools
 
     async def _read_answer(self, result: SandboxResult, code: str) -> str | None:
         """Look whether the dict `answer` is ready, if the code speaks of it."""

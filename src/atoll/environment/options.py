@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from atoll.context import Context, from_path, share_text
 from atoll.explore.index import ContextIndex
 from atoll.factory import Options, merge
-from atoll.tools import by_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,8 +68,6 @@ def split(
     own = {field.name for field in dataclasses.fields(EnvironmentConfig)}
     rest: Any = {name: value for name, value in options.items() if name not in own}
     settings = {name: value for name, value in options.items() if name in own}
-    if "tools" in rest:
-        rest["tools"] = by_name(rest["tools"])
     merged = merge(config, rest)
     merged = dataclasses.replace(merged, context=context_of(merged.context))
     return merged, EnvironmentConfig(**settings)

@@ -79,9 +79,9 @@ class SearchTools:
 
     def _documents_index(self) -> Retriever:
         if self._files is None:
-            from atoll.retrieval import NextPlaid, Retriever  # noqa: PLC0415 - few search
+            from atoll.retrieval import NextPlaid, Retriever, find_server  # noqa: PLC0415 - few search
 
-            server = None if self._server is None else NextPlaid(self._server)
+            server = find_server() if self._server is None else NextPlaid(self._server)
             self._files = Retriever(self._documents or ".", server=server)
         return self._files
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
-    from atoll.rlm.budget import Budget
-    from atoll.rlm.models.types import Model
+    from atoll.rlm.budget import AnyBudget
+    from atoll.rlm.models.resolve import AnyModel
     from atoll.rlm.options import RLMOptions
     from atoll.rlm.types import Answer
     from atoll.trajectory.events import Event
@@ -28,12 +28,12 @@ class RLM:
 
     def __init__(
         self,
-        model: str | Model,
+        model: AnyModel,
         *,
-        sub_model: str | Model | None = None,
+        sub_model: AnyModel | None = None,
         base_url: str | None = None,
         window: int | None = None,
-        budget: Budget | None = None,
+        budget: AnyBudget = None,
         trajectory: PathLike[str] | str | None = None,
         on_event: Callable[[Event], None] | None = None,
         **options: Unpack[RLMOptions],

@@ -13,14 +13,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Union
 
-from atoll.errors import AtollError
-from atoll.policy import check_positive
+from atoll.errors import AtollError, ConfigError
+from atoll.policy import check_keys, check_positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    AnyBudget = Union[float, Mapping[str, Any], "Budget", None]  # noqa: UP007 - a name in quotes
 
 WARN_AT_PERCENT = 80
 SHARES_OF_A_DOLLAR = 10**9
@@ -53,6 +56,21 @@ class Budget:
     def __post_init__(self) -> None:
         for name in (*METERED, "iterations"):
             check_positive(name, getattr(self, name))
+
+    @classmethod
+    def of(cls, given: AnyBudget) -> Budget:
+        """Return a budget: of dollars, of a dict of limits, or the given one; None: the default."""
+        if given is None or isinstance(given, Budget):
+            return given or cls()
+        if isinstance(given, Mapping):
+            check_keys("limit of the budget", given, (*METERED, "iterations"))
+            return cls(**given)
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return cls(usd=given)
+        raise ConfigError(
+            f"not a budget: {given!r:.60}. Give dollars, such as 0.5, a dict such as "
+            "{'usd': 0.5, 'calls': 50}, or an atoll.Budget"
+        )
 
     def to_dict(self) -> dict[str, float | None]:
         """The limits as plain data."""

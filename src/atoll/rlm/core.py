@@ -15,13 +15,15 @@ from atoll.rlm.options import RLMConfig, RLMOptions, fitting
 from atoll.rlm.run import Run
 from atoll.rlm.types import Answer
 from atoll.trajectory import events
+from atoll.trajectory.reader import Trajectory
 from atoll.trajectory.writer import TrajectoryWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
-    from atoll.rlm.models.types import Model
+    from atoll.rlm.budget import AnyBudget
+    from atoll.rlm.models.resolve import AnyModel
     from atoll.rlm.types import Ending
 
 
@@ -30,19 +32,21 @@ class RLM:
 
     def __init__(
         self,
-        model: str | Model,
+        model: AnyModel,
         *,
-        sub_model: str | Model | None = None,
+        sub_model: AnyModel | None = None,
         base_url: str | None = None,
         window: int | None = None,
-        budget: Budget | None = None,
+        budget: AnyBudget = None,
         trajectory: PathLike[str] | str | None = None,
         on_event: Callable[[events.Event], None] | None = None,
         **options: Unpack[RLMOptions],
     ) -> None:
         """`options` are fields of RLMConfig, and options of REPLEnvironment for its sandboxes.
 
-        `base_url` is the address of the models, `window` the number of tokens that they take.
+        A model is a name, a function that takes a prompt and returns a text, or a Model. A budget
+        is dollars, a dict of limits, or a Budget. `base_url` is the address of the models, and
+        `window` the number of tokens that they take.
         """
         check_keys("option", options, RLMOptions.__annotations__)
         main, sub = resolve_both(model, sub_model, base_url)
@@ -56,7 +60,7 @@ class RLM:
             environment=rest,
             **own,
         )
-        self._budget, self._path = budget or Budget(), trajectory
+        self._budget, self._path = Budget.of(budget), trajectory
         self._on_event = on_event
 
     async def completion(self, question: str, context: Any = None) -> Answer:
@@ -124,7 +128,7 @@ def _answer(ending: Ending, calls: ModelCalls, path: PathLike[str] | str | None)
         usage=calls.totals.usage,
         calls=calls.totals.calls,
         seconds=calls.account.seconds,
-        trajectory=calls.writer.events,
+        trajectory=Trajectory(events=calls.writer.events),
         trajectory_path=None if path is None else Path(path),
     )
 

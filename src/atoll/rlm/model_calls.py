@@ -88,6 +88,8 @@ class ModelCalls:
     depth: int = 0
     above: ModelCalls | None = None
     temperature: float | None = None
+    sent: list[Message] = field(default_factory=list)
+    """The messages of the last call: a trajectory has only what is new in the next."""
 
     @property
     def root(self) -> ModelCalls:
@@ -168,6 +170,10 @@ class ModelCalls:
     def _tell_asked(
         self, model: Model, messages: Sequence[Message], call: str, prompt: int
     ) -> None:
+        pairs = zip(self.sent, messages, strict=False)
+        same = next((n for n, (old, new) in enumerate(pairs) if old != new), None)
+        repeated = min(len(self.sent), len(messages)) if same is None else same
+        self.sent[:] = messages
         self.writer.emit(
             ModelAsked(
                 parent=self.parent,
@@ -176,6 +182,10 @@ class ModelCalls:
                 model=model.name,
                 messages_count=len(messages),
                 input_tokens=prompt,
+                repeated=repeated,
+                messages=tuple(
+                    {"role": one.role, "content": one.content} for one in messages[repeated:]
+                ),
             )
         )
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import markup
 from atoll.rlm.models.types import Usage
+from atoll.trajectory.reader import Trajectory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from atoll.explore.evidence import Evidence
     from atoll.explore.ledger import Coverage, Ledger
-    from atoll.trajectory.events import Event
 
 
 class Ended(StrEnum):
@@ -72,7 +72,8 @@ class Answer:
     calls: int = 0
     turns: int = 0
     seconds: float = 0.0
-    trajectory: tuple[Event, ...] = ()
+    trajectory: Trajectory = field(default_factory=Trajectory)
+    """Every step: a sequence of events with tree(), save(path) and to_html(path)."""
     trajectory_path: Path | None = None
 
     @property

@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
 
-from atoll.trajectory.fields import TEXT_CAP, Usage, clamp, cut, plain
+from atoll.trajectory.fields import DATA_CAP, TEXT_CAP, Usage, clamp, cut, plain
 
 Data = dict[str, Any]
 
 ID_CAP = 64
+MESSAGES_CAP = 1_000_000
+"""Characters of the messages of one call."""
 LONG = 64_000
 """Characters of a code, an observation, a model's text."""
 
@@ -51,7 +53,7 @@ def _bounded(value: Any, cap: int) -> Any:
     if isinstance(value, str):
         return cut(value, cap)
     if isinstance(value, tuple):
-        return tuple(plain(list(value)))
+        return tuple(plain(list(value), max(cap, DATA_CAP)))
     if isinstance(value, dict):
         return plain(value)
     return clamp(value) if isinstance(value, float) else value
@@ -88,6 +90,10 @@ class ModelAsked(Event):
     messages_count: int = 0
     input_tokens: int = 0
     """Estimated."""
+    repeated: int = 0
+    """Messages at the beginning that are those of the call before it, of the same loop."""
+    messages: tuple[Data, ...] = field(default=(), metadata={"cap": MESSAGES_CAP})
+    """The messages after them: role and content."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

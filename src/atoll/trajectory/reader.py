@@ -9,14 +9,15 @@ import json
 import os
 import stat
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 from atoll.trajectory import tree
-from atoll.trajectory.codec import from_dict
+from atoll.trajectory.codec import from_dict, to_dict
+from atoll.trajectory.conversations import conversations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from atoll.trajectory.events import Event
 
@@ -27,9 +28,9 @@ EVENTS_CAP = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """What was read of a file."""
+    """The events of a run, or of a file of runs: a sequence with a tree, a file and a page."""
 
-    events: tuple[Event, ...]
+    events: tuple[Event, ...] = ()
     torn: bool = False
     """The last line is not whole: it was being written, or whoever wrote it was killed."""
     skipped: int = 0
@@ -40,6 +41,33 @@ class Trajectory:
     def tree(self) -> tuple[tree.Node, ...]:
         """The runs, each with what happened in it beneath, and what that cost."""
         return tree.grow(self.events)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the events to a file of JSON lines that only this user may read."""
+        lines = (json.dumps(to_dict(one), separators=(",", ":")) + "\n" for one in self.events)
+        write_private(path, lines)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return a page for a browser; with a path, write it there too."""
+        from atoll.trajectory.html import page  # noqa: PLC0415 - it imports this file
+
+        text = "".join(page(self))
+        if path is not None:
+            write_private(path, [text])
+        return text
+
+    def conversations(self) -> list[dict[str, Any]]:
+        """Return what was said to models and what they replied, as rows to train a model with."""
+        return conversations(self.events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __getitem__(self, at: int) -> Event:
+        return self.events[at]
 
 
 def read(
@@ -63,6 +91,16 @@ def read(
             elif line.strip() and not torn:
                 skipped += 1
     return Trajectory(events=tuple(events), torn=torn, skipped=skipped, cut=cut)
+
+
+def write_private(path: str | os.PathLike[str], parts: Iterable[str]) -> None:
+    """Write a file that only this user may read; ConfigError if that is not possible."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            file.writelines(parts)
+    except OSError as exc:
+        raise ConfigError(f"cannot write {os.fspath(path)!r}: {exc.strerror}") from exc
 
 
 def _open(path: str | os.PathLike[str]) -> IO[bytes]:
