@@ -428,7 +428,7 @@ def test_ctrl_c_shows_the_last_code_and_its_output(interrupted, tmp_path):
     assert code == 130
     assert_says_what_is_known(err, turns="1 turn done", calls="1 model call")
     assert "last code\n  │ hits = grep('key')\n  │ hits\n" in err
-    assert re.search(rf"last output\n  │ 5001 \[.*\] {re.escape(NEEDLE)}\n", err)
+    assert re.search(rf"last output\n  │ 1 found:\n  │ 5001 \[.*\] {re.escape(NEEDLE)}\n", err)
 
 
 def test_ctrl_c_with_json_prints_what_is_known_as_one_object(spawn, document, tmp_path):

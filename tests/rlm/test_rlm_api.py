@@ -8,6 +8,8 @@ import pytest
 from rlm_runs import DONE, TEXT, ask, cell, script
 
 import atoll
+from atoll.rlm import session
+from atoll.rlm.context_sources import read_context
 from atoll.rlm.models.resolve import resolve
 from atoll.trajectory import ModelAsked, read
 
@@ -91,3 +93,25 @@ async def test_a_conversation_that_was_shortened_is_rebuilt_too():
     answer = await ask(main, TEXT, history_tokens=2_000)
     sent = [{"role": one.role, "content": one.content} for one in main.asked[-1].messages]
     assert answer.trajectory.conversations()[0]["messages"][:-1] == sent
+
+
+def test_questions_in_turn_read_the_context_once_and_know_the_answers(monkeypatch, tmp_path):
+    made = []
+    monkeypatch.setattr(
+        session, "read_context", lambda given: made.append(1) or read_context(given)
+    )
+    (tmp_path / "log.txt").write_text(TEXT)
+    model = script(cell("FINAL('entry 7')"), cell("FINAL(len(context))"), "", "", "", cell(DONE))
+    with atoll.RLM(model, backend="native", direct_tokens=1, examples=False) as rlm:
+        run = rlm.session(tmp_path / "log.txt")
+        assert run.ask("Which has 49?").text == "entry 7"
+        (tmp_path / "log.txt").unlink()
+        assert run.ask("and how long is it?").value == len(TEXT)
+        assert run.ask("and who?").ended == "unanswered"
+        run.ask("last")
+    assert len(made) == 1
+    first, second = (model.asked[at].messages[1].content for at in (0, 1))
+    assert "Which has 49?" not in second.partition("Before this")[0]
+    assert "Question: Which has 49?\nAnswer: entry 7" in second
+    assert "Before this" not in first
+    assert "(no answer: 3 replies" in model.asked[-1].messages[1].content

@@ -60,6 +60,8 @@ class ContextSource:
 
 def read_context(given: Any) -> ContextSource:
     """What was given as context: a path or several stand for what is in them."""
+    if isinstance(given, ContextSource):
+        return given
     paths = _paths(given)
     if not paths:
         return ContextSource(context=context_of(given))

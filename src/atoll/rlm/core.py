@@ -13,6 +13,7 @@ from atoll.rlm.model_calls import Concurrency, ModelCalls, usage_fields
 from atoll.rlm.models.resolve import resolve_both
 from atoll.rlm.options import RLMConfig, RLMOptions, fitting
 from atoll.rlm.run import Run
+from atoll.rlm.session import Session
 from atoll.rlm.types import Answer
 from atoll.trajectory import events
 from atoll.trajectory.reader import Trajectory
@@ -75,6 +76,10 @@ class RLM:
             )
             ending = await self._run(question, context, calls)
             return _answer(ending, calls, self._path)
+
+    def session(self, context: Any = None) -> Session:
+        """Return a session for several questions over one context, which is read once."""
+        return Session(self, context)
 
     async def _run(self, question: str, context: Any, calls: ModelCalls) -> Ending:
         """The run, and how it ended told to the trajectory."""
