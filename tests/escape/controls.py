@@ -80,7 +80,8 @@ NEEDS_HOLE = {
         "extra-proc-cgroup-release-agent", "extra-dev-kvm", "extra-dev-sda", "extra-dev-nvme0",
         "extra-dev-console", "extra-dev-kmsg", "extra-dev-hpet", "extra-dev-rtc0",
         "extra-dev-vsock", "extra-dev-vhost-net", "extra-dev-snapshot", "extra-dev-btrfs-control",
-        "extra-dev-mapper-control", "extra-dev-dri-card0", "extra-dev-shm-..-vda",
+        "extra-dev-mapper-control", "extra-dev-dri-card0", "extra-dev-shm-..-vda", "nat-dev-fuse",
+        "extra-dev-net-tun",
         "nat-file-poison-pyc",
     ),
     **_each(
