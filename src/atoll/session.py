@@ -313,8 +313,9 @@ class GuestSession:
             self._violation = "an answer of no known shape"
             self._process.kill()
             return None
-        if stopped and fields["kind"] is Outcome.CANCELLED:
-            fields.update(self._stop_fields(stopped, timeout_ms))
+        if fields["kind"] is Outcome.CANCELLED:  # only the host knows whether it has stopped it
+            own = {"kind": Outcome.ERROR}
+            fields.update(self._stop_fields(stopped, timeout_ms) if stopped else own)
         return fields
 
     async def _death(self, stopped: Outcome | None, timeout_ms: float) -> dict[str, Any]:

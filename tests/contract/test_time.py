@@ -133,6 +133,25 @@ def test_code_can_clean_up_when_it_is_cancelled(patient):
     assert patient.get_variable("cleaned") is True
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "raise KeyboardInterrupt",
+        "raise KeyboardInterrupt('by hand')",
+        pytest.param("import os, signal; os.kill(os.getpid(), signal.SIGINT)", marks=SIGNALS),
+    ],
+)
+def test_an_interrupt_of_the_cells_own_is_an_error_and_not_a_cancellation(box, code):
+    result = box.execute(code)
+    assert (result.kind, result.error_type, result.state_lost) == (
+        "error",
+        "KeyboardInterrupt",
+        False,
+    )
+    assert "KeyboardInterrupt" in result.stderr
+    assert box.execute("6 * 7").value == 42
+
+
 @pytest.mark.spec("R0.14")
 def test_cancel_without_a_running_cell_does_nothing(box):
     box.cancel()
