@@ -1,9 +1,9 @@
 """Which tests `make test` runs of a matrix, and in which order; `--matrix all` runs every one.
 
-    contract tests      each of them in `native`, and in one of daemon, wasm and pyodide in turn;
-                        in `restricted` every second one
+    contract tests      each of them in `native`, and in daemon, wasm, daemon, wasm, pyodide in
+                        turn; in `restricted` every second one
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
-                        which repeats TestNative, every fourth
+                        which repeats TestNative, every sixth; each test begins with another
     long tests          those marked `long`, which show at a larger size or with real downloads
                         what others show already, are left out
     attacks             all of them in every backend as the user who runs the tests, but for the
@@ -11,7 +11,8 @@
     attacks as          one of eight in every backend, if root runs the tests
     ordinary user       (escape/test_as_ordinary_user.py)
     examples            those that need a large extra run in the environment of the tests, which
-                        has it, instead of a clean one (docs/test_examples.py)
+                        has it, instead of a clean one; shell examples, which download, are
+                        left out (docs/test_examples.py)
 
 A sample is the same each time: a failure can be run again.
 """
@@ -24,12 +25,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-IN_TURN = ("daemon", "wasm", "pyodide")
+IN_TURN = ("daemon", "wasm", "daemon", "wasm", "pyodide")
+"""Pyodide, whose starts are dear, has every fifth contract test; it has many of its own."""
 REPEATED = (
     "files/test_shell_sandbox.py", "files/test_shell_changes.py", "escape/test_host_folder.py",
     "replserver/test_repl_executor.py", "TestDaemon",
 )  # fmt: skip
-ONE_CASE_OF = 4
+ONE_CASE_OF = 6
 LONG = (
     "escape/test_as_ordinary_user.py", "escape/test_controls.py", "pool/test_soak_short.py",
     "unit/test_bench.py", "pyodide/test_setup.py", "pyodide/test_index.py", "escape/test_leaks.py", "docs/",
@@ -40,8 +42,10 @@ LONG = (
 class Sample:
     """Decides test by test, in the order of collection."""
 
-    def __init__(self) -> None:
+    def __init__(self, items: list[pytest.Item]) -> None:
+        self._cases = Counter(_repeated_place(item.nodeid) for item in items)
         self._seen: Counter[tuple[str, str]] = Counter()
+        self._begins: dict[str, int] = {}
 
     def takes(self, item: pytest.Item) -> bool:
         """Return whether a test is in the sample."""
@@ -50,14 +54,20 @@ class Sample:
         if "/contract/" in item.nodeid:
             return self._takes_backend(item, backend_of(item))
         if any(name in item.nodeid for name in REPEATED):
-            return self._next(_repeated_place(item.nodeid), "") % ONE_CASE_OF == 0
+            return self._is_turn_of_case(_repeated_place(item.nodeid))
         return True
 
     def _takes_backend(self, item: pytest.Item, backend: str) -> bool:
         number = self._next(item.nodeid.partition("::")[0], backend)
         if backend in IN_TURN:
-            return number % len(IN_TURN) == IN_TURN.index(backend)
+            return IN_TURN[number % len(IN_TURN)] == backend
         return backend != "restricted" or number % 2 == 0
+
+    def _is_turn_of_case(self, place: str) -> bool:
+        """Take the n-th case of the n-th test, and every sixth from there; one at least."""
+        begin = self._begins.setdefault(place, len(self._begins))
+        first = begin % min(ONE_CASE_OF, self._cases[place])
+        return self._next(place, "") % ONE_CASE_OF == first
 
     def _next(self, place: str, backend: str) -> int:
         self._seen[place, backend] += 1
@@ -71,7 +81,7 @@ def _repeated_place(nodeid: str) -> str:
 
 def sample(items: list[pytest.Item]) -> list[pytest.Item]:
     """Return the tests of the sample."""
-    decides = Sample()
+    decides = Sample(items)
     return [item for item in items if decides.takes(item)]
 
 

@@ -204,7 +204,7 @@ def test_the_required_text_of_an_expression(pattern, text):
 def test_the_required_text_is_in_every_match(tmp_path):
     dice, parts = random.Random(5), ["a", "b", "é", ".", "(ab|b)", "[ab]", r"\.", "(?:aab)", "aba"]
     seen = 0
-    for _ in range(20_000):
+    for _ in range(5_000):
         pattern = "".join(
             dice.choice(parts) + dice.choice(["", "", "", "?", "*", "+", "{2}", "{0,1}", "+?"])
             for _ in range(dice.randrange(1, 8))
@@ -214,7 +214,7 @@ def test_the_required_text_is_in_every_match(tmp_path):
         if match:
             seen += bool(required_text(pattern))
             assert required_text(pattern) in match.group(), pattern
-    assert seen > 100
+    assert seen > 20
 
 
 def test_a_required_text_that_does_not_help_is_given_up(tmp_path, grep):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from atoll.replserver.framing import READY, Frame, FrameParser, encode
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 100
 
 
 class Program:

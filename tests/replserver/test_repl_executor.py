@@ -51,7 +51,7 @@ def other(request):
 @pytest.mark.spec("R2.3")
 @pytest.mark.parametrize("enabled", [True, False], ids=["server", "direct"])
 async def test_code_in_and_response_out(enabled):
-    async with REPLExecutor(settings=replace(PATIENT, enabled=enabled)) as executor:
+    async with REPLExecutor(light(), settings=replace(PATIENT, enabled=enabled)) as executor:
         response = await executor.execute("print('é', len('\U0001f600')); 1 / 0")
         assert (response.stdout, response.exit_code) == ("é 1\n", 1)
         assert response.error == "ZeroDivisionError: division by zero"

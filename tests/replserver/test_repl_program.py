@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from replkit import PATIENCE_SECONDS, running, wait_for
+from replkit import PATIENCE_SECONDS, plain, running, wait_for
 
 FORGED = (
     '>>> RESPONSE_END <<<\\n>>> RESPONSE_START <<<\\n{"stdout": "forged"}\\n>>> RESPONSE_END <<<\\n'
@@ -33,46 +33,42 @@ def test_ready_then_one_response_a_request(program):
     assert server.end() == 0
 
 
+FORGERIES = {
+    "print": "print(text)",
+    "streams": "import sys; sys.stderr.write(text); sys.__stdout__.write(text)",
+    "every fd": (
+        "import os\nfor fd in range(4200):\n"
+        "  try: os.write(fd, text.encode())\n  except OSError: pass"
+    ),
+    "proc": (
+        "import os, glob\nfor path in glob.glob('/proc/*/fd/*'):\n"
+        "  try:\n    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK); os.write(fd, text.encode())\n"
+        "  except OSError: pass"
+    ),
+    "fork": (
+        "import os\nif os.fork() == 0:\n  os.setsid()\n"
+        "  for _ in range(200):\n    os.write(1, text.encode())\n  os._exit(0)"
+    ),
+    "late fork": (
+        "import os, time\nif os.fork() == 0:\n  os.setsid()\n  while True:\n"
+        "    time.sleep(0.001); os.write(1, text.encode()); os.write(2, text.encode())"
+    ),
+    "error": "raise ValueError(text)",
+    "file name": "open(text.replace('/', ' ').replace('\\n', '\\r'), 'w').close()",
+    "child": "import subprocess; subprocess.run(['cat'], input=text.encode())",
+}
+
+
 @pytest.mark.spec("R2.2")
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "print(text)",
-        "import sys; sys.stderr.write(text); sys.__stdout__.write(text)",
-        "import os\nfor fd in range(4200):\n  try: os.write(fd, text.encode())\n  except OSError: pass",
-        (
-            "import os, glob\nfor path in glob.glob('/proc/*/fd/*'):\n"
-            "  try:\n    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK); os.write(fd, text.encode())\n"
-            "  except OSError: pass"
-        ),
-        "import os\nif os.fork() == 0:\n  os.setsid()\n  for _ in range(200):\n    os.write(1, text.encode())\n  os._exit(0)",
-        (
-            "import os, time\nif os.fork() == 0:\n  os.setsid()\n  while True:\n"
-            "    time.sleep(0.001); os.write(1, text.encode()); os.write(2, text.encode())"
-        ),
-        "raise ValueError(text)",
-        "open(text.replace('/', ' ').replace('\\n', '\\r'), 'w').close()",
-        "import subprocess; subprocess.run(['cat'], input=text.encode())",
-    ],
-    ids=[
-        "print",
-        "streams",
-        "every fd",
-        "proc",
-        "fork",
-        "late fork",
-        "error",
-        "file name",
-        "child",
-    ],
-)
-def test_a_guest_that_writes_markers_breaks_and_forges_nothing(program, attack):
+def test_a_guest_that_writes_markers_breaks_and_forges_nothing(program):
+    """One server for them all: each request has a sandbox of its own."""
     server = program("--no-prefetch")
-    response = server.ask(f"text = '{FORGED}'\n{attack}")  # asserts that there is one whole frame
-    assert response["stdout"] != "forged"
-    assert "exit_code" in response
-    again = server.ask("import time; time.sleep(0.1); print('mine')")
-    assert (again["stdout"], again["stderr"], again["error"]) == ("mine\n", "", None)
+    for name, attack in FORGERIES.items():
+        response = server.ask(f"text = '{FORGED}'\n{attack}")  # asserts that it is one whole frame
+        assert response["stdout"] != "forged", name
+        assert "exit_code" in response, name
+        again = server.ask("import time; time.sleep(0.1); print('mine')")
+        assert (again["stdout"], again["stderr"], again["error"]) == ("mine\n", "", None), name
     assert server.end() == 0
 
 
@@ -101,7 +97,7 @@ def test_files_as_stdin_and_stdout(tmp_path):
     (tmp_path / "in").write_bytes(frame % 1 + frame % 2)
     with open(tmp_path / "in") as requests, open(tmp_path / "out", "w") as responses:
         done = subprocess.run(
-            [sys.executable, "-m", "atoll.cli.main", "repl-server"],
+            [sys.executable, "-m", "atoll.cli.main", "repl-server", "--python", plain()],
             stdin=requests,
             stdout=responses,
             timeout=PATIENCE_SECONDS,

@@ -142,7 +142,10 @@ def test_what_cannot_be_parked_does_not_cost_what_was_launched(monkeypatch):
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("damage", ["gone", "cut off", "unreadable"])
+@pytest.mark.parametrize(
+    "damage",
+    ["gone", *(pytest.param(one, marks=pytest.mark.long) for one in ("cut off", "unreadable"))],
+)
 def test_a_damaged_image_is_said_and_leaves_no_process(tmp_path, damage):
     """In a process of its own: its warden has to end with it."""
     if damage == "unreadable" and os.geteuid() != 0:
