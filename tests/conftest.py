@@ -189,17 +189,18 @@ def _jails(daemon: OwnDaemon) -> set[str]:
 
 
 def _in_use(daemon: OwnDaemon) -> int:
-    """The jails in the daemon's nurseries that hold more than a guest that waits."""
+    """The guests of the daemon's zygotes that do not just wait."""
     if daemon.pid is None:
         return 0
     wardens = _children(daemon.pid)
     nurseries = _nurseries({jail for one in wardens for jail in _children(one)})
-    shells = sum(len(_children(nursery)) - 1 for nursery in nurseries)
+    below = {child for nursery in nurseries for child in _children(nursery)}
+    guests = sum(len(_children(pid)) for pid in below if _runs(pid, b"atoll.jail.zygote"))
     try:
         facts = lifecycle.status(daemon.place)
     except atoll.AtollError:  # a test pretends to be somebody else
         return 0
-    return shells - sum(tier["parked"] for tier in facts["pool"].values()) if facts else 0
+    return guests - sum(tier["parked"] for tier in facts["pool"].values()) if facts else 0
 
 
 def _denos_in_use() -> int:

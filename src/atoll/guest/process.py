@@ -37,17 +37,27 @@ class ProcessServer(Server):
         folder: str,
         *,
         runtime: HiddenPackage,
-        inherited: int = 0,
     ) -> None:
         gifts = rights.Descriptors()
-        super().__init__(
-            channel, gate, streams, gifts, folder, runtime=runtime, inherited=inherited
-        )
+        super().__init__(channel, gate, streams, gifts, folder, runtime=runtime)
         self._channel, self._kept, self._own_gate = channel, streams, gate
         self._pid = os.getpid()
         self._clones: list[int] = []
         self._methods.update(fork=self._fork, shell=self._shell)
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
+
+    def rehearse(self) -> None:
+        """Do in a zygote what all its guests would do: be initialized as most are, run a cell."""
+        self._initialize({"private_folder": True})
+        super().rehearse()
+
+    def begin(self, memory_bytes: int | None, inherited: int) -> None:
+        """Note what differs among the guests of a zygote: process, memory limit.
+
+        `inherited` are bytes that the zygote holds: they do not count against the limit.
+        """
+        self._pid, self._inherited = os.getpid(), inherited
+        self._limit_memory(memory_bytes)
 
     def serve(self) -> None:
         """Answer requests until the host closes the channel."""

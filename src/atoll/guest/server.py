@@ -40,7 +40,6 @@ class Server:
         folder: str,
         *,
         runtime: HiddenPackage,
-        inherited: int = 0,
     ) -> None:
         self._gate, self._streams, self._gifts = gate, streams, gifts
         self._folder, self._runtime = folder, runtime
@@ -49,7 +48,7 @@ class Server:
         self._offered: dict[str, Any] = {}
         self._known_keeper: Keeper | None = None
         self._memory = memory.MemoryFence(None)
-        self._inherited = inherited
+        self._inherited = 0
         self._files: delta.Snapshot = {}
         self._private = False
         self._stdin: Any = None
@@ -108,7 +107,7 @@ class Server:
         self._show_paths(self._setup)
         self._offer_names(params.get("tools", []))
         no_network.install()
-        self._memory = memory.MemoryFence(params.get("memory_bytes"), self._inherited)
+        self._limit_memory(params.get("memory_bytes"))
         self._private = bool(params.get("private_folder"))  # nobody else puts files there
         shared = False
         if "context" in params:
@@ -123,6 +122,9 @@ class Server:
         if "agent" in params:
             self._equip(params["agent"])
         return {"context_shared": shared}
+
+    def _limit_memory(self, limit: int | None) -> None:
+        self._memory = memory.MemoryFence(limit, self._inherited)
 
     def _equip(self, agent: dict[str, Any]) -> None:
         """Offer the functions that a model explores its context and answers with."""

@@ -239,7 +239,7 @@ def furnish(
         os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
         os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
         syscalls.unshare(syscalls.CLONE_NEWNS)
-        covered = root.lift_covered(binds)
+        covered = root.lift(root.covered(binds))
         root.mount_box("", disk, GUEST_UID, private_app=True, fill=fill)
         root.put_back(covered)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)

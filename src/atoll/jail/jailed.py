@@ -100,7 +100,7 @@ class StartedWard(Ward):
         self._unwatch(self._status.read_fd)
         if not self._pid:  # it never came to the process that is waited for
             self._reap_starter()
-            self._reaped = True
+            self.all_gone()
 
     def _hear(self, lines: list[tuple[str, str]], fds: list[int]) -> None:
         for word, rest in lines:
@@ -142,7 +142,7 @@ class StartedWard(Ward):
         _, status = os.waitpid(self._pid, 0)
         if self._wait_status is None:
             self._wait_status = status
-        self._reaped = True
+        self.all_gone()
 
     def _reap_starter(self) -> None:
         """The process that only started the other has ended, or is about to."""

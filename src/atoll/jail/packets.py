@@ -28,8 +28,13 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 def send(sock: socket.socket, message: dict[str, Any], fds: list[int] | None = None) -> None:
     """One message, whole or not at all. The descriptors stay the sender's to close."""
+    send_encoded(sock, json.dumps(message).encode(), fds)
+
+
+def send_encoded(sock: socket.socket, data: bytes, fds: list[int] | None = None) -> None:
+    """The same, for who has the JSON text already."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    sock.sendmsg([json.dumps(message).encode()], rights)
+    sock.sendmsg([data], rights)
 
 
 def receive(sock: socket.socket, size: int = MAX_PACKET) -> tuple[bytes, list[int]]:

@@ -20,8 +20,6 @@ from atoll.jail.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.jail.spec import JailSpec
-
 NEW_ROOT = "/tmp"
 BOX = "/.box"
 SYSTEM_PATHS = (
@@ -48,8 +46,10 @@ FILES = {
 }
 
 
-def build(spec: JailSpec, owner: int, *, switched: bool) -> None:
-    """Make the root, and go into it.
+def build(
+    binds: tuple[Bind, ...], disk: int | None, folder: str | None, owner: int, *, switched: bool
+) -> None:
+    """Make the root, and go into it; `folder` is the host's for the working folder, if one is.
 
     `owner` is who the private folders belong to; `switched`, whether that is another user than
     the one who runs this, so that a host folder's owner has to be translated.
@@ -57,13 +57,13 @@ def build(spec: JailSpec, owner: int, *, switched: bool) -> None:
 
     def furnish(workspace: int | None) -> None:
         mount_proc(NEW_ROOT)
-        mount_box(NEW_ROOT, spec.limits.disk, owner, private_app=workspace is None)
+        mount_box(NEW_ROOT, disk, owner, private_app=workspace is None)
         if workspace is not None:
             _attach_workspace(workspace)
 
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
-    workspace = _open_workspace(spec, owner if switched else None)
-    _raise(spec.binds, lambda: furnish(workspace))
+    workspace = None if folder is None else _open_workspace(folder, owner if switched else None)
+    _raise(binds, lambda: furnish(workspace))
 
 
 def build_nursery(binds: tuple[Bind, ...], owner: int) -> None:
@@ -121,21 +121,25 @@ def _make_skeleton(links: dict[str, str]) -> None:
         (root / "dev" / name).symlink_to(f"/proc/self/fd{target}")
 
 
-def lift_covered(binds: tuple[Bind, ...]) -> list[tuple[Bind, int]]:
+def covered(binds: tuple[Bind, ...]) -> tuple[Bind, ...]:
     """Those of a root's binds that new private folders will cover: an interpreter below /tmp."""
-    covered = [one for one in binds if any(_inside(one.target, p) for p in _PRIVATE)]
-    return [(one, sys.clone_tree(one.target)) for one in covered]
+    return tuple(one for one in binds if any(_inside(one.target, p) for p in _PRIVATE))
 
 
-def put_back(covered: list[tuple[Bind, int]]) -> None:
+def lift(binds: tuple[Bind, ...]) -> list[tuple[Bind, int]]:
+    """Detached copies of what will be covered, for `put_back`."""
+    return [(one, sys.clone_tree(one.target)) for one in binds]
+
+
+def put_back(lifted: list[tuple[Bind, int]]) -> None:
     """Put them into the new private folders, where they were."""
-    for bind, tree in covered:
+    for bind, tree in lifted:
         target = Path(bind.target)
         if not target.exists():
             _make_target(target, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
         sys.attach_tree(tree, bind.target)
         os.close(tree)
-    _close_ways(covered, "")
+    _close_ways(lifted, "")
 
 
 def _inside(path: str, folder: str) -> bool:
@@ -203,13 +207,13 @@ def mount_proc(root: str) -> None:
     target = root + "/proc"
     flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
     sys.mount("proc", target, "proc", flags, "hidepid=2")
-    for name, cover in _covers().items():
+    for name, cover in proc_covers().items():
         sys.mount(root + cover, f"{target}/{name}", None, sys.MS_BIND)
     sys.set_mount_attributes(target, sys.ATTR_RDONLY, recursive=True)
 
 
 @functools.cache
-def _covers() -> dict[str, str]:
+def proc_covers() -> dict[str, str]:
     """What is hidden of this kernel's proc, and below what: an empty folder, or no file."""
     paths = {name: f"/proc/{name}" for name in HIDDEN_PROC}
     return {
@@ -248,12 +252,16 @@ def mount_box(
     sys.detach(box)
 
 
-def _open_workspace(spec: JailSpec, mapped_owner: int | None) -> int | None:
-    if spec.workspace is None:
-        return None
-    tree = sys.clone_tree(spec.workspace)
+def resize_box(disk: int) -> None:
+    """Limit private folders that are mounted already; they are one file system."""
+    flags = sys.MS_REMOUNT | sys.MS_NOSUID | sys.MS_NODEV
+    sys.mount(None, WORK_FOLDER, None, flags, f"size={disk}")
+
+
+def _open_workspace(folder: str, mapped_owner: int | None) -> int:
+    tree = sys.clone_tree(folder)
     if mapped_owner is not None:
-        owner = os.stat(spec.workspace)
+        owner = os.stat(folder)
         namespace = users.idmap_namespace(owner.st_uid, owner.st_gid, mapped_owner)
         sys.map_mount_ids(tree, namespace)
         os.close(namespace)

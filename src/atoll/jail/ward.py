@@ -53,11 +53,15 @@ class Ward(ABC):
         self._final: dict[str, Any] = {}
         self._gifts: deque[int] = deque()
         lease.setblocking(False)
+        self.due = self._measured()
+        """Whether the warden has to look at it: it is going, or its memory is measured."""
         self.house: House | None = None
         self.mount_namespace = 0
         self.branching: BranchWard | None = None
         """The clone of this one that is being made."""
         self.admit_branch: Callable[[Ward, socket.socket, socket.socket], None] | None = None
+        self.give_back: Callable[[Cgroup], bool] | None = None
+        """Where its control group goes, if not away."""
 
     @abstractmethod
     def guest_pid(self) -> int:
@@ -88,11 +92,15 @@ class Ward(ABC):
         """Be gone: with the whole jail, unless others live in it."""
         if self._gone or self._reaped:
             return  # the numbers may be somebody else's by now
-        self._gone = True
+        self._gone = self.due = True
         if self.house is None:
             self._signal_all()
         else:
             self.house.leave(self)
+
+    def all_gone(self) -> None:
+        """No process is left."""
+        self._reaped = self.due = True
 
     def needs_attention(self) -> bool:
         """Whether time alone can change something: memory to measure, a group to remove."""
@@ -123,8 +131,13 @@ class Ward(ABC):
         if self._deadline is None:
             self._deadline = time.monotonic() + GROUP_PATIENCE_SECONDS
             self._final = self._report()
-        gone = self.cgroup is None or self.cgroup.remove()
-        return gone or time.monotonic() > self._deadline
+        return self._left_group() or time.monotonic() > self._deadline
+
+    def _left_group(self) -> bool:
+        """Whether its control group is removed, or kept for another sandbox."""
+        if self.cgroup is None:
+            return True
+        return self.cgroup.remove() if self.give_back is None else self.give_back(self.cgroup)
 
     def close(self) -> None:
         """Say how it ended, and let go of everything."""

@@ -12,7 +12,7 @@ from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.jail.client import warden
 from atoll.jail.spec import GUEST_CODE, Bind, HatchSpec, NurserySpec
 from atoll.launch import library
-from atoll.launch.greeting import greet_early
+from atoll.launch.greeting import await_ready
 from atoll.launch.interpreter import GUEST_FOLDER, environment
 from atoll.launch.line import open_line
 
@@ -59,12 +59,12 @@ class Hatchery:
                 await self._start()
 
     async def hatch(self, limits: Limits) -> Line:
-        """A guest that has entered its jail and heard no more than a greeting."""
+        """A guest that has entered its jail and heard nothing yet."""
         await self.start()
         line = open_line(HatchSpec(nursery=self._name, limits=limits))
         try:
             async with asyncio.timeout(self._patience):
-                return await greet_early(line, limits.memory)
+                return await await_ready(line, limits.memory)
         except TimeoutError:
             await line.close()
             raise SandboxStartError("zygote", f"no guest within {self._patience:g} s") from None
