@@ -44,7 +44,7 @@ class NurseryWard(StartedWard):
         self._control, self.their_control = packets.pair()
         self._control.setblocking(False)
         self._zygote: socket.socket | None = None
-        self._warm = False
+        self._warm = self._retired = False
         self._numbers = itertools.count(1)
         self._wards: dict[int, HatchedWard] = {}
         self._by_pid: dict[int, HatchedWard] = {}
@@ -96,6 +96,14 @@ class NurseryWard(StartedWard):
             self._by_pid.pop(pid, None)
         if ward in self._waiting:
             self._waiting.remove(ward)
+        if self._retired:
+            self.retire()
+
+    def retire(self) -> None:
+        """End with the last guest; guests that were given up while it stood still do not count."""
+        self._retired = True
+        if all(ward.told for ward in self._wards.values()):
+            self.kill()
 
     def _built(self) -> None:
         """Not yet of use: the zygote says when it is warm."""
@@ -305,6 +313,7 @@ class HatchedWard(Ward):
         elif "error" in message:
             self.fail(message["error"])
             self.kill()
+            self._reaped = self._init_fd is None  # it was never forked, or ends by itself
         elif "end" in message:
             self._unwatch(self._status.fileno())
         return bool(message) and "end" not in message

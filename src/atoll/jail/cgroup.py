@@ -69,8 +69,15 @@ class Cgroup:
 
     def open(self) -> list[int]:
         """Descriptors that let processes in, to be had before the host's files are gone."""
-        files = [folder / "cgroup.procs" for folder in set(self.folders.values())]
-        return [os.open(file, os.O_WRONLY | os.O_CLOEXEC) for file in files]
+        fds: list[int] = []
+        try:
+            folders = set(self.folders.values())
+            fds.extend(os.open(one / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for one in folders)
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
 
     def oom_kills(self) -> int:
         """How many processes the kernel has ended for want of memory."""

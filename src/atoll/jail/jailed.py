@@ -105,7 +105,7 @@ class StartedWard(Ward):
     def _hear(self, lines: list[tuple[str, str]], fds: list[int]) -> None:
         for word, rest in lines:
             self._note(word, rest)
-        if lines[0][0] == "folders":
+        if lines and lines[0][0] == "folders":
             self._folders = fds
             return
         for fd in fds:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CONTROL_FD = 3
 HASTE_SECONDS, MOST_HASTE = 5.0, 3
+RETRY_SECONDS = 0.5
 
 
 def become(spec: NurserySpec, control: socket.socket, status: int, *, switches: bool) -> NoReturn:
@@ -64,7 +65,10 @@ class Nursery:
         """Until the warden is gone; then the kernel ends every process in here."""
         self._start_zygote()
         while True:
-            readable, _, _ = select.select([self._control.fileno(), self._wake], [], [])
+            pause = None if self._zygote else RETRY_SECONDS
+            readable, _, _ = select.select([self._control.fileno(), self._wake], [], [], pause)
+            if not self._zygote:
+                self._start_zygote()
             if self._wake in readable:
                 os.read(self._wake, 4096)
                 self._reap()
@@ -72,7 +76,10 @@ class Nursery:
                 self._on_request()
 
     def _on_request(self) -> None:
-        data, fds = packets.receive(self._control)
+        try:
+            data, fds = packets.receive(self._control)
+        except BlockingIOError:
+            return
         if not data:
             os._exit(0)
         request = json.loads(data)
@@ -82,13 +89,26 @@ class Nursery:
             self._build_shell(request, fds[0])
 
     def _build_shell(self, request: dict[str, Any], status_fd: int) -> None:
+        """A fault is told to whoever asked: the guests of others go on."""
         with socket.socket(fileno=status_fd) as status:
-            pid = shell.fork_into(
-                lambda: shell.become(request, status, self._spec.binds, switches=self._switches),
-                self._home,
-            )
-        pidfd = os.pidfd_open(pid)
-        self._tell({"shell": request["shell"], "pid": pid}, [pidfd])
+            try:
+                pid = shell.fork_into(lambda: self._become_shell(request, status), self._home)
+                self._hand_over(request["shell"], pid)
+            except OSError as exc:
+                with contextlib.suppress(OSError):
+                    packets.send(status, {"error": f"shell: {exc}"})
+
+    def _become_shell(self, request: dict[str, Any], status: socket.socket) -> NoReturn:
+        shell.become(request, status, self._spec.binds, switches=self._switches)
+
+    def _hand_over(self, number: int, pid: int) -> None:
+        """Let the warden hold a new jail; without a handle on it nobody could end it."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            raise
+        self._tell({"shell": number, "pid": pid}, [pidfd])
         os.close(pidfd)
 
     def _start_zygote(self) -> None:
@@ -98,13 +118,15 @@ class Nursery:
         if len(self._starts) > MOST_HASTE:
             self._tell({"fatal": "zygote: it keeps ending as soon as it is started"})
             signal.pause()
-        ours, theirs = packets.pair()
-        self._zygote = os.fork()
-        if self._zygote == 0:
-            _execute(self._spec, theirs.fileno())
-        self._tell({"zygote": self._zygote}, [ours.fileno()])
-        ours.close()
-        theirs.close()
+        self._zygote = 0
+        with contextlib.suppress(OSError):  # no process or no descriptor is free: see serve
+            ours, theirs = packets.pair()
+            with ours, theirs:
+                pid = os.fork()
+                if pid == 0:
+                    _execute(self._spec, theirs.fileno())
+                self._zygote = pid
+                self._tell({"zygote": pid}, [ours.fileno()])
 
     def _reap(self) -> None:
         ends = reap()

@@ -51,7 +51,8 @@ def become(
             signal.pause()
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the nursery's loop
         packets.send(status, {"error": f"shell: {type(exc).__name__}: {exc}"})
-    os._exit(1)
+    finally:
+        os._exit(1)
 
 
 def _build(request: dict[str, Any], uid: int | None, binds: tuple[Bind, ...]) -> list[int]:
@@ -86,8 +87,18 @@ def enter(way_in: list[int]) -> None:
 def fork_into(build: Callable[[], NoReturn], home: int) -> int:
     """Fork `build` as pid 1 of a new pid namespace; `home` is the file of our own."""
     syscalls.unshare(syscalls.CLONE_NEWPID)
-    pid = os.fork()
-    if pid == 0:
-        build()
-    syscalls.join(home)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            build()
+    finally:
+        _return_to(home)
     return pid
+
+
+def _return_to(home: int) -> None:
+    """Or the next process would be born in a jail that is somebody else's."""
+    try:
+        syscalls.join(home)
+    except OSError:  # for want of memory: once more, or the zygote host ends
+        syscalls.join(home)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import selectors
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from atoll.jail.spec import Limits
 
 GROUP_PATIENCE_SECONDS = 5.0
+KILL_PATIENCE_SECONDS = 5.0
+"""Then the host is told that a sandbox has ended, though the kernel has not ended it yet: the
+process that has to reap its processes, or has yet to say which they are, stands still."""
 MEMORY_SLACK = 32 << 20
 _SHOWN = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -50,6 +54,7 @@ class Ward(ABC):
         self._wait_status: int | None = None
         self._failure: str | None = None
         self._deadline: float | None = None
+        self._kill_deadline = math.inf
         self._final: dict[str, Any] = {}
         self._gifts: deque[int] = deque()
         lease.setblocking(False)
@@ -81,7 +86,8 @@ class Ward(ABC):
 
     def kill(self) -> None:
         """End every process of the sandbox."""
-        self._killed = True
+        if not self._killed:
+            self._killed, self._kill_deadline = True, time.monotonic() + KILL_PATIENCE_SECONDS
         self.leave()
 
     def leave(self) -> None:
@@ -94,9 +100,18 @@ class Ward(ABC):
         else:
             self.house.leave(self)
 
+    def retire(self) -> None:
+        """End as soon as no other sandbox depends on this one: at once, unless it is a nursery."""
+        self.kill()
+
+    @property
+    def told(self) -> bool:
+        """Whether the host has heard of its end."""
+        return self._told
+
     def needs_attention(self) -> bool:
         """Whether time alone can change something: memory to measure, a group to remove."""
-        return self._reaped or self.leaving() or self._measured()
+        return self._reaped or self._killed or self.leaving() or self._measured()
 
     def leaving(self) -> bool:
         """Whether it is gone from a jail that others live in, and may have left processes."""
@@ -116,7 +131,8 @@ class Ward(ABC):
 
     def is_over(self) -> bool:
         """Whether all is gone: processes, and the control group unless it will not go."""
-        if self.leaving() and self._evicted():
+        overdue = time.monotonic() > self._kill_deadline
+        if overdue or (self.leaving() and self._evicted()):
             self._say_farewell()
         if not self._reaped:
             return False
@@ -156,7 +172,7 @@ class Ward(ABC):
     def tell(self, event: str, **fields: Any) -> None:
         """Send the host an event."""
         with contextlib.suppress(OSError):
-            self.lease.send(json.dumps({"event": event, **fields}).encode())
+            packets.send(self.lease, {"event": event, **fields})
 
     def _started(self) -> None:
         self.tell("started", cgroup=self.cgroup.version if self.cgroup else None)
@@ -179,6 +195,8 @@ class Ward(ABC):
             self.tell("usage", cpu_seconds=self._cpu_seconds())
         elif command == b"folders":
             self._show_folders()
+        elif command == b"retire":
+            self.retire()
         else:
             self.kill()
         if not command:
@@ -286,6 +304,8 @@ class StatusLines:
         """The next lines, each as a word and the rest, and descriptors; None at the end."""
         try:
             data, fds = packets.receive(self._ours)
+        except BlockingIOError:
+            return [], []  # they are still there
         except OSError:
             return None
         if not data:

@@ -76,22 +76,33 @@ class Warden:
             for key, _ in self._selector.select(self._tick()):
                 self._call(key)
             for ward in list(self._wards):
-                ward.check_memory()
-                if ward.is_over():
-                    self._forget(ward)
+                self._look_after(ward)
 
     def _call(self, key: selectors.SelectorKey) -> None:
         """One sandbox's fault must not end the others: it is ended itself."""
         try:
             key.data()
         except Exception:  # noqa: BLE001 - whatever it is
-            traceback.print_exc()
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(key.fileobj)
-            owner = getattr(key.data, "__self__", None)
-            if isinstance(owner, Ward):
-                owner.fail("warden: it failed to look after this sandbox")
-                owner.kill()
+            self._give_up(getattr(key.data, "__self__", None))
+
+    def _look_after(self, ward: Ward) -> None:
+        """Do what time alone makes necessary; what fails is tried again in the next round."""
+        try:
+            ward.check_memory()
+            over = ward.is_over()
+        except Exception:  # noqa: BLE001 - a fault of one sandbox is not the others'
+            self._give_up(ward)
+            return
+        if over:
+            self._forget(ward)
+
+    def _give_up(self, owner: object) -> None:
+        traceback.print_exc()
+        if isinstance(owner, Ward):
+            owner.fail("warden: it failed to look after this sandbox")
+            owner.kill()
 
     def _forget(self, ward: Ward) -> None:
         self._wards.discard(ward)
@@ -110,6 +121,8 @@ class Warden:
             data, fds = packets.receive(self._control)
         except packets.LostDescriptorsError:
             return  # the lease was among them: its end tells the host
+        except BlockingIOError:
+            return  # it is still there in the next round
         if not data:
             self._close()
             return

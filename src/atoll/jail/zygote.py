@@ -6,6 +6,7 @@ frozen before it serves, so that a fork copies little and a guest's collector to
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -78,30 +79,48 @@ class Zygote:
                 self._hatch()
 
     def _hatch(self) -> None:
-        data, fds = packets.receive(self._control)
+        try:
+            data, fds = packets.receive(self._control)
+        except BlockingIOError:
+            return
         if not data:
             os._exit(0)
         request = json.loads(data)
-        pid = self._fork_into(fds[1], request, fds)
+        try:
+            self._hand_over(request["hatch"], self._fork_into(fds[1], request, fds))
+        except OSError as exc:
+            self._refuse(fds[0], exc)
         for fd in fds:
             os.close(fd)
-        if pid is None:
-            return
-        pidfd = os.pidfd_open(pid)
-        packets.send(self._control, {"hatched": request["hatch"], "pid": pid}, [pidfd])
-        os.close(pidfd)
 
-    def _fork_into(self, namespace: int, request: dict[str, Any], fds: list[int]) -> int | None:
-        """A child in the shell's pid namespace; None if the shell is gone."""
+    def _hand_over(self, number: int, pid: int) -> None:
+        """Let the warden hold the child; without a handle on it nobody could end it."""
         try:
-            syscalls.join(namespace)
+            pidfd = os.pidfd_open(pid)
         except OSError:
-            return None  # whoever asked knows: it watches the shell
-        pid = os.fork()
-        if pid == 0:
-            hatch.become(request, fds)
-        syscalls.join(self._home)
+            os.kill(pid, signal.SIGKILL)
+            raise
+        try:
+            packets.send(self._control, {"hatched": number, "pid": pid}, [pidfd])
+        finally:
+            os.close(pidfd)
+
+    def _fork_into(self, namespace: int, request: dict[str, Any], fds: list[int]) -> int:
+        """A child in the shell's pid namespace. ENOMEM if its pid 1 is gone: a cancelled start."""
+        syscalls.join(namespace)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                hatch.become(request, fds)
+        finally:
+            with contextlib.suppress(OSError):  # before the next fork it is somewhere else again
+                syscalls.join(self._home)
         return pid
+
+    def _refuse(self, status: int, reason: OSError) -> None:
+        """Tell whoever asked, if it is still there; the next one may have more luck."""
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(status)) as end:
+            packets.send(end, {"error": f"zygote: {reason}"})
 
 
 def _stake_out(size: int) -> list[bytes]:
