@@ -143,11 +143,23 @@ class BranchWard(Ward):
         """Let a helper do what needs rights; the warden itself never enters a guest's files."""
         self._helper = os.fork()
         if self._helper == 0:
+            self._help()
+        try:
+            self._helper_fd = os.pidfd_open(self._helper)
+        except OSError:  # nobody would wait for it
+            os.kill(self._helper, signal.SIGKILL)
+            os.waitpid(self._helper, 0)
+            raise
+        self._watch(self._helper_fd, self._on_helper)
+
+    def _help(self) -> NoReturn:
+        """In the helper. SECURITY: nothing may unwind into the loop of the warden, its parent."""
+        try:
             disk = self.limits.disk if self.limits else None
             groups = self.cgroup.open() if self.cgroup else []
             furnish(self._origin.guest_pid(), disk, self._status, groups, self.house.binds)
-        self._helper_fd = os.pidfd_open(self._helper)
-        self._watch(self._helper_fd, self._on_helper)
+        finally:
+            os._exit(1)
 
     def _on_helper(self) -> None:
         assert self._helper_fd is not None

@@ -66,8 +66,7 @@ def become(request: dict[str, Any], fds: list[int]) -> NoReturn:
         _run_guest[0]()
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the zygote's loop
         packets.send(status, {"error": f"hatch: {type(exc).__name__}: {exc}"})
-    finally:
-        os._exit(1)
+    os._exit(1)
 
 
 def _reset_signals() -> None:

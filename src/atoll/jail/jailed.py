@@ -144,6 +144,15 @@ class StartedWard(Ward):
             self._wait_status = status
         self._reaped = True
 
+    def is_over(self) -> bool:
+        """Whether all is gone; the end of a process without a handle has to be asked for."""
+        if self._killed and self._pid and self._pidfd is None and not self._reaped:
+            with contextlib.suppress(ChildProcessError):  # its parent is still the starter
+                if os.waitpid(self._pid, os.WNOHANG)[0]:
+                    self._reap_starter()
+                    self._reaped = True
+        return super().is_over()
+
     def _reap_starter(self) -> None:
         """The process that only started the other has ended, or is about to."""
         if self._starter and self._starter != self._pid:

@@ -89,10 +89,12 @@ def fork_into(build: Callable[[], NoReturn], home: int) -> int:
     syscalls.unshare(syscalls.CLONE_NEWPID)
     try:
         pid = os.fork()
-        if pid == 0:
-            build()
-    finally:
+    except OSError:
         _return_to(home)
+        raise
+    if pid == 0:
+        build()
+    _return_to(home)
     return pid
 
 

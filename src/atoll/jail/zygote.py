@@ -111,11 +111,18 @@ class Zygote:
         try:
             pid = os.fork()
             if pid == 0:
-                hatch.become(request, fds)
+                self._become_guest(request, fds)
         finally:
             with contextlib.suppress(OSError):  # before the next fork it is somewhere else again
                 syscalls.join(self._home)
         return pid
+
+    def _become_guest(self, request: dict[str, Any], fds: list[int]) -> NoReturn:
+        """In the child. SECURITY: nothing may unwind into the loop of the zygote, its parent."""
+        try:
+            hatch.become(request, fds)
+        finally:
+            os._exit(1)
 
     def _refuse(self, status: int, reason: OSError) -> None:
         """Tell whoever asked, if it is still there; the next one may have more luck."""
