@@ -28,6 +28,7 @@ from atoll.backends.wasm.progress import Progress
 from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
+from atoll.jail import cgroup
 from atoll.jail.client import warden
 
 Open = Callable[..., atoll.SyncSandbox]
@@ -243,6 +244,13 @@ def backend(
     if why_not := _why_not_usable(name):
         pytest.fail(f"backend {name} is registered but not usable here: {why_not}")
     return name
+
+
+@pytest.fixture
+def counted_cpu(backend: str) -> None:
+    """For tests of a CPU limit: a jail without control groups refuses one (unit/test_registry)."""
+    if backend in ("native", "daemon") and cgroup.find() is None:
+        pytest.skip("no control group counts CPU time here, so such a limit is refused")
 
 
 @functools.cache

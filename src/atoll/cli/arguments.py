@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from atoll import __version__
 from atoll.cli import ask_arguments, help_texts
-from atoll.cli.argument_types import count, mount, seconds, size, variable
+from atoll.cli.argument_types import count, count_or_none, mount, seconds, size, variable
 from atoll.cli.parser import CodeAction, Parser
 
 if TYPE_CHECKING:
@@ -152,6 +152,13 @@ def _add_limits(group: argparse._ActionsContainer) -> None:
         type=size,
         default=...,
         help="size of all private folders together, or none (default 256M)",
+    )
+    group.add_argument(
+        "--processes",
+        metavar="N",
+        type=count_or_none,
+        default=...,
+        help="processes and threads at one time, or none (default 64)",
     )
 
 

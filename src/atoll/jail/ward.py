@@ -36,6 +36,8 @@ KILL_PATIENCE_SECONDS = 5.0
 """Then the host is told that a sandbox has ended, though the kernel has not ended it yet: the
 process that has to reap its processes, or has yet to say which they are, stands still."""
 MEMORY_SLACK = 32 << 20
+MEASURE_PAUSE = 20
+"""A sandbox that takes long to measure is measured less often: a twentieth of the time at most."""
 _SHOWN = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -54,7 +56,7 @@ class Ward(ABC):
         self._wait_status: int | None = None
         self._failure: str | None = None
         self._deadline: float | None = None
-        self._kill_deadline = math.inf
+        self._kill_deadline, self._measure_at = math.inf, 0.0
         self._final: dict[str, Any] = {}
         self._gifts: deque[int] = deque()
         lease.setblocking(False)
@@ -120,14 +122,18 @@ class Ward(ABC):
 
     def check_memory(self) -> None:
         """Without a control group, end a sandbox whose processes together are over the limit."""
-        if not self._measured() or self._reaped or not (found := self._processes()):
+        started = time.monotonic()
+        if not self._measured() or self._reaped or started < self._measure_at:
             return
         assert self.limits is not None
         assert self.limits.memory is not None
         limit = self.limits.memory + self.limits.context + MEMORY_SLACK
-        if meter.memory_bytes(found[0], found[1:], limit) > limit:
+        found = self._processes()
+        if found and meter.memory_bytes(found[0], found[1:], limit) > limit:
             self._over_memory = True
             self.kill()
+        took = time.monotonic() - started
+        self._measure_at = started + took * MEASURE_PAUSE
 
     def is_over(self) -> bool:
         """Whether all is gone: processes, and the control group unless it will not go."""
@@ -264,7 +270,10 @@ class Ward(ABC):
         }
 
     def _group_killed(self) -> bool:
-        return self.cgroup is not None and self.cgroup.oom_kills() > 0
+        try:
+            return self.cgroup is not None and self.cgroup.oom_kills() > 0
+        except OSError:
+            return False  # nobody can tell any more; an end that is not reported would be worse
 
     def _measured(self) -> bool:
         return self.cgroup is None and self.limits is not None and self.limits.memory is not None
