@@ -14,8 +14,8 @@ export UV_SYSTEM_CERTS ?= true
 unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > errors,extras,certificates,markup > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
-	explore,retrieval,bridge,signatures,statekey,store,variables,verdict > channel,state > \
-	sandbox,session,replies > sync,jail,statepipe,wire > archive > web > shell,launch > \
+	explore,retrieval,bridge,signatures,variables,result_fields > channel > \
+	sandbox,session,idempotency > sync,jail,state,wire > archive > web > shell,launch > \
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help

@@ -81,10 +81,10 @@ if TYPE_CHECKING:
     from atoll.shell.blocking import LocalSandbox as LocalSandbox
     from atoll.shell.blocking import ShellSandbox as ShellSandbox
     from atoll.shell.protocol import SandboxBackendProtocol as SandboxBackendProtocol
-    from atoll.state import StateInfo as StateInfo
-    from atoll.state import describe_state as describe_state
-    from atoll.store import SqliteStateStore as SqliteStateStore
-    from atoll.store import StateStore as StateStore
+    from atoll.state.envelope import StateInfo as StateInfo
+    from atoll.state.envelope import describe_state as describe_state
+    from atoll.state.store import SqliteStateStore as SqliteStateStore
+    from atoll.state.store import StateStore as StateStore
     from atoll.sync import SyncSandbox as SyncSandbox
     from atoll.types import Artifact as Artifact
     from atoll.types import Display as Display
@@ -165,10 +165,10 @@ _HOMES = {
     "LocalSandbox": "shell.blocking",
     "ShellSandbox": "shell.blocking",
     "SandboxBackendProtocol": "shell.protocol",
-    "StateInfo": "state",
-    "describe_state": "state",
-    "SqliteStateStore": "store",
-    "StateStore": "store",
+    "StateInfo": "state.envelope",
+    "describe_state": "state.envelope",
+    "SqliteStateStore": "state.store",
+    "StateStore": "state.store",
     "SyncSandbox": "sync",
     "Artifact": "types",
     "Display": "types",

@@ -16,7 +16,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atoll import variables, verdict
+from atoll import result_fields, variables
 from atoll.channel import ChannelEndedError, RemoteError
 from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import rpc, values
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from atoll.channel import HostChannel
     from atoll.config import LineCallback, REPLConfig
-    from atoll.types import EndReport, ExecuteResponse
+    from atoll.types import EndReport, ExecuteResponse, Usage
 
     Reader = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -46,6 +46,11 @@ class GuestProcess(Protocol):
     """What a session needs of the process that the guest runs in."""
 
     ended: asyncio.Future[EndReport]
+
+    @property
+    def usage(self) -> Usage:
+        """What it has used so far, by the host's own measure."""
+        ...
 
     def interrupt(self) -> None:
         """SIGINT for the guest."""
@@ -69,6 +74,7 @@ class GuestSession:
         self._fds = output_fds
         self._stop: asyncio.Future[Outcome | None] | None = None
         self._violation: str | None = None
+        self._used: dict[str, Any] = {}
         self.alive = True
         self._interrupts = 0
         self.grace_seconds = GRACE_SECONDS
@@ -101,16 +107,24 @@ class GuestSession:
         params |= {"look_again": True} if look_again else {}
         params |= {"setup": setup} if setup is not None else {}
         self._captures = self._make_captures(self._config.on_stdout, self._config.on_stderr)
-        started = time.perf_counter()
-        fields = await self._run("execute", params, verdict.read_cell, timeout_ms)
-        fields.setdefault("duration_ms", (time.perf_counter() - started) * 1000)
+        usage = self._process.usage
+        cpu, started = usage.cpu_seconds(), time.perf_counter()
+        fields = await self._run("execute", params, result_fields.read_cell, timeout_ms)
+        facts["duration_ms"] = (time.perf_counter() - started) * 1000
+        if self.alive:  # else the supervisor has told what it used
+            fields["memory_used_bytes"] = usage.peak_memory()
+        used = fields.pop("cpu_seconds", None) or usage.cpu_seconds()
+        if cpu is not None and used is not None:
+            facts["cpu_ms"] = max(0.0, used - cpu) * 1000
         return SandboxResult(**{**facts, **fields})
 
     async def shell(self, command: str, timeout_ms: float) -> ExecuteResponse:
         """Run a shell command beside the guest's Python; variables live on if it is stopped."""
         self._captures = self._make_captures(self._config.on_stdout, None)
-        fields = await self._run("shell", {"command": command}, verdict.read_shell, timeout_ms)
-        return verdict.response(fields, timeout_ms)
+        fields = await self._run(
+            "shell", {"command": command}, result_fields.read_shell, timeout_ms
+        )
+        return result_fields.response(fields, timeout_ms)
 
     async def ask_variable(
         self, method: str, params: Mapping[str, Any], timeout_ms: float
@@ -215,7 +229,7 @@ class GuestSession:
             answer, stopped = await self._request(method, params, timeout_ms)
         except RemoteError as exc:
             answer, stopped, self._violation = None, None, f"it refused to run: {str(exc)[:200]}"
-        fields = self._verdict(answer, read, stopped, timeout_ms) or await self._death(
+        fields = self._read_answer(answer, read, stopped, timeout_ms) or await self._death(
             stopped, timeout_ms
         )
         self._drain()
@@ -266,10 +280,19 @@ class GuestSession:
         done, _ = await asyncio.wait({request}, timeout=max(least, self.grace_seconds))
         if not done:
             self.alive = False
+            self._note_usage()
             self._process.kill()
             await asyncio.wait({request})
         else:
             await self._settle()
+
+    def _note_usage(self) -> None:
+        """Read what the guest has used before it is killed: without a control group none can then.
+
+        What its supervisor reports of its end counts more.
+        """
+        usage = self._process.usage
+        self._used = {"memory_used_bytes": usage.peak_memory(), "cpu_seconds": usage.cpu_seconds()}
 
     async def _settle(self) -> None:
         """Let no interrupt hit the next request: wait, a little, until the guest has seen it."""
@@ -297,7 +320,7 @@ class GuestSession:
                 await asyncio.sleep(CPU_POLL_SECONDS)
             self._stop_with(Outcome.CPU)
 
-    def _verdict(
+    def _read_answer(
         self,
         answer: dict[str, Any] | None,
         read: Reader,
@@ -309,7 +332,7 @@ class GuestSession:
             return None
         try:
             fields = read(answer)
-        except verdict.SHAPE_ERRORS:
+        except result_fields.SHAPE_ERRORS:
             self._violation = "an answer of no known shape"
             self._process.kill()
             return None
@@ -324,17 +347,21 @@ class GuestSession:
             await asyncio.wait({self._process.ended}, timeout=GRACE_SECONDS)
         self._process.kill()  # it may live on with a closed channel
         report = await asyncio.shield(self._process.ended)
-        lost = {"state_lost": True, "memory_used_bytes": report.peak_memory}
+        lost: dict[str, Any] = {"state_lost": True, **self._used}
+        if report.peak_memory is not None:
+            lost["memory_used_bytes"] = report.peak_memory
+        if report.cpu_seconds is not None:
+            lost["cpu_seconds"] = report.cpu_seconds
         if stopped:
             return {**self._stop_fields(stopped, timeout_ms), **lost}
         if report.out_of_memory:
-            return {**verdict.out_of_memory(self._config.policy), **lost}
+            return {**result_fields.out_of_memory(self._config.policy), **lost}
         if self._violation:
-            return {**verdict.broken(self._violation), **lost}
-        return {**verdict.death(report), **lost}
+            return {**result_fields.broken(self._violation), **lost}
+        return {**result_fields.death(report), **lost}
 
     def _stop_fields(self, reason: Outcome, timeout_ms: float) -> dict[str, Any]:
-        return verdict.stopped(reason, timeout_ms, self._config.policy)
+        return result_fields.stopped(reason, timeout_ms, self._config.policy)
 
     def _make_captures(
         self, on_stdout: LineCallback | None, on_stderr: LineCallback | None

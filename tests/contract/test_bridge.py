@@ -164,3 +164,16 @@ def test_many_calls_in_a_row_stay_in_step(open_box):
         "[llm_query(str(n)) for n in range(500)] == [str(n) for n in range(500)]"
     ).value
     assert time.monotonic() - started < 60
+
+
+def test_handlers_that_hang_block_no_later_call(open_box):
+    """As many as may run at once hang when their cells are over: they no longer count."""
+    let_go = threading.Event()
+    tools = {"hang": let_go.wait, "double": lambda n: 2 * n}
+    box = open_box(tools=tools, max_concurrency=2)
+    try:
+        for _ in range(3):
+            assert box.execute("hang()", timeout_ms=150).kind == "timeout"
+        assert box.execute("double(21)", timeout_ms=5000).value == 42
+    finally:
+        let_go.set()

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.daemon import link
+from atoll.backends.daemon import connection
 from atoll.daemon.paths import AlreadyRunningError
 from atoll.daemon.process import READY
 from atoll.errors import AtollError, BackendUnavailableError, SandboxStartError
@@ -72,7 +72,7 @@ def status(place: Place) -> dict[str, Any] | None:
     if not place.claimed():
         return None
     try:
-        return asyncio.run(link.stats(place.socket))
+        return asyncio.run(connection.stats(place.socket))
     except BackendUnavailableError:
         if not place.claimed():
             return None

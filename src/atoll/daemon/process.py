@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
 from atoll.daemon.server import DaemonServer
-from atoll.daemon.sessions import Shelf
+from atoll.daemon.sessions import Storage
 from atoll.errors import AtollError, SandboxError
 from atoll.pool import Pool, PoolSettings
-from atoll.state import describe_state
-from atoll.store import SqliteStateStore
+from atoll.state.envelope import describe_state
+from atoll.state.store import SqliteStateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,8 +58,8 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     store = SqliteStateStore(place.states, limits.keep_seconds, limits.store_bytes)
-    shelf = Shelf(store=store, left_out=lambda blob: describe_state(blob).left_out)
-    server = DaemonServer(pool.open, shelf, limits, pool.stats)
+    storage = Storage(store=store, left_out=lambda blob: describe_state(blob).left_out)
+    server = DaemonServer(pool.open, storage, limits, pool.stats)
     await _warm_up(pool)
     await server.start(place.listen())
     _LOG.info("started with pid %d", os.getpid())

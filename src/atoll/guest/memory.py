@@ -52,14 +52,6 @@ def held() -> int:
     return resident - shared
 
 
-def peak(inherited: int) -> int | None:
-    """The most that this process has held above `inherited`; None where nobody can tell."""
-    if resource is None:
-        return None
-    peak_kib: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return max(0, peak_kib * 1024 - inherited)
-
-
 def _only_reserved() -> int:
     """Bytes that are mapped to be written and not in memory."""
     resident, shared, data = _pages()

@@ -45,7 +45,6 @@ class ProcessServer(Server):
         )
         self._channel, self._kept, self._own_gate = channel, streams, gate
         self._pid = os.getpid()
-        self._clones: list[int] = []
         self._methods.update(fork=self._fork, shell=self._shell)
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
 

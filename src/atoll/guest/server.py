@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-import time
 
 from . import delta, helpers, keyboard, memory, no_network, repl, rpc, stdin, values
 from .bridge import Bridge, FailedQuery
@@ -51,7 +50,11 @@ class Server:
         self._memory = memory.MemoryFence(None)
         self._inherited = inherited
         self._files: delta.Snapshot = {}
+        self._clones: list[int] = []
+        """Processes that are live clones of this one."""
         self._private = False
+        self._given: Any = None
+        self._environment: dict[str, str] = {}
         self._stdin: Any = None
         self._paths: list[str] = []
         self._setup, self._paths_shown = True, False
@@ -122,6 +125,8 @@ class Server:
                 self._bridge.be_lazy()
         if "agent" in params:
             self._equip(params["agent"])
+        self._given = self._repl.namespace["context"]
+        self._environment = dict(os.environ)
         return {"context_shared": shared}
 
     def _equip(self, agent: dict[str, Any]) -> None:
@@ -178,13 +183,9 @@ class Server:
         self._show_paths(bool(params.get("setup", self._setup)))
         known = self._private and "look_again" not in params
         before = self._files if known else delta.scan(self._folder)
-        started, cpu = time.perf_counter(), time.process_time()
         outcome: dict[str, Any] = self._gate.run(
             lambda: self._repl.run(params["code"]), late_interrupt
         )
-        outcome["duration_ms"] = (time.perf_counter() - started) * 1000
-        outcome["cpu_ms"] = (time.process_time() - cpu) * 1000
-        outcome["memory_bytes"] = memory.peak(self._inherited)
         self._cell_ended()
         self._streams.flush()
         self._files = delta.scan(self._folder)
@@ -237,7 +238,11 @@ class Server:
     def _save(self, params: dict[str, Any]) -> dict[str, Any]:
         return self._with_stream(
             lambda stream: self._keeper().save(
-                stream, params["max_bytes"], params["cloudpickle"], self._private
+                stream,
+                params["max_bytes"],
+                params["cloudpickle"],
+                self._private,
+                bool(params.get("whole")),
             )
         )
 
@@ -255,6 +260,9 @@ class Server:
             with self._runtime:
                 from .state import Keeper
             self._known_keeper = Keeper(self._repl.module, self._folder, self._offered)
+        self._known_keeper.given = self._given
+        self._known_keeper.environment = self._environment
+        self._known_keeper.clones = self._clones
         return self._known_keeper
 
     def _with_stream(self, work: Callable[[Stream], dict[str, Any]]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atoll.jail.spec import Limits
@@ -101,6 +101,22 @@ class Cgroup:
             return int(self._read("cpuacct", "cpuacct.usage")) / 1e9
         except (OSError, KeyError):
             return None
+
+    def usage_source(self) -> dict[str, Any]:
+        """The files that count CPU time and peak memory, and the unit of the first."""
+        if self.version == 2:
+            named = {"cpu": ("memory", "cpu.stat"), "memory": ("memory", "memory.peak")}
+        else:
+            named = {
+                "cpu": ("cpuacct", "cpuacct.usage"),
+                "memory": ("memory", "memory.max_usage_in_bytes"),
+            }
+        files = {
+            name: str(self.folders[controller] / file)
+            for name, (controller, file) in named.items()
+            if controller in self.folders and (self.folders[controller] / file).exists()
+        }
+        return {"files": files, "per_second": 1e6 if self.version == 2 else 1e9}
 
     def emptied(self) -> bool:
         """Kill whoever is in the group, and let nobody be born in it; whether it was empty."""

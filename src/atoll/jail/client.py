@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.errors import SandboxError, SandboxLostError, SandboxStartError
 from atoll.jail import packets
 from atoll.jail.spec import to_json
+from atoll.jail.usage import JailUsage
 from atoll.types import EndReport
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ class Lease:
         self._overdue: asyncio.TimerHandle | None = None
         self._usage: list[asyncio.Future[float]] = []
         self._folders: list[asyncio.Future[list[int]]] = []
+        self.usage = JailUsage({})
+        """What the jail has used; of no jail until it has started."""
         self.started: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.ended: asyncio.Future[EndReport] = self._loop.create_future()
         sock.setblocking(False)
@@ -160,6 +163,7 @@ class Lease:
         message = json.loads(data)
         event = message.pop("event")
         if event == "started":
+            self.usage = JailUsage(message.pop("usage", {}))
             _settle(self.started, message)
         elif event == "usage":
             _settle(self._usage.pop(0), message["cpu_seconds"])
@@ -208,6 +212,7 @@ class Lease:
         for answer in self._usage:
             answer.cancel()
         self._usage.clear()
+        self.usage.close()
         for folders in self._folders:
             _settle(folders, [])
         self._folders.clear()

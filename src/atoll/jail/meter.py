@@ -47,6 +47,15 @@ def cpu_seconds(pids: list[int]) -> float:
     return total / _TICKS
 
 
+def cpu_of_ended_children(pid: int) -> float:
+    """CPU time of the children that a process has waited for."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[13:15])) / _TICKS
+
+
 def memory_bytes(init: int, pids: list[int], enough: int) -> int:
     """Memory of a jail's processes; exact (shared pages counted once) only where over `enough`.
 

@@ -181,7 +181,20 @@ class Ward(ABC):
             packets.send(self.lease, {"event": event, **fields})
 
     def _started(self) -> None:
-        self.tell("started", cgroup=self.cgroup.version if self.cgroup else None)
+        self.tell(
+            "started",
+            cgroup=self.cgroup.version if self.cgroup else None,
+            usage=self.usage_source(),
+        )
+
+    def usage_source(self) -> dict[str, Any]:
+        """What the host reads CPU time and memory from: see atoll.jail.usage."""
+        source = self.cgroup.usage_source() if self.cgroup else {"files": {}}
+        if len(source["files"]) == 2:
+            return source
+        if pid := self.guest_pid():
+            return {**source, "pid": pid}
+        return {**source, "parent": next(iter(self.roots()), 0)}
 
     def _on_command(self) -> None:
         """Do what the host asks on the lease; its end means kill."""
@@ -267,6 +280,7 @@ class Ward(ABC):
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             "out_of_memory": (ended and self._group_killed()) or self._over_memory,
             "peak_memory": self.cgroup.peak_memory() if self.cgroup else None,
+            "cpu_seconds": self.cgroup.cpu_seconds() if self.cgroup else None,
         }
 
     def _group_killed(self) -> bool:

@@ -42,6 +42,15 @@ class Interpreter:
     folders: tuple[str, ...]
     links: tuple[str, ...]
     """Paths outside of the folders at which the interpreter itself has to be found."""
+    base: str
+    """The executable that a venv was made from, or itself, with all links followed."""
+    prefix: str
+    """Where it finds packages: a venv's folder, or that of the installation."""
+
+    @property
+    def identity(self) -> tuple[str, tuple[int, int, int], str]:
+        """What two names of one interpreter have in common, and two interpreters have not."""
+        return self.base, self.version, self.prefix
 
 
 def resolve(python: str | None) -> Interpreter:
@@ -124,7 +133,9 @@ def _make(
     folders = _outermost({os.path.abspath(prefix) for prefix in prefixes})
     steps = {step for start in (path, base) for step in _links(start)}
     links = tuple(sorted(s for s in steps if not any(_inside(s, f) for f in (*folders, *_SYSTEM))))
-    return Interpreter(path, version, folders, links)
+    return Interpreter(
+        path, version, folders, links, os.path.realpath(base), os.path.realpath(prefixes[0])
+    )
 
 
 def _outermost(folders: set[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from atoll.errors import AtollError, StateError, UnsupportedError
 from atoll.factory import open_sandbox
 from atoll.replserver import messages, shapes
 from atoll.replserver.messages import REPLResponse
-from atoll.state import describe_state
+from atoll.state.envelope import describe_state
 from atoll.types import Outcome
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _WIDTHS = (1, 2, 4)
 
 
-class Gifts:
-    """Descriptors that came with a message. What nobody takes is closed."""
+class PassedFds:
+    """File descriptors that came with a message. Those that are not taken are closed."""
 
     def __init__(self, fds: Iterable[int] = ()) -> None:
         self._fds = list(fds)

@@ -1,4 +1,4 @@
-"""How many executions run at one time, and how many may wait for their turn."""
+"""The limit of concurrent executions, and the queue of those that wait for their turn."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class CancelledInQueueError(Exception):
     """An execution that was cancelled before its turn came: nothing of it ran."""
 
 
-class Gate:
-    """First come, first served; past the queue's bound nobody waits, but is told at once."""
+class ConcurrencyLimit:
+    """A semaphore with a bounded first-in, first-out queue; BusyError if the queue is full."""
 
     def __init__(self, most_running: int, most_waiting: int) -> None:
         self._most_running, self._most_waiting = most_running, most_waiting
@@ -77,7 +77,7 @@ class Gate:
 
 
 class Waiter:
-    """Whoever waits for a turn, and may be told that there will be none."""
+    """A place in the queue that can be cancelled."""
 
     def __init__(self) -> None:
         self.turn: asyncio.Future[bool] | None = None
@@ -94,24 +94,24 @@ class Slot:
     Otherwise executions that wait for sub-executions could take every place, and none go on.
     """
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate, self._calls, self._open = gate, 0, True
+    def __init__(self, limit: ConcurrencyLimit) -> None:
+        self._concurrency, self._calls, self._open = limit, 0, True
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """Around a call to the client."""
         self._calls += 1
         if self._calls == 1 and self._open:
-            self._gate.leave()
+            self._concurrency.leave()
         try:
             yield
         finally:
             self._calls -= 1
             if self._calls == 0 and self._open:
-                self._gate.enter_again()
+                self._concurrency.enter_again()
 
     def release(self) -> None:
         """The execution is over, whatever calls of it are still open."""
         if self._open and self._calls == 0:
-            self._gate.leave()
+            self._concurrency.leave()
         self._open = False

@@ -6,11 +6,14 @@ SECURITY: an answer is the guest's word, and may lie in shape too: every field i
 from __future__ import annotations
 
 import mimetypes
+import posixpath
 import signal
 from typing import TYPE_CHECKING, Any
 
 from atoll import displays
 from atoll.guest import values
+from atoll.guest.delta import MAX_FILES
+from atoll.guest.repl import MAX_ERROR, MAX_NAME
 from atoll.types import Artifact, ExecuteResponse, Outcome
 
 if TYPE_CHECKING:
@@ -19,6 +22,16 @@ if TYPE_CHECKING:
 
 CANNOT_RUN = 126
 """What shells say of a program that cannot be executed."""
+MAX_PATH = 4096
+MAX_SIZE = 1 << 63
+_KINDS = {
+    "ok": Outcome.OK,
+    "error": Outcome.ERROR,
+    "exited": Outcome.EXITED,
+    "interrupted": Outcome.CANCELLED,
+}
+_LONGEST_ERROR = MAX_NAME + MAX_ERROR + 100
+_LONGEST_REPR = values.MAX_REPR + 100
 SHAPE_ERRORS = (
     LookupError,
     TypeError,
@@ -31,28 +44,35 @@ SHAPE_ERRORS = (
 
 
 def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
-    """A guest's answer as a result's fields, every one checked: the guest may lie in shape too."""
-    interrupted = answer["kind"] == "interrupted"
-    kind = Outcome.CANCELLED if interrupted else Outcome(answer["kind"])
-    if kind not in (Outcome.OK, Outcome.ERROR, Outcome.EXITED, Outcome.CANCELLED):
-        raise ValueError(kind)
-    created, modified = _files(answer["files"]["created"]), _files(answer["files"]["modified"])
-    memory = answer.get("memory_bytes")
-    return {
+    """Return the fields of a result that only the guest knows; raise one of SHAPE_ERRORS.
+
+    Time, CPU time and memory are not among them: the host measures those.
+    """
+    get = answer.get
+    kind, code, error, error_type = _KINDS[answer["kind"]], get("exit_code"), get("error"), None
+    if type(code) is not int or not 0 <= code <= 255:
+        raise ValueError("not an exit code")
+    if kind is not Outcome.EXITED and (kind is Outcome.OK) is not (code == 0):
+        raise ValueError("an exit code of another outcome")
+    if error is not None:
+        error, error_type = _text(error, _LONGEST_ERROR), _text(get("error_type"), MAX_NAME)
+    if (error is None) is not (code == 0):
+        raise ValueError("an error of another outcome")
+    fields: dict[str, Any] = {
         "kind": kind,
-        "exit_code": int(answer["exit_code"]),
-        "error": _text(answer.get("error")),
-        "error_type": _text(answer.get("error_type")),
-        "duration_ms": float(answer["duration_ms"]),
-        "cpu_ms": float(answer["cpu_ms"]),
-        "value": values.decode(answer.get("value")),
-        "value_repr": _text(answer.get("value_repr")),
-        "displays": displays.read(answer.get("displays", [])),
-        "memory_used_bytes": None if memory is None else int(memory),
-        "files_created": tuple(one.path for one in created),
-        "files_modified": tuple(one.path for one in modified),
-        "artifacts": created + modified,
+        "exit_code": code,
+        "error": error,
+        "error_type": error_type,
     }
+    if (shown := get("value_repr")) is not None:
+        fields["value_repr"] = _text(shown, _LONGEST_REPR)
+        fields["value"] = values.decode(get("value"))
+    if rows := get("displays"):
+        fields["displays"] = displays.read(rows)
+    files = answer["files"]
+    if files["created"] or files["modified"]:
+        fields.update(_files(files["created"], files["modified"]))
+    return fields
 
 
 def read_shell(answer: dict[str, Any]) -> dict[str, Any]:
@@ -129,19 +149,41 @@ def fault(kind: Outcome, error_type: str, text: str, exit_code: int) -> dict[str
     return {"kind": kind, "error_type": error_type, "error": error, "exit_code": exit_code}
 
 
-def _files(rows: list[Any]) -> tuple[Artifact, ...]:
-    return tuple(
-        Artifact(path=str(path), size=int(size), media_type=_media_type(str(path)))
-        for path, size in rows
-    )
+def _files(created: list[Any], modified: list[Any]) -> dict[str, Any]:
+    """Return the fields that name files; each name is below the working folder, and named once."""
+    if len(created) + len(modified) > 2 * MAX_FILES:
+        raise ValueError("too many files")
+    artifacts = tuple(_artifact(*row) for row in [*created, *modified])
+    names = tuple(one.path for one in artifacts)
+    if len(set(names)) != len(names):
+        raise ValueError("a file that is named twice")
+    return {
+        "files_created": names[: len(created)],
+        "files_modified": names[len(created) :],
+        "artifacts": artifacts,
+    }
+
+
+def _artifact(path: Any, size: Any) -> Artifact:
+    if type(path) is not str or not 0 < len(path) <= MAX_PATH or "\0" in path:
+        raise ValueError("a path that no file has")
+    if path[0] == "/" or path in (".", "..") or path[:3] == "../":
+        raise ValueError("a path outside of the working folder")
+    if posixpath.normpath(path) != path:
+        raise ValueError("a path that is not canonical")
+    if type(size) is not int or not 0 <= size < MAX_SIZE:
+        raise ValueError("a size that no file has")
+    return Artifact(path=path, size=size, media_type=_media_type(path))
 
 
 def _media_type(path: str) -> str:
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _text(value: Any, longest: int) -> str:
+    if type(value) is not str or len(value) > longest:
+        raise ValueError("not a text, or too long a one")
+    return value
 
 
 def _signal_name(number: int) -> str:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 LEAVE_SECONDS = 2
 
 
-class Link:
-    """Frames to and from one server. A process of ours ends with the link, however that ends."""
+class ServerConnection:
+    """Sends requests to one server and reads its responses; a process of ours ends with it."""
 
     def __init__(self, pipes: Pipes, process: subprocess.Popen[bytes] | None = None) -> None:
         self._pipes, self._process = pipes, process
@@ -34,7 +34,7 @@ class Link:
             weakref.finalize(self, _end, process)
 
     @classmethod
-    def start(cls, arguments: Sequence[str]) -> Link:
+    def start(cls, arguments: Sequence[str]) -> ServerConnection:
         """A server in a process of its own."""
         process = subprocess.Popen(
             [sys.executable, "-m", "atoll.cli.main", "repl-server", *arguments],

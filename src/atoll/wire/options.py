@@ -13,16 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from atoll import signatures
-from atoll.config import REPLConfig
+from atoll.config import CROSSES, HANDLER, STREAM, REPLConfig, options_with
 from atoll.errors import AtollError, ConfigError
 from atoll.policy import ExecutionPolicy, Isolation, Mount
 
-HANDLERS = ("on_llm_query", "on_rlm_query", "on_stdin")
-STREAMS = ("on_stdout", "on_stderr")
-_PLAIN = (
-    "timeout_ms", "max_output_length", "max_concurrency", "max_state_bytes", "preload",
-    "explored_length", "lazy_queries", "argv",
-)  # fmt: skip
+HANDLERS, STREAMS, _PLAIN = map(options_with, (HANDLER, STREAM, CROSSES))
 _LIMITS = tuple(
     field.name
     for field in dataclasses.fields(ExecutionPolicy)
@@ -36,6 +31,7 @@ def to_wire(config: REPLConfig) -> dict[str, Any]:
     return {
         **{name: getattr(config, name) for name in _PLAIN},
         "python": _interpreter(config.python),
+        "interpreter": None if config.python is not None else _identity(),
         "workspace": None if config.workspace is None else str(config.workspace),
         "min_isolation": None if level is None else str(level),
         "tools": signatures.describe_all(config.tools),
@@ -48,9 +44,10 @@ def from_wire(data: dict[str, Any], **fields: Any) -> REPLConfig:
     """The configuration on the daemon's side, with `fields` on top."""
     try:
         python, level = data["python"], data["min_isolation"]
+        own = data.get("interpreter") == _identity() or _is_own(python)
         return REPLConfig(
             **{name: data[name] for name in _PLAIN},
-            python=None if _is_own(python) else _absolute(python),
+            python=None if own else _absolute(python),
             workspace=None if data["workspace"] is None else Path(_absolute(data["workspace"])),
             min_isolation=None if level is None else Isolation.parse(level),
             policy=_policy_from_wire(data["policy"]),
@@ -102,12 +99,20 @@ def _absolute(path: str) -> str:
     return path
 
 
-def _is_own(python: str) -> bool:
-    """Return whether `python` is the interpreter that runs the daemon.
+def _identity() -> list[Any]:
+    """Return what two names of the interpreter that runs us have in common.
 
     A venv has one under several names (`python`, `python3`): pip writes one of them into the
-    script `atoll`, and the client may have been started by another. The folder decides which
-    venv it is, so two names are the same only if they are in one folder.
+    script `atoll`, and the client may have been started by another.
+    """
+    base = getattr(sys, "_base_executable", sys.executable)
+    return [os.path.realpath(base), [*sys.version_info[:3]], os.path.realpath(sys.prefix)]
+
+
+def _is_own(python: str) -> bool:
+    """Return whether a path is a name of the interpreter that runs us.
+
+    The folder decides which venv it is: two names are the same only if they are in one folder.
     """
     own = sys.executable
     same_folder = os.path.dirname(python) == os.path.dirname(own)

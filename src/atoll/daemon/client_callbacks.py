@@ -1,4 +1,4 @@
-"""Speaks for a session to the client that runs it: lines that are printed, calls of the guest's."""
+"""A session's callbacks to its client: printed lines, and the guest's calls of host functions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from atoll.bridge import CallFailedError
 from atoll.errors import SandboxError
 from atoll.guest import rpc, values
 from atoll.guest.stdin import STDIN_CALL
-from atoll.wire import settings
+from atoll.wire import options
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from atoll.daemon.gate import Slot
+    from atoll.daemon.concurrency import Slot
     from atoll.wire.peer import Peer
 
 MAX_LINES = 10_000
 
 
-class Voice:
-    """Stands in for the client's functions. Who listens may change from cell to cell."""
+class ClientCallbacks:
+    """Functions that call the client's own. The client may change from cell to cell."""
 
     def __init__(self) -> None:
         self._peer: Peer | None = None
@@ -34,29 +34,29 @@ class Voice:
         self.context: Any = None
         """What a handler is given for the context that the client has itself."""
 
-    def speak_to(self, peer: Peer, session: str, slot: Slot | None) -> None:
-        """From now on to this client, under the name that it has for the session."""
+    def call_client(self, peer: Peer, session: str, slot: Slot | None) -> None:
+        """Call this client from now on, under the name that it has for the session."""
         self._peer, self._session, self._slot = peer, session, slot
 
     def functions(self, data: dict[str, Any]) -> dict[str, Any]:
         """The fields of REPLConfig that are functions: each asks the client for its own."""
         self._data = data
         fields: dict[str, Any] = {
-            "tools": {one["name"]: self._described(one) for one in settings.tools(data)}
+            "tools": {one["name"]: self._described(one) for one in options.tools(data)}
         }
-        if "on_llm_query" in (asked := settings.asks(data, settings.HANDLERS)):
+        if "on_llm_query" in (asked := options.asks(data, options.HANDLERS)):
             fields["on_llm_query"] = self._tool("llm_query")
         if "on_rlm_query" in asked:
             fields["on_rlm_query"] = self._rlm_query
         if "on_stdin" in asked:
             fields["on_stdin"] = self._tool(STDIN_CALL)
-        for name in settings.asks(data, settings.STREAMS):
+        for name in options.asks(data, options.STREAMS):
             fields[name] = self._stream(name.removeprefix("on_"))
         return fields
 
-    def twin(self) -> tuple[Voice, dict[str, Any]]:
+    def twin(self) -> tuple[ClientCallbacks, dict[str, Any]]:
         """Another one for a clone of the session, and the same functions as asked through it."""
-        twin = Voice()
+        twin = ClientCallbacks()
         twin.context = self.context
         return twin, twin.functions(self._data)
 

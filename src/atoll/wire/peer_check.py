@@ -1,32 +1,31 @@
-"""Who may speak to the daemon: processes of its own user that see the same world as it does.
+"""Check who is on the other end of the daemon's socket; client and daemon use the same check.
+
+A process is accepted if it has our user id and is in our user and mount namespaces.
 
 SECURITY: a sandbox's working folder may hold the daemon's socket (it may be the whole home), and
-a guest may run under its user's own id. It lives in namespaces of its own, and that gives it away.
+a guest may run under its user's own id. So a guest could connect to the daemon, or bind a socket
+there and play the daemon to the next client. Its namespaces tell it from its user's processes.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import socket
 import struct
-from typing import TYPE_CHECKING
-
-from atoll.wire.peer import credentials
-
-if TYPE_CHECKING:
-    import socket
 
 _SOL_SOCKET = 1
 _SO_PEERPIDFD = 77
 _NAMESPACES = ("user", "mnt")
+_CREDENTIALS = struct.Struct("3i")
 
 
 class RefusedError(Exception):
-    """Whoever connected is not let in: why."""
+    """The process on the other end is not accepted: why."""
 
 
-def examine(sock: socket.socket) -> int:
-    """A hold on the process that connected, which ends when it does; RefusedError."""
+def check(sock: socket.socket) -> int:
+    """Return a pidfd of the process that connected, or that listens; RefusedError."""
     pid, uid = credentials(sock)
     if uid != os.geteuid():
         raise RefusedError(f"it belongs to user {uid}")
@@ -38,6 +37,13 @@ def examine(sock: socket.socket) -> int:
         os.close(pidfd)
         raise RefusedError(why)
     return pidfd
+
+
+def credentials(sock: socket.socket) -> tuple[int, int]:
+    """Return process and user on the other end, as the kernel knows them."""
+    data = sock.getsockopt(_SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return pid, uid
 
 
 def _strangeness(pid: int, pidfd: int) -> str:
@@ -53,7 +59,7 @@ def _strangeness(pid: int, pidfd: int) -> str:
 
 
 def _pidfd(sock: socket.socket, pid: int) -> int:
-    """A hold on the process that connected; by its number where the kernel has no better way."""
+    """Return a pidfd; by the process's number where the kernel has no better way."""
     try:
         data = sock.getsockopt(_SOL_SOCKET, _SO_PEERPIDFD, struct.calcsize("i"))
     except OSError:

@@ -80,9 +80,11 @@ class _Pipe:
         self._loop = asyncio.get_running_loop()
         try:
             giver.give(theirs)
-        except SandboxError as exc:
+        except BaseException as exc:
             os.close(self._fd)
-            raise StateError(str(exc)) from None
+            if isinstance(exc, SandboxError):
+                raise StateError(str(exc)) from None
+            raise
         finally:
             os.close(theirs)
         os.set_blocking(self._fd, False)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.bridge import CallFailedError
 from atoll.errors import BackendUnavailableError, BusyError, SandboxError
-from atoll.wire.peer import Answer, Peer, credentials
+from atoll.wire import peer_check
+from atoll.wire.peer import Peer, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from atoll.wire.blobs import Gifts
+    from atoll.wire.blobs import PassedFds
 
     OnLines = Callable[[str, list[str]], None]
     OnCall = Callable[[str, dict[str, Any]], Awaitable[Any]]
@@ -27,11 +28,13 @@ CONNECT_SECONDS = 2.0
 PING_SECONDS = 1.0
 IDLE_SECONDS = 5.0
 """How long a connection without a sandbox is kept for the next one."""
+SILENT_SECONDS = 10.0
+"""How long a daemon that was asked something may say nothing at all, not even that it lives."""
 MAX_SANDBOXES = 128
 """On one connection; the daemon allows twice as many."""
 
 
-class Link:
+class DaemonConnection:
     """One connection. Sandboxes have names on it that its client chooses."""
 
     def __init__(self, sock: socket.socket, path: Path) -> None:
@@ -40,8 +43,10 @@ class Link:
         self._numbers = itertools.count(1)
         self._users = 0
         self._last_use: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
         self.path = path
         self.facts: dict[str, Any] = {}
+        self._pings: set[asyncio.Task[Reply]] = set()
         self.peer = Peer(sock, self._serve, self._hear, lambda _: None)
         weakref.finalize(self, sock.close)  # its loop may end without a word to us
 
@@ -69,6 +74,40 @@ class Link:
         if self._users == 0 and not self.peer.ended:
             self._last_use = self._loop.call_later(IDLE_SECONDS, self.peer.end, "idle")
 
+    async def call(
+        self, method: str, params: dict[str, Any], fds: list[int] | None = None
+    ) -> Reply:
+        """Ask the daemon. SandboxLostError once it has been silent for SILENT_SECONDS.
+
+        An execution may wait for its turn and then run for long. So there is no limit for one
+        answer: a daemon that lives answers pings meanwhile, and one that is stopped does not.
+        """
+        if self._watch is None:
+            self._watch = self._loop.call_later(SILENT_SECONDS / 2, self._check_alive)
+        return await self.peer.call(method, params, fds)
+
+    def _check_alive(self) -> None:
+        """End the connection if the daemon is silent; ask whether it lives if it may be."""
+        self._watch, silent = None, self.peer.silent_seconds
+        if self.peer.ended or not silent:
+            return
+        if silent >= SILENT_SECONDS:
+            self.peer.end(f"the daemon has not answered for {silent:.1f} s, and was given up")
+            return
+        self._watch = self._loop.call_later(SILENT_SECONDS / 4, self._check_alive)
+        if silent >= SILENT_SECONDS / 4:
+            self._ask_alive()
+
+    def _ask_alive(self) -> None:
+        task = self._loop.create_task(self.peer.call("ping", {}))
+        self._pings.add(task)
+        task.add_done_callback(self._forget_ping)
+
+    def _forget_ping(self, task: asyncio.Task[Reply]) -> None:
+        self._pings.discard(task)
+        if not task.cancelled():
+            task.exception()  # the calls that wait are told
+
     async def ping(self) -> dict[str, Any]:
         """What the daemon says of itself; asked anew unless it was heard a moment ago."""
         if not self.facts or self._loop.time() - self.peer.heard > PING_SECONDS:
@@ -78,12 +117,12 @@ class Link:
             self.facts = answer
         return self.facts
 
-    async def _serve(self, method: str, params: dict[str, Any], _gifts: Gifts) -> Answer:
+    async def _serve(self, method: str, params: dict[str, Any], _passed_fds: PassedFds) -> Reply:
         session = str(params.get("session"))
         if session not in self._sandboxes:
             raise SandboxError("no such sandbox here")
         try:
-            return Answer(await self._sandboxes[session][1](method, params))
+            return Reply(await self._sandboxes[session][1](method, params))
         except CallFailedError as exc:
             failure = SandboxError(str(exc))
             vars(failure)["tool_error"] = exc.data  # an error's fields cross the socket with it
@@ -97,31 +136,31 @@ class Link:
             self._sandboxes[session][0](str(params.get("stream")), params.get("lines") or [])
 
 
-_links: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[Link]] = (
+_connections: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[DaemonConnection]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-async def shared(path: Path) -> Link:
+async def shared(path: Path) -> DaemonConnection:
     """A connection of this event loop with room for one more sandbox."""
-    links = _links.setdefault(asyncio.get_running_loop(), [])
-    links[:] = [one for one in links if not one.peer.ended]
-    for link in links:
-        if link.path == path and link.has_room:
-            return link
-    link = await connect(path)
-    links.append(link)
-    return link
+    connections = _connections.setdefault(asyncio.get_running_loop(), [])
+    connections[:] = [one for one in connections if not one.peer.ended]
+    for connection in connections:
+        if connection.path == path and connection.has_room:
+            return connection
+    connection = await connect(path)
+    connections.append(connection)
+    return connection
 
 
-async def connect(path: Path) -> Link:
+async def connect(path: Path) -> DaemonConnection:
     """A connection to the daemon at `path`; BackendUnavailableError if none is there."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
         await _connect(sock, str(path))
-        _check_user(sock, path)
-        return Link(sock, path)
+        _check_listener(sock, path)
+        return DaemonConnection(sock, path)
     except BaseException:
         sock.close()
         raise
@@ -131,12 +170,12 @@ async def ping(path: Path) -> dict[str, Any]:
     """What the daemon at `path` says of itself, on the connection that a sandbox will use."""
     try:
         async with asyncio.timeout(PING_SECONDS):
-            link = await shared(path)
-            session = link.hold()
+            connection = await shared(path)
+            session = connection.hold()
             try:
-                return await link.ping()
+                return await connection.ping()
             finally:
-                link.let_go(session)
+                connection.let_go(session)
     except TimeoutError:
         raise _unavailable(f"the daemon at {path} does not answer") from None
 
@@ -145,11 +184,11 @@ async def stats(path: Path) -> dict[str, Any]:
     """What the daemon at `path` says of itself, on a connection of its own."""
     try:
         async with asyncio.timeout(PING_SECONDS):
-            link = await connect(path)
+            connection = await connect(path)
             try:
-                return await link.ping()
+                return await connection.ping()
             finally:
-                link.peer.end("asked")
+                connection.peer.end("asked")
     except TimeoutError:
         raise _unavailable(f"the daemon at {path} does not answer") from None
 
@@ -169,11 +208,12 @@ async def _connect(sock: socket.socket, path: str) -> None:
             return
 
 
-def _check_user(sock: socket.socket, path: Path) -> None:
+def _check_listener(sock: socket.socket, path: Path) -> None:
     """SECURITY: code and data go to a process of ours, whoever put a socket there."""
-    _, uid = credentials(sock)
-    if uid != os.geteuid():
-        raise _unavailable(f"{path} belongs to user {uid}, not to you")
+    try:
+        os.close(peer_check.check(sock))
+    except peer_check.RefusedError as exc:
+        raise _unavailable(f"what listens at {path} is not your daemon: {exc}") from None
 
 
 def _unavailable(reason: str) -> BackendUnavailableError:

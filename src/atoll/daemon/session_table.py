@@ -1,4 +1,4 @@
-"""Every session of the daemon: whose it is, how many there may be, which ones have to go."""
+"""All sessions of the daemon: who may use which, how many there may be, which are saved to disk."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from atoll.errors import AtollError, BusyError, SandboxClosedError
 
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
+    from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.daemon.limits import DaemonLimits
-    from atoll.daemon.sessions import Opener, Shelf
-    from atoll.daemon.voice import Voice
+    from atoll.daemon.sessions import Opener, Storage
     from atoll.sandbox import BaseSandbox
 
 _LOG = logging.getLogger("atoll.daemon")
 
 
 class SessionTable:
-    """Sessions by no name at all: only who opened one, or shows its token, has it."""
+    """Holds the sessions. Only the connection that opened one, or a token, leads to it."""
 
-    def __init__(self, opener: Opener, shelf: Shelf, limits: DaemonLimits) -> None:
-        self._opener, self._shelf, self._limits = opener, shelf, limits
+    def __init__(self, opener: Opener, storage: Storage, limits: DaemonLimits) -> None:
+        self._opener, self._storage, self._limits = opener, storage, limits
         self._sessions: set[Session] = set()
         self._kept: dict[bytes, Session] = {}
         self._opening = 0
@@ -43,13 +43,13 @@ class SessionTable:
         return sum(one.live for one in self._sessions)
 
     async def open(
-        self, config: REPLConfig, voice: Voice, box: BaseSandbox | None = None
+        self, config: REPLConfig, callbacks: ClientCallbacks, box: BaseSandbox | None = None
     ) -> Session:
         """A started session; BusyError if there are too many."""
         known, most = len(self._sessions) + self._opening, self._limits.max_sessions
         if known >= most and self.count + self._opening >= most:
             raise BusyError(f"the daemon holds {self.count} sessions: try again later")
-        session = Session(secrets.token_hex(16), config, voice, self._opener, self._shelf)
+        session = Session(secrets.token_hex(16), config, callbacks, self._opener, self._storage)
         self._opening += 1
         try:
             if known >= self._limits.max_live:
@@ -85,7 +85,7 @@ class SessionTable:
         await asyncio.gather(*ends, return_exceptions=True)
 
     async def make_room(self) -> None:
-        """Put aside what is idle for longest while there is too much in memory."""
+        """Save the sessions that were idle longest to disk while too much is in memory."""
         if not self._crowded():
             return
         for session in sorted(self._sessions, key=lambda one: one.used):
@@ -96,7 +96,7 @@ class SessionTable:
                     _LOG.info("put a session aside: there are too many in memory")
 
     async def sweep(self) -> None:
-        """Put aside or end what has been idle for too long; forget what nobody came back for."""
+        """Save or end sessions that were idle for too long; forget those never used again."""
         now = time.monotonic()
         for session in list(self._sessions):
             unused = now - session.used
@@ -106,7 +106,7 @@ class SessionTable:
                 self._forget(session)
                 await session.expire(f"it was unused for {unused:.0f} s")
         await self.make_room()
-        await asyncio.to_thread(self._shelf.store.sweep)
+        await asyncio.to_thread(self._storage.store.sweep)
 
     async def _retire(self, session: Session) -> None:
         if await session.put_aside():

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import StateError
-from atoll.statekey import state_key
+from atoll.state.key import state_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,11 +43,15 @@ class StateInfo:
     size: int
     """Bytes of variables and files, not compressed; the guest's own word."""
     left_out: Mapping[str, str]
-    """Variables and files that could not be kept, each with the reason."""
+    """What the state does not hold, each with the reason: variables, files, environment."""
+    tier: str | None = None
+    """The tier of libraries that its session had preloaded; None if it had none."""
 
 
-def seal(payload: bytes, facts: Mapping[str, Any], python: tuple[int, ...]) -> bytes:
-    """A guest's state and what it said of it, as one signed blob."""
+def seal(
+    payload: bytes, facts: Mapping[str, Any], python: tuple[int, ...], tier: str | None = None
+) -> bytes:
+    """Return a guest's state and what it said of it as one signed blob."""
     key = state_key()
     header = {
         "version": VERSION,
@@ -58,6 +62,7 @@ def seal(payload: bytes, facts: Mapping[str, Any], python: tuple[int, ...]) -> b
         "size": _size(facts),
         "left_out": _left_out(facts),
         "key": _key_id(key),
+        "tier": tier,
     }
     body = MAGIC + json.dumps(header).encode() + b"\n" + payload
     return body + hmac.digest(key, body, "sha256")
@@ -84,6 +89,7 @@ def unseal(blob: bytes) -> tuple[StateInfo, memoryview]:
         created=header["created"],
         size=header["size"],
         left_out=MappingProxyType(header["left_out"]),
+        tier=header.get("tier"),
     )
     return info, view[start:end]
 
@@ -91,6 +97,12 @@ def unseal(blob: bytes) -> tuple[StateInfo, memoryview]:
 def describe_state(blob: bytes) -> StateInfo:
     """What a saved state says of itself; StateError unless its signature is good."""
     return unseal(blob)[0]
+
+
+def tier_of(blob: bytes) -> str | None:
+    """Return the tier that a state names; its signature is checked when it is restored."""
+    tier = _header(blob)[0].get("tier")
+    return tier if isinstance(tier, str) else None
 
 
 def open_for(blob: bytes, python: tuple[int, ...], max_bytes: int) -> memoryview:
@@ -156,7 +168,7 @@ def _known_codec(facts: Mapping[str, Any]) -> str:
 
 def _size(facts: Mapping[str, Any]) -> int:
     size = facts.get("size")
-    if type(size) is not int or size < 0:
+    if type(size) is not int or not 0 <= size < 1 << 62:
         raise StateError("the guest's state has no size")
     return size
 

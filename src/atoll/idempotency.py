@@ -1,9 +1,12 @@
-"""Results by idempotency key, so that a retry gets the first one's and runs nothing again."""
+"""Results by idempotency key: a retry gets the result of the first call, and runs nothing again."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import TYPE_CHECKING
+
+from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -13,27 +16,33 @@ if TYPE_CHECKING:
 KEPT = 256
 
 
-class Replies:
+class KeyedResults:
     """The last results of one session. A second call while the first runs waits for it."""
 
     def __init__(self) -> None:
-        self._known: dict[str, asyncio.Task[SandboxResult]] = {}
+        self._known: dict[str, tuple[bytes, asyncio.Task[SandboxResult]]] = {}
 
     async def once(
-        self, key: str | None, work: Callable[[], Awaitable[SandboxResult]]
+        self, key: str | None, code: str, work: Callable[[], Awaitable[SandboxResult]]
     ) -> SandboxResult:
-        """What `work` returned for this key, now or before; without a key it always runs."""
+        """Return what `work` returned for this key, now or before; without a key it always runs.
+
+        ConfigError if the key was used with other code: its result would be another call's.
+        """
         if key is None:
             return await work()
-        task = self._known.get(key)
-        if task is None:
+        digest = hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
+        if key not in self._known:
             task = asyncio.ensure_future(_as_coroutine(work))
-            self._known[key] = task
+            self._known[key] = digest, task
             task.add_done_callback(lambda done: self._settle(key, done))
+        known, task = self._known[key]
+        if known != digest:
+            raise ConfigError(f"the key {key!r} was used with other code: use another key for it")
         return await asyncio.shield(task)
 
     def _settle(self, key: str, task: asyncio.Task[SandboxResult]) -> None:
-        """Keep a result; forget a failure, as nothing has run that could be told."""
+        """Keep a result; forget a failure, after which a retry has to run."""
         if task.cancelled() or task.exception() is not None:
             self._known.pop(key, None)
         while len(self._known) > KEPT:

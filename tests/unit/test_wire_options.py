@@ -8,12 +8,12 @@ import sys
 import pytest
 
 import atoll
-from atoll.wire import settings
+from atoll.wire import options
 
 
 def received(python: str) -> str | None:
-    data = settings.to_wire(atoll.REPLConfig())
-    return settings.from_wire({**data, "python": python}).python
+    data = options.to_wire(atoll.REPLConfig())
+    return options.from_wire({**data, "python": python, "interpreter": None}).python
 
 
 @pytest.fixture
@@ -37,6 +37,15 @@ def test_the_same_program_in_another_venv_is_another_interpreter(venv, tmp_path)
     other.parent.mkdir(parents=True)
     other.symlink_to(os.path.realpath(sys.executable))
     assert received(str(other)) == str(other)
+
+
+def test_the_clients_own_interpreter_is_known_by_what_it_is(monkeypatch):
+    """Whatever name either of them was started by: base executable, version and prefix decide."""
+    data = options.to_wire(atoll.REPLConfig())
+    monkeypatch.setattr(sys, "executable", "/somewhere/else/python3.1")
+    assert options.from_wire(data).python is None
+    for forged in ([], None, "x", [*data["interpreter"][:2], "/other"], {"a": 1}):
+        assert options.from_wire({**data, "interpreter": forged}).python == data["python"]
 
 
 def test_an_interpreter_that_does_not_exist_is_passed_on(venv):
