@@ -11,13 +11,37 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from atoll.backends.daemon import connection
+from atoll.daemon import lifecycle
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.paths import Place
 from atoll.jail import cgroup, client
 from atoll.launch import hatchery
 
 SUPERVISOR = re.compile(rb"from atoll\.jail\.(warden|supervisor) import main")
 ZYGOTE = re.compile(rb"from atoll\.jail\.zygote import main")
-WAITS = ((client, "ANSWER_SECONDS", 8.0), (hatchery, "FORK_SECONDS", 3.0))
-"""How long the host waits for the supervisor (which has waits of its own) and for a zygote."""
+WAITS = (
+    (client, "ANSWER_SECONDS", 8.0),
+    (hatchery, "FORK_SECONDS", 3.0),
+    (connection, "SILENT_SECONDS", 2.0),
+)
+"""How long the host waits for the supervisor (which has waits of its own), for a zygote, and for a
+daemon."""
+
+
+def start_daemon(socket: Path) -> int:
+    """Start a daemon whose sessions have no libraries, and return its process."""
+    return lifecycle.start(Place(socket), DaemonLimits(), tier="bare")
+
+
+def sessions_of_daemon(socket: Path) -> int:
+    """Return how many sessions a daemon has."""
+    return int((lifecycle.status(Place(socket)) or {})["sessions"])
+
+
+def stop_daemon(socket: Path) -> None:
+    """End a daemon, if it runs."""
+    lifecycle.stop(Place(socket))
 
 
 def supervisor(host: int | None = None) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import fcntl
 import socket
 import termios
@@ -82,7 +83,9 @@ class Outbox:
             self._writing = True
             return
         except OSError:
-            self._drop()  # the reader will see the end
+            self._drop()
+            with contextlib.suppress(OSError):  # a message is lost: nobody may wait for it
+                self._socket.shutdown(socket.SHUT_RDWR)
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._socket.fileno())
