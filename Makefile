@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 LIBRARY := $(VENV)/.library
 STAMP := $(VENV)/.installed
 JOBS ?= 4
+# Faults are injected where nothing else runs: the tests count every process and descriptor.
+FAULTS = $(BIN)/python -m pytest -n 2 --dist loadfile tests/faults
 EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 # Deno and uv use the certificates of the system, as pip does.
@@ -14,8 +16,8 @@ export UV_SYSTEM_CERTS ?= true
 unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > errors,extras,certificates,markup > policy,types,log > guard,text > \
 	files,config,availability,context,output,displays > \
-	explore,retrieval,bridge,signatures,statekey,store,variables,verdict > channel,state > \
-	sandbox,session,replies > sync,jail,statepipe,wire > archive > web > shell,launch > \
+	explore,retrieval,bridge,signatures,trajectory,variables,result_fields > tools,channel,deadline > \
+	sandbox,session,idempotency > sync,jail,state,wire > archive > web > shell,launch > \
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help
@@ -40,10 +42,12 @@ demo: $(LIBRARY) ## Show the main job: code of a model explores a large log insi
 	@$(BIN)/python -m examples.demo
 
 test: $(STAMP) ## Pass the test-suite; a backend or user that repeats another gets a sample
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore tests/faults $(ARGS)
+	$(if $(ARGS),,$(FAULTS))
 
 test-all: $(STAMP) ## Pass the test-suite with every backend and user in full
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --matrix all $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore tests/faults --matrix all $(ARGS)
+	$(if $(ARGS),,$(FAULTS) --matrix all)
 
 test-pythons: ## Run the tests that need no extra backend on every supported Python found here
 	@$(PYTHON) tools/pythons.py $(ARGS)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atoll
+from atoll.files.blocks import load_numpy
 from atoll.files.folder import FolderPlace
 from atoll.files.searcher import Searcher
 from bench.rows import Arms, Goal, UnavailableError, needs, row, timed
@@ -115,7 +116,9 @@ def _beside_shell(
 def _beside_ripgrep(
     scale: Scale, path: str, pattern: str, *, regex: bool = False
 ) -> Iterator[Arms]:
-    """Both must find the same number of lines."""
+    """Both must find the same number of lines. numpy is loaded, as after a first large search."""
+    needs("numpy", extra="search")
+    load_numpy()
     program = shutil.which("rg")
     if program is None:
         raise UnavailableError("not installed: ripgrep, the program rg")

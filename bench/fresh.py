@@ -67,10 +67,11 @@ def fresh_full_frame(_scale: Scale) -> Iterator[Arms]:
 
 def _against_python(tier: str, ours: str, theirs: str) -> Arms:
     pool = warm.shared()
-    return Arms(ours=pool.fresh(pool.config(tier), ours), theirs=timed(lambda: _python(theirs)))
+    return Arms(ours=pool.fresh(pool.config(tier), ours), theirs=timed(lambda: run_python(theirs)))
 
 
-def _python(code: str) -> None:
+def run_python(code: str) -> None:
+    """Run code in a new interpreter."""
     subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=True)
 
 
@@ -100,7 +101,7 @@ async def _rate(pool: warm.Warm, config: REPLConfig, workers: int, count: int) -
 def _rate_of_python(workers: int, count: int) -> float:
     with ThreadPoolExecutor(workers) as threads:
         started = time.perf_counter()
-        list(threads.map(_python, ["pass"] * count))
+        list(threads.map(run_python, ["pass"] * count))
         return count / (time.perf_counter() - started)
 
 

@@ -17,16 +17,21 @@ def descendants(root: int | None) -> set[int]:
 
 
 def nursery_and_zygote(warden: int | None) -> tuple[int, int] | None:
-    """The first nursery of a warden and its zygote; None while there is no such pair.
+    """The first nursery of a warden and its zygote; None while there is no such pair."""
+    return next(iter(nurseries_and_zygotes(warden)), None)
+
+
+def nurseries_and_zygotes(warden: int | None) -> list[tuple[int, int]]:
+    """Every nursery of a warden, with its zygote.
 
     Guests have the zygote's command line, but a pid namespace of their own.
     """
-    for nursery in _children(warden):
-        home = _namespace(nursery)
-        for child in _children(nursery):
-            if "atoll.jail.zygote" in _command(child) and _namespace(child) == home:
-                return nursery, child
-    return None
+    return [
+        (nursery, child)
+        for nursery in _children(warden)
+        for child in _children(nursery)
+        if "atoll.jail.zygote" in _command(child) and _namespace(child) == _namespace(nursery)
+    ]
 
 
 def own_memory(pid: int) -> int:

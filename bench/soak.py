@@ -25,10 +25,10 @@ import atoll
 from atoll.config import REPLConfig
 from atoll.daemon.paths import Place
 from atoll.daemon.server import DaemonServer
-from atoll.daemon.sessions import Shelf
+from atoll.daemon.sessions import Storage
 from atoll.jail.client import warden
 from atoll.pool import Pool, PooledSandbox
-from atoll.store import SqliteStateStore
+from atoll.state.store import SqliteStateStore
 from bench import processes, remains
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ async def _through_daemon(tier: str) -> AsyncIterator[Run]:
         os.environ["ATOLL_DAEMON_SOCKET"] = str(place.socket)
         store = SqliteStateStore(place.states)
         async with Pool() as pool:
-            server = DaemonServer(pool.open, Shelf(store=store), pool_stats=pool.stats)
+            server = DaemonServer(pool.open, Storage(store=store), pool_stats=pool.stats)
             await server.start(place.listen())
             await pool.warm(tier)
             yield run

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import atoll
-from bench.rows import Arms, row, timed
+from bench.rows import Arms, Goal, row, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,9 +15,15 @@ if TYPE_CHECKING:
     from bench.rows import Scale
 
 CODE = "print('hi')"
+GOAL = Goal(ratio=1.6)
 
 
-@row(what="native: start, print('hi'), destroy", against="python -c \"print('hi')\"", rounds=50)
+@row(
+    what="native: start, print('hi'), destroy",
+    against="python -c \"print('hi')\"",
+    rounds=50,
+    goal=GOAL,
+)
 def start(_scale: Scale) -> Iterator[Arms]:
     yield Arms(ours=timed(_sandbox), theirs=timed(_subprocess))
 

@@ -28,6 +28,7 @@ from atoll.backends.wasm.progress import Progress
 from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
+from atoll.jail import cgroup
 from atoll.jail.client import warden
 
 Open = Callable[..., atoll.SyncSandbox]
@@ -189,17 +190,18 @@ def _jails(daemon: OwnDaemon) -> set[str]:
 
 
 def _in_use(daemon: OwnDaemon) -> int:
-    """The jails in the daemon's nurseries that hold more than a guest that waits."""
+    """The guests of the daemon's zygotes that do not just wait."""
     if daemon.pid is None:
         return 0
     wardens = _children(daemon.pid)
     nurseries = _nurseries({jail for one in wardens for jail in _children(one)})
-    shells = sum(len(_children(nursery)) - 1 for nursery in nurseries)
+    below = {child for nursery in nurseries for child in _children(nursery)}
+    guests = sum(len(_children(pid)) for pid in below if _runs(pid, b"atoll.jail.zygote"))
     try:
         facts = lifecycle.status(daemon.place)
     except atoll.AtollError:  # a test pretends to be somebody else
         return 0
-    return shells - sum(tier["parked"] for tier in facts["pool"].values()) if facts else 0
+    return guests - sum(tier["parked"] for tier in facts["pool"].values()) if facts else 0
 
 
 def _denos_in_use() -> int:
@@ -243,6 +245,13 @@ def backend(
     if why_not := _why_not_usable(name):
         pytest.fail(f"backend {name} is registered but not usable here: {why_not}")
     return name
+
+
+@pytest.fixture
+def counted_cpu(backend: str) -> None:
+    """For tests of a CPU limit: a jail without control groups refuses one (unit/test_registry)."""
+    if backend in ("native", "daemon") and cgroup.find() is None:
+        pytest.skip("no control group counts CPU time here, so such a limit is refused")
 
 
 @functools.cache

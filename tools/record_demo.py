@@ -2,6 +2,7 @@
 
     python tools/record_demo.py                       starts the model that `atoll model get` got
     python tools/record_demo.py http://127.0.0.1:N/v1  asks a server that runs already
+    python tools/record_demo.py --rebind              keeps the replies, writes today's requests
 
 The recording is written over src/atoll/cli/demo_recording.jsonl if the run gave an answer. Set
 RECORDED_ON in src/atoll/cli/demo.py afterwards.
@@ -13,7 +14,7 @@ import contextlib
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll import RLM, Budget
 from atoll.cli import demo
@@ -23,28 +24,35 @@ from atoll.rlm.models.local.weights import Store
 from atoll.rlm.models.recorded import Recorder
 from atoll.rlm.models.resolve import resolve
 
+if TYPE_CHECKING:
+    from atoll.rlm.models.types import Model
+
 SECONDS = 3_600.0
 
 
 def main() -> int:
     """Record the run; the exit code is 1 if the model gave no answer of its own."""
+    given = sys.argv[1:]
     with contextlib.ExitStack() as opened:
-        store = Store()
-        given = sys.argv[1:]
-        url = given[0] if given else opened.enter_context(server.running(store.fetch()))
         folder = opened.enter_context(TemporaryDirectory())
         record = Path(folder) / "recording.jsonl"
-        limits = Limits(timeout_seconds=SECONDS)
-        model = resolve(f"local/{store.weights.name}", base_url=url, limits=limits)
+        model = demo.recorded() if given == ["--rebind"] else _real(given, opened)
         settings: dict[str, Any] = dict(demo.SETTINGS)
         budget = Budget(iterations=int(settings.pop("max_turns")), seconds=SECONDS)
         rlm = RLM(Recorder(model, record), budget=budget, on_event=print, **settings)
         with rlm:
             answer = rlm.completion(demo.QUESTION, demo.log_text())
         print(answer.text, answer.evidence, sep="\n")
-        if not answer.forced:
+        if answer.ended == "answered":
             demo.RECORDING.write_bytes(record.read_bytes())
-        return int(answer.forced)
+        return int(answer.ended != "answered")
+
+
+def _real(given: list[str], opened: contextlib.ExitStack) -> Model:
+    store = Store()
+    url = given[0] if given else opened.enter_context(server.running(store.fetch()))
+    limits = Limits(timeout_seconds=SECONDS)
+    return resolve(f"local/{store.weights.name}", base_url=url, limits=limits)
 
 
 if __name__ == "__main__":

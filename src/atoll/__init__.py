@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from atoll import aio as aio
     from atoll.backends.daemon import DaemonClientSandbox as DaemonClientSandbox
     from atoll.backends.native import NativePythonSandbox as NativePythonSandbox
+    from atoll.backends.pyodide import DirectPyodideSandbox as DirectPyodideSandbox
+    from atoll.backends.pyodide import PyodideSandbox as PyodideSandbox
     from atoll.backends.wasm import PythonSandbox as PythonSandbox
     from atoll.backends.wasm import run_untrusted_python as run_untrusted_python
     from atoll.config import REPLConfig as REPLConfig
@@ -74,18 +76,28 @@ if TYPE_CHECKING:
     from atoll.rlm.blocking import RLM as RLM
     from atoll.rlm.budget import Budget as Budget
     from atoll.rlm.budget import BudgetError as BudgetError
+    from atoll.rlm.models.recorded import Recorder as Recorder
+    from atoll.rlm.models.recorded import Replay as Replay
     from atoll.rlm.models.scripted import ScriptedModel as ScriptedModel
+    from atoll.rlm.models.types import Completion as Completion
+    from atoll.rlm.models.types import Message as Message
+    from atoll.rlm.models.types import Model as Model
+    from atoll.rlm.models.types import Usage as Usage
     from atoll.rlm.types import Answer as Answer
+    from atoll.rlm.types import Ended as Ended
     from atoll.sandbox import BaseSandbox as BaseSandbox
     from atoll.sandbox import Sandbox as Sandbox
     from atoll.shell.blocking import LocalSandbox as LocalSandbox
     from atoll.shell.blocking import ShellSandbox as ShellSandbox
     from atoll.shell.protocol import SandboxBackendProtocol as SandboxBackendProtocol
-    from atoll.state import StateInfo as StateInfo
-    from atoll.state import describe_state as describe_state
-    from atoll.store import SqliteStateStore as SqliteStateStore
-    from atoll.store import StateStore as StateStore
+    from atoll.state.envelope import StateInfo as StateInfo
+    from atoll.state.envelope import describe_state as describe_state
+    from atoll.state.store import SqliteStateStore as SqliteStateStore
+    from atoll.state.store import StateStore as StateStore
     from atoll.sync import SyncSandbox as SyncSandbox
+    from atoll.tools import Tool as Tool
+    from atoll.tools import tool as tool
+    from atoll.trajectory.reader import Trajectory as Trajectory
     from atoll.types import Artifact as Artifact
     from atoll.types import Display as Display
     from atoll.types import ExecuteResponse as ExecuteResponse
@@ -101,6 +113,8 @@ _HOMES = {
     "create_sandbox": "factory",
     "DaemonClientSandbox": "backends.daemon",
     "NativePythonSandbox": "backends.native",
+    "DirectPyodideSandbox": "backends.pyodide",
+    "PyodideSandbox": "backends.pyodide",
     "REPLConfig": "config",
     "Context": "context",
     "AtollError": "errors",
@@ -158,18 +172,28 @@ _HOMES = {
     "RLM": "rlm.blocking",
     "Budget": "rlm.budget",
     "BudgetError": "rlm.budget",
+    "Recorder": "rlm.models.recorded",
+    "Replay": "rlm.models.recorded",
     "ScriptedModel": "rlm.models.scripted",
+    "Completion": "rlm.models.types",
+    "Message": "rlm.models.types",
+    "Model": "rlm.models.types",
+    "Usage": "rlm.models.types",
     "Answer": "rlm.types",
+    "Ended": "rlm.types",
     "BaseSandbox": "sandbox",
     "Sandbox": "sandbox",
     "LocalSandbox": "shell.blocking",
     "ShellSandbox": "shell.blocking",
     "SandboxBackendProtocol": "shell.protocol",
-    "StateInfo": "state",
-    "describe_state": "state",
-    "SqliteStateStore": "store",
-    "StateStore": "store",
+    "StateInfo": "state.envelope",
+    "describe_state": "state.envelope",
+    "SqliteStateStore": "state.store",
+    "StateStore": "state.store",
     "SyncSandbox": "sync",
+    "Tool": "tools",
+    "tool": "tools",
+    "Trajectory": "trajectory.reader",
     "Artifact": "types",
     "Display": "types",
     "ExecuteResponse": "types",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from atoll.guest import values
@@ -15,13 +17,15 @@ if TYPE_CHECKING:
 
     from atoll.config import Handler, REPLConfig
 
+    _Jobs = SimpleQueue[Callable[[], None] | None]
+
 MAX_BATCH = 10_000
 MAX_PIECE = 1 << 20
 """Bytes of standard input in one answer."""
 MAX_BATCH_CHARACTERS = 32 << 20
 """What a batch's answers may have together: more could not be sent, and would be held till then."""
-
-
+MAX_LEFT_RUNNING = 256
+"""Handlers that may go on after their calls were given up; past it no other is started."""
 MAX_MESSAGE = 2000
 ENDINGS = (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, StopIteration)
 """What a handler may raise and an event loop would take for its own."""
@@ -52,7 +56,7 @@ class HostBridge:
 
     def __init__(self, config: REPLConfig, get_context: Callable[[], Any]) -> None:
         self._get_context = get_context
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = _Threads(config.max_concurrency)
         self._concurrency = config.max_concurrency
         self._queries: dict[str, Handler | None] = {
             "llm_query": config.on_llm_query,
@@ -74,8 +78,7 @@ class HostBridge:
 
     def close(self) -> None:
         """End the threads; a handler that still runs is not waited for."""
-        if self._threads:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def _batch(self, name: str, calls: list[Any]) -> list[dict[str, Any]]:
         if len(calls) > MAX_BATCH:
@@ -146,11 +149,79 @@ class HostBridge:
     async def _invoke(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:
         if inspect.iscoroutinefunction(handler):
             return await _awaited(handler(*args, **kwargs))
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="atoll-call")
-        loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(self._threads, lambda: _run(handler, args, kwargs))
+        answer = await self._threads.run(lambda: _run(handler, args, kwargs))
         return await _awaited(answer) if inspect.isawaitable(answer) else answer
+
+
+class _Threads:
+    """Daemon threads for handlers that block, `most` of them at a time.
+
+    A call may be given up while its handler goes on: the cell has ended. The handler then no
+    longer counts, or as many that hang would block every later call.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._free = asyncio.Semaphore(most)
+        self._idle: list[_Jobs] = []
+        self._left_running = 0
+        self._closed = False
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """Return what `work` returns in a thread, or raise what it raises."""
+        async with self._free:
+            if self._left_running >= MAX_LEFT_RUNNING:
+                many = f"{self._left_running} handlers of earlier calls"
+                raise CallFailedError(f"{many} have not returned: no other is started")
+            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            jobs = self._idle.pop() if self._idle else _start_thread()
+            jobs.put(lambda: self._work(work, jobs, done))
+            try:
+                return await done
+            except asyncio.CancelledError:
+                self._left_running += done.cancelled()
+                raise
+
+    def close(self) -> None:
+        """End the threads that are idle; the others end when their handlers return."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().put(None)
+
+    def _work(self, work: Callable[[], Any], jobs: _Jobs, done: asyncio.Future[Any]) -> None:
+        """Run `work`; called in a thread."""
+        value, error = None, None
+        try:
+            value = work()
+        except BaseException as exc:  # noqa: BLE001 - it is raised where the call waits
+            error = exc
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            done.get_loop().call_soon_threadsafe(self._finish, jobs, done, value, error)
+
+    def _finish(
+        self, jobs: _Jobs, done: asyncio.Future[Any], value: Any, error: BaseException | None
+    ) -> None:
+        if done.cancelled():
+            self._left_running -= 1
+        elif error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(value)
+        if self._closed:
+            jobs.put(None)
+        else:
+            self._idle.append(jobs)
+
+
+def _start_thread() -> _Jobs:
+    jobs: _Jobs = SimpleQueue()
+    threading.Thread(target=_serve, args=(jobs,), name="atoll-call", daemon=True).start()
+    return jobs
+
+
+def _serve(jobs: _Jobs) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # an idle thread holds nothing of the last call
 
 
 def _piece_size(args: Any) -> int:

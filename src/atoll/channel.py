@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from atoll.bridge import CallFailedError
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     OnCall = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
     OnOutput = Callable[[int, bytes], None]
 
-CHUNK = 1 << 18
+CHUNK = 1 << 16
 MAX_OPEN_CALLS = 1024
 MAX_AT_ONCE = 64
 """Calls that are worked on: each may have an answer of megabytes."""
@@ -41,28 +40,23 @@ class RemoteError(Exception):
 class _Answer(asyncio.Future[Any]):
     """An answer on its way."""
 
-    def __init__(
-        self, on_answer: Callable[[], None] | None, *, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(loop=loop)
-        self._on_answer = on_answer
+    wake: asyncio.Future[Any] | None = None
+    """What else ends with the answer."""
 
     def come(self, value: Any) -> None:
-        """It is there."""
+        """Set the result."""
         if not self.done():
             self.set_result(value)
-            self._tell()
+            if self.wake is not None and not self.wake.done():
+                self.wake.set_result(None)
 
     def fail(self, why: Exception) -> None:
-        """It will not come."""
+        """Set the exception; nobody has to wait for it."""
         if not self.done():
             self.set_exception(why)
-            self.exception()  # nobody may be waiting: that is no fault
-            self._tell()
-
-    def _tell(self) -> None:
-        if self._on_answer is not None:
-            self._on_answer()
+            self.exception()  # asyncio would log one that nobody has asked for
+            if self.wake is not None and not self.wake.done():
+                self.wake.set_result(None)
 
 
 class HostChannel:
@@ -97,20 +91,20 @@ class HostChannel:
         return self._ended is not None
 
     def request(
-        self, method: str, params: Mapping[str, Any], on_answer: Callable[[], None] | None = None
+        self, method: str, params: Mapping[str, Any], wake: asyncio.Future[Any] | None = None
     ) -> asyncio.Future[Any]:
         """Ask the guest; the answer, or ChannelEndedError if none will come.
 
-        `on_answer` is called as soon as it is there, a turn of the loop before a callback would.
+        `wake` is set together with the answer, a turn of the loop before a callback would do it.
         """
-        answer = _Answer(on_answer, loop=self._loop)
+        answer = _Answer(loop=self._loop)
+        answer.wake = wake
         if self._ended:
             answer.fail(self._ended)
             return answer
-        ident = secrets.token_hex(8)
+        ident = os.urandom(8).hex()
         line = rpc.request(ident, method, dict(params))
         self._waiting[ident] = answer
-        answer.add_done_callback(lambda _: self._waiting.pop(ident, None))
         self._send(line)
         return answer
 
@@ -153,7 +147,8 @@ class HostChannel:
         if not self.ready.done():
             self.ready.set_exception(why)
             self.ready.exception()  # nobody may be waiting: that is no fault
-        for answer in list(self._waiting.values()):
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
             answer.fail(why)
         self._tell_drained()
 
@@ -183,7 +178,8 @@ class HostChannel:
     def _deliver(self, message: rpc.Message) -> None:
         if "method" not in message:
             self._settle(message)
-        elif message.get("id") is not None:
+            return
+        if message.get("id") is not None:
             self._start_call(message)
         elif message["method"] == "ready" and not self.ready.done():
             self.ready.set_result(None)
@@ -193,7 +189,7 @@ class HostChannel:
             raise rpc.ProtocolError("an unexpected notification")
 
     def _settle(self, message: rpc.Message) -> None:
-        answer = self._waiting.get(message["id"])
+        answer = self._waiting.pop(message["id"], None)
         if answer is None:
             raise rpc.ProtocolError("an answer to a request that was not sent")
         if "error" in message:
@@ -229,11 +225,24 @@ class HostChannel:
                 self._send(line)
 
     def _send(self, line: bytes) -> None:
+        if not self._outbox:
+            line = self._write_now(line)
+            if not line:
+                return
         self._outbox += line
         self._flush()
         if len(self._outbox) > MAX_OUTBOX and not self._deaf:
             self._deaf = True  # it asks and does not read: hear no more until it does
             self._loop.remove_reader(self._read_fd)
+
+    def _write_now(self, line: bytes) -> bytes:
+        """Write a line to a pipe that has room, as it has nearly always; return what is left."""
+        try:
+            return line[os.write(self._write_fd, line) :]
+        except BlockingIOError:
+            return line
+        except OSError:
+            return b""  # the reader will see the end
 
     def _flush(self) -> None:
         try:

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from collections.abc import Awaitable, Callable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +26,13 @@ _SWITCHES |= dict.fromkeys(("false", "0", "no", "off"), False)
 DEFAULT_STATE_MB = 50
 SHORTEST_KEY = 16
 GUARDS = ("ast", "restrictedpython")
-_POSITIVE = (
-    "timeout_ms", "max_output_length", "max_concurrency", "max_state_bytes", "output_cap",
-    "max_output_preview", "max_grep_results", "min_exploration_calls",
-)  # fmt: skip
+POSITIVE, CROSSES, HANDLER, STREAM = "positive", "crosses", "handler", "stream"
+"""What is known of an option: its value is a positive number; it goes to a daemon as it is; it is a
+function that the guest calls, or one that is called with each line that the guest prints."""
+_NUMBER, _SENT, _HANDLER, _STREAM = (
+    {trait: True} for trait in (POSITIVE, CROSSES, HANDLER, STREAM)
+)
+_SENT_NUMBER = {**_NUMBER, **_SENT}
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 
 
@@ -46,26 +49,29 @@ def max_state_from_environment() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class REPLConfig:
-    """Everything that `create_sandbox` takes."""
+    """Everything that `create_sandbox` takes: the one table of options.
+
+    What the daemon is sent and what has to be positive follow from the fields' traits.
+    """
 
     backend: str = "auto"
     context: Any = None
     """The guest's variable `context`: text, plain data, the Path of a text file, or a Context."""
     state: bytes | None = None
     """Bytes from save(): the session starts with those variables and files."""
-    max_state_bytes: int = field(default_factory=max_state_from_environment)
+    max_state_bytes: int = field(default_factory=max_state_from_environment, metadata=_SENT_NUMBER)
     """Size limit of a saved state, uncompressed; a larger one is neither saved nor restored."""
     min_isolation: Isolation | None = None
     """The weakest level to accept; unset: JAILED for `auto`, the backend's own level otherwise."""
-    timeout_ms: float = DEFAULT_TIMEOUT_MS
+    timeout_ms: float = field(default=DEFAULT_TIMEOUT_MS, metadata=_SENT_NUMBER)
     """Time limit of one execution."""
-    max_output_length: int = 1_000_000
+    max_output_length: int = field(default=1_000_000, metadata=_SENT_NUMBER)
     """Characters of stdout, and of stderr, in a result."""
     policy: ExecutionPolicy = field(default_factory=ExecutionPolicy)
     """Limits, environment variables and mounts: an ExecutionPolicy, or a dict of its fields."""
     python: str | None = None
     """The guest's interpreter, such as a venv's; unset: the one that runs the host."""
-    preload: str | None = None
+    preload: str | None = field(default=None, metadata=_SENT)
     """Libraries that a warm start has imported: bare, numeric or full; unset: Atoll chooses."""
     wasm_binary_path: Path | None = None
     """A WebAssembly component for the `wasm` backend; unset: the one that Atoll builds."""
@@ -77,38 +83,38 @@ class REPLConfig:
     """Whether Pyodide runs in a thread of its own, which can be interrupted."""
     workspace: Path | None = None
     """A host folder that is the guest's /app; unset: a private one, deleted at the end."""
-    on_stdout: LineCallback | None = None
-    on_stderr: LineCallback | None = None
-    on_stdin: Handler | None = None
+    on_stdout: LineCallback | None = field(default=None, metadata=_STREAM)
+    on_stderr: LineCallback | None = field(default=None, metadata=_STREAM)
+    on_stdin: Handler | None = field(default=None, metadata=_HANDLER)
     """Called with a number of bytes: returns up to that many bytes of the guest's standard input,
     b"" at its end. Unset: the guest has no standard input."""
-    argv: Sequence[str] | None = None
+    argv: Sequence[str] | None = field(default=None, metadata=_SENT)
     """The guest's sys.argv; unset: what its interpreter starts with."""
-    on_llm_query: Handler | None = None
-    on_rlm_query: Handler | None = None
+    on_llm_query: Handler | None = field(default=None, metadata=_HANDLER)
+    on_rlm_query: Handler | None = field(default=None, metadata=_HANDLER)
     tools: Mapping[str, Handler] = field(default_factory=dict)
     """Host functions that guest code may call, by name."""
-    max_concurrency: int = 32
+    max_concurrency: int = field(default=32, metadata=_SENT_NUMBER)
     """Calls of one batch that run on the host at the same time."""
     logger: SandboxLogger = field(default_factory=SandboxLogger)
-    lazy_queries: bool = False
+    lazy_queries: bool = field(default=False, metadata=_SENT)
     """Whether llm_query returns a promise, so that a loop of queries runs concurrently."""
     guard: str | None = None
     """A check of the code before it runs: `ast` or `restrictedpython`; a seat belt, not a wall."""
-    explored_length: int | None = None
+    explored_length: int | None = field(default=None, metadata=_SENT)
     """Set by REPLEnvironment: the guest gets peek, grep and FINAL for so many characters."""
     timeout_seconds: InitVar[float | None] = None
     """`timeout_ms` in seconds; if both are given, this one is used."""
-    output_cap: int = 8192
+    output_cap: int = field(default=8192, metadata=_NUMBER)
     """Characters of a turn's output above which the model sees a summary; a file has the rest."""
     spill_dir: Path | None = None
     """The folder of these files; unset: a private one, deleted at the end."""
-    max_output_preview: int = 1500
+    max_output_preview: int = field(default=1500, metadata=_NUMBER)
     """Characters of a summary with its header and footer."""
-    max_grep_results: int = 100
+    max_grep_results: int = field(default=100, metadata=_NUMBER)
     require_exploration_before_final: bool = False
     """Whether FINAL is refused before `min_exploration_calls` looks into the context."""
-    min_exploration_calls: int = 1
+    min_exploration_calls: int = field(default=1, metadata=_NUMBER)
     use_toon_encoding: bool = True
     """Whether structured values are shown to the model as TOON where that is shorter."""
 
@@ -117,7 +123,7 @@ class REPLConfig:
             check_positive("timeout_seconds", timeout_seconds)
             object.__setattr__(self, "timeout_ms", timeout_seconds * 1000)
         object.__setattr__(self, "policy", ExecutionPolicy.of(self.policy))
-        for name in _POSITIVE:
+        for name in _POSITIVE_NAMES:
             check_positive(name, getattr(self, name))
         if self.guard is not None and self.guard not in GUARDS:
             raise ConfigError(f"no guard {self.guard!r}: there are {', '.join(GUARDS)}")
@@ -135,6 +141,14 @@ class REPLConfig:
         for name in self.tools:
             if not _NAME.match(name):
                 raise ConfigError(f"a tool's name must be a Python name, not {name!r}")
+
+
+def options_with(trait: str) -> tuple[str, ...]:
+    """Return the names of the options that have a trait."""
+    return tuple(one.name for one in fields(REPLConfig) if trait in one.metadata)
+
+
+_POSITIVE_NAMES = options_with(POSITIVE)
 
 
 class _Derived(float):

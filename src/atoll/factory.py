@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from atoll.backends import registry
 from atoll.config import REPLConfig
 from atoll.policy import check_keys
 from atoll.sync import Portal, SyncSandbox
+from atoll.tools import by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Sequence
     from os import PathLike
     from types import TracebackType
 
@@ -45,7 +47,7 @@ class Options(TypedDict, total=False):
     argv: Sequence[str] | None
     on_llm_query: Handler | None
     on_rlm_query: Handler | None
-    tools: Mapping[str, Handler]
+    tools: Mapping[str, Handler] | Sequence[Handler]
     max_concurrency: int
     logger: SandboxLogger
     lazy_queries: bool
@@ -112,4 +114,7 @@ def merge(config: REPLConfig | None, options: Options) -> REPLConfig:
     """Return `config` with the options; ConfigError for an unknown one names the closest."""
     known = [field.name for field in dataclasses.fields(REPLConfig)]
     check_keys("option", options, [*known, "timeout_seconds"])
-    return dataclasses.replace(config or REPLConfig(), **options)  # type: ignore[arg-type]
+    given: dict[str, Any] = dict(options)
+    if "tools" in given and not isinstance(given["tools"], Mapping):
+        given["tools"] = by_name(given["tools"])
+    return dataclasses.replace(config or REPLConfig(), **given)

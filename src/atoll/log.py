@@ -60,8 +60,9 @@ class SandboxLogger:
 
     def log_execution_start(self, runtime: str, policy: ExecutionPolicy, code: str = "") -> None:
         """An execution begins: where, and under which limits."""
-        if self._heard(logging.INFO):
-            self._emit("execution_start", logging.INFO, runtime=runtime, policy=policy.snapshot())
+        if not self._heard(logging.INFO):
+            return  # then DEBUG is not heard either
+        self._emit("execution_start", logging.INFO, runtime=runtime, policy=policy.snapshot())
         if self._heard(logging.DEBUG):
             self._emit("execution_code", logging.DEBUG, code=code[:10_000])
 

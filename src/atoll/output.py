@@ -18,29 +18,33 @@ class OutputCapture:
         self, *, max_bytes: int, max_chars: int, on_line: Callable[[str], None] | None = None
     ) -> None:
         self._max_bytes, self._max_chars = max_bytes, max_chars
-        self._head_room = int(max_bytes * HEAD_SHARE)
-        self._tail_room = max_bytes - self._head_room
-        self._head, self._tail = bytearray(), bytearray()
+        self._head = self._tail = bytearray()
         self._total = 0
         self._lines = LineSplitter(on_line, max_chars) if on_line else None
 
     def feed(self, data: bytes) -> None:
         """Take what was read off the stream."""
+        if not self._total:
+            self._head, self._tail = bytearray(), bytearray()
         self._total += len(data)
         if self._lines:
             self._lines.feed(data)
-        room = self._head_room - len(self._head)
+        head_room = int(self._max_bytes * HEAD_SHARE)
+        room = head_room - len(self._head)
         if room > 0:
             self._head += data[:room]
             data = data[room:]
         self._tail += data
-        if len(self._tail) > 2 * self._tail_room:
-            del self._tail[: -self._tail_room]
+        tail_room = self._max_bytes - head_room
+        if len(self._tail) > 2 * tail_room:
+            del self._tail[:-tail_room]
 
     def finish(self) -> tuple[str, bool]:
         """The text to show, and whether anything was left out."""
         if self._lines:
             self._lines.finish()
+        if not self._total:
+            return "", False
         if self._total <= self._max_bytes:
             text = _decode(self._head + self._tail)
             if len(text) <= self._max_chars:

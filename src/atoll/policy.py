@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MIB = 1 << 20
-DEFAULT_FUEL = 2_000_000_000
 
 
 class Isolation(IntEnum):
@@ -128,7 +127,7 @@ class ExecutionPolicy:
 
     memory_bytes: int | None = 512 * MIB
     """Memory of the guest; a shared context does not count."""
-    max_processes: int | None = 64
+    max_processes: int | None = 256
     """Processes and threads at one time."""
     cpu_seconds: float | None = None
     """CPU time of one execution, summed over its processes."""
@@ -139,8 +138,8 @@ class ExecutionPolicy:
     max_open_files: int = 1024
     stdout_max_bytes: int = 8 * MIB
     stderr_max_bytes: int = 8 * MIB
-    fuel_budget: int | None = DEFAULT_FUEL
-    """Instructions of one execution, in the `wasm` backend, which counts them."""
+    fuel_budget: int | None = None
+    """Instructions of one execution, in the `wasm` backend, which counts them in any case."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the guest; it inherits none of the host's."""
     mounts: tuple[Mount, ...] = ()

@@ -13,11 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from atoll import variables, verdict
+from atoll import result_fields, variables
 from atoll.channel import ChannelEndedError, RemoteError
+from atoll.deadline import Deadline
 from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import rpc, values
 from atoll.output import OutputCapture
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from atoll.channel import HostChannel
     from atoll.config import LineCallback, REPLConfig
-    from atoll.types import EndReport, ExecuteResponse
+    from atoll.types import ExecuteResponse, GuestProcess
 
     Reader = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -39,23 +41,7 @@ CPU_POLL_SECONDS = 0.05
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.002
 DRAIN_LIMIT = 4 << 20
 MAX_FILE_IN_MESSAGE = 16 << 20
-READ_SIZE = 1 << 18
-
-
-class GuestProcess(Protocol):
-    """What a session needs of the process that the guest runs in."""
-
-    ended: asyncio.Future[EndReport]
-
-    def interrupt(self) -> None:
-        """SIGINT for the guest."""
-
-    def kill(self) -> None:
-        """The end of the guest and of all it started."""
-
-    async def cpu_seconds(self) -> float:
-        """CPU time used so far."""
-        ...
+READ_SIZE = 1 << 16
 
 
 class GuestSession:
@@ -67,8 +53,11 @@ class GuestSession:
         self._config, self._process, self._channel = config, process, channel
         self._loop = asyncio.get_running_loop()
         self._fds = output_fds
+        self._readable = select.poll()
+        self._deadline = Deadline(lambda: self._stop_with(Outcome.TIMEOUT))
         self._stop: asyncio.Future[Outcome | None] | None = None
         self._violation: str | None = None
+        self._used: dict[str, Any] = {}
         self.alive = True
         self._interrupts = 0
         self.grace_seconds = GRACE_SECONDS
@@ -76,6 +65,7 @@ class GuestSession:
         for index, fd in enumerate(output_fds):
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._on_output, index)
+            self._readable.register(fd, select.POLLIN)
         self._unheard = self._captures = self._make_captures(None, None)
 
     @property
@@ -98,19 +88,30 @@ class GuestSession:
         cell imports from the folders of packages; unset: as the session does.
         """
         params: dict[str, Any] = {"code": code}
-        params |= {"look_again": True} if look_again else {}
-        params |= {"setup": setup} if setup is not None else {}
+        if look_again:
+            params["look_again"] = True
+        if setup is not None:
+            params["setup"] = setup
         self._captures = self._make_captures(self._config.on_stdout, self._config.on_stderr)
-        started = time.perf_counter()
-        fields = await self._run("execute", params, verdict.read_cell, timeout_ms)
-        fields.setdefault("duration_ms", (time.perf_counter() - started) * 1000)
-        return SandboxResult(**{**facts, **fields})
+        usage = self._process.usage
+        cpu, started = usage.cpu_seconds(), time.perf_counter()
+        fields = await self._run("execute", params, result_fields.read_cell, timeout_ms)
+        facts["duration_ms"] = (time.perf_counter() - started) * 1000
+        if self.alive:  # else the supervisor has told what it used
+            fields["memory_used_bytes"] = usage.peak_memory()
+        used = fields.pop("cpu_seconds", None) or usage.cpu_seconds()
+        if cpu is not None and used is not None:
+            facts["cpu_ms"] = max(0.0, used - cpu) * 1000
+        facts.update(fields)
+        return SandboxResult(**facts)
 
     async def shell(self, command: str, timeout_ms: float) -> ExecuteResponse:
         """Run a shell command beside the guest's Python; variables live on if it is stopped."""
         self._captures = self._make_captures(self._config.on_stdout, None)
-        fields = await self._run("shell", {"command": command}, verdict.read_shell, timeout_ms)
-        return verdict.response(fields, timeout_ms)
+        fields = await self._run(
+            "shell", {"command": command}, result_fields.read_shell, timeout_ms
+        )
+        return result_fields.response(fields, timeout_ms)
 
     async def ask_variable(
         self, method: str, params: Mapping[str, Any], timeout_ms: float
@@ -201,6 +202,7 @@ class GuestSession:
     def close(self) -> None:
         """Let go of the pipes; the process is the backend's to end."""
         self.alive = False
+        self._deadline.cancel()
         self._channel.close()
         for fd in self._fds:
             self._loop.remove_reader(fd)
@@ -215,22 +217,20 @@ class GuestSession:
             answer, stopped = await self._request(method, params, timeout_ms)
         except RemoteError as exc:
             answer, stopped, self._violation = None, None, f"it refused to run: {str(exc)[:200]}"
-        fields = self._verdict(answer, read, stopped, timeout_ms) or await self._death(
-            stopped, timeout_ms
-        )
+        fields = self._read_answer(answer, read, stopped, timeout_ms)
+        if fields is None:
+            fields = await self._death(stopped, timeout_ms)
         self._drain()
-        return {**fields, **self._collect()}
+        self._collect(fields)
+        return fields
 
     async def _request(
         self, method: str, params: Mapping[str, Any], timeout_ms: float
     ) -> tuple[dict[str, Any] | None, Outcome | None]:
         """The guest's answer (None: it died) and why it was stopped (None: it was not)."""
-        self._stop = self._loop.create_future()
-        stop = self._stop
-        request = self._channel.request(
-            method, params, lambda: None if stop.done() else stop.set_result(None)
-        )
-        timer = self._loop.call_later(timeout_ms / 1000, self._stop_with, Outcome.TIMEOUT)
+        self._stop = stop = self._loop.create_future()
+        request = self._channel.request(method, params, stop)
+        self._deadline.set(timeout_ms / 1000)
         watch = (
             asyncio.ensure_future(self._watch_cpu()) if self._config.policy.cpu_seconds else None
         )
@@ -246,7 +246,7 @@ class GuestSession:
             raise
         finally:
             request.cancel()
-            timer.cancel()
+            self._deadline.clear()
             if watch:
                 watch.cancel()
             self._stop = None
@@ -266,10 +266,19 @@ class GuestSession:
         done, _ = await asyncio.wait({request}, timeout=max(least, self.grace_seconds))
         if not done:
             self.alive = False
+            self._note_usage()
             self._process.kill()
             await asyncio.wait({request})
         else:
             await self._settle()
+
+    def _note_usage(self) -> None:
+        """Read what the guest has used before it is killed: without a control group none can then.
+
+        What its supervisor reports of its end counts more.
+        """
+        usage = self._process.usage
+        self._used = {"memory_used_bytes": usage.peak_memory(), "cpu_seconds": usage.cpu_seconds()}
 
     async def _settle(self) -> None:
         """Let no interrupt hit the next request: wait, a little, until the guest has seen it."""
@@ -297,7 +306,7 @@ class GuestSession:
                 await asyncio.sleep(CPU_POLL_SECONDS)
             self._stop_with(Outcome.CPU)
 
-    def _verdict(
+    def _read_answer(
         self,
         answer: dict[str, Any] | None,
         read: Reader,
@@ -309,7 +318,7 @@ class GuestSession:
             return None
         try:
             fields = read(answer)
-        except verdict.SHAPE_ERRORS:
+        except result_fields.SHAPE_ERRORS:
             self._violation = "an answer of no known shape"
             self._process.kill()
             return None
@@ -325,17 +334,21 @@ class GuestSession:
             await asyncio.wait({self._process.ended}, timeout=GRACE_SECONDS)
         self._process.kill()  # it may live on with a closed channel
         report = await asyncio.shield(self._process.ended)
-        lost = {"state_lost": True, "memory_used_bytes": report.peak_memory}
+        lost: dict[str, Any] = {"state_lost": True, **self._used}
+        if report.peak_memory is not None:
+            lost["memory_used_bytes"] = report.peak_memory
+        if report.cpu_seconds is not None:
+            lost["cpu_seconds"] = report.cpu_seconds
         if stopped:
             return {**self._stop_fields(stopped, timeout_ms), **lost}
         if report.out_of_memory:
-            return {**verdict.out_of_memory(self._config.policy), **lost}
+            return {**result_fields.out_of_memory(self._config.policy), **lost}
         if self._violation:
-            return {**verdict.broken(self._violation), **lost}
-        return {**verdict.death(report), **lost}
+            return {**result_fields.broken(self._violation), **lost}
+        return {**result_fields.death(report), **lost}
 
     def _stop_fields(self, reason: Outcome, timeout_ms: float) -> dict[str, Any]:
-        return verdict.stopped(reason, timeout_ms, self._config.policy)
+        return result_fields.stopped(reason, timeout_ms, self._config.policy)
 
     def _make_captures(
         self, on_stdout: LineCallback | None, on_stderr: LineCallback | None
@@ -360,12 +373,17 @@ class GuestSession:
 
     def _drain(self) -> None:
         """Take what is in the pipes: the guest flushed them before it answered."""
+        if not self._readable.poll(0):
+            return  # one system call finds that most cells print nothing
         for index in range(len(self._fds)):
             left = DRAIN_LIMIT
             while left > 0 and (size := self._on_output(index)):
                 left -= size
 
-    def _collect(self) -> dict[str, Any]:
-        (stdout, cut_out), (stderr, cut_err) = (one.finish() for one in self._captures)
+    def _collect(self, fields: dict[str, Any]) -> None:
+        """Put what was printed into the result's fields."""
+        output, errors = self._captures
         self._captures = self._unheard
-        return {"stdout": stdout, "stderr": stderr, "truncated": cut_out or cut_err}
+        fields["stdout"], cut_out = output.finish()
+        fields["stderr"], cut_errors = errors.finish()
+        fields["truncated"] = cut_out or cut_errors

@@ -7,6 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
+from atoll.errors import SandboxLostError
 from atoll.files.sync import SyncFiles
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from atoll.types import ExecuteResponse, SandboxResult, Variables
 
 T = TypeVar("T")
+FORKED = (
+    "the sandbox belongs to the process that this one was forked from, whose threads are not here: "
+    "open another one with create_sandbox() in this process"
+)
 
 
 class Portal:
@@ -27,7 +32,7 @@ class Portal:
     _shared: ClassVar[Portal | None] = None
 
     def __init__(self) -> None:
-        self.owner = os.getpid()
+        self._owner = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="atoll-loop", daemon=True)
         self._thread.start()
@@ -36,12 +41,30 @@ class Portal:
     def shared(cls) -> Portal:
         """Return the portal of this process; a forked process gets its own."""
         with cls._lock:
-            if cls._shared is None or cls._shared.owner != os.getpid():
+            if cls._shared is None:
+                os.register_at_fork(after_in_child=cls._forget)
+            if cls._shared is None or cls._shared.forked:
                 cls._shared = cls()
             return cls._shared
 
+    @classmethod
+    def _forget(cls) -> None:
+        """In a forked process: the lock may have been held by a thread that is not here."""
+        cls._lock = threading.Lock()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that the loop runs in."""
+        return self._owner != os.getpid()
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` in the loop's thread and wait for it. An interrupt here cancels it there."""
+        """Run `work` in the loop's thread and wait for it. An interrupt here cancels it there.
+
+        SandboxLostError in a forked process, which has no such thread.
+        """
+        if self.forked:
+            work.close()
+            raise SandboxLostError(FORKED)
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError(
@@ -58,6 +81,9 @@ class Portal:
 
     async def bring(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` in the loop's thread for a coroutine of another loop; both end together."""
+        if self.forked:
+            work.close()
+            raise SandboxLostError(FORKED)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     def _serve(self) -> None:
@@ -201,8 +227,12 @@ class SyncSandbox:
         return self._portal.run(self._box.save())
 
     def destroy(self) -> None:
-        """End the guest and free everything it used. Calling it again does nothing."""
-        self._portal.run(self._box.destroy())
+        """End the guest and free everything it used. Calling it again does nothing.
+
+        Nothing happens in a forked process: the sandbox is its parent's.
+        """
+        if not self._portal.forked:
+            self._portal.run(self._box.destroy())
 
     def __enter__(self) -> Self:
         return self

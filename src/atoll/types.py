@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll import markup
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Iterable
 
     from atoll.policy import Isolation
@@ -46,6 +47,41 @@ class EndReport:
     signal: int | None = None
     out_of_memory: bool = False
     peak_memory: int | None = None
+    cpu_seconds: float | None = None
+    """CPU time of all its processes; None without a control group."""
+
+
+class Usage(Protocol):
+    """What a guest's processes have used, as the host measures it; None for what is not counted."""
+
+    def cpu_seconds(self) -> float | None:
+        """CPU time so far."""
+        ...
+
+    def peak_memory(self) -> int | None:
+        """The most memory that was in use, in bytes."""
+        ...
+
+
+class GuestProcess(Protocol):
+    """What a session needs of the process that the guest runs in."""
+
+    ended: asyncio.Future[EndReport]
+
+    @property
+    def usage(self) -> Usage:
+        """What it has used so far, by the host's own measure."""
+        ...
+
+    def interrupt(self) -> None:
+        """SIGINT for the guest."""
+
+    def kill(self) -> None:
+        """The end of the guest and of all it started."""
+
+    async def cpu_seconds(self) -> float:
+        """CPU time used so far."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +189,8 @@ class SandboxResult:
     workspace_path: str | None = None
     """The host folder behind /app, if the caller gave one."""
     isolation: Isolation | None = None
+    cold_start: str | None = None
+    """Why a pool or daemon started this sandbox's guest instead of forking it off a warm zygote."""
 
     @property
     def success(self) -> bool:

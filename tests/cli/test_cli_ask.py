@@ -24,13 +24,15 @@ import atoll as library
 from atoll.extras import install_command
 from atoll.rlm.models.recorded import Recorder
 from atoll.rlm.models.scripted import ScriptedModel
-from atoll.rlm.trajectory import RunEnded
-from atoll.rlm.trajectory.reader import read
+from atoll.trajectory import RunEnded
+from atoll.trajectory.reader import read
 
 QUESTION = "Where is the key?"
 NEEDLE = "Ilse hid the key under the third step."
 LOOK = "```python\ngrep('key')\n```"
-ANSWER = f"```python\nFINAL('under the third step', quotes=['{NEEDLE[:-1]}', 'nowhere'])\n```"
+TWICE = "```python\ntry: {0}\nexcept ValueError: {0}\n```"
+"""A quote that is not in the context is refused once, then marked."""
+ANSWER = TWICE.format(f"FINAL('under the third step', quotes=['{NEEDLE[:-1]}', 'nowhere'])")
 PATIENCE_SECONDS = 30
 
 
@@ -78,7 +80,7 @@ def test_the_answer_is_on_stdout_and_all_else_on_stderr(ask, record, tmp_path):
     assert lines[0] == "context  kind a text · length 105,039"
     assert lines[1] == "plan  loop: 105,039 characters are more than 4,000 tokens"
     assert re.fullmatch(r"turn 1  grep\('key'\) +1 call · \$0\.01\d* · .*s", lines[2])
-    assert re.fullmatch(r"turn 2  FINAL\('under.* +2 calls · \$0\.02\d* · .*s", lines[3])
+    assert re.fullmatch(r"turn 2  try: FINAL\('under.* +2 calls · \$0\.02\d* · .*s", lines[3])
     assert f"found  “{NEEDLE[:-1]}” at 105,000-105,037, line 5,001" in lines
     assert "not found  “nowhere”" in lines
     assert any(line.startswith("map  ▒▒▒▒▒") and line.endswith("█") for line in lines)
@@ -88,9 +90,10 @@ def test_the_answer_is_on_stdout_and_all_else_on_stderr(ask, record, tmp_path):
     assert read(trace).events[-1].outcome == "answered"
 
 
-def test_quiet_says_the_answer_alone(ask, record):
+def test_quiet_says_the_answer_and_what_is_wrong_with_it(ask, record):
     model = record(LOOK, ANSWER)
-    assert ask("--model", model, "--quiet") == (0, "under the third step\n", "")
+    unfound = "atoll: 1 of 2 quotes of the answer are not in the context\n"
+    assert ask("--model", model, "--quiet") == (0, "under the third step\n", unfound)
 
 
 def test_json_is_one_object_with_all_of_it(ask, record):
@@ -228,10 +231,21 @@ def test_a_limit_that_is_reached_exits_with_3_and_says_so(ask, record):
     model = record(LOOK, "it is under a step", budget=library.Budget(iterations=1))
     code, out, err = ask("--model", model, "--max-turns", "1", "--quiet")
     assert (code, out) == (3, "it is under a step\n")
-    assert err == "atoll: a limit was reached: this is the best answer known by then\n"
+    limit = "a limit was reached (1 turns were made)"
+    assert err == f"atoll: {limit}: this is the best answer known by then\n"
     model = record(LOOK, "it is under a step", budget=library.Budget(iterations=1))
     code, out, err = ask("--model", model, "--max-turns", "1", "--json")
     assert (code, json.loads(out)["outcome"]) == (3, "forced")
+
+
+def test_a_run_without_an_answer_exits_with_5_and_prints_none(ask, record):
+    code, out, err = ask("--model", record("", "", ""), "--quiet")
+    assert (code, out) == (5, "")
+    assert err.startswith("atoll: there is no answer: 3 replies in a row had no code")
+    code, out, _ = ask("--model", record("", "", ""), "--json")
+    told = json.loads(out)
+    assert (code, told["outcome"], told["answer"]) == (5, "unanswered", "")
+    assert "empty" in told["reason"]
 
 
 def test_a_model_that_fails_exits_with_1(ask, tmp_path):
@@ -329,7 +343,7 @@ def test_a_folder_is_one_context(atoll, record, tmp_path):
     assert "files 1 · skipped 1" in err
 
 
-HOSTILE = "```python\nprint('\x1b[2J')\nFINAL('a\\x1b]0;title\\x07b', quotes=['\\x1b[31m'])\n```"
+HOSTILE = TWICE.format("print('\x1b[2J'); FINAL('a\\x1b]0;title\\x07b', quotes=['\\x1b[31m'])")
 
 
 def test_a_terminal_shows_what_is_under_way_and_is_steered_by_nobody(command, record, document):
@@ -414,7 +428,7 @@ def test_ctrl_c_shows_the_last_code_and_its_output(interrupted, tmp_path):
     assert code == 130
     assert_says_what_is_known(err, turns="1 turn done", calls="1 model call")
     assert "last code\n  │ hits = grep('key')\n  │ hits\n" in err
-    assert re.search(rf"last output\n  │ 5001 \[.*\] {re.escape(NEEDLE)}\n", err)
+    assert re.search(rf"last output\n  │ 1 found:\n  │ 5001 \[.*\] {re.escape(NEEDLE)}\n", err)
 
 
 def test_ctrl_c_with_json_prints_what_is_known_as_one_object(spawn, document, tmp_path):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -95,7 +98,8 @@ def test_in_the_foreground_it_stays_until_ctrl_c(spawn, at):
 def test_logs_can_be_followed(spawn, atoll, at):
     atoll("daemon", "start", "--tier", "bare", *at)
     follower = spawn("daemon", "logs", "-f", *at)
-    assert "started" in follower.stdout.readline()
+    assert "importing the libraries" in follower.stdout.readline()
+    assert any("started" in line for line in follower.stdout)
     atoll("daemon", "stop", *at)
     assert "stopped" in follower.stdout.readline()
     follower.send_signal(signal.SIGINT)
@@ -156,3 +160,39 @@ def test_stdin_and_arguments_reach_a_program_in_the_daemon(spawn, atoll, at, mon
     code = "import sys; print(input(), sys.stdin.read().split(), sys.argv)"
     process = spawn("run", "--backend", "daemon", "-c", code, "x")
     assert process.communicate("a\nb c\n") == ("a ['b', 'c'] ['-c', 'x']\n", "")
+
+
+CLIENT = """
+import atoll
+with atoll.create_sandbox(backend="daemon") as box:
+    print(box.execute("1").cold_start, box.fork().execute("6 * 7").value)
+"""
+
+
+@pytest.mark.parametrize(
+    ("started", "client"),
+    [(["python3", "atoll"], "python"), (["python", "-m", "atoll.cli.main"], "python3")],
+    ids=["the console script", "the module"],
+)
+def test_every_name_of_the_interpreter_is_served_warm(at, started, client):
+    """pip writes one name of a venv's Python into the script; the client may run under another."""
+    folder = os.path.dirname(sys.executable)
+    paths = [os.path.join(folder, name) for name in (*started[:2], client)]
+    if not all(map(os.path.exists, (paths[0], paths[-1]))):
+        pytest.skip("this Python has no such names")
+    command = [paths[0], *(paths[1:2] if started[1] == "atoll" else started[1:])]
+    options = ["daemon", "start", "--tier", "bare", *at]
+    subprocess.run([*command, *options], check=True, capture_output=True, timeout=60)
+    env = {**os.environ, "ATOLL_DAEMON_SOCKET": at[1]}
+    done = subprocess.run(
+        [paths[-1], "-c", CLIENT], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "None 42\n", done.stderr
+
+
+def test_the_status_says_what_started_cold_and_why():
+    facts = {"pid": 1, "uptime_seconds": 1, "isolation": "jailed", "reason": "", "connections": 0,
+             "sessions": 1, "live": 1, "executions": 1, "executing": 0, "queued": 0, "pool": {},
+             "cold_starts": {"the sandbox has mounts": 2}}  # fmt: skip
+    text = daemon.describe(facts, Place(Path("/run/d.sock")))
+    assert "cold starts  2: the sandbox has mounts" in text

@@ -18,7 +18,7 @@ from atoll import RLM, Budget
 from atoll.cli import demo
 from atoll.rlm.models.local.weights import QWEN
 from atoll.rlm.models.recorded import Replay
-from atoll.rlm.trajectory import CodeRan
+from atoll.trajectory import CodeRan
 
 PATIENCE_SECONDS = 60
 ANSWER = "broke down on the Elm Street bridge"

@@ -1,5 +1,6 @@
 """`atoll trace`: prints a trajectory, or makes a page of it."""
 
+import json
 import os
 import pty
 import stat
@@ -8,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from atoll.rlm.trajectory import CodeRan, FinalGiven, RunStarted, TrajectoryWriter
+from atoll.trajectory import (
+    CodeRan,
+    FinalGiven,
+    ModelAnswered,
+    ModelAsked,
+    RunStarted,
+    TrajectoryWriter,
+)
 
 
 @pytest.fixture
@@ -110,7 +118,7 @@ def test_a_file_that_is_not_there_is_one_line_of_error(atoll, tmp_path):
 def test_a_page_that_cannot_be_written_is_one_line_of_error(atoll, trajectory, tmp_path):
     code, _, err = atoll("trace", "html", trajectory, "-o", str(tmp_path / "no" / "x.html"))
     assert code == 2
-    assert err.startswith("atoll: cannot write the page ")
+    assert err.startswith("atoll: cannot write ")
 
 
 def test_a_reader_that_leaves_early_is_no_error(command, trajectory):
@@ -119,3 +127,20 @@ def test_a_reader_that_leaves_early_is_no_error(command, trajectory):
         shell=True, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("question  How many whales?\n", "")
+
+
+def test_conversations_are_exported_as_rows_of_messages(atoll, trajectory, tmp_path):
+    code, out, err = atoll("trace", "export", trajectory)
+    assert (code, out) == (2, "")
+    assert "there is no conversation with a model" in err
+    path = tmp_path / "asked.jsonl"
+    with TrajectoryWriter(path) as writer:
+        said = ({"role": "user", "content": "How many?"},)
+        writer.emit(ModelAsked(call="c1", model="m", messages=said))
+        writer.emit(ModelAnswered(call="c1", text="Three."))
+    code, out, err = atoll("trace", "export", "--format", "openai-messages", str(path))
+    assert (code, err) == (0, "")
+    assert json.loads(out)["messages"] == [*said, {"role": "assistant", "content": "Three."}]
+    target = tmp_path / "out.jsonl"
+    assert atoll("trace", "export", str(path), "-o", str(target))[:2] == (0, f"{target}\n")
+    assert (target.read_text(), stat.S_IMODE(target.stat().st_mode)) == (out, 0o600)

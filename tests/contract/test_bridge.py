@@ -154,7 +154,7 @@ def test_a_forked_child_neither_answers_nor_asks_for_its_parent(open_box):
         "os.waitpid(pid, 0)\nllm_query('parent')"
     )
     assert result.value == "parent"
-    assert result.stdout == "ChannelClosedError\n"
+    assert result.stdout == "HostCallError\n"
 
 
 def test_many_calls_in_a_row_stay_in_step(open_box):
@@ -164,3 +164,33 @@ def test_many_calls_in_a_row_stay_in_step(open_box):
         "[llm_query(str(n)) for n in range(500)] == [str(n) for n in range(500)]"
     ).value
     assert time.monotonic() - started < 60
+
+
+def test_handlers_that_hang_block_no_later_call(open_box):
+    """As many as may run at once hang when their cells are over: they no longer count."""
+    let_go = threading.Event()
+    tools = {"hang": let_go.wait, "double": lambda n: 2 * n}
+    box = open_box(tools=tools, max_concurrency=2)
+    try:
+        for _ in range(3):
+            assert box.execute("hang()", timeout_ms=150).kind == "timeout"
+        assert box.execute("double(21)", timeout_ms=5000).value == 42
+    finally:
+        let_go.set()
+
+
+@pytest.mark.needs(Capability.IMPORTS)
+def test_errors_of_calls_and_failed_queries_can_be_pickled(open_box):
+    def refuse(prompt):
+        raise LookupError(prompt)
+
+    box = open_box(on_llm_query=refuse)
+    code = (
+        "import pickle\n"
+        "try: call_host('nothing')\nexcept HostCallError as exc: error = exc\n"
+        "(query,) = batch_llm_query(['?'])\n"
+        "again, queried = pickle.loads(pickle.dumps((error, query)))\n"
+        "type(again) is HostCallError, again.args == error.args, queried.failed, queried == query"
+    )
+    assert box.execute(code).value == (True, True, True, True)
+    assert box.execute("call_host('nothing')").error_type == "HostCallError"

@@ -136,3 +136,38 @@ def test_a_process_ended_by_a_signal_is_a_crash(box, number, name):
     assert (result.kind, result.exit_code, result.state_lost) == ("crashed", 128 + number, True)
     assert name in result.error
     assert box.execute("1").value == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "error_type"),
+    [
+        ("class Stop(SystemExit): pass\nraise Stop(3)", 3, "Stop"),
+        ("class Stop(SystemExit): pass\nraise Stop", 0, None),
+        ("class Stop(SystemExit): pass\nraise Stop('why')", 1, "Stop"),
+        ("raise SystemExit(ValueError('why'))", 1, "SystemExit"),
+    ],
+)
+def test_a_system_exit_of_any_class_ends_the_cell_as_it_ends_a_script(
+    box, code, exit_code, error_type
+):
+    result = box.execute(code)
+    assert (result.kind, result.exit_code) == ("exited", exit_code)
+    assert result.error_type == error_type
+    assert result.stderr == ("why\n" if "why" in code else "")
+
+
+def test_the_caret_is_right_in_a_last_line_without_a_newline(box):
+    lines = box.execute("zero = 0\n(1 + 2) / (zero - 0)").stderr.splitlines()
+    assert "    (1 + 2) / (zero - 0)" in lines
+    assert "    ~~~~~~~~^~~~~~~~~~~~" in lines
+
+
+@pytest.mark.needs(Capability.IMPORTS)
+def test_inspect_finds_the_source_of_functions_and_classes(box):
+    box.execute("class Plain:\n    x = 1\n")
+    box.execute("class Deep(Plain):\n    def method(self): return 1\n\ndef function(): return 2\n")
+    code = "import inspect\n[inspect.getsource(one) for one in (Plain, Deep, function)]"
+    plain, deep, function = box.execute(code).value
+    assert plain == "class Plain:\n    x = 1\n"
+    assert deep == "class Deep(Plain):\n    def method(self): return 1\n"
+    assert function == "def function(): return 2\n"

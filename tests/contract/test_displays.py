@@ -166,3 +166,20 @@ def test_a_figure_that_was_saved_is_an_artifact(plots):
         Artifact(path="out.png", size=result.value, media_type="image/png"),
     )
     assert [type(one) for one in result.displays] == [Display]
+
+
+def test_display_shows_values_before_the_last_one(box):
+    code = (
+        "class Bold:\n    def _repr_html_(self): return '<b>x</b>'\n"
+        "    def __repr__(self): return 'bold'\n"
+        "display(Bold(), 'text', display_id='a'); display(3)\n'last'"
+    )
+    result = box.execute(code)
+    assert (result.stdout, result.value) == ("bold\n'text'\n3\n", "last")
+    assert result.displays == (Display(media_type="text/html", data=b"<b>x</b>"),)
+    assert box.execute("1").displays == ()
+
+
+def test_a_figure_that_is_displayed_is_given_once(plots):
+    result = plots.execute(PLOT + "figure, axes = plt.subplots(); display(figure); display(axes)")
+    assert len(result.displays) == 2  # as it was at each of the two calls

@@ -22,6 +22,23 @@ def test_a_guard_refuses_before_anything_runs(open_box, guard):
     assert box.get_variable("x") == 21
 
 
+@pytest.mark.spec("R4.1", "R4.2")
+@pytest.mark.parametrize("guard", ["ast", "restrictedpython"])
+def test_imports_and_calls_that_lead_to_the_system_are_refused(open_box, guard):
+    box = open_box(guard=guard)
+    for code in (
+        "import os",
+        "from subprocess import run",
+        "open('/etc/passwd')",
+        "eval('1')",
+        "__import__('os')",
+        "getattr(1, 'real')",
+        "'{0.__class__}'.format(1)",
+    ):
+        assert box.execute(code).kind == "refused", code
+    assert box.execute("import math\nmath.floor(2.5)").value == 2
+
+
 @pytest.mark.spec("R4.1")
 def test_without_a_guard_code_runs_as_it_is(open_box):
     box = open_box()

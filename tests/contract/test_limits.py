@@ -74,6 +74,7 @@ def test_a_thread_bomb_is_stopped(open_box):
     assert box.execute(code).error == "RuntimeError: can't start new thread"
 
 
+@pytest.mark.usefixtures("counted_cpu")
 @pytest.mark.needs(Capability.LIMIT_CPU)
 @pytest.mark.parametrize(
     "children",
@@ -89,6 +90,7 @@ def test_cpu_time_is_limited_over_all_processes(open_box, children):
     assert result.error == "TimeoutError: the CPU limit of 0.4 s was reached"
 
 
+@pytest.mark.usefixtures("counted_cpu")
 @pytest.mark.needs(Capability.LIMIT_CPU)
 def test_the_cpu_limit_is_for_each_execution(open_box):
     box = open_box(policy=ExecutionPolicy(cpu_seconds=0.5))
@@ -119,7 +121,8 @@ def test_a_file_over_the_size_limit_is_an_os_error(open_box):
     result = box.execute("open('/app/big', 'wb').write(b'x' * (2 << 20))")
     assert result.error_type == "OSError"
     if Capability.SUBPROCESS in box.capabilities:
-        assert result.error == "OSError: [Errno 27] File too large"
+        limit = "the limit for one file is 1,048,576 bytes (policy: file_size_bytes)"
+        assert result.error == f"OSError: [Errno 27] File too large: {limit}"
     assert box.execute("import os; os.path.getsize('/app/big')").value <= 1 * MIB
 
 

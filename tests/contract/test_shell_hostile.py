@@ -114,10 +114,10 @@ def test_a_command_that_ends_its_session_says_so(box, command, exit_code, words)
     assert (result.value, result.state_lost) == (False, True)
 
 
-def test_a_command_that_interrupts_its_session_is_cancelled(box):
+def test_a_command_that_interrupts_its_session_is_interrupted_and_not_cancelled(box):
     box.execute("x = 'kept'")
     response = box.shell("kill -INT $PPID; sleep 60")
-    assert (response.exit_code, response.error) == (130, "the command was cancelled")
+    assert (response.exit_code, response.error) == (130, "the command was interrupted")
     assert box.execute("x").value == "kept"
 
 
@@ -128,10 +128,12 @@ def test_a_command_that_interrupts_its_session_is_cancelled(box):
 )  # fmt: skip
 def test_an_answer_of_another_shape_ends_the_guest(box, answer):
     box.execute(
-        "import gc\n"
-        "for one in gc.get_objects():\n"
-        "    if type(one).__name__ == 'ProcessServer':\n"
-        f"        one._methods['shell'] = lambda _params: {answer}"
+        "def forge():\n"
+        "    import sys\n"
+        "    frame = sys._getframe()\n"
+        "    while not hasattr(frame.f_locals.get('self'), '_methods'): frame = frame.f_back\n"
+        f"    frame.f_locals['self']._methods['shell'] = lambda _params: {answer}\n"
+        "forge()"
     )
     response = box.shell("true")
     assert response.exit_code == 70

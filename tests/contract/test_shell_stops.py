@@ -102,6 +102,7 @@ async def test_commands_and_cells_run_one_after_the_other(backend):
         assert (await first).exit_code == 0
 
 
+@pytest.mark.usefixtures("counted_cpu")
 @pytest.mark.needs(Capability.LIMIT_CPU)
 def test_cpu_time_is_limited(open_box):
     box = open_box(policy=ExecutionPolicy(cpu_seconds=0.3))

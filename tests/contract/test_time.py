@@ -143,11 +143,8 @@ def test_code_can_clean_up_when_it_is_cancelled(patient):
 )
 def test_an_interrupt_of_the_cells_own_is_an_error_and_not_a_cancellation(box, code):
     result = box.execute(code)
-    assert (result.kind, result.error_type, result.state_lost) == (
-        "error",
-        "KeyboardInterrupt",
-        False,
-    )
+    assert (result.kind, result.error_type, result.exit_code) == ("error", "KeyboardInterrupt", 130)
+    assert not result.state_lost
     assert "KeyboardInterrupt" in result.stderr
     assert box.execute("6 * 7").value == 42
 

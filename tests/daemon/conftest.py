@@ -11,7 +11,7 @@ from memory_store import MemoryStateStore
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
 from atoll.daemon.server import DaemonServer
-from atoll.daemon.sessions import Shelf
+from atoll.daemon.sessions import Storage
 
 
 @pytest_asyncio.fixture
@@ -24,7 +24,7 @@ async def serve(tmp_path, monkeypatch) -> AsyncIterator[Serve]:
         bounds = DaemonLimits(**limits)
         place = Place(tmp_path / f"{len(started)}.sock")
         store = store or MemoryStateStore(bounds.keep_seconds, bounds.store_bytes)
-        server = DaemonServer(opener, Shelf(store=store, left_out=left_out), bounds)
+        server = DaemonServer(opener, Storage(store=store, left_out=left_out), bounds)
         await server.start(place.listen())
         Notebook.opened.clear()
         started.append(server)

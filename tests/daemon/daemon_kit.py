@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import atoll
-from atoll.backends.daemon.link import Link, connect
+from atoll.backends.daemon.connection import DaemonConnection, connect
 from atoll.daemon.server import DaemonServer
 from atoll.factory import open_sandbox
 from atoll.types import Outcome, SandboxResult
@@ -35,12 +35,15 @@ class Notebook(atoll.BaseSandbox):
         self.config, self.destroyed = config, False
         self.names: dict[str, Any] = json.loads(config.state) if config.state else {}
         self.marks: dict[str, str] = {}
+        self.waited = 0
+        self.cold_start: str | None = None
         self.release = asyncio.Event()
         Notebook.opened.append(self)
 
     async def execute(self, code, *, timeout_ms=None, key=None):
         name, _, value = code.partition(" = ")
         if name == "wait":
+            self.waited += 1
             await self.release.wait()
         elif value:
             self.names[name] = json.loads(value)
@@ -49,6 +52,7 @@ class Notebook(atoll.BaseSandbox):
             value=self.names.get(name),
             memory_used_bytes=self.names.get("memory", 1),
             isolation=self.isolation,
+            cold_start=self.cold_start,
             state=b"s" * 1_000_000 if name == "state" else None,
         )
 
@@ -83,6 +87,8 @@ class Notebook(atoll.BaseSandbox):
     async def save(self):
         return json.dumps(self.names).encode()
 
+    save_whole = save
+
     async def destroy(self):
         self.destroyed = True
         self.release.set()
@@ -95,7 +101,7 @@ class Plain(Notebook):
     fork = atoll.BaseSandbox.fork
     checkpoint = atoll.BaseSandbox.checkpoint
     branches = atoll.BaseSandbox.branches
-    save = atoll.BaseSandbox.save
+    save = save_whole = atoll.BaseSandbox.save
 
 
 async def open_plain(config: atoll.REPLConfig) -> Plain:
@@ -103,7 +109,9 @@ async def open_plain(config: atoll.REPLConfig) -> Plain:
 
 
 def left_out(blob: bytes) -> list[str]:
-    """What a saved notebook lacks: a variable of that name says so."""
+    """What a saved notebook lacks: a variable of that name says so; real states tell themselves."""
+    if not blob.startswith(b"{"):
+        return list(atoll.describe_state(blob).left_out)
     return json.loads(blob).get("left_out", [])
 
 
@@ -117,7 +125,7 @@ class Running:
     def __init__(self, server: DaemonServer, path: Path) -> None:
         self.server, self.path = server, path
 
-    async def link(self) -> Link:
+    async def link(self) -> DaemonConnection:
         return await connect(self.path)
 
     def raw(self) -> socket.socket:

@@ -17,10 +17,10 @@ from daemon_kit import open_notebook, read_to_end, until
 
 import atoll
 from atoll.guest import rpc
-from atoll.wire import outbox, settings
+from atoll.wire import options, outbox
 from atoll.wire import peer as peers
 
-OPEN = {"config": settings.to_wire(atoll.REPLConfig())}
+OPEN = {"config": options.to_wire(atoll.REPLConfig())}
 
 
 def line(ident, method, **params):
@@ -200,7 +200,7 @@ async def test_a_guest_that_prints_for_ever_to_a_deaf_client_is_bounded(serve):
     loop = asyncio.get_running_loop()
     config = atoll.REPLConfig(on_stdout=print, max_output_length=1 << 30)
     await loop.sock_sendall(
-        sock, line(0, "initialize", session="1", config=settings.to_wire(config))
+        sock, line(0, "initialize", session="1", config=options.to_wire(config))
     )
     await loop.sock_recv(sock, 1 << 16)
     await loop.sock_sendall(
@@ -292,8 +292,8 @@ async def test_no_descriptor_left_is_waited_out(serve):
 async def test_a_daemon_of_another_user_is_not_spoken_to(serve, monkeypatch):
     await serve(open_notebook)
     own = os.geteuid()
-    monkeypatch.setattr("atoll.backends.daemon.link.os.geteuid", lambda: own + 1)
-    with pytest.raises(atoll.BackendUnavailableError, match=f"belongs to user {own}, not to you"):
+    monkeypatch.setattr("atoll.backends.daemon.connection.os.geteuid", lambda: own + 1)
+    with pytest.raises(atoll.BackendUnavailableError, match=f"it belongs to user {own}"):
         await atoll.aio.create_sandbox(backend="daemon")
 
 

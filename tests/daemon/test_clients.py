@@ -12,7 +12,7 @@ from daemon_kit import Notebook, open_notebook, open_plain, until
 import atoll
 from atoll.backends.daemon import DaemonClientSandbox
 from atoll.daemon.paths import Place
-from atoll.wire import settings
+from atoll.wire import options
 
 
 @pytest.mark.spec("R0.19")
@@ -43,7 +43,7 @@ async def test_a_name_of_another_connection_means_nothing(serve):
 async def test_one_name_on_two_connections_is_two_sessions(serve):
     daemon = await serve(open_notebook)
     links = [await daemon.link() for _ in range(2)]
-    config = {"config": settings.to_wire(atoll.REPLConfig()), "session": "same"}
+    config = {"config": options.to_wire(atoll.REPLConfig()), "session": "same"}
     for number, link in enumerate(links):
         await link.peer.call("initialize", config)
         await link.peer.call("execute", {"session": "same", "code": f"x = {number}"})
@@ -54,7 +54,7 @@ async def test_one_name_on_two_connections_is_two_sessions(serve):
 
 
 async def test_sandboxes_of_one_loop_share_a_connection(serve, monkeypatch):
-    monkeypatch.setattr("atoll.backends.daemon.link.MAX_SANDBOXES", 2)
+    monkeypatch.setattr("atoll.backends.daemon.connection.MAX_SANDBOXES", 2)
     daemon = await serve(open_notebook)
     boxes = [await atoll.aio.create_sandbox(backend="daemon") for _ in range(5)]
     assert daemon.server.stats()["connections"] == 3
@@ -66,7 +66,7 @@ async def test_sandboxes_of_one_loop_share_a_connection(serve, monkeypatch):
 
 
 async def test_a_connection_that_nobody_uses_is_closed(serve, monkeypatch):
-    monkeypatch.setattr("atoll.backends.daemon.link.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("atoll.backends.daemon.connection.IDLE_SECONDS", 0.1)
     daemon = await serve(open_notebook)
     async with atoll.aio.create_sandbox(backend="daemon"):
         await asyncio.sleep(0.3)
@@ -100,9 +100,9 @@ async def test_stats_tell_totals_only(serve):
     daemon = await serve(open_notebook)
     async with atoll.aio.create_sandbox(backend="daemon") as box:
         await box.execute("secret = 1")
-        facts = (await box._link.peer.call("stats", {})).value
+        facts = (await box._connection.peer.call("stats", {})).value
     assert facts["pid"] == os.getpid()
-    assert facts.pop("pool") == {}
+    assert (facts.pop("pool"), facts.pop("cold_starts")) == ({}, {})
     assert {type(fact) for fact in facts.values()} <= {int, float, str}
     assert (facts["sessions"], facts["executions"]) == (1, 1)
     assert daemon.server.stats()["isolation"] == "jailed"
@@ -112,7 +112,7 @@ async def test_a_session_ends_with_its_connection(serve):
     daemon = await serve(open_notebook)
     box = await atoll.aio.create_sandbox(backend="daemon")
     (held,) = Notebook.opened
-    box._link.peer.end("the client died")
+    box._connection.peer.end("the client died")
     await until(lambda: held.destroyed)
     await until(lambda: daemon.server.stats()["sessions"] == 0)
 
@@ -123,7 +123,7 @@ async def test_a_kept_session_is_found_again_by_its_token(serve):
     await first.initialize()
     await first.execute("x = 41")
     token = first.token
-    first._link.peer.end("the client died")
+    first._connection.peer.end("the client died")
     with pytest.raises(atoll.SandboxLostError):
         await first.execute("x")
     second = DaemonClientSandbox(token=token)
@@ -158,19 +158,19 @@ async def test_a_repeated_call_gets_the_first_ones_result(serve):
     first = DaemonClientSandbox(keep=True)
     await first.initialize()
     cell = asyncio.create_task(first.execute("wait", key="once"))
-    await until(lambda: first._link.peer._outbox.size == 0)
+    await until(lambda: first._connection.peer._outbox.size == 0)
     await asyncio.sleep(0.05)
-    first._link.peer.end("lost")
+    first._connection.peer.end("lost")
     with pytest.raises(atoll.SandboxLostError):
         await cell
     second = DaemonClientSandbox(token=first.token)
     (held,) = Notebook.opened
-    again = asyncio.create_task(_attach_and_run(second, "never = 1"))
+    again = asyncio.create_task(_attach_and_run(second, "wait"))
     await asyncio.sleep(0.05)
     assert not again.done()
     held.release.set()
     assert (await again).success
-    assert await second.get_variable("never", "not run") == "not run"
+    assert held.waited == 1
     await second.destroy()
 
 
@@ -276,9 +276,9 @@ async def test_a_command_that_waits_for_its_turn_can_be_cancelled(serve):
     served = await serve(max_running=1)
     one, two = [await atoll.aio.create_sandbox(backend="daemon") for _ in range(2)]
     running = asyncio.create_task(one.shell("until [ -e go ]; do sleep 0.02; done; echo ran"))
-    await until(lambda: served.server._gate.running == 1)
+    await until(lambda: served.server._concurrency.running == 1)
     waiting = asyncio.create_task(two.shell("touch ran"))
-    await until(lambda: served.server._gate.waiting == 1)
+    await until(lambda: served.server._concurrency.waiting == 1)
     await two.cancel()
     assert await waiting == atoll.ExecuteResponse(
         output="", exit_code=130, error="the command was cancelled"
@@ -313,7 +313,7 @@ async def test_executions_within_executions_do_not_wait_for_each_other_for_ever(
 async def test_sessions_are_limited(serve, limits):
     daemon = await serve(open_notebook, **limits)
     link = await daemon.link()
-    config = {"config": settings.to_wire(atoll.REPLConfig())}
+    config = {"config": options.to_wire(atoll.REPLConfig())}
     for name in "12":
         await link.peer.call("initialize", {**config, "session": name})
     with pytest.raises(atoll.BusyError):
@@ -346,3 +346,38 @@ async def test_auto_passes_a_daemon_by_that_is_too_weak(serve, monkeypatch):
     await serve(open_notebook)
     async with atoll.aio.create_sandbox() as box:
         assert box.backend == "native"
+
+
+async def test_what_starts_cold_says_why_in_result_status_and_log(serve, tmp_path, caplog):
+    why = "the sandbox has a working folder of the host"
+
+    async def cold(config):
+        box = Notebook(config)
+        box.cold_start = why if config.workspace else None
+        return box
+
+    daemon = await serve(cold)
+    caplog.set_level("INFO", "atoll.daemon")
+    for workspace in (tmp_path, None, tmp_path):
+        async with atoll.aio.create_sandbox(backend="daemon", workspace=workspace) as box:
+            result = await box.execute("x")
+            assert result.cold_start == (why if workspace else None)
+    assert daemon.server.stats()["cold_starts"] == {why: 2}
+    assert caplog.text.count(f"a cold start: {why}") == 2
+
+
+async def test_a_failure_at_the_start_that_has_passed_is_forgotten(serve):
+    """The daemon tries again whether sandboxes can be opened: it need not be restarted."""
+    works = []
+
+    async def opener(config):
+        if not works:
+            raise atoll.SandboxStartError("fork", "Resource temporarily unavailable")
+        return Notebook(config)
+
+    daemon = await serve(opener, idle_seconds=0.2)
+    assert daemon.server.stats()["isolation"] is None
+    assert "temporarily" in daemon.server.stats()["reason"]
+    works.append(True)
+    await until(lambda: daemon.server.stats()["isolation"] == "jailed")
+    assert daemon.server.stats()["reason"] == ""

@@ -366,3 +366,30 @@ def test_the_log_does_not_grow_for_ever(place, monkeypatch):
     assert sum(one.stat().st_size for one in files) <= 20_000
     assert {mode(one) for one in files} == {0o600}
     assert place.log.read_text().endswith("line 1999\n")
+
+
+def test_the_log_says_what_a_start_is_doing(place):
+    lifecycle.start(place, DaemonLimits(), tier="bare")
+    lifecycle.stop(place)
+    log = place.log.read_text()
+    assert "importing the libraries that warm sandboxes have" in log
+    assert "tier bare is warm after" in log
+    assert "trying out a sandbox" in log
+
+
+def test_a_start_that_takes_long_is_waited_for_and_says_what_it_is_doing(monkeypatch):
+    monkeypatch.setattr(lifecycle, "REPORT_SECONDS", 0.01)
+    reading, writing = os.pipe()
+    heard = []
+
+    def on_wait(doing):
+        heard.append(doing)
+        os.write(writing, b"importing\n" if len(heard) == 1 else b"ready\n")
+
+    try:
+        assert lifecycle._wait_until_ready(reading, on_wait)
+        assert heard == ["starting", "importing"]
+        os.close(writing)
+        assert not lifecycle._wait_until_ready(reading, on_wait)
+    finally:
+        os.close(reading)

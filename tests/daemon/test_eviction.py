@@ -149,6 +149,81 @@ async def test_results_by_key_survive_being_put_aside(serve):
     box = await opened()
     await box.execute("x = 1", key="k")
     await until(lambda: Notebook.opened[0].destroyed)
-    await box.execute("x = 2", key="k")
+    await box.execute("y = 5")
+    await box.execute("y = 6")
+    await box.execute("x = 1", key="k")
+    with pytest.raises(atoll.ConfigError, match="used with other code"):
+        await box.execute("x = 2", key="k")
     assert await box.get_variable("x") == 1
     await box.destroy()
+
+
+HOLDS = {
+    "variables": ("x = [1]", "x == [1]"),
+    "private names": ("_kept = 2; __secret = 3", "(_kept, __secret) == (2, 3)"),
+    "the last value": ("40 + 2", "_ == 42"),
+    "a private module": ("import math as _m", "_m.floor(2.5) == 2"),
+    "environment": (
+        "import os; os.environ['A'] = 'b'; del os.environ['HOME']",
+        "os.environ['A'] == 'b' and 'HOME' not in os.environ",
+    ),
+    "files and folder": (
+        "import os; os.mkdir('d'); open('d/f', 'w').write('t'); os.chdir('d')",
+        "open('f').read() == 't'",
+    ),
+    "random": (
+        "import random; random.seed(5); first = random.random()",
+        "now = random.random()\n(random.seed(5), random.random(), random.random())[2] == now",
+    ),
+    "a changed context": ("context['a'].append(2)", "context == {'a': [1, 2]}"),
+    "another context": ("context = 'mine'", "context == 'mine'"),
+}
+STAYS = {
+    "a file elsewhere": "open('/tmp/note', 'w').write('x')",
+    "a file at home": "open('/home/guest/note', 'w').write('x')",
+    "a thread": "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()",
+    "a process": "import subprocess; p = subprocess.Popen(['sleep', '60']); del p",
+    "an open file": "file = open('x', 'w')",
+    "a generator": "_g = (n for n in range(9)); next(_g)",
+}
+
+
+@pytest.mark.parametrize(("code", "check"), HOLDS.values(), ids=HOLDS)
+async def test_all_of_a_session_that_is_put_aside_comes_back(serve, code, check):
+    daemon = await serve(max_live=1, store=None)
+    async with await opened(context={"a": [1]}) as box:
+        assert (await box.execute(code)).success
+        async with await opened():
+            assert daemon.server.stats()["live"] == 1
+        result = await box.execute(f"import os\n{check}")
+        assert (result.value, result.state_lost) == (True, False), result
+
+
+@pytest.mark.parametrize("code", STAYS.values(), ids=STAYS)
+async def test_a_session_that_would_lose_something_stays_in_memory(serve, code):
+    daemon = await serve(max_live=1)
+    async with await opened() as box:
+        assert (await box.execute(f"x = 1\n{code}")).success
+        async with await opened():
+            assert daemon.server.stats()["live"] == 2
+        assert (await box.execute("x")).value == 1
+
+
+async def test_a_guest_that_claims_petabytes_moves_no_session(serve):
+    daemon = await serve(max_memory_bytes=2 << 30, idle_seconds=0.2 * 3600)
+    claim = (
+        "import resource, sys\n"
+        "class Lie: ru_maxrss = 10**15\n"
+        "resource.getrusage = lambda who: Lie\n"
+        "frame = sys._getframe()\n"
+        "while not hasattr(frame.f_locals.get('self'), '_methods'): frame = frame.f_back\n"
+        "methods = frame.f_locals['self']._methods\n"
+        "honest = methods['execute']\n"
+        "methods['execute'] = lambda p: dict(honest(p), memory_bytes=10**15)"
+    )
+    async with await opened() as idle, await opened() as liar:
+        await idle.execute("x = 1")
+        await liar.execute(claim)
+        assert (await liar.execute("1")).memory_used_bytes < 1 << 30
+        async with await opened():
+            assert daemon.server.stats()["live"] == 3

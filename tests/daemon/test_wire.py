@@ -16,7 +16,7 @@ from atoll import errors
 from atoll.context import Context
 from atoll.policy import ExecutionPolicy, Mount
 from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
-from atoll.wire import blobs, faults, results, settings
+from atoll.wire import blobs, faults, options, results
 
 FULL = SandboxResult(
     kind=Outcome.MEMORY,
@@ -43,6 +43,7 @@ FULL = SandboxResult(
     state=b"state",
     workspace_path="/app",
     isolation=atoll.Isolation.JAILED,
+    cold_start="the sandbox has mounts",
 )
 
 
@@ -140,8 +141,8 @@ def test_an_error_of_another_kind_is_a_sandbox_error():
 
 
 def config_crossed(config, **changes):
-    data = {**json.loads(json.dumps(settings.to_wire(config))), **changes}
-    return settings.from_wire(data)
+    data = {**json.loads(json.dumps(options.to_wire(config))), **changes}
+    return options.from_wire(data)
 
 
 def test_the_configuration_crosses_with_every_limit(tmp_path):
@@ -165,7 +166,7 @@ def test_the_configuration_crosses_with_every_limit(tmp_path):
 
 
 def test_the_clients_own_python_is_meant_by_none():
-    assert settings.to_wire(atoll.REPLConfig())["python"] == sys.executable
+    assert options.to_wire(atoll.REPLConfig())["python"] == sys.executable
     assert config_crossed(atoll.REPLConfig()).python is None
 
 
@@ -175,14 +176,14 @@ def test_every_field_of_the_configuration_is_thought_of():
     stay |= {"index_url", "use_worker", "guard", "output_cap", "spill_dir", "max_output_preview"}
     stay |= {"max_grep_results", "require_exploration_before_final", "min_exploration_calls"}
     stay |= {"use_toon_encoding"}
-    crossing = {*settings._PLAIN, *settings.HANDLERS, *settings.STREAMS}
+    crossing = {*options._PLAIN, *options.HANDLERS, *options.STREAMS}
     crossing |= {"min_isolation", "policy", "python", "workspace", "tools"}
     assert {field.name for field in dataclasses.fields(atoll.REPLConfig)} == stay | crossing
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"python": "python3"}, {"workspace": "here"}, {"timeout_ms": "x"}, {"policy": {}},
+    [{"python": "python3", "interpreter": None}, {"workspace": "here"}, {"timeout_ms": "x"}, {"policy": {}},
      {"min_isolation": "HUGE"}, {"policy": None}, {"workspace": 5}],
 )  # fmt: skip
 def test_a_configuration_that_cannot_be_is_refused(changes):

@@ -15,8 +15,8 @@ import atoll
 from atoll.environment import archives, core, documents
 from atoll.environment.archives import Archives
 from atoll.environment.documents import Documents
-from atoll.environment.library import passage
 from atoll.environment.observe import render
+from atoll.environment.search_tools import passage
 from atoll.types import Outcome, SandboxResult
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(3000))
@@ -60,7 +60,10 @@ def last_line(turn):
         ("peek('nothing.txt')", "try list_dir()"),
         ("archive_open('nothing.zip')", "try list_dir()"),
         ("list_dir('notes.md')", "a file is read with peek(path)"),
-        ("open('own', 'w').write('x'); peek('own', 'x')", "takes numbers, n from 0 on"),
+        (
+            "open('own', 'w').write('x'); peek('own', 'x')",
+            "peek: n must be int, not str: peek(n, start=0)",
+        ),
         ("FINAL()", "FINAL takes the answer: FINAL('...')"),
         ("FINAL('x', quotes=5)", "quotes=['...']"),
         ("call_host('FINAL', 'x' * 5000, 5)", "given by FINAL(answer)"),
@@ -157,6 +160,7 @@ def zipped():
 
 
 def test_archives_that_are_opened_again_and_again_are_one(env):
+    env.execute("1")  # the counters of a guest are opened with its first cell
     before = len(os.listdir("/proc/self/fd"))
     env.execute(f"data = {zipped()!r}\nfor _ in range(4): archive_open(data)")
     assert env.execute("archive_file('a.txt')").result.value == "hello\n"
@@ -199,7 +203,7 @@ def test_the_loop_runs_on_while_an_environment_closes():
     async def work():
         env = await atoll.aio.REPLEnvironment(backend="native").start()
         gate, beats = threading.Event(), 0
-        env._desk._parts.callback(gate.wait, 20)
+        env._tools._parts.callback(gate.wait, 20)
         closing = asyncio.ensure_future(env.close())
         while beats < 50:
             await asyncio.sleep(0.002)
@@ -258,7 +262,7 @@ def test_a_query_of_thousands_of_words_is_cheap_to_show_hits_for():
 
 def test_thousands_of_answers_take_one_thread_of_the_hosts(env):
     most, now, lock = [0], [0], threading.Lock()
-    answers = env._inner._desk.answers
+    answers = env._inner._tools.answers
     check = answers._evidence
 
     def slow(quotes):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 
 import pytest
 
 import atoll
-from atoll.environment.library import passage
 from atoll.environment.observe import render
+from atoll.environment.search_tools import passage
 from atoll.types import Outcome, SandboxResult
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(3000))
@@ -202,3 +203,84 @@ def test_a_prompt_that_fits_no_model_is_refused_before_it_is_looked_through():
     with atoll.REPLEnvironment(backend="native", on_llm_query=lambda prompt: "no") as env:
         error = env.execute("llm_query('x' * 1_000_001)").result.error
     assert "the prompt has 1,000,001 characters, of at most 1,000,000" in error
+
+
+def test_a_search_that_was_cut_says_how_many_there_are(env):
+    told = env.execute("hits = grep('value')\nhits").observation
+    assert told.startswith("3,000 found; the list has the first 100: its .total is the count")
+    assert env.execute("[len(hits), hits.total, hits.counted]").result.value == [100, 3000, True]
+    assert env.execute("grep('entry 7:')").observation == "1 found:\n8 [122:130] entry 7: value 49"
+    assert env.execute("grep('nowhere')").observation == "(nothing found)"
+    own = "open('own', 'w').write('a\\n' * 250)\nhits = grep('own', 'a')\n[len(hits), hits.total]"
+    assert env.execute(own).result.value == [100, 250]
+
+
+def test_a_list_that_is_too_long_to_show_says_how_many_it_shows(tmp_path):
+    text = "".join(f"{n} {'word ' * 40}\n" for n in range(90))
+    with atoll.REPLEnvironment(backend="native", context=text) as env:
+        told = env.execute("grep('word')").observation
+    head, *lines = told.splitlines()
+    assert head == f"90 found; {len(lines)} are shown here:"
+    assert 20 < len(lines) < 50
+
+
+def test_long_output_is_spilled_whole_and_what_is_lost_is_said(tmp_path):
+    with atoll.REPLEnvironment(backend="native", spill_dir=tmp_path) as env:
+        turn = env.execute("print('x' * 1_500_000 + 'end')")
+        assert "all of it is in spill/turn_1.txt" in turn.observation
+        assert len(turn.spilled.read_text()) == 1_500_003
+    with atoll.REPLEnvironment(backend="native", max_output_length=20_000) as env:
+        told = env.execute("print('x' * 50_000)").observation
+    assert "all of it" not in told
+    assert re.search(r"spill/turn_1.txt has this much; 30,\d\d\d bytes .* are lost", told)
+
+
+@pytest.mark.parametrize("value", ["'x' * 2_000_000", "list(range(30_000))"])
+def test_a_large_last_value_is_spilled_whole(value, tmp_path):
+    with atoll.REPLEnvironment(backend="native", spill_dir=tmp_path) as env:
+        turn = env.execute(value)
+        kept = turn.spilled.read_text()
+    assert kept.rstrip("]").endswith("x" if "x" in value else "29999")
+    assert len(kept) > 100_000
+
+
+def test_a_value_that_cannot_be_had_whole_says_that_it_is_cut(env):
+    made = "class Odd:\n    def __repr__(self): return 'odd ' * 9000\nOdd()"
+    assert "is cut here: its repr has more than 10,000" in env.execute(made).spilled.read_text()
+
+
+def test_a_slice_of_the_context_in_a_prompt_counts_as_shown_in_full():
+    text = "".join(f"entry {n}: {n * n % 9973} and {n * 7919 % 104729}\n" for n in range(9000))
+    asked = []
+    with atoll.REPLEnvironment(
+        backend="native", context=text, on_llm_query=lambda prompt: asked.append(prompt) or "x"
+    ) as env:
+        env.execute("llm_query('Count this:\\n' + context[1000:51000] + '\\nHow many?')")
+        assert env.coverage.shown == 50_000
+        env.execute(
+            "batch_llm_query([f'{n}: ' + context[n:n + 2000] for n in range(60_000, 90_000, 2000)])"
+        )
+        assert env.coverage.shown >= 79_000
+
+
+def test_documents_of_any_size_are_searched_and_hits_can_be_opened():
+    line = "2031-05-02 station S12: pressure normal, flow normal\n"
+    text = line * 100_000 + "the valve of Ekofisk was replaced in April\n" + line * 10_000
+    assert len(text) > 5 << 20
+    with atoll.REPLEnvironment(backend="native", context=text) as env:
+        got = env.execute(
+            "hit = doc_search('valve replaced Ekofisk')[0]\ncontext[hit['start']:hit['end']]"
+        )
+    assert "the valve of Ekofisk was replaced in April" in got.result.value
+    small = "# One\nnothing\n\n# Two\nthe valve was replaced\n"
+    with atoll.REPLEnvironment(backend="native", context=small) as env:
+        got = env.execute("hit = doc_search('valve replaced')[0]\ncontext[hit['start']:hit['end']]")
+    assert got.result.value == "# Two\nthe valve was replaced\n"
+
+
+def test_a_password_that_is_a_word_is_not_taken_out_of_texts(monkeypatch):
+    monkeypatch.setenv("POSTGRES_PASSWORD", "postgres")
+    monkeypatch.setenv("ADMIN_PASSWORD", "password123")
+    with atoll.REPLEnvironment(backend="native") as env:
+        told = env.execute("print('a postgres server, password123 is a bad one')").observation
+    assert told == "a postgres server, password123 is a bad one"

@@ -48,6 +48,8 @@ T = TypeVar("T")
 ALIVE = "print('alive', 6 * 7)"
 TIMEOUT_S = 60.0
 """What an attack may take that ends by itself, on a busy machine too."""
+FUEL = 2_000_000_000
+"""What an attack gets that ends by it."""
 ENDLESS_S = 1.0
 """What an attack gets that runs into its limit: the limit's length changes nothing."""
 
@@ -113,6 +115,8 @@ class Run:
     def open(self, **options: Any) -> SyncSandbox:
         """A sandbox that is destroyed with the run."""
         options["timeout_ms"] = self.limit_s * 1000
+        if "fuel" in self.endings:
+            options["policy"] = {"fuel_budget": FUEL}
         return self.stack.enter_context(atoll.create_sandbox(backend=self.backend, **options))
 
     def execute(self, box: SyncSandbox, code: str, what: str) -> SandboxResult | None:

@@ -13,7 +13,7 @@ import pytest
 
 from atoll.context import Context
 from atoll.errors import ConfigError
-from atoll.explore import ContextIndex, encoded, finders, lines, literals, pieces, trigrams
+from atoll.explore import ContextIndex, chunks, encoded, finders, lines, literals, trigrams
 from atoll.explore.grep import MOST_HITS, WIDTH
 from atoll.files import backtracking
 
@@ -366,7 +366,7 @@ def test_of_very_many_hits_no_more_is_searched_than_is_needed():
 
 def test_pieces_cover_their_parts_in_order():
     memory = ContextIndex.of(context := Context.from_text("ab\n" * 100))._open.memory
-    made = list(pieces.cut(memory, [(0, 300)], 16))
+    made = list(chunks.cut(memory, [(0, 300)], 16))
     assert made[0][0] == 0
     assert made[-1][1] == 300
     assert all(one[1] == other[0] for one, other in pairwise(made))

@@ -11,7 +11,7 @@ import pytest
 
 from atoll.context import Context
 from atoll.errors import ConfigError
-from atoll.explore import ContextIndex, Ledger, Shown, shown
+from atoll.explore import ContextIndex, Ledger, Shown, spans_shown
 from atoll.explore.ledger import CELLS
 from atoll.explore.ranges import Ranges
 
@@ -165,20 +165,22 @@ def test_lines_that_code_cut_out_by_itself_are_looked_up(seen):
 
 
 def test_lookups_are_bounded(seen, monkeypatch):
-    monkeypatch.setattr(shown, "MOST_LOOKUPS", 3)
-    assert len(seen.match("they are:\n" + TEXT)) == 3
-    monkeypatch.setattr(shown, "LOOKUP_SECONDS", 0)
+    monkeypatch.setattr(spans_shown, "MOST_LOOKUPS", 3)
+    assert seen.match("they are:\n" + TEXT) == ((0, len(TEXT)),), "a long passage is one"
+    lines = TEXT.splitlines()
+    assert len(seen.match("\n--\n".join(lines))) == 3
+    monkeypatch.setattr(spans_shown, "LOOKUP_SECONDS", 0)
     assert seen.match(TEXT) == ()
-    monkeypatch.setattr(shown, "LOOKUP_SECONDS", 60)
-    monkeypatch.setattr(shown, "LARGEST_LOOKUP", 10)
+    monkeypatch.setattr(spans_shown, "LOOKUP_SECONDS", 60)
+    monkeypatch.setattr(spans_shown, "LARGEST_LOOKUP", 10)
     assert seen.match(TEXT) == ()
 
 
 def test_what_is_remembered_is_bounded(seen, monkeypatch):
-    monkeypatch.setattr(shown, "MOST_PIECES", 10)
+    monkeypatch.setattr(spans_shown, "MOST_PIECES", 10)
     seen.note([(number, "x" * 100) for number in range(50)])
     assert [start for start, _ in seen._pieces] == list(range(40, 50))
-    monkeypatch.setattr(shown, "MOST_CHARACTERS", 250)
+    monkeypatch.setattr(spans_shown, "MOST_CHARACTERS", 250)
     seen.note([(99, "y" * 1_000)])
     assert [(start, len(text)) for start, text in seen._pieces] == [(99, 250)]
     assert seen._characters == 250

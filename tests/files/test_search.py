@@ -8,6 +8,7 @@ import os
 import random
 import re
 import resource
+import sys
 import tempfile
 import threading
 import time
@@ -415,3 +416,15 @@ def test_an_expression_that_takes_too_much_memory_is_stopped():
         expression.search(b"ab", 0, 2)
     with pytest.raises(ConfigError, match="was stopped"):
         expression.search(b"ab", 0, 2)
+
+
+@pytest.mark.parametrize("loaded", [True, False], ids=["numpy", "no numpy"])
+def test_lines_are_counted_alike_with_and_without_numpy(tmp_path, grep, monkeypatch, loaded):
+    if loaded:
+        pytest.importorskip("numpy")
+    else:
+        monkeypatch.delitem(sys.modules, "numpy", raising=False)
+    lines = [b"x" * (n % 97) + (b" needle" if n % 4001 == 7 else b"") for n in range(40_000)]
+    (tmp_path / "large").write_bytes(b"\n".join(lines))
+    expected = [n + 1 for n, line in enumerate(lines) if b"needle" in line]
+    assert [line for _, line, _ in grep("needle")["matches"]] == expected

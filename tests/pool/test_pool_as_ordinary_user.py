@@ -45,6 +45,10 @@ async def apart(family):
     code = "import ctypes; print([getattr(ctypes.CDLL(None), c)(0x20000, 0) for c in ('unshare', 'chroot', 'setns')])"
     assert await said(await family.fork(box), code) == "[-1, -1, -1]"
 
+async def walls(family):
+    from test_walls import test_walls_are_the_same_on_every_path
+    await test_walls_are_the_same_on_every_path(family)
+
 async def limits(family):
     box = await family.open(memory_bytes=100 * MIB, max_processes=6, disk_bytes=8 * MIB)
     stranger = await family.open()
@@ -95,7 +99,7 @@ asyncio.run(main())
 
 
 @pytest.mark.spec("R2.10")
-@pytest.mark.parametrize("test", ["state_and_files", "apart", "limits", "losses"])
+@pytest.mark.parametrize("test", ["state_and_files", "apart", "walls", "limits", "losses"])
 def test_as_ordinary_user(test):
     if os.geteuid() != 0:
         pytest.skip("these tests run as an ordinary user already")

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 import atoll
-from atoll.backends.pyodide import DirectPyodideSandbox, PyodideSandbox
+from atoll import DirectPyodideSandbox, PyodideSandbox
 from atoll.backends.pyodide.spare import spare
 from atoll.jail import probe
 

@@ -14,7 +14,7 @@ import pytest
 from retrieval_kit import write
 
 from atoll.errors import ConfigError, RetrievalError
-from atoll.retrieval import NextPlaid, Retriever
+from atoll.retrieval import NextPlaid, Retriever, nextplaid
 
 pytestmark = pytest.mark.spec("R4.4")
 
@@ -207,3 +207,14 @@ def test_what_is_no_url_of_a_server_is_refused(url):
 def test_what_is_no_name_of_an_index_is_refused(index):
     with pytest.raises(ConfigError, match="not the name of an index"):
         NextPlaid(index=index)
+
+
+@pytest.mark.spec("R4.4")
+def test_a_server_on_the_usual_port_is_found_and_another_program_there_is_not(server, monkeypatch):
+    monkeypatch.setattr(nextplaid, "DEFAULT_URL", server.url)
+    assert nextplaid.find_server().url == server.url
+    monkeypatch.setattr(NextPlaid, "health", lambda _self: {"status": "a web page"})
+    assert nextplaid.find_server() is None
+    monkeypatch.undo()
+    monkeypatch.setattr(nextplaid, "DEFAULT_URL", "http://127.0.0.1:9")
+    assert nextplaid.find_server() is None

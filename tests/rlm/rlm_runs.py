@@ -7,8 +7,9 @@ from typing import Any
 
 from atoll.rlm.core import RLM
 from atoll.rlm.models.scripted import ScriptedModel
+from atoll.rlm.models.types import Completion, Usage
 from atoll.rlm.prompts import EXAMPLE
-from atoll.rlm.trajectory import events
+from atoll.trajectory import events
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(400))
 DONE = "FINAL('done')"
@@ -22,6 +23,12 @@ def cell(*codes: str) -> str:
 def script(*replies: Any, **options: Any) -> ScriptedModel:
     """A model that gives these; a text that is code is given as a cell."""
     return ScriptedModel(replies, **options)
+
+
+def cut(text: str, tokens: int = 400) -> Completion:
+    """A reply that the provider cut off at so many tokens."""
+    usage = Usage(input_tokens=10, output_tokens=tokens)
+    return Completion(text=text, usage=usage, finish="length")
 
 
 def echo(**options: Any) -> ScriptedModel:

@@ -19,7 +19,7 @@ from rlm_runs import TEXT, Gauge, ask, cell, script, told
 from atoll.environment.core import REPLEnvironment
 from atoll.jail.client import warden
 from atoll.rlm import blocking, run
-from atoll.rlm.trajectory import events, read
+from atoll.trajectory import events, read
 
 SEVERAL = "batch_rlm_query(['a', 'b'])"
 PROGRAM = """

@@ -6,14 +6,14 @@ import asyncio
 import time
 
 import pytest
-from rlm_runs import DONE, TEXT, Gauge, ask, cell, echo, script, told
+from rlm_runs import DONE, TEXT, Gauge, ask, cell, cut, echo, script, told
 
 from atoll.errors import ModelReplyError
-from atoll.rlm.asking import Asker
+from atoll.rlm import prompts
 from atoll.rlm.budget import Account, Budget, BudgetError
-from atoll.rlm.lanes import Lanes
+from atoll.rlm.model_calls import Concurrency, ModelCalls
 from atoll.rlm.models.types import Completion, Message, Usage
-from atoll.rlm.trajectory import TrajectoryWriter, events
+from atoll.trajectory import TrajectoryWriter, events
 
 BATCH = "got = batch_llm_query([str(n) for n in range(32)])\n"
 COUNT = "FINAL(sum(getattr(one, 'failed', False) for one in got))"
@@ -44,9 +44,11 @@ class Priced:
         pass
 
 
-def asker(lanes=32, **limits):
+def asker(most=32, **limits):
     writer = TrajectoryWriter()
-    return Asker(account=Account(Budget(**limits)), writer=writer, lanes=Lanes(lanes))
+    return ModelCalls(
+        account=Account(Budget(**limits)), writer=writer, concurrency=Concurrency(most)
+    )
 
 
 async def answers(one, model, count, max_tokens=4096):
@@ -60,7 +62,7 @@ async def test_money_stops_at_the_cent_one_after_the_other():
     model = script(cell(code), "the end", usd_per_call=0.01)
     answer = await ask(model, sub_model=sub, budget=Budget(usd=0.05))
     assert (len(model.asked) + len(sub.asked), answer.calls, answer.cost) == (5, 5, 0.05)
-    assert (answer.text, answer.forced) == (cell(code), True), "what it said last"
+    assert (answer.text, answer.ended) == ("the end", "forced"), "the last cent was kept for it"
 
 
 async def test_money_stops_at_the_cent_in_a_batch():
@@ -119,49 +121,117 @@ async def test_a_call_that_was_cut_or_broken_may_have_cost_all_that_was_set_asid
 async def test_calls_are_counted_over_the_whole_run():
     main, sub = script(cell(BATCH + COUNT)), echo()
     answer = await ask(main, sub_model=sub, budget=Budget(calls=11))
-    assert (answer.value, len(sub.asked), answer.calls) == (22, 10, 11)
+    assert (answer.value, len(sub.asked), answer.calls) == (23, 9, 10), "one is kept for the end"
 
 
 @pytest.mark.parametrize("where", ["model", "sub_model"])
 async def test_a_model_that_hangs_is_cut_when_the_time_is_up(where):
     begun = time.monotonic()
     models = {"model": script(cell("llm_query('x')"), "z"), "sub_model": script("y")}
-    models[where] = Gauge(["never"], delay=60)
+    models[where] = Gauge(["never"], delay=60, forever=True)
     main = models.pop("model")
     answer = await ask(main, budget=Budget(seconds=1.0), **models)
-    assert answer.forced
-    assert 0.9 < time.monotonic() - begun < 30
+    assert answer.ended in ("forced", "unanswered")
+    assert time.monotonic() - begun < 30
     hung = main if where == "model" else models["sub_model"]
-    assert (hung.cancelled, hung.now) == (1, 0)
-    assert told(answer, events.RunEnded)[0].outcome == "forced"
+    assert (hung.cancelled, hung.now) == (len(hung.asked), 0)
+    assert told(answer, events.RunEnded)[0].outcome == answer.ended
     assert "1.0 s" in told(answer, events.Refused)[0].why
 
 
 async def test_a_cell_is_cut_when_the_time_is_up():
     answer = await ask(script(cell("while True: pass"), "z"), budget=Budget(seconds=1.0))
     assert told(answer, events.CodeRan)[0].outcome == "timeout"
-    assert (answer.forced, answer.text) == (True, cell("while True: pass"))
+    assert answer.text in ("z", ""), "time is kept for it, and never the code"
 
 
 async def test_the_last_answer_is_asked_for_if_there_is_money_for_it():
     model = script(cell("a = 1"), "My best answer.", usd_per_call=0.01)
     answer = await ask(model, budget=Budget(usd=0.02, iterations=1))
-    assert (answer.text, answer.forced, answer.cost) == ("My best answer.", True, 0.02)
+    assert (answer.text, answer.ended, answer.cost) == ("My best answer.", "forced", 0.02)
+
+
+def test_what_is_kept_back_is_there_at_the_end_and_for_nothing_else():
+    now = [0.0]
+    account = Account(Budget(usd=1.0, tokens=100, calls=3, seconds=10), clock=lambda: now[0])
+    kept = account.keep_back(usd=0.25, tokens=40, calls=1, seconds=2)
+    child = account.share(1.0)
+    child_kept = child.keep_back(usd=0.25, tokens=10, calls=1, seconds=4)
+    left = [account.left(what) for what in ("usd", "tokens", "calls", "seconds")]
+    assert left == [0.5, 50, 1, 8], "a child's seconds are not its parent's"
+    assert [child.left(what) for what in ("usd", "calls", "seconds")] == [0.5, 1, 4]
+    with pytest.raises(BudgetError), account.call(tokens=60):
+        pass
+    now[0] = 9.0
+    with pytest.raises(BudgetError):
+        account.check("seconds")
+    for one in (child_kept, kept, kept):
+        one.free()
+    account.check("seconds")
+    with account.call(usd=1.0, tokens=100):
+        pass
+    assert account.keep_back(calls=5, usd=5.0)._amounts == {"calls": 2, "usd": 0}, "what is there"
 
 
 async def test_a_question_that_cannot_be_paid_for_at_all_says_so():
-    with pytest.raises(BudgetError, match="0 tokens of 20 tokens"):
-        await ask(script("x"), "short", direct_tokens=100, budget=Budget(tokens=20))
+    for direct_tokens in (100, 1):
+        answer = await ask(
+            script("x"), "short", direct_tokens=direct_tokens, budget=Budget(tokens=20)
+        )
+        assert (answer.text, answer.ended, answer.calls) == ("", "unanswered", 0)
+        assert "tokens of 20 tokens" in answer.reason
 
 
-async def test_a_child_that_has_used_its_share_answers_and_its_parent_goes_on():
-    main = script(cell("got = rlm_query('one')"), cell("FINAL(got)"), usd_per_call=0.01)
-    sub = script(*[cell(f"a = {n}") for n in range(9)], usd_per_call=0.01)
-    answer = await ask(main, sub_model=sub, budget=Budget(usd=0.09))
-    assert (answer.text, answer.forced) == (cell("a = 3"), False)
-    assert len(sub.asked) == 4, "half of the 8 cents that were left"
-    forced = [one.forced for one in told(answer, events.FinalGiven)]
-    assert forced == [True, False]
+async def test_a_child_that_has_used_its_share_answers_and_its_parent_is_told():
+    main = script(
+        cell("got = rlm_query('one')"), cell("FINAL([got, got.ended])"), usd_per_call=0.01
+    )
+    sub = script(cell("a = 1"), cell("a = 2"), "Two of three.", usd_per_call=0.01)
+    answer = await ask(main, sub_model=sub, budget=Budget(usd=0.08))
+    assert answer.value == ["Two of three.", "forced"]
+    assert answer.ended == "answered"
+    assert len(sub.asked) == 3, "half of the 6 cents that were left, and not kept for the end"
+    assert "(an answer of rlm_query is forced: the budget is spent" in _last(main)
+    assert [one.ended for one in told(answer, events.FinalGiven)] == ["forced", "answered"]
+    assert told(answer, events.SubcallEnded)[0].ended == "forced"
+
+
+async def test_a_child_without_an_answer_is_an_error_in_its_parent():
+    main = script(cell("rlm_query('one')"), cell(DONE))
+    answer = await ask(main, sub_model=script("", "", ""))
+    assert "the run ended without an answer: 3 replies in a row had no code" in _last(main)
+    assert told(answer, events.FinalGiven)[0].ended == "unanswered"
+
+
+async def test_a_child_hands_up_value_evidence_and_coverage():
+    code = "got = rlm_query('one')\nFINAL([got.value, got.evidence[0]['found'], got.coverage['length']])"
+    sub = script(cell("print(peek(5000))\nFINAL([1, 2], quotes=['entry 7: value 49'])"))
+    answer = await ask(script(cell(code)), sub_model=sub)
+    assert answer.value == [[1, 2], True, len(TEXT)]
+    assert answer.coverage.shown > 4_000, "what the child was shown of the same context counts"
+
+
+async def test_an_answer_of_a_model_that_was_cut_says_so_in_its_text():
+    sub = script(cut("half of it", 77), "")
+    code = "got = batch_llm_query(['a', 'b'])\nFINAL([got[0], got[1].failed, str(got[1])])"
+    half, failed, why = (await ask(script(cell(code)), sub_model=sub)).value
+    assert half == "half of it\n[the answer was cut here, after 77 tokens]"
+    assert failed
+    assert "the answer of the model is empty" in why
+
+
+async def test_the_last_call_is_a_short_one_if_the_whole_story_cannot_be_paid_for():
+    model = script(*[cell(f"print({n}, 'x' * 6000)") for n in range(20)], "Enough.")
+    answer = await ask(model, budget=Budget(tokens=20_000))
+    assert answer.ended in ("forced", "unanswered")
+    assert answer.usage.input_tokens + answer.usage.output_tokens <= 20_000
+    last = model.asked[-1].messages
+    assert last[0].content == prompts.LAST_SYSTEM
+    assert "Question: What is it?" in last[1].content
+
+
+def _last(model):
+    return model.asked[-1].messages[-1].content
 
 
 async def test_a_model_without_a_price_under_a_limit_of_money_is_told_once():

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from rlm_runs import DONE, TEXT, ask, cell, first_message, script, told
+from rlm_runs import DONE, TEXT, ask, cell, cut, first_message, script, told
 
 from atoll.errors import ConfigError, ModelUnavailableError
 from atoll.rlm import prompts
 from atoll.rlm.budget import Budget
 from atoll.rlm.core import RLM
-from atoll.rlm.trajectory import events
+from atoll.trajectory import events
 
 
 @pytest.mark.spec("R4.3")
@@ -29,7 +29,7 @@ from atoll.rlm.trajectory import events
 async def test_an_answer_is_taken_however_it_is_given(reply, how, text):
     answer = await ask(script(reply))
     final = told(answer, events.FinalGiven)[0]
-    assert (final.how, answer.text, answer.forced, answer.turns) == (how, text, False, 1)
+    assert (final.how, answer.text, answer.ended, answer.turns) == (how, text, "answered", 1)
     assert told(answer, events.RunEnded)[0].outcome == "answered"
     assert answer.way == "loop"
     assert all(one.found for one in answer.evidence)
@@ -60,15 +60,19 @@ async def test_what_cells_gave_is_fed_back_with_errors_and_repeats():
     assert prompts.REPEATED not in said[1]
     assert prompts.REPEATED in said[2]
     assert said[3].startswith(prompts.NO_CODE)
+    assert "<output " in said[1]
     assert "(turn 3 of at most 30)" in said[3]
     assert [one.repeated for one in told(answer, events.CodeRan)] == [False, False, True, False]
     assert [one.outcome for one in told(answer, events.CodeRan)][1] == "error"
 
 
-async def test_a_model_that_never_writes_code_is_taken_at_its_word():
+async def test_a_model_that_never_writes_code_is_warned_and_taken_at_its_word():
     model = script("It may be 49.", "I think it is 49.", "It is 49.")
     answer = await ask(model)
-    assert (answer.text, answer.forced, answer.turns, model.left) == ("It is 49.", False, 3, 0)
+    assert (answer.text, answer.ended, answer.turns) == ("It is 49.", "answered", 3)
+    assert told(answer, events.FinalGiven)[0].how == "text"
+    warned = [asked.messages[-1].content.startswith(prompts.NO_CODE_AGAIN) for asked in model.asked]
+    assert warned == [False, False, True]
 
 
 @pytest.mark.spec("R4.3")
@@ -90,17 +94,92 @@ async def test_an_answer_in_prose_that_is_refused_is_told_and_at_last_marked():
     answer = await ask(model, require_exploration_before_final=True)
     assert "look before you answer" in model.asked[1].messages[-1].content
     assert "nothing" in model.asked[2].messages[-1].content
-    assert (answer.text, answer.forced) == ("a guess", True)
+    assert (answer.text, answer.ended) == ("a guess", "refused")
+    assert "look before you answer" in answer.reason
+    assert told(answer, events.RunEnded)[0].outcome == "refused"
+
+
+async def test_prose_does_not_get_past_the_rule_to_look_first():
+    answer = await ask(script(*["It is 49."] * 3), require_exploration_before_final=True)
+    assert (answer.text, answer.ended) == ("It is 49.", "refused")
 
 
 async def test_after_its_turns_a_model_has_to_answer():
     model = script(cell("a = 1"), cell("b = 2"), "It is what I saw.")
     answer = await ask(model, budget=Budget(iterations=2))
-    assert (answer.text, answer.forced, answer.turns) == ("It is what I saw.", True, 2)
+    assert (answer.text, answer.ended, answer.turns) == ("It is what I saw.", "forced", 2)
     assert "2 turns were made" in model.asked[2].messages[-1].content
-    assert told(answer, events.FinalGiven)[0].forced
+    assert told(answer, events.FinalGiven)[0].ended == "forced"
     assert told(answer, events.RunEnded)[0].outcome == "forced"
-    assert told(answer, events.Refused)[0].why == "2 turns were made"
+    assert told(answer, events.Refused)[0].why == answer.reason == "2 turns were made"
+
+
+@pytest.mark.parametrize(
+    ("last", "ended", "text"),
+    [
+        ("It is 49.", "forced", "It is 49."),
+        (cell("FINAL('It is 49.')"), "forced", "It is 49."),
+        ("FINAL('It is 49.')", "forced", "It is 49."),
+        ("I think 49.\n" + cell("grep('x')"), "forced", "I think 49."),
+        (cell("grep('x')"), "unanswered", ""),
+        ("FINAL_VAR(x)", "unanswered", ""),
+        (" ", "unanswered", ""),
+    ],
+)
+async def test_a_forced_answer_is_prose_or_none(last, ended, text):
+    answer = await ask(script(cell("a = 1"), last), budget=Budget(calls=2))
+    assert (answer.text, answer.ended, answer.calls) == (text, ended, 2)
+    assert "the budget is spent: 2 calls of 2 calls" in answer.reason
+
+
+async def test_a_cell_that_was_cut_is_not_run_and_asked_for_again():
+    model = script(
+        cut("```python\nprint('half"),
+        cut(cell("print('whole')") + "\n```python\nprint('half"),
+        cell(DONE),
+    )
+    answer = await ask(model)
+    assert [one.code for one in told(answer, events.CodeRan)] == ["print('whole')", DONE]
+    advice = prompts.CUT.format(tokens=400)
+    assert model.asked[1].messages[-1].content.startswith(advice)
+    assert advice in model.asked[2].messages[-1].content
+    assert "whole" in model.asked[2].messages[-1].content
+
+
+async def test_empty_replies_are_no_answer_and_thinking_without_end_is_told():
+    model = script("", cut("", 4096), "")
+    answer = await ask(model)
+    assert (answer.text, answer.ended) == ("", "unanswered")
+    assert "the last one was empty" in answer.reason
+    assert model.asked[1].messages[-1].content.startswith(prompts.EMPTY)
+    assert "all of its 4,096 tokens went into reasoning" in model.asked[2].messages[-1].content
+
+
+async def test_a_direct_answer_that_was_cut_is_continued_and_an_empty_one_asked_for_again():
+    model = script(cut("The first half "), "and the second.")
+    answer = await ask(model, "short", direct_tokens=1000)
+    assert (answer.text, answer.ended, answer.way) == (
+        "The first half and the second.",
+        "answered",
+        "direct",
+    )
+    assert [one.role for one in model.asked[1].messages[-2:]] == ["assistant", "user"]
+    again = await ask(script("", "Here."), "short", direct_tokens=1000)
+    assert (again.text, again.ended) == ("Here.", "answered")
+    never = await ask(script("", "", ""), "short", direct_tokens=1000)
+    assert (never.text, never.ended) == ("", "unanswered")
+    half = await ask(script(*[cut("on and ")] * 3), "short", direct_tokens=1000)
+    assert (half.text, half.ended) == ("on and on and on and ", "forced")
+
+
+async def test_quotes_that_are_not_in_the_context_are_told_once_and_then_marked():
+    wrong = cell("FINAL('x', quotes=['entry 7: value 49', 'entry 7: value 50'])")
+    model = script(wrong, wrong)
+    answer = await ask(model)
+    assert "1 of 2 quotes are not in the context" in model.asked[1].messages[-1].content
+    assert (answer.ended, answer.turns) == ("answered", 2)
+    assert [one.quote for one in answer.unfound] == ["entry 7: value 50"]
+    assert "1 of 2 quotes not in the context" in repr(answer)
 
 
 async def test_a_model_that_fails_ends_the_run_and_its_sandbox(tmp_path):
@@ -143,6 +222,59 @@ async def test_one_rlm_answers_questions_at_the_same_time():
     rlm = RLM(model, backend="native", direct_tokens=1)
     asked = (rlm.completion(f"num {n}", TEXT) for n in range(3))
     assert [one.text for one in await asyncio.gather(*asked)] == ["num 0", "num 1", "num 2"]
+
+
+def look(key: str) -> str:
+    """Look a key up in the register."""
+    return key
+
+
+async def test_the_prompt_lists_what_may_be_called_and_says_what_may_be_used():
+    model = script(cell("print(look('a'))"), cell(DONE), usd_per_call=0.01)
+    await ask(model, tools=[look], budget=Budget(usd=0.5, calls=50, iterations=9))
+    system, first = model.asked[0].messages[0].content, first_message(model.asked[0].messages)
+    assert "- look(key: 'str') -> 'str': Look a key up in the register." in system
+    assert "- rlm_query(task, ctx)" in system
+    assert "You have 9 turns, $0.5 left, 50 calls left." in first
+    assert "One llm_query takes about 100,000 characters." in first
+    told_left = model.asked[1].messages[-1].content
+    assert told_left.endswith("(turn 1 of at most 9, $0.48 left, 48 calls left)")
+
+
+async def test_rlm_query_is_not_offered_where_no_run_may_be_made():
+    main, sub = script(cell("rlm_query('one')"), cell(DONE)), script(cell("FINAL('x')"))
+    await ask(main, sub_model=sub)
+    assert "rlm_query" in main.asked[0].messages[0].content
+    assert "rlm_query" not in sub.asked[0].messages[0].content.replace("batch_llm_query", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "example"),
+    [
+        ("local/qwen2.5-coder-1.5b", True),
+        ("ollama/llama3.1:8b", True),
+        ("openai/gpt-5-mini", True),
+        ("openai/gpt-5", False),
+        ("anthropic/claude-sonnet-4-5", False),
+        ("ollama/qwen3:235b", True),
+        ("scripted/model", True),
+    ],
+)
+def test_small_models_are_shown_an_example(name, example):
+    assert prompts.profile_of(name).example is example
+
+
+async def test_prompts_can_be_added_to_and_replaced():
+    model = script(cell(DONE), name="openai/gpt-5")
+    await ask(model, instructions="Answer in French.")
+    system, *rest = model.asked[0].messages
+    assert system.content.endswith("Answer in French.")
+    assert len(rest) == 1, "a large model needs no example"
+    model = script(cell(DONE))
+    await ask(model, system_prompt="Mine:\n{tools}", examples=False)
+    system, *rest = model.asked[0].messages
+    assert system.content.startswith("Mine:\n- peek(n, start=0)")
+    assert len(rest) == 1
 
 
 @pytest.mark.parametrize(

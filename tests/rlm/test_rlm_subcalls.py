@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 import time
 
 import pytest
@@ -17,7 +18,7 @@ from atoll.rlm.core import RLM
 from atoll.rlm.prompts import EXAMPLE
 from atoll.rlm.run import Run
 from atoll.rlm.subcalls import Work
-from atoll.rlm.trajectory import events
+from atoll.trajectory import events
 
 BATCH = 32
 
@@ -40,7 +41,7 @@ async def test_runs_within_runs_go_as_deep_as_allowed():
         "from one": (0, False),
     }
     assert "from one" in main.asked[1].messages[-1].content
-    assert sub.asked[2].messages[0].content.startswith("three\n\nText:\n<<<\nentry 0: value 0")
+    assert re.match(r"three\n\n<text \w+>\nentry 0: value 0", sub.asked[2].messages[0].content)
     assert max(one.depth for one in answer.trajectory) == 3
 
 
@@ -49,7 +50,7 @@ async def test_no_run_is_made_within_a_run_at_depth_0():
     main = script(cell("FINAL(rlm_query('one', 'a ' * 30000))"))
     answer = await ask(main, sub_model=sub, max_depth=0)
     assert told(answer, events.SubcallEnded)[0].downgraded
-    assert "[40,000 more characters]" in sub.asked[0].messages[0].content
+    assert "[40,000 more characters are not shown]" in sub.asked[0].messages[0].content
 
 
 class Together(Gauge):
@@ -147,9 +148,9 @@ LEAVES = "batch_llm_query([str(n) for n in range(4)])"
 async def test_a_context_is_shared_with_children_and_a_slice_is_theirs_alone(monkeypatch):
     given, work = [], Run._work
 
-    async def seen(self, question, context, asker, options):
+    async def seen(self, question, context, calls, options):
         given.append(context.context)
-        return await work(self, question, context, asker, options)
+        return await work(self, question, context, calls, options)
 
     monkeypatch.setattr(Run, "_work", seen)
     main = script(cell("rlm_query('one')", "rlm_query('two', context[:30])", DONE))

@@ -165,11 +165,15 @@ def test_a_known_value_that_is_too_short_is_refused_without_being_shown():
 
 def test_the_secret_ones_of_the_environment_are_told_by_their_names():
     environ = {
-        "OPENAI_API_KEY": "0123456789",
-        "GITHUB_TOKEN": "0123456789",
-        "MY_PASSWORD": "swordfish",
+        "OPENAI_API_KEY": "0123456789ab",
+        "GITHUB_TOKEN": "correct-horse-battery",
+        "MY_PASSWORD": "sword7fish+whale",
         "DATABASE_URL": "postgres://a:b@c",
         "SHORT_SECRET": "yes",
+        "POSTGRES_PASSWORD": "postgres",
+        "A_TOKEN": "aaaaaaaaaaaaaaaa",
+        "ADMIN_PASSWORD": "administrator",
+        "OTHER_PASSWORD": "password123",
         "HOME": "/home/me",
         "PWD": "/home/me",
         "KEYBOARD": "qwertz-layout",

@@ -39,6 +39,8 @@ ROWS = {
     "fresh-full",
     "fresh-frame",
     "fresh-full-frame",
+    "cpu-bare",
+    "cpu-full",
     "fork",
     "rollback",
     "state-frame",

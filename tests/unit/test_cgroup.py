@@ -15,7 +15,7 @@ import pytest
 
 import atoll
 from atoll.jail import cgroup, meter
-from atoll.jail.cgroup import Cgroup, Hierarchies
+from atoll.jail.cgroup import Cgroup, Groups, Hierarchies
 from atoll.jail.client import warden
 from atoll.jail.spec import Limits
 
@@ -288,12 +288,12 @@ def test_a_real_sandbox_has_a_group_of_its_own_while_it_lives():
     if hierarchies is None:
         pytest.skip("this host lets us use no control groups")
     parents = set(hierarchies.parents.values())
-    others = {group.name for parent in parents for group in _groups(parent)}
+    others = {group.name for parent in parents for group in _groups(parent) if _members(group)}
     with atoll.create_sandbox() as one, atoll.create_sandbox() as other:
         for box in (one, other):
             box.execute("import subprocess; child = subprocess.Popen(['sleep', '300'])")
         for parent in parents:
-            groups = _groups(parent, but=others)
+            groups = [group for group in _groups(parent, but=others) if _members(group)]
             members = [set((group / "cgroup.procs").read_text().split()) for group in groups]
             assert len(groups) == 2
             assert all(len(member) == 3 for member in members), members  # init, guest, its child
@@ -303,14 +303,19 @@ def test_a_real_sandbox_has_a_group_of_its_own_while_it_lives():
         memory = hierarchies.parents["memory"]
         file = "memory.max" if hierarchies.version == 2 else "memory.limit_in_bytes"
         limit = one._box.policy.memory_bytes + cgroup.RUNTIME_MEMORY
-        assert {int((group / file).read_text()) for group in _groups(memory, but=others)} == {limit}
+        used = [group for group in _groups(memory, but=others) if _members(group)]
+        assert {int((group / file).read_text()) for group in used} == {limit}
     for parent in parents:
-        assert _goes_away(lambda parent=parent: _groups(parent, but=others))
+        assert _goes_away(lambda parent=parent: list(filter(_members, _groups(parent, but=others))))
 
 
 def _groups(parent: Path, but: set[str] = frozenset()) -> list[Path]:
     found = parent.glob(f"{cgroup.PREFIX}{warden.pid}-*")
     return [group for group in found if group.name not in but]
+
+
+def _members(group: Path) -> str:
+    return (group / "cgroup.procs").read_text()
 
 
 def _goes_away(look) -> bool:
@@ -326,3 +331,70 @@ def _files(folder: Path) -> dict[str, str]:
 
 def _unused_pid() -> int:
     return int(Path("/proc/sys/kernel/pid_max").read_text()) + 1
+
+
+def reusable(tmp_path: Path, **files: str) -> Groups:
+    """Groups on a made-up host of version 1, whose files say that nobody is there."""
+    clean = {
+        "pids.current": "0",
+        "memory.oom_control": "oom_kill 0",
+        "memory.usage_in_bytes": "4096",
+        "memory.max_usage_in_bytes": "9000000",
+        "cpuacct.usage": "123456",
+    }
+
+    class MadeUp(Hierarchies):
+        def create(self, name, limits, runtime=cgroup.RUNTIME_PROCESSES):
+            group = super().create(name, limits, runtime)
+            for file, text in (clean | files).items():
+                (group.folders["memory"] / file).write_text(text)
+            return group
+
+    return Groups(MadeUp(1, dict.fromkeys(("memory", "pids", "cpuacct"), tmp_path)))
+
+
+def test_a_group_is_used_again_with_its_counters_reset(tmp_path):
+    groups = reusable(tmp_path)
+    first, _other = groups.take(LIMITS), groups.take(LIMITS)
+    assert groups.give_back(first)
+    assert groups.take(LIMITS) is first
+    assert (first.peak_memory(), first.cpu_seconds()) == (0, 0.0)
+
+
+def test_a_group_is_not_used_again_with_other_limits(tmp_path):
+    groups = reusable(tmp_path)
+    first, _other = groups.take(LIMITS), groups.take(LIMITS)
+    groups.give_back(first)
+    assert groups.take(dataclasses.replace(LIMITS, memory=200 << 20)) is not first
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"pids.current": "1"},
+        {"memory.oom_control": "oom_kill 1"},
+        {"memory.usage_in_bytes": str(64 << 20)},
+    ],
+)
+def test_a_group_with_anything_of_a_guest_left_is_not_used_again(tmp_path, left):
+    groups = reusable(tmp_path, **left)
+    first, _other = groups.take(LIMITS), groups.take(LIMITS)
+    assert not groups.give_back(first)  # plain files keep the folder from being removed
+    assert groups.take(LIMITS) is not first
+
+
+def test_a_group_that_was_closed_is_not_used_again(tmp_path):
+    groups = reusable(tmp_path, **{"cgroup.procs": ""})
+    first, _other = groups.take(LIMITS), groups.take(LIMITS)
+    first.emptied()
+    groups.give_back(first)
+    assert groups.take(LIMITS) is not first
+
+
+def test_no_group_is_kept_when_none_is_in_use(tmp_path, monkeypatch):
+    monkeypatch.setattr(Cgroup, "remove", lambda _self: True)
+    groups = reusable(tmp_path)
+    first, other = groups.take(LIMITS), groups.take(LIMITS)
+    groups.give_back(first)
+    groups.give_back(other)
+    assert all(groups.take(LIMITS) is not one for one in (first, other))

@@ -19,6 +19,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+UNLIMITED = atoll.ExecutionPolicy(disk_bytes=None, max_processes=None)
+"""What nothing counts where there are neither namespaces nor control groups."""
+
+
 @pytest.fixture
 def confined(monkeypatch):
     report = probe.HostReport(
@@ -31,7 +35,7 @@ def confined(monkeypatch):
     monkeypatch.setattr(probe, "_cached", report)
     box = atoll.create_sandbox(
         min_isolation="confined",
-        policy=atoll.ExecutionPolicy(disk_bytes=None),
+        policy=UNLIMITED,
         timeout_ms=10_000,
         context="c" * 100_000,
     )
@@ -52,9 +56,7 @@ def test_it_says_what_it_is_and_works(confined):
 def test_its_state_is_saved_and_restored(confined):
     assert confined.execute("def f(): return v\nv = 5\nopen('a.txt', 'w').write('x')").success
     blob = confined.save()
-    with atoll.create_sandbox(
-        min_isolation="confined", policy=atoll.ExecutionPolicy(disk_bytes=None), state=blob
-    ) as box:
+    with atoll.create_sandbox(min_isolation="confined", policy=UNLIMITED, state=blob) as box:
         assert box.isolation is Isolation.CONFINED
         assert box.execute("f(), open('a.txt').read()").value == (5, "x")
 
@@ -96,9 +98,7 @@ def test_a_second_sandbox_answers_while_the_first_is_busy(confined):
         target=confined.execute, args=("while True: pass",), kwargs={"timeout_ms": 2000}
     )
     cell.start()
-    with atoll.create_sandbox(
-        min_isolation="confined", policy=atoll.ExecutionPolicy(disk_bytes=None)
-    ) as other:
+    with atoll.create_sandbox(min_isolation="confined", policy=UNLIMITED) as other:
         assert other.execute("6 * 7").value == 42
     cell.join()
 

@@ -11,7 +11,8 @@ import time
 import pytest
 
 import atoll
-from atoll import state, statekey
+from atoll.state import envelope
+from atoll.state import key as state_keys
 
 FACTS = {"size": 3, "codec": "zlib", "left_out": {"lock": "cannot be pickled"}}
 PYTHON = (3, 11, 7)
@@ -19,11 +20,11 @@ PYTHON = (3, 11, 7)
 
 @pytest.fixture
 def blob():
-    return state.seal(b"abc", FACTS, PYTHON)
+    return envelope.seal(b"abc", FACTS, PYTHON)
 
 
 def test_what_was_sealed_is_described_and_comes_back(blob):
-    info, payload = state.unseal(blob)
+    info, payload = envelope.unseal(blob)
     assert (info.python, info.size, dict(info.left_out)) == (
         "3.11",
         3,
@@ -40,15 +41,15 @@ def test_every_flipped_bit_is_noticed(blob):
             bad = bytearray(blob)
             bad[at] ^= bit
             with pytest.raises(atoll.StateError):
-                state.unseal(bytes(bad))
+                envelope.unseal(bytes(bad))
 
 
 def test_every_cut_is_noticed(blob):
     for size in range(len(blob)):
         with pytest.raises(atoll.StateError):
-            state.unseal(blob[:size])
+            envelope.unseal(blob[:size])
     with pytest.raises(atoll.StateError, match="cut or padded"):
-        state.unseal(blob + b"x")
+        envelope.unseal(blob + b"x")
 
 
 def _with_header(blob, **fields):
@@ -59,10 +60,10 @@ def _with_header(blob, **fields):
 def test_each_fault_has_words_of_its_own(blob, monkeypatch):
     with monkeypatch.context() as other:
         other.setenv("ATOLL_STATE_KEY", "somebody else's key")
-        foreign = state.seal(b"abc", FACTS, PYTHON)
+        foreign = envelope.seal(b"abc", FACTS, PYTHON)
     bad = {
         "not a saved state": b"\x80\x05K\x01.",
-        "no signature": blob[: -state.MAC_BYTES],
+        "no signature": blob[: -envelope.MAC_BYTES],
         "cut or padded": blob[:-1],
         "cut within its header": blob[:40],
         "another key": foreign,
@@ -72,19 +73,19 @@ def test_each_fault_has_words_of_its_own(blob, monkeypatch):
     }
     for words, data in bad.items():
         with pytest.raises(atoll.StateError, match=words):
-            state.unseal(data)
+            envelope.unseal(data)
     with pytest.raises(atoll.StateError, match="bytes, not str"):
-        state.unseal("text")  # type: ignore[arg-type]
+        envelope.unseal("text")  # type: ignore[arg-type]
     with pytest.raises(atoll.StateError, match=r"of Python 3\.11, and the guest's is 3\.12"):
-        state.open_for(blob, (3, 12, 0), 100)
+        envelope.open_for(blob, (3, 12, 0), 100)
     with pytest.raises(atoll.StateError, match="max_state_bytes is 2"):
-        state.open_for(blob, PYTHON, 2)
+        envelope.open_for(blob, PYTHON, 2)
 
 
 @pytest.mark.parametrize("header", [b"[" * 100_000, b"null", b"{}", b'{"version": "x"}', b"\xff"])
 def test_a_header_of_any_shape_is_refused_in_words(header):
     with pytest.raises(atoll.StateError, match="header is damaged"):
-        state.unseal(state.MAGIC + header + b"\n" + bytes(64))
+        envelope.unseal(envelope.MAGIC + header + b"\n" + bytes(64))
 
 
 @pytest.mark.parametrize(
@@ -93,20 +94,22 @@ def test_a_header_of_any_shape_is_refused_in_words(header):
 )  # fmt: skip
 def test_what_a_guest_says_of_its_state_is_checked(lie):
     with pytest.raises(atoll.StateError, match="the guest"):
-        state.seal(b"abc", FACTS | lie, PYTHON)
+        envelope.seal(b"abc", FACTS | lie, PYTHON)
 
 
 def test_what_a_guest_says_is_cut():
     many = {f"{n:09}" + "\U0001f600" * 300: ["\U0001f600" * 5000] for n in range(5000)}
-    info = state.describe_state(state.seal(b"abc", FACTS | {"left_out": many}, PYTHON))
-    assert len(info.left_out) == state.MAX_LEFT_OUT
-    assert max(len(name + reason) for name, reason in info.left_out.items()) <= 2 * state.MAX_TEXT
+    info = envelope.describe_state(envelope.seal(b"abc", FACTS | {"left_out": many}, PYTHON))
+    assert len(info.left_out) == envelope.MAX_LEFT_OUT
+    assert (
+        max(len(name + reason) for name, reason in info.left_out.items()) <= 2 * envelope.MAX_TEXT
+    )
 
 
 def test_a_short_key_is_refused(monkeypatch):
     monkeypatch.setenv("ATOLL_STATE_KEY", "short")
     with pytest.raises(atoll.ConfigError, match="at least 16 characters"):
-        state.seal(b"abc", FACTS, PYTHON)
+        envelope.seal(b"abc", FACTS, PYTHON)
 
 
 @pytest.mark.parametrize("text", ["many", "-1", "0", "nan", "inf"])
@@ -124,11 +127,11 @@ def home(monkeypatch, tmp_path):
 
 
 def test_without_a_key_each_user_gets_one_that_only_they_can_read(home):
-    blob = state.seal(b"abc", FACTS, PYTHON)
+    blob = envelope.seal(b"abc", FACTS, PYTHON)
     key = home / ".local/share/atoll/state.key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert [path.name for path in key.parent.iterdir()] == ["state.key"]
-    assert state.describe_state(blob).size == 3
+    assert envelope.describe_state(blob).size == 3
 
 
 @pytest.mark.parametrize(
@@ -140,22 +143,22 @@ def test_without_a_key_each_user_gets_one_that_only_they_can_read(home):
     ],
 )  # fmt: skip
 def test_a_key_that_is_not_fit_is_refused(home, spoil, words):
-    statekey.state_key()
-    spoil(statekey.default_path())
+    state_keys.state_key()
+    spoil(state_keys.default_path())
     with pytest.raises(atoll.StateError, match=words):
-        statekey.state_key()
+        state_keys.state_key()
 
 
 def test_a_home_that_is_none_is_said(monkeypatch):
     monkeypatch.delenv("ATOLL_STATE_KEY")
     monkeypatch.setenv("HOME", "/proc/nowhere")
     with pytest.raises(atoll.StateError, match="set ATOLL_STATE_KEY instead"):
-        statekey.state_key()
+        state_keys.state_key()
 
 
 def _report_key(start, queue):
     start.wait()
-    queue.put(statekey.state_key())
+    queue.put(state_keys.state_key())
 
 
 def test_processes_that_come_at_once_get_the_same_key(home):
@@ -168,5 +171,5 @@ def test_processes_that_come_at_once_get_the_same_key(home):
     keys = {queue.get(timeout=60) for _ in workers}
     for worker in workers:
         worker.join()
-    assert keys == {statekey.default_path().read_bytes()}
-    assert len(os.listdir(statekey.default_path().parent)) == 1
+    assert keys == {state_keys.default_path().read_bytes()}
+    assert len(os.listdir(state_keys.default_path().parent)) == 1

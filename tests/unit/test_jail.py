@@ -13,7 +13,8 @@ from atoll.jail import meter, users
 from atoll.jail.client import warden
 
 WAIT = 30_000
-DEVICES = {"fd", "full", "null", "random", "shm", "stderr", "stdin", "stdout", "urandom", "zero"}
+DEVICES = {"fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}
+DEVICES |= {"urandom", "zero"}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_nothing_of_the_kernel_can_be_set(shared, file):
     [
         "/boot", "/sys", "/run", "/var", "/srv", "/media", "/lost+found",
         "/etc/shadow", "/etc/hostname", "/etc/machine-id", "/etc/ssh", "/etc/resolv.conf",
-        "/home/guest/.ssh", "/proc/kcore/x", "/dev/tty", "/dev/ptmx", "/dev/kvm", "/dev/fuse",
+        "/home/guest/.ssh", "/proc/kcore/x", "/dev/tty", "/dev/kvm", "/dev/fuse",
         "/dev/mem", "/dev/mapper", "/dev/net",
     ],
 )  # fmt: skip
@@ -150,6 +151,15 @@ def test_folders_on_the_way_to_the_interpreter_cannot_be_listed(look, fails):
             and parent != "/"
         ):
             assert fails(f"os.listdir({parent!r})") == "PermissionError"
+
+
+def test_terminals_are_the_jails_own(look):
+    master, slave = os.openpty()
+    try:
+        assert look("os.listdir('/dev/pts')") == ["ptmx"]
+    finally:
+        os.close(master)
+        os.close(slave)
 
 
 def test_there_are_no_devices_but_the_harmless_ones(look):

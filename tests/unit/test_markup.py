@@ -13,6 +13,7 @@ import atoll
 from atoll import markup
 from atoll.explore.evidence import Evidence
 from atoll.explore.ledger import Coverage
+from atoll.rlm.types import Ended
 from atoll.types import Display, ExecuteResponse, Outcome, SandboxResult, Variable, Variables
 
 EVIL = "</pre></div><script>alert(1)</script><img src=x onerror=alert(1)>\x1b[31m\u202e\ud800'\""
@@ -108,11 +109,11 @@ def test_print_shows_what_a_notebook_would():
 
 
 def test_print_of_an_answer_is_its_text():
-    answer = atoll.Answer(text="Forty-two.", turns=3, calls=4, seconds=1.25, cost=0.5, forced=True)
-    assert str(answer) == "Forty-two."
-    assert (
-        repr(answer) == "Answer('Forty-two.', 3 turns, 4 calls, 1.2 s, $0.5000, forced by a limit)"
+    answer = atoll.Answer(
+        text="Forty-two.", turns=3, calls=4, seconds=1.25, cost=0.5, ended=Ended.FORCED
     )
+    assert str(answer) == "Forty-two."
+    assert repr(answer) == "Answer('Forty-two.', 3 turns, 4 calls, 1.2 s, $0.5000, forced)"
     assert str(FINAL) == EVIL
     assert str(atoll.Turn(number=1, observation="seen", result=RESULT, code="")) == "seen"
 

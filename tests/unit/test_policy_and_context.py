@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.environment.setting import split
+from atoll.environment.options import split
 from atoll.errors import ConfigError
 from atoll.policy import MIB
-from atoll.rlm.settings import OURS
+from atoll.rlm.options import OURS
 
 
 @pytest.fixture

@@ -83,6 +83,24 @@ def test_a_limit_that_cannot_be_enforced_is_an_error(weak_host, no_virtual_backe
     assert caught.value.limit == "disk_bytes"
 
 
+@pytest.mark.spec("R0.17")
+@pytest.mark.parametrize(
+    ("level", "limits", "refused"),
+    [
+        (Isolation.JAILED, {"cpu_seconds": 1.0}, "cpu_seconds"),
+        (Isolation.CONFINED, {"disk_bytes": None, "max_processes": 4}, "max_processes"),
+    ],
+)
+def test_without_control_groups_what_nothing_counts_is_refused(monkeypatch, level, limits, refused):
+    """A child can end uncounted (its parent ignores SIGCHLD); a thread is in no pid namespace."""
+    facts = {"failure": "made up", "landlock": 7, "cgroup_version": None, "switches_user": False}
+    monkeypatch.setattr(probe, "_cached", probe.HostReport(level=level, **facts))
+    policy = atoll.ExecutionPolicy(**limits)
+    with pytest.raises(atoll.LimitUnsupportedError, match=f"cannot enforce {refused}") as caught:
+        atoll.create_sandbox(backend="native", min_isolation="confined", policy=policy)
+    assert caught.value.limit == refused
+
+
 async def not_usable(config):
     return Availability(usable=False, reason="no luck", hint="Try again.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import venv
@@ -10,10 +11,10 @@ import venv
 import pytest
 
 import atoll
-from atoll import state
 from atoll.guest.pickler import load_cloudpickle
 from atoll.launch import library
-from atoll.statepipe import Inflow, Outflow
+from atoll.state import envelope
+from atoll.state.transfer import Inflow, Outflow
 
 CODE = "import enum\nclass E(enum.Enum):\n A = 1\ndef f(n): return n * k\nk = 2; e = E.A\ntext = 'long ' * 10_000"
 CHECK = "k = 3\nf(2), e is E.A, len(text)"
@@ -53,14 +54,14 @@ def test_a_state_packed_with_lz4_says_so_where_there_is_none(bare_python):
 
 def test_a_state_of_another_python_is_refused_before_a_guest_is_started():
     facts = {"size": 1, "codec": "zlib", "left_out": {}}
-    blob = state.seal(b"x", facts, (3, sys.version_info[1] + 1))
+    blob = envelope.seal(b"x", facts, (3, sys.version_info[1] + 1))
     with pytest.raises(atoll.StateError, match="the guest's is"):
         atoll.create_sandbox(backend="native", state=blob)
 
 
 @pytest.mark.parametrize("payload", [b"", b"x", b"P" + bytes(21), b"B" + b"\xff" * 30, bytes(1000)])
 def test_a_payload_that_is_none_is_refused_in_words(payload):
-    blob = state.seal(payload, {"size": 1, "codec": "zlib", "left_out": {}}, sys.version_info)
+    blob = envelope.seal(payload, {"size": 1, "codec": "zlib", "left_out": {}}, sys.version_info)
     with pytest.raises(atoll.StateError, match="could not restore"):
         atoll.create_sandbox(backend="native", state=blob)
 
@@ -69,7 +70,7 @@ def test_a_payload_that_is_none_is_refused_in_words(payload):
 def test_a_file_of_a_state_that_would_be_elsewhere_is_refused(path):
     name = f"644 {path}".encode()
     block = b"F\x00" + len(name).to_bytes(4, "little") + bytes(16) + name
-    blob = state.seal(block, {"size": 1, "codec": "zlib", "left_out": {}}, sys.version_info)
+    blob = envelope.seal(block, {"size": 1, "codec": "zlib", "left_out": {}}, sys.version_info)
     with pytest.raises(atoll.StateError, match="not in the folder"):
         atoll.create_sandbox(backend="native", state=blob)
 
@@ -150,6 +151,7 @@ def test_saving_and_restoring_leave_no_descriptor():
         )
         bad = save("class Bad:\n def __reduce__(self): return exec, ('1 / 0',)\nb = Bad()")
         good = box.save()
+        gc.collect()
         here = len(os.listdir("/proc/self/fd"))
         there = box.execute("len(os.listdir('/proc/self/fd'))").value
         for _ in range(3):
@@ -162,7 +164,7 @@ def test_saving_and_restoring_leave_no_descriptor():
                 atoll.create_sandbox(backend="native", state=bad)
             atoll.create_sandbox(backend="native", state=good).destroy()
         assert box.execute("len(os.listdir('/proc/self/fd'))").value == there
-        assert len(os.listdir("/proc/self/fd")) == here
+        assert len(os.listdir("/proc/self/fd")) <= here
 
 
 class Giver:

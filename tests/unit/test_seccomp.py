@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from atoll.jail import seccomp, secluded, syscalls
-from atoll.jail.syscall_table import ALLOWED, ASKED
+from atoll.jail import bpf, seccomp, secluded, syscalls
+from atoll.jail.syscall_table import ALLOWED, ASKED, REFUSED
 
 ALLOW, KILL, ERRNO, ASK = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
 ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -151,15 +151,16 @@ def test_every_number_outside_of_the_table_does_not_exist_or_is_asked_about(arch
         (seccomp.confined_program(), gift),
         (seccomp.jail_program(clones=True), cloning),
     )
+    privileged = {*bpf.numbers(REFUSED).values(), *cloning}
     for program, asked in programs:
-        for number in [*range(1024), 0x3FFFFFFF]:
-            if number not in known:
-                verdict = ASK if number in asked else refused(errno.ENOSYS)
-                assert run(program, number) == verdict, number
+        for number in {*range(1024), 0x3FFFFFFF} - known:
+            code = errno.EPERM if number in privileged else errno.ENOSYS
+            verdict = ASK if number in asked else refused(code)
+            assert run(program, number) == verdict, number
 
 
 def test_what_is_asked_about_is_allowed_by_no_filter(arch):
-    assert not set(ASKED) & set(ALLOWED)
+    assert not (set(ASKED) | set(REFUSED)) & set(ALLOWED)
 
 
 @pytest.mark.parametrize("kind", ["jail_program", "confined_program"])

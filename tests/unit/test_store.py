@@ -54,7 +54,7 @@ def test_another_store_on_the_same_file_sees_them(store, path):
 def test_old_ones_are_gone(path, monkeypatch):
     store = SqliteStateStore(path, ttl_seconds=100)
     now = 1_000_000.0
-    monkeypatch.setattr("atoll.store.time.time", lambda: now)
+    monkeypatch.setattr("atoll.state.store.time.time", lambda: now)
     store.put("old", b"1")
     now += 60
     store.put("new", b"2")

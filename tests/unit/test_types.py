@@ -12,9 +12,9 @@ import pytest
 
 import atoll
 import atoll.aio
-from atoll.environment.setting import EnvironmentOptions, Setting
+from atoll.environment.options import EnvironmentConfig, EnvironmentOptions
 from atoll.factory import Options
-from atoll.rlm.settings import RLMOptions, Settings
+from atoll.rlm.options import RLMConfig, RLMOptions
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "typing_cases"
@@ -46,9 +46,9 @@ def test_the_async_names_are_those_that_type_checkers_see():
 def test_options_are_the_fields_of_the_configuration():
     config = {field.name for field in dataclasses.fields(atoll.REPLConfig)} | {"timeout_seconds"}
     assert set(Options.__annotations__) == config
-    own = {field.name for field in dataclasses.fields(Setting)}
+    own = {field.name for field in dataclasses.fields(EnvironmentConfig)}
     assert set(EnvironmentOptions.__annotations__) == config | own
-    settings = {field.name for field in dataclasses.fields(Settings)}
+    settings = {field.name for field in dataclasses.fields(RLMConfig)}
     settings -= {"model", "sub_model", "environment"}
     assert set(RLMOptions.__annotations__) == config | own | settings
 

@@ -61,8 +61,8 @@ def test_a_gauge_cannot_be_cut_off_under_the_host():
     gauge = Gauge.create()
     with pytest.raises(PermissionError):
         os.ftruncate(gauge.fd, 0)
-    gauge.write(Reading(1, 2, 0.5, 77))
-    assert gauge.read() == (1, 2, 0.5, Ending.NONE)
+    gauge.write(Reading(1, 77))
+    assert gauge.read() == (1, Ending.NONE)
     gauge.close()
 
 

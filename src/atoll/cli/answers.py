@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from atoll.cli.colours import Colours
 from atoll.cli.progress import width_of
 from atoll.cli.run import plain
-from atoll.rlm.asking import told as plain_usage
-from atoll.rlm.trajectory import harmless, words
-from atoll.rlm.trajectory.canvas import Canvas
-from atoll.rlm.trajectory.showend import show_support
+from atoll.rlm.model_calls import usage_fields
+from atoll.rlm.types import Ended
+from atoll.trajectory import terminal_text, words
+from atoll.trajectory.canvas import Canvas
+from atoll.trajectory.showend import show_support
 
 if TYPE_CHECKING:
     from atoll.rlm.types import Answer
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 def print_text(answer: Answer) -> None:
     """Print the text; on a terminal, control characters are escaped."""
     text = answer.text
-    print("\n".join(harmless.lines(text)) if sys.stdout.isatty() else text)
+    if answer.ended is Ended.UNANSWERED:
+        return
+    print("\n".join(terminal_text.lines(text)) if sys.stdout.isatty() else text)
 
 
 def print_support(answer: Answer) -> None:
@@ -32,8 +35,8 @@ def print_support(answer: Answer) -> None:
     evidence = [dataclasses.asdict(one) for one in answer.evidence]
     coverage = {} if answer.coverage is None else answer.coverage.to_dict()
     lines = [*show_support(canvas, evidence, coverage, 0)]
-    ended, stroke = ("forced", paint.warn) if answer.forced else ("answered", paint.good)
-    lines += canvas.say(0, ended, _totals(answer), stroke)
+    stroke = paint.good if answer.ended is Ended.ANSWERED else paint.warn
+    lines += canvas.say(0, answer.ended.value, _totals(answer), stroke)
     if answer.trajectory_path is not None:
         where = f"{answer.trajectory_path} (atoll trace show FILE, atoll trace html FILE)"
         lines += canvas.say(0, "trace", where, paint.faint)
@@ -48,7 +51,8 @@ def print_json(answer: Answer) -> None:
 def as_json(answer: Answer) -> dict[str, Any]:
     """Return the answer as values that JSON can hold."""
     return {
-        "outcome": "forced" if answer.forced else "answered",
+        "outcome": answer.ended.value,
+        "reason": answer.reason,
         "answer": answer.text,
         "value": plain(answer.value),
         "evidence": [dataclasses.asdict(one) for one in answer.evidence],
@@ -69,7 +73,7 @@ def _totals(answer: Answer) -> str:
     told = [
         words.count(answer.turns, "turn"),
         words.count(answer.calls, "model call"),
-        words.tokens(plain_usage(answer.usage)),
+        words.tokens(usage_fields(answer.usage)),
         cost,
         words.duration(answer.seconds * 1000),
     ]

@@ -53,6 +53,11 @@ def count(text: str) -> int:
     return int(text)
 
 
+def count_or_none(text: str) -> int | None:
+    """Return a whole number greater than 0; None for `none`."""
+    return None if text.lower() == "none" else count(text)
+
+
 def variable(text: str) -> tuple[str, str | None]:
     """Return name and value of `NAME=VALUE`; the value is None for `NAME` alone."""
     name, equals, value = text.partition("=")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from atoll import __version__
 from atoll.cli import ask_arguments, help_texts
-from atoll.cli.argument_types import count, mount, seconds, size, variable
+from atoll.cli.argument_types import count, count_or_none, mount, seconds, size, variable
 from atoll.cli.parser import CodeAction, Parser
 
 if TYPE_CHECKING:
@@ -153,6 +153,13 @@ def _add_limits(group: argparse._ActionsContainer) -> None:
         default=...,
         help="size of all private folders together, or none (default 256M)",
     )
+    group.add_argument(
+        "--processes",
+        metavar="N",
+        type=count_or_none,
+        default=...,
+        help="processes and threads at one time, or none (default 64)",
+    )
 
 
 def _add_backend_options(group: argparse._ActionsContainer) -> None:
@@ -287,13 +294,21 @@ def _add_trace(trace: Parser) -> None:
     actions = _actions(trace)
     show = _command(actions, "show", "print a record as a tree")
     page = _command(actions, "html", "write a record as one HTML page")
-    for action in (show, page):
+    export = _command(actions, "export", "write the conversations with models as JSON lines")
+    for action in (show, page, export):
         action.add_argument("file", metavar="FILE", help="a record that `atoll ask --trace` wrote")
     show.add_argument("--full", action="store_true", help="show every sub-call and uncut texts")
     show.add_argument("--no-color", action="store_true", help="print without colours")
     page.add_argument(
         "-o", dest="output", metavar="OUT", help="the page, - for stdout (default FILE.html)"
     )
+    export.add_argument(
+        "--format",
+        choices=("openai-messages",),
+        default="openai-messages",
+        help="rows of messages with role and content, to debug or to train with",
+    )
+    export.add_argument("-o", dest="output", metavar="OUT", help="the file (default stdout)")
 
 
 def _add_completion(completion: Parser) -> None:

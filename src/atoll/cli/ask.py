@@ -21,17 +21,24 @@ from atoll.errors import AtollError, ConfigError
 from atoll.policy import Isolation
 from atoll.rlm.budget import Budget
 from atoll.rlm.core import RLM
-from atoll.rlm.trajectory import harmless
+from atoll.rlm.types import Ended
+from atoll.trajectory import terminal_text
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
 
     from atoll.rlm.models.types import Model
-    from atoll.rlm.trajectory.events import Event
     from atoll.rlm.types import Answer
+    from atoll.trajectory.events import Event
 
-FAILED, FORCED = 1, 3
+FAILED = 1
+EXIT_CODES = {Ended.ANSWERED: 0, Ended.FORCED: 3, Ended.REFUSED: 4, Ended.UNANSWERED: 5}
+COMPLAINTS = {
+    Ended.FORCED: "a limit was reached ({reason}): this is the best answer known by then",
+    Ended.REFUSED: "this answer was not accepted: {reason}",
+    Ended.UNANSWERED: "there is no answer: {reason}",
+}
 STDIN = "-"
 TICK_SECONDS = 0.25
 PATIENCE_SECONDS = 0.6
@@ -58,7 +65,7 @@ def command(args: Namespace) -> int:
     if answer is None:
         return INTERRUPTED
     _tell(args, answer)
-    return FORCED if answer.forced else 0
+    return EXIT_CODES[answer.ended]
 
 
 def _progress(args: Namespace) -> Progress | None:
@@ -197,12 +204,16 @@ def _tell(args: Namespace, answer: Answer) -> None:
         answers.print_support(answer)
     if args.demo and not (args.quiet or args.json):
         demo.print_next(live=args.local)
-    if answer.forced:
-        cells.complain("a limit was reached: this is the best answer known by then")
+    if answer.ended in COMPLAINTS:
+        reason = terminal_text.line(answer.reason)  # it may quote a guest
+        cells.complain(COMPLAINTS[answer.ended].format(reason=reason))
+    if answer.unfound:
+        many = f"{len(answer.unfound)} of {len(answer.evidence)}"
+        cells.complain(f"{many} quotes of the answer are not in the context")
 
 
 def _failed(args: Namespace, exc: AtollError) -> int:
-    told = harmless.line(str(exc))  # it may quote a server, or a guest
+    told = terminal_text.line(str(exc))  # it may quote a server, or a guest
     if args.json:
         print(json.dumps({"outcome": "failed", "error": told}))
     cells.complain(told)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from atoll.cli.progress import ERASE, width_of
 from atoll.rlm.models.local.weights import in_words
-from atoll.rlm.trajectory import words
+from atoll.trajectory import words
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -40,7 +40,7 @@ def start(args: Namespace, place: Place) -> int:
         return 0
     place.prepare()
     try:
-        pid = lifecycle.start(place, limits, lambda: _say("starting ..."), args.preload, args.tier)
+        pid = lifecycle.start(place, limits, _say_waiting, args.preload, args.tier)
     except AlreadyRunningError:
         return _runs_already(args, place)
     _say(f"the daemon runs with pid {pid} and listens at {place.socket}")
@@ -137,6 +137,7 @@ def describe(facts: dict[str, Any], place: Place) -> str:
         "sessions": f"{facts['sessions']} ({facts['live']} in memory)",
         "executions": f"{facts['executions']} "
         f"({facts['executing']} running, {facts['queued']} waiting)",
+        **_describe_cold(facts.get("cold_starts", {})),
         **{f"tier {name}": _describe_tier(tier) for name, tier in facts["pool"].items()},
     }
     return "\n".join(f"{name:<13}{text}" for name, text in rows.items())
@@ -148,6 +149,13 @@ def _describe_tier(tier: dict[str, Any]) -> str:
     missing = ", ".join(_failures(tier["missing"]))
     text = f"warm after {tier['warm_seconds']:.1f} s, {tier['parked']} guests ready"
     return f"{text}; missing: {missing}" if missing else text
+
+
+def _describe_cold(reasons: dict[str, int]) -> dict[str, str]:
+    """Return a row for sessions that were not served warm, and why; none if all were."""
+    if not reasons:
+        return {}
+    return {"cold starts": "; ".join(f"{count}: {why}" for why, count in reasons.items())}
 
 
 def _given(args: Namespace) -> dict[str, Any]:
@@ -169,6 +177,10 @@ def _runs_already(args: Namespace, place: Place) -> int:
         return 1
     _say(f"a daemon runs already at {place.socket}")
     return 0
+
+
+def _say_waiting(doing: str) -> None:
+    _say(f"{doing} ...")
 
 
 def _say(text: str) -> None:

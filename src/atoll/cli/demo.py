@@ -17,10 +17,10 @@ from atoll.cli.colours import Colours
 from atoll.cli.progress import Progress, width_of
 from atoll.errors import ConfigError
 from atoll.rlm.models.recorded import Replay
-from atoll.rlm.parse import parse
-from atoll.rlm.trajectory import words
-from atoll.rlm.trajectory.canvas import Canvas
-from atoll.rlm.trajectory.events import (
+from atoll.rlm.replies import parse
+from atoll.trajectory import words
+from atoll.trajectory.canvas import Canvas
+from atoll.trajectory.events import (
     CodeRan,
     FinalGiven,
     ModelAnswered,
@@ -33,7 +33,7 @@ from atoll.rlm.trajectory.events import (
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from atoll.rlm.trajectory.events import Event
+    from atoll.trajectory.events import Event
 
 RECORDING = Path(__file__).with_name("demo_recording.jsonl")
 RECORDED_FROM, RECORDED_ON = "Qwen2.5-Coder-1.5B-Instruct", "2026-11-16"
@@ -50,8 +50,8 @@ STORY = {
 SHOWN_LINES = 12
 RECORDING_TEXT = """\
 This is a recording: the replies of the model were recorded on {on} from {model}, \
-a small model on a busy machine with two cores, and are replayed here. Nothing is sent over a \
-network. \
+a small model on a busy machine with two cores, and are replayed here. The instructions that it \
+had then were shorter than today's. Nothing is sent over a network. \
 The code that the model wrote is not replayed: it runs now, in a sandbox on this machine."""
 LIVE_TEXT = """\
 This is live: {model} runs on this machine now and answers on its own. It is small and slow \

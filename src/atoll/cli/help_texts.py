@@ -14,6 +14,7 @@ exit codes of every command:
   2         nothing ran: a bad option, a missing or unreadable file, code that the guard refused,
             or no backend that is strong enough
   3         `atoll ask` reached a limit and gives what it knows
+  4, 5      `atoll ask` gives an answer that breaks a rule of the run; has no answer
   124       `atoll run` stopped a program at --timeout
   130       Ctrl-C
   137, 152  the program used up its memory, its CPU time
@@ -89,6 +90,9 @@ Show the record of a run of `atoll ask --trace`: what the model was asked, the c
 it saw, its sub-calls, and the cost.""",
     "trace show": "Print a record as a tree.",
     "trace html": "Write a record as one HTML page that needs no other file.",
+    "trace export": """\
+Write what was said to the models and what they replied as JSON lines, one conversation per line:
+to debug a run, or to train a model with.""",
     "completion": """\
 Print a script that completes commands, options and file names of atoll in your shell.""",
 }
@@ -181,6 +185,8 @@ EXAMPLES = {
     "trace html": """\
   atoll trace html run.jsonl
   atoll trace html run.jsonl -o page.html""",
+    "trace export": """\
+  atoll trace export run.jsonl -o conversations.jsonl""",
     "completion": """\
   source <(atoll completion bash)                          bash, this session
   atoll completion bash >> ~/.bash_completion              bash, every session

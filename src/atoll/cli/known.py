@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.cli.colours import Colours
 from atoll.cli.progress import width_of
-from atoll.rlm.trajectory import harmless, words
-from atoll.rlm.trajectory.canvas import Canvas
-from atoll.rlm.trajectory.events import CodeRan, ModelAnswered, ModelAsked, SubcallEnded
-from atoll.rlm.trajectory.fields import Usage
+from atoll.trajectory import terminal_text, words
+from atoll.trajectory.canvas import Canvas
+from atoll.trajectory.events import CodeRan, ModelAnswered, ModelAsked, SubcallEnded
+from atoll.trajectory.fields import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atoll.rlm.trajectory.events import Event
+    from atoll.trajectory.events import Event
 
 SHOWN_LINES = 8
 NO_TRACE = "none; with --trace FILE every step is kept"
@@ -86,7 +86,7 @@ class Known:
         if self.told:
             yield from canvas.say(0, "last sub-answer", self.told, brush.strong)
         yield from canvas.say(0, "cost", self._cost(), brush.strong)
-        where = f"{harmless.line(trace)} (atoll trace show FILE)" if trace else NO_TRACE
+        where = f"{terminal_text.line(trace)} (atoll trace show FILE)" if trace else NO_TRACE
         yield f"{brush.strong('trace')}  {where}"  # not wrapped, so that the path can be copied
 
     def _cost(self) -> str:

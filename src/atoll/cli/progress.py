@@ -1,6 +1,6 @@
 """Progress of a run on stderr: one line per turn, and on a terminal a live line; ask uses it.
 
-SECURITY: code and errors are a model's or a guest's. All of it passes through `harmless`.
+SECURITY: code and errors are a model's or a guest's. All of it passes through `terminal_text`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from atoll.cli.colours import Colours
-from atoll.rlm.trajectory import harmless, words
-from atoll.rlm.trajectory.events import (
+from atoll.trajectory import terminal_text, words
+from atoll.trajectory.events import (
     BudgetWarned,
     CodeRan,
     ModelAnswered,
@@ -23,10 +23,10 @@ from atoll.rlm.trajectory.events import (
     SubcallEnded,
     SubcallStarted,
 )
-from atoll.rlm.trajectory.fields import Usage
+from atoll.trajectory.fields import Usage
 
 if TYPE_CHECKING:
-    from atoll.rlm.trajectory.events import Event
+    from atoll.trajectory.events import Event
 
 ERASE = "\r\x1b[2K"
 ECHO = 4
@@ -119,8 +119,8 @@ class Progress:
         assert callable(stroke)
         self._erase()
         room = self._width - len(head) - 2 - (len(tail) + 2 if tail else 0)
-        told = harmless.clip(harmless.line(text), max(room, 1))
-        gap = " " * max(room - harmless.columns(told), 0) if tail else ""
+        told = terminal_text.clip(terminal_text.line(text), max(room, 1))
+        gap = " " * max(room - terminal_text.columns(told), 0) if tail else ""
         end = f"{gap}  {self._paint.faint(tail)}" if tail else ""
         self._stream.write(f"{stroke(head)}  {told}{end}\n")
         self._stream.flush()
@@ -131,7 +131,7 @@ class Progress:
             return
         tokens = words.tokens(self._usage)
         told = f"… {self._doing}{self._now()} · {self._took()} · {tokens} · {self._cost()}"
-        shown = harmless.clip(harmless.line(told), self._width - ECHO)
+        shown = terminal_text.clip(terminal_text.line(told), self._width - ECHO)
         self._stream.write(ERASE + self._paint.faint(shown))
         self._stream.flush()
         self._drawn = True

@@ -60,7 +60,8 @@ async def _prepare(config: REPLConfig) -> tuple[REPLConfig, Isolation]:
     """The backend that will be used, with small limits: all of them that it can enforce."""
     chosen = await registry.choose(config)
     level = (await chosen.availability(config)).isolation or Isolation.NONE
-    policy = SMALL if level >= Isolation.JAILED else dataclasses.replace(SMALL, disk_bytes=None)
+    unlimited = dataclasses.replace(SMALL, disk_bytes=None, max_processes=None)
+    policy = SMALL if level >= Isolation.JAILED else unlimited
     settings = dataclasses.replace(
         config, backend=chosen.backend, policy=policy, max_output_length=OUTPUT_LIMIT
     )

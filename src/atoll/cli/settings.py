@@ -66,6 +66,7 @@ def check_python(python: str) -> None:
 def policy_from(args: Namespace) -> ExecutionPolicy:
     """Return the limits, mounts and variables of the options; defaults for the others."""
     given = {"memory_bytes": args.memory, "disk_bytes": args.disk}
+    given["max_processes"] = args.processes
     fields: dict[str, Any] = {name: one for name, one in given.items() if one is not ...}
     fields["env"] = dict(_variable(*one) for one in getattr(args, "env", ()))
     fields["mounts"] = tuple(_mount(*one) for one in getattr(args, "mount", ()))

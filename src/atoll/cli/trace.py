@@ -1,7 +1,8 @@
-"""`atoll trace`: shows the record of a run in the terminal, or writes it as an HTML page."""
+"""`atoll trace`: show the record of a run, or write it as an HTML page or as conversations."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -9,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from atoll.cli.colours import Colours
 from atoll.errors import ConfigError
-from atoll.rlm.trajectory import html, reader
-from atoll.rlm.trajectory.show import show
+from atoll.trajectory import html, reader
+from atoll.trajectory.show import show
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterable
 
-    from atoll.rlm.trajectory.reader import Trajectory
+    from atoll.trajectory.reader import Trajectory
 
 
 def command(args: Namespace) -> int:
@@ -28,6 +28,8 @@ def command(args: Namespace) -> int:
         )
     if args.action == "html":
         return _page(trajectory, args.file, args.output)
+    if args.action == "export":
+        return _export(trajectory, args.output)
     colours = Colours(enabled=False) if args.no_color else Colours.of(sys.stdout)
     width = shutil.get_terminal_size().columns
     for line in show(trajectory, width=width, full=args.full, brush=colours):
@@ -44,19 +46,23 @@ def _page(trajectory: Trajectory, source: str, output: str | None) -> int:
         return 0
     if os.path.exists(target) and os.path.samefile(target, source):
         raise ConfigError(f"{target!r} is the record itself: name another file with -o")
-    _write(target, parts)
+    reader.write_private(target, parts)
     print(target)
     return 0
 
 
-def _write(target: str, parts: Iterable[str]) -> None:
-    """Write a file that only this user may read, like the record."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-    try:
-        with os.fdopen(os.open(target, flags, 0o600), "w", encoding="utf-8") as file:
-            file.writelines(parts)
-    except OSError as exc:
-        raise ConfigError(f"cannot write the page {target!r}: {exc.strerror}") from exc
+def _export(trajectory: Trajectory, output: str | None) -> int:
+    """Write the conversations with models as JSON lines, to a file or to stdout."""
+    rows = trajectory.conversations()
+    if not rows:
+        raise ConfigError("there is no conversation with a model in this record")
+    lines = (json.dumps(row) + "\n" for row in rows)
+    if output is None or output == "-":
+        sys.stdout.writelines(lines)
+        return 0
+    reader.write_private(output, lines)
+    print(output)
+    return 0
 
 
 def _print(line: str) -> None:

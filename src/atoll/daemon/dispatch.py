@@ -6,43 +6,48 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import logging
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from atoll.context import Context
-from atoll.daemon.gate import CancelledInQueueError
-from atoll.daemon.voice import Voice
+from atoll.daemon.client_callbacks import ClientCallbacks
+from atoll.daemon.concurrency import CancelledInQueueError
 from atoll.errors import ConfigError
 from atoll.guest import values
 from atoll.log import SandboxLogger
 from atoll.policy import Capability, check_positive
 from atoll.types import ExecuteResponse, Outcome, SandboxResult
-from atoll.wire import blobs, results, settings
-from atoll.wire.peer import Answer
+from atoll.wire import blobs, options, results
+from atoll.wire.peer import Reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from atoll.config import REPLConfig
+    from atoll.daemon.concurrency import ConcurrencyLimit
     from atoll.daemon.connection import Connection
-    from atoll.daemon.gate import Gate
+    from atoll.daemon.session_table import SessionTable
     from atoll.daemon.sessions import Session
-    from atoll.daemon.table import SessionTable
     from atoll.sandbox import BaseSandbox
 
-    Method = Callable[["Connection", dict[str, Any], blobs.Gifts], Awaitable[Answer]]
+    Method = Callable[["Connection", dict[str, Any], blobs.PassedFds], Awaitable[Reply]]
 
 MAX_STATE_BYTES = 64 << 20
 MAX_KEY = 200
+MAX_COLD_REASONS = 8
 _ABOUT_VARIABLES = ("get_variable", "has_variable", "variables", "set_variable")
+_LOG = logging.getLogger("atoll.daemon")
 _QUIET = SandboxLogger(lambda _event: None)  # the client keeps the log of its executions
 
 
 class Dispatch:
     """Carries out requests on sessions."""
 
-    def __init__(self, table: SessionTable, gate: Gate) -> None:
-        self._table, self._gate = table, gate
+    def __init__(self, table: SessionTable, limit: ConcurrencyLimit) -> None:
+        self._table, self._concurrency = table, limit
         self.executions = 0
+        self.cold_starts: dict[str, int] = {}
+        """Sessions that no zygote could serve, by the reason; the latest reasons alone."""
         self.methods: dict[str, Method] = {
             "initialize": self._initialize,
             "attach": self._attach,
@@ -61,20 +66,20 @@ class Dispatch:
         }
 
     async def _initialize(
-        self, client: Connection, params: dict[str, Any], gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], passed_fds: blobs.PassedFds
+    ) -> Reply:
         if client.knows(params.get("session")):
-            return await self._restart(client, params, gifts)
+            return await self._restart(client, params, passed_fds)
         with client.room_for(params.get("session")) as name:
-            voice = Voice()
+            callbacks = ClientCallbacks()
             data = _mapping(params, "config")
-            config = settings.from_wire(data, logger=_QUIET, **voice.functions(data))
-            config = _with_context(config, voice, params, gifts)
+            config = options.from_wire(data, logger=_QUIET, **callbacks.functions(data))
+            config = _with_context(config, callbacks, params, passed_fds)
             if params.get("state") is True:
                 config = dataclasses.replace(
-                    config, state=blobs.read(gifts.take(), MAX_STATE_BYTES)
+                    config, state=blobs.read(passed_fds.take(), MAX_STATE_BYTES)
                 )
-            session = await self._open(client, name, config, voice)
+            session = await self._open(client, name, config, callbacks)
         answer = _describe(session)
         if params.get("keep") is True:
             answer.value["token"] = self._table.keep(session)
@@ -85,28 +90,33 @@ class Dispatch:
         client: Connection,
         name: str,
         config: REPLConfig,
-        voice: Voice,
+        callbacks: ClientCallbacks,
         box: BaseSandbox | None = None,
     ) -> Session:
-        session = await self._table.open(config, voice, box)
+        session = await self._table.open(config, callbacks, box)
+        if why := getattr(session.box, "cold_start", None):
+            self.cold_starts[why] = self.cold_starts.pop(why, 0) + 1  # the latest is the last
+            while len(self.cold_starts) > MAX_COLD_REASONS:
+                self.cold_starts.pop(next(iter(self.cold_starts)))
+            _LOG.info("a cold start: %s", why)
         if client.peer.ended:
             await self._table.end(session)
         client.add(name, session)
         return session
 
     async def _restart(
-        self, client: Connection, params: dict[str, Any], gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], passed_fds: blobs.PassedFds
+    ) -> Reply:
         name, session = client.session(params)
         blank = dataclasses.replace(session.config, context=None, state=None)
-        config = _with_context(blank, session.voice, params, gifts)
-        session.voice.speak_to(client.peer, name, None)
+        config = _with_context(blank, session.callbacks, params, passed_fds)
+        session.callbacks.call_client(client.peer, name, None)
         await session.restart(config)
         return _describe(session)
 
     async def _attach(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         session = self._table.attach(_text(params, "token"))
         with client.room_for(params.get("session")) as name:
             async with session.in_turn():
@@ -114,8 +124,8 @@ class Dispatch:
                 return _describe(session)
 
     async def _execute(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         name, session = client.session(params)
         code, key, limit = _text(params, "code"), params.get("key"), params.get("timeout_ms")
         check_positive("timeout_ms", limit)
@@ -125,50 +135,50 @@ class Dispatch:
         async def run() -> SandboxResult:
             async with session.in_turn() as box:
                 try:
-                    async with self._speaking(client, name, session):
+                    async with self._running(client, name, session):
                         result = await box.execute(code, timeout_ms=limit)
                 except CancelledInQueueError:
                     return _never_run(session, box)
             session.memory = result.memory_used_bytes or 0
             return result
 
-        return _answer(await session.replies.once(key, run))
+        return _answer(await session.by_key.once(key, code, run))
 
     async def _shell(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         name, session = client.session(params)
         command, limit = _text(params, "command"), params.get("timeout_ms")
         check_positive("timeout_ms", limit)
         async with session.in_turn() as box:
             try:
-                async with self._speaking(client, name, session):
+                async with self._running(client, name, session):
                     return _answer(await box.shell(command, timeout_ms=limit))
             except CancelledInQueueError:
                 error = "the command was cancelled"
                 return _answer(ExecuteResponse(output="", exit_code=130, error=error))
 
     @contextlib.asynccontextmanager
-    async def _speaking(
+    async def _running(
         self, client: Connection, name: str, session: Session
     ) -> AsyncIterator[None]:
         """A place among the running, where what is printed goes to the client."""
-        async with self._gate.slot(session.waiter) as slot:
-            session.voice.speak_to(client.peer, name, slot)
+        async with self._concurrency.slot(session.waiter) as slot:
+            session.callbacks.call_client(client.peer, name, slot)
             self.executions += 1
             yield
-            session.voice.flush()
+            session.callbacks.flush()
 
     async def _cancel(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         _, session = client.session(params)
         await session.cancel()
-        return Answer(None)
+        return Reply(None)
 
     async def _variable(
-        self, method: str, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, method: str, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         """Pass a question about variables to the guest; the client checks what it answers."""
         _, session = client.session(params)
         asked: dict[str, Any] = {}
@@ -176,86 +186,86 @@ class Dispatch:
         if "name" in asked:
             _text(asked, "name")
         async with session.in_turn() as box:
-            return Answer(await box.ask_variable(method, asked))
+            return Reply(await box.ask_variable(method, asked))
 
     async def _validate(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         code, (_, session) = _text(params, "code"), client.session(params)
         async with session.in_turn() as box:
-            return Answer({"valid": await box.validate_code(code)})
+            return Reply({"valid": await box.validate_code(code)})
 
     async def _fork(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         _, session = client.session(params)
         with client.room_for(params.get("twin")) as name:
-            voice, functions = session.voice.twin()
+            callbacks, functions = session.callbacks.twin()
             config = dataclasses.replace(session.config, **functions)
             if isinstance(config.context, Context):
                 config = dataclasses.replace(config, context=config.context.dup())
             async with session.in_turn() as box:
                 twin = await _fork(box, config)
             try:
-                clone = await self._open(client, name, config, voice, twin)
+                clone = await self._open(client, name, config, callbacks, twin)
             except BaseException:
                 await twin.destroy()
                 raise
         return _describe(clone)
 
     async def _checkpoint(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         _, session = client.session(params)
         async with session.in_turn() as box:
             mark = await box.checkpoint()
             session.has_marks()
-            return Answer({"mark": mark})
+            return Reply({"mark": mark})
 
     async def _rollback(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         mark, (_, session) = _text(params, "mark"), client.session(params)
         async with session.in_turn() as box:
             await box.rollback(mark)
-        return Answer(None)
+        return Reply(None)
 
     async def _branches(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         _, session = client.session(params)
         async with session.in_turn() as box:
-            return Answer({"marks": list(await box.branches())})
+            return Reply({"marks": list(await box.branches())})
 
     async def _save(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         _, session = client.session(params)
         async with session.in_turn() as box:
             blob = await box.save()
         fd = await asyncio.to_thread(blobs.write, blob)
-        return Answer({}, blobs.Gifts([fd]))
+        return Reply({}, blobs.PassedFds([fd]))
 
     async def _folders(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         """The client works on them itself: it is the same user."""
         _, session = client.session(params)
         folders = await session.folders(changing=params.get("changing") is True)
-        return Answer({"names": list(folders)}, blobs.Gifts(folders.values()))
+        return Reply({"names": list(folders)}, blobs.PassedFds(folders.values()))
 
     async def _destroy(
-        self, client: Connection, params: dict[str, Any], _gifts: blobs.Gifts
-    ) -> Answer:
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
         name, session = client.session(params)
         client.remove(name)
         await self._table.end(session)
-        return Answer(None)
+        return Reply(None)
 
     async def forget(self, client: Connection, name: Any) -> None:
         """End a session that its client no longer wants to hear of."""
         if client.knows(name):
-            await self._destroy(client, {"session": name}, blobs.Gifts())
+            await self._destroy(client, {"session": name}, blobs.PassedFds())
 
 
 class _ForkWith(Protocol):
@@ -272,9 +282,9 @@ async def _fork(box: BaseSandbox, config: REPLConfig) -> BaseSandbox:
     return await cast("_ForkWith", box).fork_with(config)
 
 
-def _answer(result: SandboxResult | ExecuteResponse) -> Answer:
+def _answer(result: SandboxResult | ExecuteResponse) -> Reply:
     plain, beside = results.to_wire(result)
-    return Answer({"result": plain}, blobs.Gifts([blobs.write(beside)] if beside else []))
+    return Reply({"result": plain}, blobs.PassedFds([blobs.write(beside)] if beside else []))
 
 
 def _never_run(session: Session, box: BaseSandbox) -> SandboxResult:
@@ -289,26 +299,29 @@ def _never_run(session: Session, box: BaseSandbox) -> SandboxResult:
     )
 
 
-def _describe(session: Session) -> Answer:
+def _describe(session: Session) -> Reply:
     box = session.box
     assert box is not None
     shared = bool(getattr(box, "context_is_shared", False))
-    return Answer({"isolation": str(box.isolation), "context_shared": shared})
+    return Reply({"isolation": str(box.isolation), "context_shared": shared})
 
 
 def _with_context(
-    config: REPLConfig, voice: Voice, params: dict[str, Any], gifts: blobs.Gifts
+    config: REPLConfig,
+    callbacks: ClientCallbacks,
+    params: dict[str, Any],
+    passed_fds: blobs.PassedFds,
 ) -> REPLConfig:
     """With the context that a request brings: in it, or in a memory file beside it."""
     if params.get("context") is None:
         return config
     source = _mapping(params, "context")
     if "value" in source:
-        voice.context = context = _decode(source["value"])
+        callbacks.context = context = _decode(source["value"])
     else:
-        context = blobs.adopt_context(source, gifts.take())
-        voice.context = object()
-        context.keep(voice.context)  # the client has it: it need not be read here
+        context = blobs.adopt_context(source, passed_fds.take())
+        callbacks.context = object()
+        context.keep(callbacks.context)  # the client has it: it need not be read here
     return dataclasses.replace(config, context=context)
 
 

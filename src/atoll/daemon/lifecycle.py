@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.daemon import link
+from atoll.backends.daemon import connection
 from atoll.daemon.paths import AlreadyRunningError
 from atoll.daemon.process import READY
 from atoll.errors import AtollError, BackendUnavailableError, SandboxStartError
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from atoll.daemon.limits import DaemonLimits
     from atoll.daemon.paths import Place
 
-START_SECONDS = 60.0
+REPORT_SECONDS = 5.0
+"""How often a start that takes long says what it is doing."""
 STOP_SECONDS = 15.0
 _PAUSE_SECONDS = 0.02
 
@@ -33,11 +34,14 @@ _PAUSE_SECONDS = 0.02
 def start(
     place: Place,
     limits: DaemonLimits,
-    on_wait: Callable[[], None] = lambda: None,
+    on_wait: Callable[[str], None] = lambda _text: None,
     preload: Sequence[str] = (),
     tier: str | None = None,
 ) -> int:
-    """Start a daemon that lives on; its pid. `on_wait` is called if it takes more than a second."""
+    """Start a daemon that lives on; its pid. It is waited for as long as it lives.
+
+    `on_wait` is called with what the daemon is doing, if that takes more than a second.
+    """
     if place.claimed():
         raise AlreadyRunningError(f"a daemon runs already at {place.socket}")
     place.check()
@@ -51,13 +55,13 @@ def start(
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
-        if not _readable(process.stdout.fileno(), 1.0):
-            on_wait()
-        if not _readable(process.stdout.fileno(), START_SECONDS):
+        try:
+            ready = _wait_until_ready(process.stdout.fileno(), on_wait)
+        except BaseException:  # Ctrl-C: the daemon is in a session of its own, and does not hear it
             process.kill()
             process.wait()
-            raise SandboxStartError("daemon", f"no answer within {START_SECONDS:g} s")
-        if process.stdout.read(len(READY)) != READY.encode():
+            raise
+        if not ready:
             reason = process.stderr.read().decode("utf-8", "replace").strip()
             process.wait()
             if place.claimed():  # another one was a moment faster
@@ -67,12 +71,29 @@ def start(
     return process.pid
 
 
+def _wait_until_ready(fd: int, on_wait: Callable[[str], None]) -> bool:
+    """Pass on what the starting daemon reports; return whether it got ready before it ended."""
+    text, doing, pause = b"", "starting", 1.0
+    while READY.encode() not in text.split(b"\n"):
+        if not _readable(fd, pause):
+            on_wait(doing)
+            pause = REPORT_SECONDS
+            continue
+        piece = os.read(fd, 4096)
+        if not piece:
+            return False
+        text += piece
+        lines = text.decode("utf-8", "replace").split("\n")
+        doing = lines[-2] if len(lines) > 1 else doing
+    return True
+
+
 def status(place: Place) -> dict[str, Any] | None:
     """What the daemon says of itself; None if none runs."""
     if not place.claimed():
         return None
     try:
-        return asyncio.run(link.stats(place.socket))
+        return asyncio.run(connection.stats(place.socket))
     except BackendUnavailableError:
         if not place.claimed():
             return None

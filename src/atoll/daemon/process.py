@@ -1,9 +1,10 @@
-"""The daemon as a process: takes its place, serves until it is told to stop, leaves nothing."""
+"""The daemon's process: takes the lock, serves until SIGTERM, and removes its socket."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
 from atoll.daemon.server import DaemonServer
-from atoll.daemon.sessions import Shelf
+from atoll.daemon.sessions import Storage
 from atoll.errors import AtollError, SandboxError
 from atoll.pool import Pool, PoolSettings
-from atoll.state import describe_state
-from atoll.store import SqliteStateStore
+from atoll.state.envelope import describe_state
+from atoll.state.store import SqliteStateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 LOG_BYTES = 1 << 20
 READY = "ready"
+WARM_SECONDS = 600.0
+"""What importing the libraries may take on a slow machine, before sandboxes start cold instead."""
 _LOG = logging.getLogger("atoll.daemon")
 
 
@@ -37,30 +40,43 @@ async def serve(
     limits: DaemonLimits,
     on_ready: Callable[[], None],
     settings: PoolSettings | None = None,
+    on_progress: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Be the daemon of this place until SIGTERM or SIGINT."""
+    """Be the daemon of this place until SIGTERM or SIGINT; `on_progress` hears of its start."""
+
+    def report(text: str) -> None:
+        _LOG.info("%s", text)
+        on_progress(text)
+
+    settings = dataclasses.replace(settings or PoolSettings(), warm_seconds=WARM_SECONDS)
     place.prepare()
     lock = place.claim()
     try:
         with _logging_to(place.log):
             async with Pool(settings) as pool:
-                await _serve(place, limits, on_ready, pool)
+                await _serve(place, limits, on_ready, pool, report)
     finally:
         place.remove_socket()
         os.close(lock)
 
 
 async def _serve(
-    place: Place, limits: DaemonLimits, on_ready: Callable[[], None], pool: Pool
+    place: Place,
+    limits: DaemonLimits,
+    on_ready: Callable[[], None],
+    pool: Pool,
+    report: Callable[[str], None],
 ) -> None:
     _allow_descriptors()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     store = SqliteStateStore(place.states, limits.keep_seconds, limits.store_bytes)
-    shelf = Shelf(store=store, left_out=lambda blob: describe_state(blob).left_out)
-    server = DaemonServer(pool.open, shelf, limits, pool.stats)
+    storage = Storage(store=store, left_out=lambda blob: describe_state(blob).left_out)
+    server = DaemonServer(pool.open, storage, limits, pool.stats)
+    report("importing the libraries that warm sandboxes have")
     await _warm_up(pool)
+    report("trying out a sandbox")
     await server.start(place.listen())
     _LOG.info("started with pid %d", os.getpid())
     on_ready()
@@ -78,6 +94,8 @@ async def _warm_up(pool: Pool) -> None:
     except SandboxError as exc:
         _LOG.warning("no warm start: %s", exc)
     for tier, facts in pool.stats().items():
+        if facts["warm_seconds"] is not None:
+            _LOG.info("tier %s is warm after %.1f s", tier, facts["warm_seconds"])
         for missing in facts["missing"]:
             _LOG.warning("tier %s has no %s", tier, missing)
 
@@ -117,16 +135,22 @@ def main() -> int:
     try:
         place, limits = Place(Path(sys.argv[1])), DaemonLimits(**json.loads(sys.argv[2]))
         settings = PoolSettings.with_more(json.loads(sys.argv[3]), tier=sys.argv[4] or None)
-        asyncio.run(serve(place, limits, _say_ready, settings))
+        asyncio.run(serve(place, limits, _say_ready, settings, _say_progress))
     except (AtollError, OSError) as exc:
         print(exc, file=sys.stderr)  # noqa: T201 - whoever starts us reads it
         return 1
     return 0
 
 
+def _say_progress(text: str) -> None:
+    """Report to the process that started the daemon, if it still listens."""
+    with contextlib.suppress(OSError):
+        os.write(1, text.encode() + b"\n")
+
+
 def _say_ready() -> None:
-    """Tell whoever started us, and let go of its pipes."""
-    os.write(1, READY.encode())
+    """Report to the process that started the daemon, and close its pipes."""
+    _say_progress(READY)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)

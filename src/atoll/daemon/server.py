@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
 from atoll.config import REPLConfig
-from atoll.daemon import visitors
+from atoll.daemon.concurrency import ConcurrencyLimit
 from atoll.daemon.connection import Connection
 from atoll.daemon.dispatch import Dispatch
-from atoll.daemon.gate import Gate
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.table import SessionTable
+from atoll.daemon.session_table import SessionTable
 from atoll.errors import AtollError, SandboxError
-from atoll.wire.peer import Answer, Peer
+from atoll.wire import peer_check
+from atoll.wire.peer import Peer, Reply
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine
 
-    from atoll.daemon.sessions import Opener, Shelf
+    from atoll.daemon.sessions import Opener, Storage
     from atoll.policy import Isolation
-    from atoll.wire.blobs import Gifts
+    from atoll.wire.blobs import PassedFds
 
 STOP_SECONDS = 5
 ACCEPT_AT_ONCE = 32
@@ -45,16 +45,16 @@ class DaemonServer:
     def __init__(
         self,
         opener: Opener,
-        shelf: Shelf,
+        storage: Storage,
         limits: DaemonLimits | None = None,
         pool_stats: Callable[[], dict[str, dict[str, Any]]] = dict,
     ) -> None:
         self._limits = limits or DaemonLimits()
         self._pool_stats = pool_stats
         self._opener = opener
-        self._table = SessionTable(opener, shelf, self._limits)
-        self._gate = Gate(self._limits.max_running, self._limits.max_queue)
-        self._dispatch = Dispatch(self._table, self._gate)
+        self._table = SessionTable(opener, storage, self._limits)
+        self._concurrency = ConcurrencyLimit(self._limits.max_running, self._limits.max_queue)
+        self._dispatch = Dispatch(self._table, self._concurrency)
         self._connections: set[Connection] = set()
         self._background: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
@@ -72,7 +72,7 @@ class DaemonServer:
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> int:
-        """Take no more, tell the clients, end every session; how many there were."""
+        """Stop listening, notify the clients and end every session; return how many there were."""
         loop = asyncio.get_running_loop()
         if self._listener is not None:
             loop.remove_reader(self._listener.fileno())
@@ -100,24 +100,25 @@ class DaemonServer:
             "sessions": self._table.count,
             "live": self._table.live,
             "executions": self._dispatch.executions,
-            "executing": self._gate.running,
-            "queued": self._gate.waiting,
+            "executing": self._concurrency.running,
+            "queued": self._concurrency.waiting,
+            "cold_starts": dict(self._dispatch.cold_starts),
             "pool": self._pool_stats(),
         }
 
     async def _try_out(self) -> None:
-        """Open one sandbox: it says how strong they are, and the next ones come faster."""
+        """Open one sandbox to learn the isolation level; this also warms the pool."""
         try:
             box = await self._opener(REPLConfig())
         except AtollError as exc:
             self._why_not = str(exc)
             _LOG.warning("no sandbox can be opened: %s", exc)
             return
-        self._level = box.isolation
+        self._level, self._why_not = box.isolation, ""
         await box.destroy()
 
     def _accept(self) -> None:
-        """Let in whoever waits, a few at a time."""
+        """Accept waiting connections, at most ACCEPT_AT_ONCE of them."""
         assert self._listener is not None
         for _ in range(ACCEPT_AT_ONCE):
             try:
@@ -134,9 +135,9 @@ class DaemonServer:
     def _examine(self, sock: socket.socket) -> None:
         try:
             if len(self._connections) >= self._limits.max_connections:
-                raise visitors.RefusedError("there are too many")  # noqa: TRY301
-            process = visitors.examine(sock)
-        except visitors.RefusedError as exc:
+                raise peer_check.RefusedError("there are too many")  # noqa: TRY301
+            process = peer_check.check(sock)
+        except peer_check.RefusedError as exc:
             _LOG.warning("refused a connection: %s", exc)
             sock.close()
         else:
@@ -157,8 +158,8 @@ class DaemonServer:
     def _welcome(self, sock: socket.socket, process: int) -> None:
         client = Connection(self._limits.max_sessions_per_connection)
 
-        async def serve(method: str, params: dict[str, Any], gifts: Gifts) -> Answer:
-            return await self._answer(client, method, params, gifts)
+        async def serve(method: str, params: dict[str, Any], passed_fds: PassedFds) -> Reply:
+            return await self._answer(client, method, params, passed_fds)
 
         self._connections.add(client)
 
@@ -185,15 +186,15 @@ class DaemonServer:
                 self._spawn(self._table.end(session))
 
     async def _answer(
-        self, client: Connection, method: str, params: dict[str, Any], gifts: Gifts
-    ) -> Answer:
+        self, client: Connection, method: str, params: dict[str, Any], passed_fds: PassedFds
+    ) -> Reply:
         if method in ("ping", "stats"):
-            return Answer(self.stats())
+            return Reply(self.stats())
         carry_out = self._dispatch.methods.get(method)
         if carry_out is None:
             raise SandboxError(f"the daemon has no method {method[:100]!r}")
         try:
-            return await carry_out(client, params, gifts)
+            return await carry_out(client, params, passed_fds)
         except AtollError:
             raise
         except Exception as exc:
@@ -206,6 +207,8 @@ class DaemonServer:
         pause = min(5.0, max(0.05, self._limits.idle_seconds / 4))
         while True:
             await asyncio.sleep(pause)
+            if self._level is None:  # what failed when we started may have passed
+                await self._try_out()
             for client in list(self._connections):
                 if client.peer.stuck(self._limits.message_seconds):
                     client.peer.end("its message took too long")

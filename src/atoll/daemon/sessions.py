@@ -1,4 +1,4 @@
-"""One session: a sandbox that clients use, put aside when it is idle and brought back when not."""
+"""One session: a sandbox that is saved to disk when it is idle, and restored on the next call."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
-from atoll.daemon.gate import Waiter
+from atoll.daemon.concurrency import Waiter
 from atoll.errors import SandboxClosedError, SandboxError, SandboxLostError, UnsupportedError
+from atoll.idempotency import KeyedResults
 from atoll.policy import Capability
-from atoll.replies import Replies
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from atoll.config import REPLConfig
-    from atoll.daemon.voice import Voice
+    from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.sandbox import BaseSandbox
+    from atoll.state.store import StateStore
 
 Opener = Callable[["REPLConfig"], Awaitable["BaseSandbox"]]
 LeftOut = Callable[[bytes], Collection[str]]
@@ -34,46 +35,42 @@ class HasFolders(Protocol):
         ...
 
 
-class StateStore(Protocol):
-    """Where sessions that are put aside lie."""
+class SavesWhole(Protocol):
+    """A sandbox that can be saved with all that is in it."""
 
-    def put(self, session_id: str, blob: bytes) -> None:
-        """Keep a session's state."""
-
-    def get(self, session_id: str) -> bytes | None:
-        """A session's state; None if there is none, or none any more."""
+    async def save_whole(self) -> bytes:
+        """Return a state from which the session can go on as if it had never ended."""
         ...
-
-    def delete(self, session_id: str) -> None:
-        """Forget a session's state."""
-
-    def sweep(self) -> object:
-        """Forget what has been kept for too long."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
-    """Where sessions are put aside, and how a saved one is asked which names it lacks."""
+class Storage:
+    """Where idle sessions are saved, and how to find out what a saved state does not hold."""
 
     store: StateStore
     left_out: LeftOut = lambda _blob: ()
 
 
 class Session:
-    """A sandbox and what the daemon knows of it. Calls run one after the other."""
+    """A sandbox, and what the daemon knows of it. Calls of one session run one after the other."""
 
     def __init__(
-        self, ident: str, config: REPLConfig, voice: Voice, opener: Opener, shelf: Shelf
+        self,
+        ident: str,
+        config: REPLConfig,
+        callbacks: ClientCallbacks,
+        opener: Opener,
+        storage: Storage,
     ) -> None:
-        self.ident, self.config, self.voice = ident, config, voice
-        self._opener, self._shelf = opener, shelf
+        self.ident, self.config, self.callbacks = ident, config, callbacks
+        self._opener, self._storage = opener, storage
         self._turn = asyncio.Lock()
         self._users = 0
         self._marks = False
         self._cannot_be_saved = False
         self._over = ""
         self.box: BaseSandbox | None = None
-        self.replies = Replies()
+        self.by_key = KeyedResults()
         self.waiter = Waiter()
         self.used = time.monotonic()
         self.memory = 0
@@ -97,13 +94,13 @@ class Session:
 
     @property
     def can_be_put_aside(self) -> bool:
-        """Whether nothing of it would be lost by that."""
+        """Whether it is idle and, as far as is known, can be saved without loss."""
         able = self.box is not None and Capability.SAVE in self.box.capabilities
         return able and self.idle and not self._marks and not self._cannot_be_saved
 
     @contextlib.asynccontextmanager
     async def in_turn(self) -> AsyncIterator[BaseSandbox]:
-        """The sandbox, brought back if need be, for one call at a time."""
+        """Yield the sandbox to one call at a time; restore it first if it was saved to disk."""
         self._users += 1
         try:
             async with self._turn:
@@ -136,7 +133,7 @@ class Session:
                 self._require_open()
                 self.config = config
                 if self.box is None:
-                    await asyncio.to_thread(self._shelf.store.delete, self.ident)
+                    await asyncio.to_thread(self._storage.store.delete, self.ident)
                     await self.start()
                 else:
                     await self.box.initialize(config.context)
@@ -158,29 +155,29 @@ class Session:
             await self.box.cancel()
 
     async def put_aside(self) -> bool:
-        """Save it and let its memory go; False if something of it would be lost."""
+        """Save the session to disk and end its guest; return False if a part would be lost."""
         if not self.can_be_put_aside or self._turn.locked():
             return False
         async with self._turn:
             box = self.box
             assert box is not None
             try:
-                blob = await box.save()
+                blob = await cast("SavesWhole", box).save_whole()
             except SandboxError:
                 self._cannot_be_saved = True
                 return False
-            if self._shelf.left_out(blob):
+            if self._storage.left_out(blob):
                 self._cannot_be_saved = True
                 return False
-            await asyncio.to_thread(self._shelf.store.put, self.ident, blob)
+            await asyncio.to_thread(self._storage.store.put, self.ident, blob)
             self.box, self.memory = None, 0
             await box.destroy()
             if self.over:  # it was ended meanwhile
-                await asyncio.to_thread(self._shelf.store.delete, self.ident)
+                await asyncio.to_thread(self._storage.store.delete, self.ident)
             return True
 
     async def end(self, why: str = "the sandbox has been destroyed") -> None:
-        """Let go of everything; later calls are told why."""
+        """End the guest and delete the saved state; later calls raise, and say why."""
         if self.over:
             return
         self._over = why
@@ -189,16 +186,16 @@ class Session:
         if box is not None:
             await box.destroy()
         else:
-            await asyncio.to_thread(self._shelf.store.delete, self.ident)
+            await asyncio.to_thread(self._storage.store.delete, self.ident)
 
     async def expire(self, why: str) -> None:
-        """End it, as nobody used it: a later call finds it lost."""
+        """End a session that was not used; later calls raise SandboxLostError."""
         await self.end(f"lost: {why}")
 
     async def _revive(self) -> BaseSandbox:
         if self.box is not None:
             return self.box
-        blob = await asyncio.to_thread(self._shelf.store.get, self.ident)
+        blob = await asyncio.to_thread(self._storage.store.get, self.ident)
         if blob is None:
             await self.expire("its saved state was kept for too long")
             self._require_open()
@@ -207,7 +204,7 @@ class Session:
             await box.destroy()
             self._require_open()
         self.box = box
-        await asyncio.to_thread(self._shelf.store.delete, self.ident)
+        await asyncio.to_thread(self._storage.store.delete, self.ident)
         return box
 
     def _require_open(self) -> None:

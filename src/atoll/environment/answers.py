@@ -1,4 +1,4 @@
-"""Takes a final answer: refuses one that comes too early or has the wrong shape, checks quotes."""
+"""Take a final answer: refuse one that comes too early or has the wrong shape, check its quotes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atoll.config import REPLConfig
-    from atoll.environment.tally import Tally
+    from atoll.environment.invocations import InvocationLog
     from atoll.explore.index import ContextIndex
     from atoll.explore.ledger import Ledger
 
-WAYS = ("FINAL", "FINAL_VAR", "SUBMIT", "answer")
+WAYS = ("FINAL", "FINAL_VAR", "SUBMIT", "answer", "text")
+NAMED_QUOTES = 3
+"""Quotes that are not in the context, as far as a model is told of them."""
 FUNCTION_TYPES = ("function", "builtin_function_or_method", "method", "type", "module")
 TYPE_NAMES: Mapping[type, str] = {
     str: "a text", int: "a whole number", float: "a number", bool: "True or False",
@@ -32,14 +34,15 @@ class Answers:
     def __init__(
         self,
         config: REPLConfig,
-        tally: Tally,
+        log: InvocationLog,
         ledger: Ledger,
         index: ContextIndex | None,
         fields: Mapping[str, type] | None,
     ) -> None:
-        self._config, self._tally, self._ledger = config, tally, ledger
+        self._config, self._log, self._ledger = config, log, ledger
         self._index, self._fields = index, fields
         self._one_at_a_time = asyncio.Lock()  # a guest may send thousands: others need threads too
+        self._told_of_quotes = False
         self.final: Final | None = None
 
     async def take(self, how: str, value: Any, quotes: Any = ()) -> None:
@@ -54,24 +57,43 @@ class Answers:
         async with self._one_at_a_time:
             text = await asyncio.to_thread(self._told, value)
             found = await asyncio.to_thread(self._evidence, quotes)
+            self._check_quotes(found)
         coverage = self._ledger.coverage()
         self.final = Final(how=how, value=value, text=text, evidence=found, coverage=coverage)
 
+    async def offer(self, how: str, value: Any, quotes: Any = ()) -> str | None:
+        """Take an answer; return what is wrong with it, if it is not taken."""
+        if value is None or value == "":
+            return "the answer was not taken: it is empty"
+        try:
+            await self.take(how, value, [quotes] if isinstance(quotes, str) else quotes)
+        except ValueError as exc:
+            return f"the answer was not taken: {exc}"
+        return None
+
     async def take_variable(self, answer: Any) -> str | None:
-        """The dict `answer`, if it is ready; what is wrong with it, if something is."""
+        """Take the dict `answer`, if it is ready; return what is wrong with it, if something is."""
         if not isinstance(answer, dict) or answer.get("ready") is not True:
             return None
         content, quotes = answer.get("content"), answer.get("quotes") or []
         if content is None or content == "":
             return 'answer["ready"] is True, but answer["content"] is empty'
-        try:
-            await self.take("answer", content, [quotes] if isinstance(quotes, str) else quotes)
-        except ValueError as exc:
-            return f"the answer was not taken: {exc}"
-        return None
+        return await self.offer("answer", content, quotes)
+
+    def _check_quotes(self, found: tuple[evidence.Evidence, ...]) -> None:
+        """Refuse quotes that are not in the context, once: the next time they are marked."""
+        wrong = [one.quote for one in found if not one.found]
+        if not wrong or self._told_of_quotes:
+            return
+        self._told_of_quotes = True
+        shown = "; ".join(repr(quote[:100]) for quote in wrong[:NAMED_QUOTES])
+        raise ValueError(
+            f"{len(wrong)} of {len(found)} quotes are not in the context: {shown}. Quote word for "
+            "word, or check the answer; given again, they are marked as not found"
+        )
 
     def _check_explored(self) -> None:
-        wanted, done = self._config.min_exploration_calls, self._tally.explored
+        wanted, done = self._config.min_exploration_calls, self._log.explored
         if self._config.require_exploration_before_final and done < wanted:
             raise ValueError(
                 f"look before you answer: {wanted} call(s) of peek, grep or their like are asked "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.archive import open_archive
 from atoll.environment import arguments
-from atoll.environment.looking import ELSEWHERE
+from atoll.environment.context_tools import ELSEWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +44,9 @@ class Archives:
                 return {ELSEWHERE: True}
             self._close()
             self._archive = archive
-            told = [{"name": one.name, "size": one.size} for one in archive.members[:MOST_TOLD]]
-        return {"members": told}
+            members = archive.members
+            told = [{"name": one.name, "size": one.size} for one in members[:MOST_TOLD]]
+        return {"members": told, "total": len(members)}
 
     def archive_file(self, name: str) -> str:
         """The text of a member."""
@@ -63,7 +64,7 @@ class Archives:
         with self._turn():
             found = self._opened().search(arguments.text(query, "query"), most=self._most)
         hits = [{"path": hit.member, "line": hit.line, "text": hit.text} for hit in found]
-        return {"hits": hits, "more": found.truncated}
+        return {"hits": hits, "total": len(hits), "counted": not found.truncated}
 
     def close(self) -> None:
         """Let go of the archive, also in the midst of a read; calls that wait find it closed."""

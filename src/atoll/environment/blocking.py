@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.environment import core
 from atoll.sync import Portal, SyncSandbox
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import TracebackType
 
     from atoll.config import REPLConfig
-    from atoll.environment.setting import EnvironmentOptions
+    from atoll.environment.invocations import InvocationLog
+    from atoll.environment.options import EnvironmentOptions
     from atoll.environment.types import Final, Turn
     from atoll.explore.ledger import Coverage
+    from atoll.tools import Tool
 
 
 class REPLEnvironment:
@@ -22,7 +25,7 @@ class REPLEnvironment:
     def __init__(
         self, config: REPLConfig | None = None, **options: Unpack[EnvironmentOptions]
     ) -> None:
-        """`options` are fields of REPLConfig, and those of Setting."""
+        """`options` are fields of REPLConfig, and those of EnvironmentConfig."""
         self._portal = Portal.shared()
         self._inner = self._portal.run(_make(config, options))
 
@@ -47,9 +50,18 @@ class REPLEnvironment:
         return self._inner.coverage
 
     @property
-    def calls(self) -> dict[str, int]:
-        """How often each tool was called."""
-        return self._inner.calls
+    def tools(self) -> tuple[Tool, ...]:
+        """All functions that guest code may call on the host: the environment's, the caller's."""
+        return self._inner.tools
+
+    @property
+    def invocations(self) -> InvocationLog:
+        """The log of tool calls; its counts() are by name."""
+        return self._inner.invocations
+
+    def tool_list(self, without: Collection[str] = ()) -> str:
+        """Return the functions for a prompt, one a line, but for some by name."""
+        return self._inner.tool_list(without)
 
     def start(self) -> Self:
         """Open the sandbox, with the tools in it."""
@@ -59,6 +71,14 @@ class REPLEnvironment:
     def execute(self, code: str, *, timeout_ms: float | None = None) -> Turn:
         """Run a cell of a model's; what it is to be told is in the Turn."""
         return self._portal.run(self._inner.execute(code, timeout_ms=timeout_ms))
+
+    def reset(self) -> None:
+        """Begin again: a new sandbox, no variables, no answer, nothing seen, an empty log."""
+        self._portal.run(self._inner.reset())
+
+    def get_state(self) -> dict[str, Any]:
+        """Return turns, variables, calls, what was seen, the answer, and spilled files."""
+        return self._portal.run(self._inner.get_state())
 
     def close(self) -> None:
         """End the sandbox and let go of everything. Calling it twice is harmless."""

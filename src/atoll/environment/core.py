@@ -10,34 +10,49 @@ import asyncio
 import dataclasses
 import inspect
 import os
+import re
+import time
 import uuid
+from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from atoll.environment.desk import Desk
-from atoll.environment.observe import render
-from atoll.environment.setting import index_of, split
+from atoll.config import REPLConfig
+from atoll.environment.builtin_tools import BuiltinTools, query_tools
+from atoll.environment.observe import is_cut, render
+from atoll.environment.options import index_of, split
 from atoll.environment.types import Turn
 from atoll.errors import SandboxClosedError, SandboxError
 from atoll.factory import open_sandbox
+from atoll.guest.values import Opaque
 from atoll.text.redact import Redactor, secrets_of
 from atoll.text.sanitize import sanitize_code_unicode
 from atoll.text.spill import Spill
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
     from types import TracebackType
 
-    from atoll.config import Handler, REPLConfig
-    from atoll.environment.setting import EnvironmentOptions, Worker
+    from atoll.config import Handler
+    from atoll.environment.invocations import InvocationLog
+    from atoll.environment.options import EnvironmentOptions, Worker
     from atoll.environment.types import Final
     from atoll.explore.index import ContextIndex
-    from atoll.explore.ledger import Coverage
+    from atoll.explore.ledger import Coverage, Ledger
     from atoll.sandbox import BaseSandbox
+    from atoll.tools import Tool
     from atoll.types import SandboxResult
 
 
 ANSWER_SECONDS = 10.0
 """How long reading the dict `answer` may take: it may be anything, and code of the guest's runs."""
+DEFAULT_OUTPUT_LENGTH = REPLConfig().max_output_length
+MATCH_SECONDS = 3.0
+"""How long a turn may look for what a model was shown of the context; then too little is noted."""
+MOST_PROMPTS = 2_000
+"""Prompts of one turn that are looked through; of more, the latest."""
+SPILLED = 8 << 20
+"""Characters of a cell's output that are kept, unless max_output_length is set."""
+CUT_NOTICE = re.compile(r"\[\.\.\. output cut: ([\d,]+) of [\d,]+ bytes left out \.\.\.\]")
 MOST_PROMPT = 1_000_000
 """Characters of a sub-call's prompt: more fits no model, and looking through it takes seconds."""
 
@@ -48,9 +63,9 @@ class REPLEnvironment:
     def __init__(
         self, config: REPLConfig | None = None, **options: Unpack[EnvironmentOptions]
     ) -> None:
-        """`options` are fields of REPLConfig, and those of Setting."""
-        self._config, self._setting = split(config, options)
-        self.session_id = self._setting.session_id or uuid.uuid4().hex
+        """`options` are fields of REPLConfig, and those of EnvironmentConfig."""
+        self._config, self._environment = split(config, options)
+        self.session_id = self._environment.session_id or uuid.uuid4().hex
         self._index = index_of(self._config.context)
         self._redactor = Redactor(secrets_of(os.environ))
         self._spill = Spill(
@@ -58,11 +73,12 @@ class REPLEnvironment:
             self.session_id,
             cap=self._config.output_cap,
             preview=self._config.max_output_preview,
-            summarise=_awaited(self._setting.worker),
+            summarise=_awaited(self._environment.worker),
         )
-        self._desk = Desk(self._config, self._setting, self._index, self._spill.files)
+        self._tools = self._make_tools()
         self._box: BaseSandbox | None = None
         self._turn, self._turns = asyncio.Lock(), 0
+        self._prompts: deque[str] = deque(maxlen=MOST_PROMPTS)
         self._telling, self._closed = asyncio.Lock(), False
 
     @property
@@ -80,22 +96,36 @@ class REPLEnvironment:
     @property
     def submit_fields(self) -> Mapping[str, type] | None:
         """The fields that an answer must have, if it must."""
-        return self._setting.submit_fields
+        return self._environment.submit_fields
 
     @property
     def final(self) -> Final | None:
         """The answer, once one was given."""
-        return self._desk.answers.final
+        return self._tools.answers.final
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ranges of the context that were searched, and those that a model was shown."""
+        return self._tools.ledger
 
     @property
     def coverage(self) -> Coverage:
         """Which of the context was scanned so far, and which was shown to a model."""
-        return self._desk.ledger.coverage()
+        return self._tools.ledger.coverage()
 
     @property
-    def calls(self) -> dict[str, int]:
-        """How often each tool was called."""
-        return self._desk.tally.calls
+    def tools(self) -> tuple[Tool, ...]:
+        """All functions that guest code may call on the host: the environment's, the caller's."""
+        return tuple(self._tools.registry)
+
+    @property
+    def invocations(self) -> InvocationLog:
+        """The log of tool calls; its counts() are by name."""
+        return self._tools.registry.log
+
+    def tool_list(self, without: Collection[str] = ()) -> str:
+        """Return the functions for a prompt, one a line, but for some by name."""
+        return self._tools.registry.listing(without)
 
     async def start(self) -> Self:
         """Open the sandbox, with the tools in it."""
@@ -103,29 +133,38 @@ class REPLEnvironment:
             raise SandboxClosedError("the environment has been closed: make another")
         if self._box is None:
             length = 0 if self._index is None else self._index.length
+            handlers = self._tools.registry.handlers()
             self._box = await open_sandbox(
                 dataclasses.replace(
                     self._config,
                     explored_length=length,
-                    tools=self._desk.tools(self._config.tools),
-                    on_llm_query=self._overheard(self._config.on_llm_query),
-                    on_rlm_query=self._overheard(self._config.on_rlm_query),
+                    max_output_length=self._output_length(),
+                    on_llm_query=handlers.pop("llm_query", None),
+                    on_rlm_query=handlers.pop("rlm_query", None),
+                    tools=handlers,
                 )
             )
         return self
+
+    def _output_length(self) -> int:
+        """Return how much output is kept: a long one goes to a file, so more than the default."""
+        given = self._config.max_output_length
+        return SPILLED if given == DEFAULT_OUTPUT_LENGTH else given
 
     async def execute(self, code: str, *, timeout_ms: float | None = None) -> Turn:
         """Run a cell of a model's; what it is to be told is in the Turn."""
         async with self._turn:
             self._turns += 1
+            self._tools.registry.log.parent = f"turn {self._turns}"
             before = self.final
             plain = code if code.isascii() else await asyncio.to_thread(sanitize_code_unicode, code)
             result = await self.box.execute(plain, timeout_ms=timeout_ms)
             trouble = await self._read_answer(result, plain)
             final = None if self.final is before else self.final
-            text = await asyncio.to_thread(self._render, result, trouble, final)
-            observed = await self._spill.observe(self._turns, text)
-            await asyncio.to_thread(self._show, observed.text)
+            whole = await self._whole_value(result)
+            text = await asyncio.to_thread(self._render, result, trouble, final, whole)
+            observed = await self._spill.observe(self._turns, text, lost=_lost(result))
+            await asyncio.to_thread(self._show_all, observed.text)
             return Turn(
                 number=self._turns,
                 observation=observed.text,
@@ -135,9 +174,33 @@ class REPLEnvironment:
                 spilled=observed.path,
             )
 
-    async def take_answer(self, text: str) -> str | None:
-        """An answer that was given in prose; what is wrong with it, if it is not taken."""
-        return await self._desk.answers.take_variable({"ready": True, "content": text})
+    async def reset(self) -> None:
+        """Begin again: a new sandbox, no variables, no answer, nothing seen, an empty log."""
+        async with self._turn:
+            box, self._box = self._box, None
+            if box is not None:
+                await box.destroy()
+            await asyncio.to_thread(self._tools.close)
+            self._tools, self._turns = self._make_tools(), 0
+            self._prompts.clear()
+            await self.start()
+
+    async def get_state(self) -> dict[str, Any]:
+        """Return turns, variables, calls, what was seen, the answer, and spilled files."""
+        variables = await self.box.variables()
+        return {
+            "session_id": self.session_id,
+            "turns": self._turns,
+            "variables": {one.name: one.type for one in variables},
+            "calls": self.invocations.counts(),
+            "coverage": self.coverage.to_dict(),
+            "final": None if self.final is None else self.final.text,
+            "spilled": sorted(self._spill.files()),
+        }
+
+    async def take_answer(self, text: str, how: str = "answer") -> str | None:
+        """Take an answer given in prose; return what is wrong with it, if it is not taken."""
+        return await self._tools.answers.offer(how, text)
 
     async def close(self) -> None:
         """End the sandbox and let go of everything. Calling it twice is harmless."""
@@ -145,7 +208,7 @@ class REPLEnvironment:
         try:
             if box is not None:
                 await box.destroy()
-            await asyncio.to_thread(self._desk.close)  # a tool may still be at it
+            await asyncio.to_thread(self._tools.close)  # a tool may still be at it
         finally:
             self._spill.close()
 
@@ -164,6 +227,12 @@ class REPLEnvironment:
     ) -> None:
         await self.close()
 
+    def _make_tools(self) -> BuiltinTools:
+        tools = BuiltinTools(self._config, self._environment, self._index, self._spill.files)
+        llm, rlm = self._config.on_llm_query, self._config.on_rlm_query
+        tools.registry.add(query_tools(self._overheard(llm), self._overheard(rlm)))
+        return tools
+
     async def _read_answer(self, result: SandboxResult, code: str) -> str | None:
         """Look whether the dict `answer` is ready, if the code speaks of it."""
         if not result.success or "answer" not in code:
@@ -175,12 +244,29 @@ class REPLEnvironment:
             return "the variable `answer` took too long to read: make it a plain dict"
         except SandboxError:  # it is too large or cyclic: not an answer
             return None
-        return await self._desk.answers.take_variable(answer)
+        return await self._tools.answers.take_variable(answer)
 
-    def _render(self, result: SandboxResult, trouble: str | None, final: Final | None) -> str:
-        """All that a model is told, not yet cut."""
+    async def _whole_value(self, result: SandboxResult) -> Any:
+        """Return the last value if the result has only its beginning; None if it cannot be had."""
+        if not is_cut(result) or result.state_lost:
+            return None
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                value = await self.box.get_variable("_", plain=True)
+        except (TimeoutError, SandboxError):
+            return None
+        return None if isinstance(value, Opaque) else value
+
+    def _render(
+        self, result: SandboxResult, trouble: str | None, final: Final | None, whole: Any
+    ) -> str:
+        """Return all that a model is told, not yet cut."""
         text = render(
-            result, toon=self._config.use_toon_encoding, answered=final is not None, note=trouble
+            result,
+            toon=self._config.use_toon_encoding,
+            answered=final is not None,
+            note=trouble,
+            whole=whole,
         )
         return self._clean(text)
 
@@ -205,15 +291,29 @@ class REPLEnvironment:
                 f"the prompt has {len(prompt):,} characters, of at most {MOST_PROMPT:,}: cut it"
             )
         clean = self._clean(prompt)
-        self._show(clean)
+        self._prompts.append(clean)
         return clean
 
     def _clean(self, text: str) -> str:
-        return self._redactor.redact(text) if self._setting.redact else text
+        return self._redactor.redact(text) if self._environment.redact else text
 
-    def _show(self, text: str) -> None:
-        for start, end in self._desk.shown.match(text):
-            self._desk.ledger.show(start, end)
+    def _show_all(self, observation: str) -> None:
+        """Note what the model, and the models of sub-calls, were shown of the context."""
+        until = time.monotonic() + MATCH_SECONDS
+        texts = [observation]
+        while self._prompts:
+            texts.append(self._prompts.popleft())
+        for text in texts:
+            for start, end in self._tools.shown.match(text, until=until):
+                self._tools.ledger.show(start, end)
+
+
+def _lost(result: SandboxResult) -> int:
+    """Return the bytes of output that the sandbox did not keep."""
+    if not result.truncated:
+        return 0
+    found = CUT_NOTICE.findall(result.stdout) + CUT_NOTICE.findall(result.stderr)
+    return max(1, sum(int(number.replace(",", "")) for number in found))
 
 
 def _awaited(worker: Worker | None) -> Callable[[str], Awaitable[str]] | None:

@@ -82,7 +82,7 @@ class Documents:
 
     def _descriptor(self, name: str) -> int | None:
         try:
-            if path := self._spilled().get(name):
+            if path := self._spilled_path(name):
                 return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with self._folder() as place:
                 fd = None if place is None else place.open(name)
@@ -94,6 +94,11 @@ class Documents:
             os.close(fd)
             return None
         return fd
+
+    def _spilled_path(self, name: str) -> Path | None:
+        """Return the file of spilled output that has this short name, or this very path."""
+        spilled = self._spilled()
+        return spilled.get(name) or next((p for p in spilled.values() if str(p) == name), None)
 
     def _index(self, fd: int, name: str) -> ContextIndex:
         info = os.fstat(fd)

@@ -12,13 +12,25 @@ if TYPE_CHECKING:
 
 NOTHING, ANSWERED = "(no output)", "(the answer was given)"
 LOST = "(the variables of earlier cells are lost)"
+CUT_VALUE = """\
+(the value of the last line is cut here: its repr has more than {most:,} characters. It is in `_`: \
+print parts of it)"""
+OPENINGS: dict[type, tuple[str, ...]] = {
+    list: ("[",), tuple: ("(",), dict: ("{",), set: ("{", "set("), frozenset: ("frozenset(",),
+}  # fmt: skip
+"""How the repr of plain data begins. Another one is that of a type with its own way to be shown."""
 
 
 def render(
-    result: SandboxResult, *, toon: bool = True, answered: bool = False, note: str | None = None
+    result: SandboxResult,
+    *,
+    toon: bool = True,
+    answered: bool = False,
+    note: str | None = None,
+    whole: Any = None,
 ) -> str:
-    """All of it as one text, not yet cut."""
-    parts = [result.stdout.strip("\n"), _value(result, toon), result.stderr.strip("\n")]
+    """Return all of it as one text, not yet cut; `whole` is the last value if it was too large."""
+    parts = [result.stdout.strip("\n"), _value(result, toon, whole), result.stderr.strip("\n")]
     if result.error and result.error not in result.stderr:
         parts.append(result.error)
     if result.state_lost:
@@ -31,18 +43,23 @@ def render(
     return text.encode("utf-8", "backslashreplace").decode()  # half a pair cannot be sent
 
 
-def _value(result: SandboxResult, toon: bool) -> str:  # noqa: FBT001 - as it is called
-    """The last expression's value: a text as itself, data in the shortest form."""
+def is_cut(result: SandboxResult) -> bool:
+    """Return whether the result has only the beginning of the last value."""
+    text, value = result.value_repr, result.value
+    return text is not None and len(text) > MAX_REPR and isinstance(value, Opaque)
+
+
+def _value(result: SandboxResult, toon: bool, whole: Any) -> str:  # noqa: FBT001 - as it is called
+    """Return the last expression's value: a text as itself, data in the shortest form."""
     text = result.value_repr
     if text is None:
         return ""
-    if isinstance(result.value, str):
-        return result.value
-    if isinstance(result.value, Opaque) or not _is_structured(result.value):
-        return text
-    told = to_text(result.value, toon=toon)
+    value = result.value if whole is None else whole
+    if isinstance(value, str):
+        return value
+    opening = OPENINGS.get(type(value))
+    if opening is None or not text.startswith(opening):
+        cut = CUT_VALUE.format(most=MAX_REPR) if is_cut(result) else ""
+        return "\n".join(part for part in (text, cut) if part)
+    told = to_text(value, toon=toon)
     return told if len(text) >= MAX_REPR or len(told) < len(text) else text
-
-
-def _is_structured(value: Any) -> bool:
-    return isinstance(value, list | tuple | dict | set | frozenset)

@@ -5,7 +5,7 @@ from atoll.explore.grep import Grep, Hit
 from atoll.explore.index import ContextIndex
 from atoll.explore.ledger import Coverage, Ledger
 from atoll.explore.sections import Section
-from atoll.explore.shown import Shown
+from atoll.explore.spans_shown import Shown
 
 __all__ = [
     "ContextIndex",

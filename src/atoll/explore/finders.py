@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.errors import ConfigError
+from atoll.explore.chunks import PIECE
 from atoll.explore.literals import Literal
-from atoll.explore.pieces import PIECE
 from atoll.files.matchers import check_pattern, compile_expression
 from atoll.files.required import required_runs
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
-from atoll.explore.crew import Crew
-from atoll.explore.pieces import cut
+from atoll.explore.chunks import cut
+from atoll.explore.thread_pool import ThreadPool
 from atoll.files.blocks import SECONDS
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ class Grep:
     hits: tuple[Hit, ...]
     more: bool
     """Whether there may be other hits: there were too many, or time was up."""
+    total: int
+    """How many hits there are; if not `counted`, at least."""
+    counted: bool = True
     scanned: Span
     """The characters that have been searched."""
 
@@ -62,6 +65,8 @@ class Piece:
     spans: list[Span]
     end: int
     whole: bool = True
+    count: int = 0
+    """How many matches there are, where only that is asked for."""
 
 
 class Scan:
@@ -76,7 +81,9 @@ class Scan:
 
     def run(self, parts: list[Span]) -> tuple[list[Span], int | None]:
         """The matches, one more than asked for if there are; where it ended if it did early."""
-        work = Crew(self._search, self._in_time(parts), lambda one: len(one.spans), self._room)
+        work = ThreadPool(
+            self._search, self._in_time(parts), lambda one: len(one.spans), self._room
+        )
         found: list[Span] = []
         resume, ended = 0, parts[0][0] if parts else 0
         for piece in work.run():
@@ -86,6 +93,12 @@ class Scan:
             if not piece.whole:
                 break
         return found[: self._room], ended if self._cut_short else None
+
+    def count(self, parts: list[Span]) -> tuple[int, bool]:
+        """Return how many lines match, and whether all parts were searched in time."""
+        work = ThreadPool(self._count, self._in_time(parts), lambda _: 0, 1)
+        total = sum(piece.count for piece in work.run())
+        return total, not self._cut_short
 
     @property
     def _late(self) -> bool:
@@ -111,6 +124,17 @@ class Scan:
                 self._cut_short = True
                 return Piece(spans=spans, end=at, whole=False)
         return Piece(spans=spans, end=end)
+
+    def _count(self, piece: Span) -> Piece:
+        at, end = piece
+        number = 0
+        while at < end and (span := self._first(at, end)) is not None:
+            number += 1
+            at = self._resume(span[1], end)
+            if self._late:
+                self._cut_short = True
+                break
+        return Piece(spans=[], end=at, count=number)
 
     def _resume(self, at: int, end: int) -> int:
         """Where to look for the next hit after a match that ends here."""

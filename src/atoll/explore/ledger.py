@@ -14,6 +14,7 @@ UNSEEN, SCANNED, SHOWN = ".", "-", "#"
 LEGEND = f"{SHOWN} shown  {SCANNED} searched  {UNSEEN} unseen"
 
 Kind = Literal["scanned", "shown"]
+KINDS: tuple[Kind, ...] = ("scanned", "shown")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,12 @@ class Ledger:
         """The model was shown these characters."""
         self._add("scanned", start, end)
         self._add("shown", start, end)
+
+    def merge(self, other: Ledger) -> None:
+        """Add what was seen through another ledger of the same context."""
+        for kind in KINDS:
+            for start, end in other.ranges(kind):
+                self._add(kind, start, end)
 
     def ranges(self, kind: Kind) -> tuple[tuple[int, int], ...]:
         """Where what was `scanned` or `shown` begins and ends, in order."""

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from atoll.explore.crew import run
+from atoll.explore.thread_pool import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

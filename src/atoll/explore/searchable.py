@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from atoll.errors import ExecutionTimeoutError
+from atoll.explore.chunks import whole_lines
 from atoll.explore.finders import make_finder
 from atoll.explore.grep import Grep, Hit, Scan, line_around
 from atoll.explore.lines import Lines
 from atoll.explore.literals import Frequencies, Literal
-from atoll.explore.pieces import whole_lines
 from atoll.explore.sections import find_sections
 from atoll.explore.trigrams import Trigrams
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     Span = tuple[int, int]
 
+COUNT_SECONDS = 2.0
+"""Time to count the hits of a search that found more than were asked for."""
 _STRETCH = 1 << 24
 """Bytes that a text is looked for in before the clock is read."""
 
@@ -64,9 +66,23 @@ class Searchable:
         hits = self._hits(spans[:most])
         self.trigrams.start()
         if len(spans) > most:
-            return Grep(hits=hits, more=True, scanned=(within[0], hits[-1].end))
+            counter = Scan(finder, self.encoded, most=most, seconds=min(seconds, COUNT_SECONDS))
+            total, counted = counter.count(self._parts(finder, (start, end)))
+            return Grep(
+                hits=hits,
+                more=True,
+                scanned=(within[0], hits[-1].end),
+                total=max(total, len(spans)),
+                counted=counted,
+            )
         stop = within[1] if ended is None else self.encoded.to_character(ended)
-        return Grep(hits=hits, more=ended is not None, scanned=(within[0], stop))
+        return Grep(
+            hits=hits,
+            more=ended is not None,
+            scanned=(within[0], stop),
+            total=len(hits),
+            counted=ended is None,
+        )
 
     def places(self, text: str, start: int, seconds: float) -> Iterator[int]:
         """Where this is, whole, line ends and all; ExecutionTimeoutError if it takes too long."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 from atoll.files.base import Files
+from atoll.files.blocks import load_numpy
 from atoll.files.folder import FolderPlace
 from atoll.files.searcher import Searcher
 from atoll.guest.workspace import Workspace
@@ -59,7 +61,10 @@ class FolderFiles(Files):
                 if operation == "grep":
                     searcher.prepare(**{name: params[name] for name in PATTERN})
                 with place.as_owner(params["path"]):
-                    return Workspace(place, searcher).run(operation, params)
+                    answer = Workspace(place, searcher).run(operation, params)
+                if searcher.met_large and "numpy" not in sys.modules:
+                    threading.Thread(target=load_numpy, daemon=True).start()
+                return answer
             finally:
                 close_all(folders)
 

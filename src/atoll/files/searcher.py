@@ -23,6 +23,8 @@ class Searcher:
     def __init__(self, stop: Event | None = None) -> None:
         self._stop = stop or Event()
         self._prepared: Matcher | None = None
+        self.met_large = False
+        """Whether the last search met a file that is worth loading numpy for."""
 
     def prepare(self, pattern: str, *, regex: bool, ignore_case: bool) -> None:
         """Make what the next call uses; it may start a process, which the guest's user may not."""
@@ -54,6 +56,7 @@ class Searcher:
             _search(tree, desk)
         finally:
             os.close(top)
+        self.met_large = desk.met_large
         cut = desk.full or tree.too_deep or desk.headed or desk.late
         return {"matches": desk.hits[:max_results], "truncated": cut}
 

@@ -1,4 +1,8 @@
-"""The guard `restrictedpython`: what RestrictedPython's own policy refuses to compile."""
+"""The guard `restrictedpython`: what RestrictedPython's own policy refuses, imports and calls.
+
+Its policy leaves imports and calls to the built-ins that code runs with. In front of another
+backend those are Python's own, so what leads to the system is refused here, by name.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 from atoll.extras import hint as install_hint
+from atoll.guard import profiles, visitor
 from atoll.guard.violation import Violation
 from atoll.guard.visitor import MAX_CHARACTERS, make
 
@@ -34,7 +39,8 @@ def examine(code: str) -> tuple[Violation, ...] | None:
         result: Any = library.compile_restricted_exec(code)
     except (RecursionError, MemoryError):
         return (make(None, "nesting"),)
-    return tuple(_violation(text) for text in result.errors)
+    refused = tuple(_violation(text) for text in result.errors)
+    return refused or visitor.examine(code, profiles.POLICY)
 
 
 def load() -> ModuleType:

@@ -83,6 +83,14 @@ AST = Profile(
 )
 """A check of the text alone, before any backend runs it as it is."""
 
+POLICY = Profile(
+    refused_modules=words.MODULES,
+    calls=words.CALLS,
+    readable=words.READABLE,
+    looks_at_texts=True,
+)
+"""What is refused on top of RestrictedPython's own policy."""
+
 RESTRICTED = Profile(
     offered_modules=frozenset(offered.MODULES),
     calls=words.NEVER,

@@ -11,7 +11,6 @@ import fcntl
 import os
 import sys
 
-from . import memory
 from .channel import Channel
 from .hidden import HiddenPackage
 from .interrupt import InterruptGate
@@ -37,42 +36,46 @@ def hide_runtime() -> HiddenPackage:
     return runtime
 
 
-def main(
-    folder: str,
-    preloaded: dict[str, Any] | None = None,
-    runtime: HiddenPackage | None = None,
-) -> NoReturn:
-    """Serve the channel on descriptors 0 and 1; guest output goes to 3 (stdout) and 2.
+class Guest:
+    """The parts of a guest, without descriptors yet: a zygote makes them once for all its guests.
 
-    `preloaded` are modules that guest code finds by these names without an import; `runtime` is
-    what hide_runtime() gave, if it was called before.
+    `preloaded` are modules that guest code finds by these names without an import.
     """
-    high = _highest_free()
-    requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, high)
-    answers = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, high)
-    os.dup2(OUTPUT_FD, 1)
-    os.close(OUTPUT_FD)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
-    gate = InterruptGate()
-    channel = Channel(requests, answers, gate)
-    os.register_at_fork(after_in_child=channel.close_in_child)
-    inherited = 0 if preloaded is None else memory.held()
-    server = ProcessServer(
-        channel,
-        gate,
-        StandardStreams(high),
-        folder,
-        runtime=runtime or hide_runtime(),
-        inherited=inherited,
-    )
-    vars(builtins).update(preloaded or {})
-    sys.path.append(folder)  # last: a file of the guest's never stands in for a library
-    if preloaded is not None:
-        server.rehearse()
-    server.serve()
-    os._exit(0)
+
+    def __init__(self, folder: str, preloaded: dict[str, Any] | None = None) -> None:
+        gate = InterruptGate()
+        self._channel, self._streams = Channel(-1, -1, gate), StandardStreams()
+        self._server = ProcessServer(
+            self._channel, gate, self._streams, folder, runtime=hide_runtime()
+        )
+        vars(builtins).update(preloaded or {})
+        sys.path.append(folder)  # last: a file of the guest's never stands in for a library
+
+    def rehearse(self) -> None:
+        """Do once, in a zygote, what every guest would do first."""
+        self._server.rehearse()
+
+    def run(self, memory_bytes: int | None = None, inherited: int = 0) -> NoReturn:
+        """Serve the channel on descriptors 0 and 1; guest output goes to 3 (stdout) and 2."""
+        high = _highest_free()
+        requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, high)
+        answers = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, high)
+        os.dup2(OUTPUT_FD, 1)
+        os.close(OUTPUT_FD)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        self._streams.keep(high)
+        self._channel.reopen(requests, answers)
+        os.register_at_fork(after_in_child=self._channel.close_in_child)
+        self._server.begin(memory_bytes, inherited)
+        self._server.serve()
+        os._exit(0)
+
+
+def main(folder: str) -> NoReturn:
+    """Be a guest."""
+    Guest(folder).run()
 
 
 def _highest_free() -> int:

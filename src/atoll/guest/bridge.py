@@ -13,13 +13,27 @@ if TYPE_CHECKING:
     from .ports import Calls
 
 CALL_METHOD = "host.call"
+ANSWER_KEY = "$answer"
+"""The key of the text in an answer that has attributes."""
 
 
 class FailedQuery(str):
     """A query that failed in a batch: text that says so, with `failed` set."""
 
     __slots__ = ()
+    __module__ = "builtins"  # where guest code finds it, and pickle
     failed = True
+
+
+class SubAnswer(str):  # noqa: SLOT000 - it has attributes
+    """The answer of an rlm_query: text, with what is known of how the run came to it."""
+
+    ended = "answered"
+    """answered, forced (a limit was reached) or refused (it breaks a rule of the run)."""
+    reason = ""
+    value: Any = None
+    evidence: Any = ()
+    coverage: Any = None
 
 
 class Bridge:
@@ -51,7 +65,8 @@ class Bridge:
 
     def rlm_query(self, task: str, ctx: Any = None) -> Any:
         """Give a sub-task to a recursive call; without `ctx` it works on the current context."""
-        return self._call("rlm_query", [_text(task, "task")], self._context_params(ctx))
+        answer = self._call("rlm_query", [_text(task, "task")], self._context_params(ctx))
+        return _with_attributes(answer)
 
     def batch_llm_query(self, prompts: list[str]) -> list[Any]:
         """Ask many at once; return the answers in order, a failed one as a FailedQuery."""
@@ -95,7 +110,16 @@ class Bridge:
 def _answer(name: str, answer: dict[str, Any]) -> Any:
     if "error" in answer:
         return FailedQuery("[{} failed: {}]".format(name, answer["error"]))
-    return values.decode(answer["value"])
+    return _with_attributes(values.decode(answer["value"]))
+
+
+def _with_attributes(answer: Any) -> Any:
+    """Return the text of an answer with attributes as a SubAnswer; anything else as it is."""
+    if not isinstance(answer, dict) or not isinstance(answer.get(ANSWER_KEY), str):
+        return answer
+    text = SubAnswer(answer.pop(ANSWER_KEY))
+    text.__dict__.update(answer)
+    return text
 
 
 def _text(value: Any, what: str) -> str:

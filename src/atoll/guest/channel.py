@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 PATIENCE_SECONDS = 0.05
+IN_CHILD = (
+    "a child process cannot call the host: call it from threads, or many at once with "
+    "batch_llm_query"
+)
 
 
 class ChannelClosedError(EOFError):
-    """The host has closed the channel, or this is a forked child without one."""
+    """The host has closed the channel."""
 
 
 class Channel:
@@ -31,6 +35,7 @@ class Channel:
 
     def __init__(self, read_fd: int, write_fd: int, gate: InterruptGate) -> None:
         self._read_fd, self._write_fd, self._gate = read_fd, write_fd, gate
+        self._readable = _poll(read_fd)
         self._buffer = rpc.LineBuffer()
         self._requests: list[rpc.Message] = []
         self._answers: dict[str, rpc.Message | None] = {}
@@ -55,7 +60,9 @@ class Channel:
                 raise ChannelClosedError("the host has gone") from None
 
     def call(self, method: str, params: rpc.Message) -> Any:
-        """Ask the host and wait for its answer."""
+        """Ask the host and wait for its answer; HostCallError in a forked child."""
+        if self._write_fd < 0:
+            raise failures.HostCallError(IN_CHILD)
         ident = self._new_id()
         try:
             self._answers[ident] = None
@@ -88,6 +95,7 @@ class Channel:
     def reopen(self, read_fd: int, write_fd: int) -> None:
         """Use other descriptors from now on, in a clone; messages of the parent are dropped."""
         self._read_fd, self._write_fd = read_fd, write_fd
+        self._readable = _poll(read_fd)
         self._buffer, self._requests, self._answers = rpc.LineBuffer(), [], {}
 
     def _wait(self, done: Callable[[], bool]) -> None:
@@ -121,9 +129,7 @@ class Channel:
             return
         if self._read_fd < 0:
             raise ChannelClosedError("a forked child has no channel to the host")
-        poll = select.poll()
-        poll.register(self._read_fd, select.POLLIN)
-        poll.poll()  # an interrupt may leave here: nothing has been taken off the pipe yet
+        self._readable.poll()  # an interrupt may leave here: nothing is off the pipe yet
         with self._gate:
             data = os.read(self._read_fd, CHUNK)
             if not data:
@@ -136,3 +142,11 @@ class Channel:
             self._requests.append(message)
         elif message["id"] in self._answers:
             self._answers[message["id"]] = message
+
+
+def _poll(fd: int) -> Any:
+    """Return what waits until a descriptor can be read."""
+    poll = select.poll()
+    if fd >= 0:  # a zygote's guest gets its descriptors later
+        poll.register(fd, select.POLLIN)
+    return poll

@@ -7,10 +7,11 @@ after the last of them the clone holds no more rights than the guest it came fro
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
 _NEW_MOUNTS = 0x00020000
 _CLONING = (1 << 18) | (1 << 21)  # CAP_SYS_CHROOT, CAP_SYS_ADMIN over its own user namespace
@@ -26,8 +27,7 @@ def enter(status_fd: int, folder: str) -> None:
     status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, status_fd)
     status.send(b"here")
     _set_capabilities(_CLONING)
-    status.send(b"awake")
-    mounts, place = _receive_way_in(status)
+    mounts, place = receive_fds(status_fd, 2)
     _call("setns", mounts, _NEW_MOUNTS)
     _call("unshare", _NEW_MOUNTS)  # below the root of the other: no mount is listed then
     os.fchdir(place)
@@ -43,6 +43,27 @@ def enter(status_fd: int, folder: str) -> None:
     status.close()
 
 
+def keep_random() -> Callable[[], None]:
+    """Return what sets `random` to its present state, for a clone to call after the fork.
+
+    CPython reseeds `random` in every forked child. A clone goes on with the session's numbers.
+    Guest code may have replaced the module: whatever it raises is ignored.
+    """
+    module = sys.modules.get("random")
+    try:
+        state, restore = module.getstate(), module.setstate  # type: ignore[union-attr]
+    except BaseException:
+        return lambda: None
+
+    def put_back() -> None:
+        try:
+            restore(state)
+        except BaseException:
+            pass
+
+    return put_back
+
+
 def _current_folder(folder: str) -> str:
     try:
         return os.getcwd()
@@ -50,17 +71,25 @@ def _current_folder(folder: str) -> str:
         return folder
 
 
-def _receive_way_in(status: Any) -> tuple[int, int]:
-    """The clone's mount namespace, and its root."""
-    import _socket
-    import sys
+def receive_fds(status_fd: int, count: int) -> list[int]:
+    """Return the descriptors of the next packet: first channel and streams, then the way in.
 
-    data, ancillary, _, _ = status.recvmsg(64, _socket.CMSG_SPACE(2 * FD_BYTES))
+    The way in is the clone's mount namespace and its root.
+    """
+    import _socket
+
+    status = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, status_fd)
+    try:
+        data, ancillary, _, _ = status.recvmsg(
+            64, _socket.CMSG_SPACE(count * FD_BYTES), _socket.MSG_CMSG_CLOEXEC
+        )
+    finally:
+        status.detach()
     raw = ancillary[0][2] if data and ancillary else b""
-    if len(raw) < 2 * FD_BYTES:
+    if len(raw) < count * FD_BYTES:
         raise OSError("no folders could be made for the clone")
-    first, second = raw[:FD_BYTES], raw[FD_BYTES : 2 * FD_BYTES]
-    return int.from_bytes(first, sys.byteorder), int.from_bytes(second, sys.byteorder)
+    starts = range(0, count * FD_BYTES, FD_BYTES)
+    return [int.from_bytes(raw[at : at + FD_BYTES], sys.byteorder) for at in starts]
 
 
 def _set_capabilities(effective: int) -> None:

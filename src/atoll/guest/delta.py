@@ -45,6 +45,8 @@ def _note(entry: os.DirEntry[str], folder: str, folders: list[str], found: Snaps
 
 def compare(before: Snapshot, after: Snapshot) -> dict[str, list[list[object]]]:
     """Files created and modified between two scans, as [path, size], sorted."""
+    if before == after:
+        return {"created": [], "modified": []}
     created = [[path, now[0]] for path, now in after.items() if path not in before]
     modified = [[path, now[0]] for path, now in after.items() if before.get(path, now) != now]
     return {"created": _listed(created), "modified": _listed(modified)}

@@ -36,19 +36,25 @@ _MAX_REASON = 200
 _TOO_MANY = "{} are shown already".format(MAX_DISPLAYS)
 
 
-def collect(value: Any) -> list[list[str]]:
-    """What a cell shows, as [media type, base64]; raises nothing but KeyboardInterrupt."""
-    show = _Show()
-    show.attempt("the value", show.everything, value)
-    return show.displays
-
-
-class _Show:
-    """Collects displays up to the caps."""
+class Shown:
+    """What one cell shows, as [media type, base64], up to the caps."""
 
     def __init__(self) -> None:
         self.displays: list[list[str]] = []
         self._room = MAX_TOTAL_BYTES
+        self._drawn: list[Any] = []
+
+    def collect(self, value: Any) -> None:
+        """Add the value's forms and the figures left open; raise nothing but KeyboardInterrupt."""
+        self.attempt("the value", self._everything, value)
+
+    def add(self, value: Any) -> None:
+        """Add the forms of a value that the cell itself displays, or the figure that it is."""
+        figure = self.attempt("a figure", _figure_of, value)
+        if figure is not None:
+            self.attempt("a figure", self._add_figure, figure)
+        elif type(value).__module__ != "builtins":
+            self.attempt("the value", self._value, value)
 
     def attempt(self, what: str, work: Callable[..., Any], *args: Any) -> Any:
         """What `work` returns; None if it raised, which is said."""
@@ -60,7 +66,7 @@ class _Show:
             self._leave_out(what, _reason(exc))
             return None
 
-    def everything(self, value: Any) -> None:
+    def _everything(self, value: Any) -> None:
         """The value's forms, then figures: the one that is the value, and those left open."""
         figure = None
         if type(value).__module__ != "builtins":
@@ -81,9 +87,11 @@ class _Show:
 
     def _figures(self, first: Any, pyplot: Any) -> None:
         """Each once; those that pyplot holds are closed then, as the next cell starts anew."""
-        figures = [] if first is None else [first]
         left_open = self.attempt("figures", _open_figures, pyplot) or []
-        figures += [figure for figure in left_open if figure is not first]
+        figures: list[Any] = []
+        for figure in ([] if first is None else [first]) + left_open:
+            if not any(figure is known for known in figures + self._drawn):
+                figures.append(figure)
         for count, figure in enumerate(figures):
             if len(self.displays) >= MAX_DISPLAYS:
                 self._leave_out("{} figures".format(len(figures) - count), _TOO_MANY)
@@ -108,6 +116,7 @@ class _Show:
 
         file = io.BytesIO()
         figure.savefig(file, format="png", bbox_inches="tight")
+        self._drawn.append(figure)
         self._add(PNG, file.getvalue())
 
     def _add(self, media_type: str, data: Any) -> None:

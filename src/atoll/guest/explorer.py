@@ -46,6 +46,7 @@ class Explorer:
         "FINAL_VAR",
         "SUBMIT",
         "SHOW_VARS",
+        "SHOW_TOOLS",
     )
 
     def __init__(self, call_host: CallHost, namespace: dict[str, Any], own_files: bool) -> None:
@@ -72,7 +73,7 @@ class Explorer:
         answer = self._call("grep", pattern, path, ignore_case)
         if path is not None and self._mine(answer, path):
             return grep_file(path, pattern, ignore_case, answer["most"])
-        return Hits(answer["hits"], answer["more"])
+        return _hits(answer)
 
     def list_dir(self, path: str = ".") -> list[str]:
         """Names in a folder; folders end in a slash. Documents first, then the own files."""
@@ -97,11 +98,11 @@ class Explorer:
     def archive_open(self, path: Any) -> list[dict[str, Any]]:
         """Open a zip, tar, 7z or pdf (a path, or its bytes): its members, for archive_file."""
         if isinstance(path, (bytes, bytearray)):
-            return Hits(self._call("archive_open", "archive", bytes(path))["members"])
+            return _members(self._call("archive_open", "archive", bytes(path)))
         answer = self._call("archive_open", path)
         if self._mine(answer, path):
             answer = self._call("archive_open", path, _read_own(path))
-        return Hits(answer["members"])
+        return _members(answer)
 
     def archive_file(self, name: str) -> str:
         """The text of a member of the archive that was opened last."""
@@ -110,8 +111,7 @@ class Explorer:
 
     def archive_search(self, query: str) -> Hits:
         """Lines of the archive's members that have `query` in them."""
-        answer = self._call("archive_search", query)
-        return Hits(answer["hits"], answer["more"])
+        return _hits(self._call("archive_search", query))
 
     def web_fetch(self, url: str) -> str:
         """The text of a page, from the hosts that are allowed."""
@@ -147,6 +147,11 @@ class Explorer:
         """The variables that there are, and their types."""
         return {name: type(self._namespace[name]).__name__ for name in self._variables()}
 
+    def SHOW_TOOLS(self) -> str:  # noqa: N802 - beside SHOW_VARS
+        """The functions that there are, one a line; help(function) says more."""
+        text: str = self._call("SHOW_TOOLS")
+        return text
+
     def _finish(self, how: str, value: Any, quotes: Any) -> None:
         quoted = [quotes] if isinstance(quotes, str) else quotes
         if not isinstance(quoted, (list, tuple)):
@@ -165,6 +170,14 @@ class Explorer:
         if not self._own_files:
             raise FileNotFoundError("there is no document {!r}: try list_dir()".format(path))
         return True
+
+
+def _hits(answer: Any) -> Hits:
+    return Hits(answer["hits"], answer["total"], answer["counted"])
+
+
+def _members(answer: Any) -> Hits:
+    return Hits(answer["members"], answer["total"])
 
 
 def _value(value: Any, where: str) -> Any:

@@ -32,6 +32,8 @@ NOT_REBUILT = frozenset(
 class HostCallError(RuntimeError):
     """The host refused a call, or its handler failed."""
 
+    __module__ = "builtins"  # where guest code finds it, and pickle
+
 
 _BUILT_IN = {
     name: kind

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
 import _thread
+import sys
+
+from .imports import when_loaded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ class InterruptGate:
         self.seen = 0
         """Interrupts that have come, to whatever effect."""
         self._main = _thread.get_ident()
+        self._handler = self.on_signal
 
     def run(self, work: Callable[[], Any], on_interrupt: Callable[[], Any]) -> Any:
         """`work()`, interruptible; `on_interrupt()` if an interrupt left it."""
@@ -42,7 +46,30 @@ class InterruptGate:
             return on_interrupt()
 
     def _install(self) -> None:
-        _signal.signal(_signal.SIGINT, self.on_signal)
+        _signal.signal(_signal.SIGINT, self._handler)
+
+    def serve_asyncio(self) -> None:
+        """Let asyncio.run() treat an interrupt as in a script: it cancels the main task first.
+
+        asyncio does so where SIGINT has Python's own handler, which this one stands for here.
+        """
+        for name in ("_signal", "signal"):  # the second, if it comes later, copies the first
+            if name in sys.modules:
+                vars(sys.modules[name])["default_int_handler"] = self._handler
+        when_loaded("asyncio.runners", self._change_runner)
+
+    def _change_runner(self, module: Any) -> None:
+        runner: Any = getattr(module, "Runner", None)  # new in Python 3.11
+        real = getattr(runner, "_on_sigint", None)
+        if real is None or hasattr(real, "__wrapped__"):
+            return
+
+        def on_sigint(runner: Any, signum: int, frame: FrameType | None, main_task: Any) -> None:
+            self.seen += 1
+            real(runner, signum, frame, main_task)
+
+        on_sigint.__wrapped__ = real  # type: ignore[attr-defined]
+        runner._on_sigint = on_sigint  # noqa: SLF001 - there is no public way to count signals
 
     def on_signal(self, _signum: int, _frame: FrameType | None) -> None:
         """Handle SIGINT: the interrupt itself, or a note that one is due."""

@@ -28,14 +28,3 @@ def read_line(prompt: object = "", /) -> str:
 
 read_line.__name__ = read_line.__qualname__ = "input"
 read_line.__module__ = "builtins"
-
-
-def explain(exc: BaseException) -> None:
-    """Give the error of a getpass() that found nothing to read a message that says what to do."""
-    trace = exc.__traceback__
-    if type(exc) is not EOFError or exc.args or trace is None:
-        return
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace.tb_frame.f_globals.get("__name__") == "getpass":
-        exc.args = (NO_KEYBOARD.replace("input()", "getpass()"),)

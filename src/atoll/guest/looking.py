@@ -7,21 +7,50 @@ if TYPE_CHECKING:
     from typing import Any, Iterable
 
 SHOWN_LINE = 200
+SHOWN_CHARACTERS = 7_500
+"""Of a list of hits when it is printed: more would be cut somewhere in the middle."""
 _SKIP = 1 << 20
 
 
 class Hits(list):  # type: ignore[type-arg]
-    """Dicts, printed one a line; `more` says that there are others."""
+    """Dicts, printed one a line below how many there are.
 
-    def __init__(self, items: Iterable[dict[str, Any]] = (), more: bool = False) -> None:
+    `total` is how many there are, which may be more than the list has; if not `counted`, there
+    are at least so many.
+    """
+
+    def __init__(
+        self, items: Iterable[Any] = (), total: int | None = None, counted: bool = True
+    ) -> None:
         super().__init__(items)
-        self.more = more
+        self.total = len(self) if total is None else total
+        self.counted = counted
+
+    @property
+    def more(self) -> bool:
+        """Whether there are others that the list does not have."""
+        return self.total > len(self) or not self.counted
 
     def __repr__(self) -> str:
-        lines = [_line(item) for item in self] or ["(nothing found)"]
-        if self.more:
-            lines.append("(there are more: narrow the pattern)")
-        return "\n".join(lines)
+        lines, room = [], SHOWN_CHARACTERS
+        for item in self:
+            lines.append(_line(item))
+            room -= len(lines[-1]) + 1
+            if room < 0:
+                lines.pop()
+                break
+        return "\n".join([self._head(len(lines)), *lines])
+
+    def _head(self, shown: int) -> str:
+        if not self.total and self.counted:
+            return "(nothing found)"
+        least = "" if self.counted else "at least "
+        head = "{}{:,} found".format(least, self.total)
+        if len(self) < self.total or not self.counted:
+            head += "; the list has the first {:,}: its .total is the count".format(len(self))
+        if shown < len(self):
+            head += "; {:,} are shown here".format(shown)
+        return head + ":"
 
 
 def _line(item: Any) -> str:
@@ -75,17 +104,16 @@ def grep_file(path: str, pattern: str, ignore_case: bool, most: int) -> Hits:
         search = re.compile(pattern, re.IGNORECASE if ignore_case else 0).search
     except re.error as exc:
         raise ValueError("bad pattern {!r}: {}".format(pattern, exc)) from None
-    hits, at = Hits(), 0
+    hits, total, at = [], 0, 0
     with open_own(path) as file:
         for number, line in enumerate(file, 1):
             found = search(line.rstrip("\r\n"))
             if found:
-                if len(hits) == most:
-                    hits.more = True
-                    break
-                hits.append(_hit(number, at, found, line))
+                total += 1
+                if total <= most:
+                    hits.append(_hit(number, at, found, line))
             at += len(line)
-    return hits
+    return Hits(hits, total)
 
 
 def _hit(number: int, at: int, found: Any, line: str) -> dict[str, Any]:

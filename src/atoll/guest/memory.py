@@ -1,17 +1,19 @@
 """A soft memory limit, so that code meets a MemoryError before the kernel has to end it.
 
 The kernel counts address space that may be written (RLIMIT_DATA), and libraries reserve a lot
-that they never touch. So before each cell the soft limit is set to what is allowed on top of what
-is only reserved now. The walls that hold against hostile code are outside: control group, meter.
+that they never touch. So before each cell, and each start of a thread, the soft limit is set to
+what is allowed on top of what is only reserved now. The walls that hold against hostile code are
+outside: control group, meter.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
 resource: Any
 try:
@@ -29,18 +31,46 @@ class MemoryFence:
     def __init__(self, limit: int | None, inherited: int = 0) -> None:
         self._limit = None if limit is None else limit + inherited
 
-    def renew(self) -> None:
-        """Set the soft limit for the next cell."""
+    def renew(self, room: int = 0) -> None:
+        """Set the soft limit for what comes next, with `room` that will only be reserved."""
         if self._limit is None or resource is None:
             return
         try:
             _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            soft = self._limit + MARGIN + _only_reserved()
+            soft = self._limit + MARGIN + _only_reserved() + room
             if hard != resource.RLIM_INFINITY:
                 soft = min(soft, hard)
             resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
         except (OSError, ValueError):
             return  # no such limits here: what is outside has to do
+
+
+def serve_threads(renew: Callable[[int], None]) -> None:
+    """Call `renew(bytes of a stack)` before each start of a thread: stacks are hardly touched."""
+    import _thread
+
+    for name in ("start_new_thread", "start_joinable_thread"):  # the second from Python 3.13 on
+        real = getattr(_thread, name, None)
+        if real is None or hasattr(real, "__wrapped__"):
+            continue
+        starter = _with_room(real, renew)
+        vars(_thread)[name] = starter
+        if "threading" in sys.modules:  # which has a copy, under a private name
+            vars(sys.modules["threading"])["_" + name] = starter
+
+
+def _with_room(real: Callable[..., Any], renew: Callable[[int], None]) -> Callable[..., Any]:
+    import _thread
+
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+
+    def start(*args: Any, **kwargs: Any) -> Any:
+        renew(_thread.stack_size() or max(stack, 0))
+        return real(*args, **kwargs)
+
+    start.__doc__ = real.__doc__
+    start.__wrapped__ = real  # type: ignore[attr-defined]
+    return start
 
 
 def held() -> int:
@@ -50,14 +80,6 @@ def held() -> int:
     except OSError:
         return 0
     return resident - shared
-
-
-def peak(inherited: int) -> int | None:
-    """The most that this process has held above `inherited`; None where nobody can tell."""
-    if resource is None:
-        return None
-    peak_kib: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return max(0, peak_kib * 1024 - inherited)
 
 
 def _only_reserved() -> int:

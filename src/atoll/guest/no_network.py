@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 
+from .imports import when_loaded
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
@@ -27,43 +29,8 @@ CONNECTS = ("connect", "sendto") if _HAS_SOCKETS else ("__init__", "connect", "s
 
 
 def install() -> None:
-    """Have `socket` say so: now if it is loaded, else when it is."""
-    module = sys.modules.get("socket")
-    if module is not None:
-        _change(module)
-    elif not any(type(finder) is SocketFinder for finder in sys.meta_path):
-        sys.meta_path.insert(0, SocketFinder())
-
-
-class SocketFinder:
-    """Waits for the import of `socket`, and is gone after it."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Return the spec of `socket` as the other finders know it; nothing for other modules."""
-        if name != "socket":
-            return None
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-        import _frozen_importlib
-
-        spec = vars(_frozen_importlib)["_find_spec"](name, path, target)
-        if spec is not None:
-            _change_after(spec.loader)
-        return spec
-
-
-def _change_after(loader: Any) -> None:
-    """Let the loader change the module that it loads next."""
-    load = loader.exec_module
-
-    def exec_module(module: Any) -> None:
-        vars(loader).pop("exec_module", None)
-        load(module)
-        _change(module)
-
-    try:
-        loader.exec_module = exec_module
-    except AttributeError:
-        pass  # not a loader of files: the errors stay as they are
+    """Change `socket`: now if it is loaded, else when it is."""
+    when_loaded("socket", _change)
 
 
 def _change(module: Any) -> None:

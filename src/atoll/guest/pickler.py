@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -27,6 +28,16 @@ NEEDED = "functions and classes of a session need cloudpickle, which the host do
 def load_library(folder: str) -> Any:
     """Return what has the Pickler to use: cloudpickle, or a stand-in of the standard library."""
     return _PlainLibrary() if folder == MISSING else load_cloudpickle(folder)
+
+
+def cloudpickle_beside(runtime: str) -> str:
+    """Return the folder of cloudpickle in a jail: the host's copy, or the guest's own Python's."""
+    import importlib.util
+
+    folder = os.path.join(os.path.dirname(runtime), "lib", "cloudpickle")
+    if os.path.isdir(folder):
+        return folder
+    return "" if importlib.util.find_spec("cloudpickle") else MISSING
 
 
 def load_cloudpickle(folder: str) -> Any:

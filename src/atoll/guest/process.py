@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from . import clone, delta, rights, rpc, shell
+from . import clone, delta, memory, rights, rpc, shell
 from .channel import ChannelClosedError
+from .children import ImportableMain
 from .server import Server
 
 TYPE_CHECKING = False
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from .interrupt import InterruptGate
     from .streams import StandardStreams
 
-CLONE_FDS = 5
-"""Channel, streams and status socket of a clone."""
+CLONE_FDS = 4
+"""Channel and streams of a clone, which come on its status socket."""
 
 
 class BecameClone(BaseException):
@@ -37,17 +38,38 @@ class ProcessServer(Server):
         folder: str,
         *,
         runtime: HiddenPackage,
-        inherited: int = 0,
     ) -> None:
         gifts = rights.Descriptors()
-        super().__init__(
-            channel, gate, streams, gifts, folder, runtime=runtime, inherited=inherited
-        )
+        super().__init__(channel, gate, streams, gifts, folder, runtime=runtime)
         self._channel, self._kept, self._own_gate = channel, streams, gate
         self._pid = os.getpid()
-        self._clones: list[int] = []
         self._methods.update(fork=self._fork, shell=self._shell)
+        self._main = ImportableMain(self._repl.module, self._offered, runtime)
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
+
+    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
+        answer = super()._initialize(params)
+        self._main.serve_multiprocessing()
+        self._own_gate.serve_asyncio()
+        memory.serve_threads(self._renew_memory)
+        return answer
+
+    def _renew_memory(self, stack: int) -> None:
+        self._memory.renew(stack)  # whichever there is by then: a session may start anew
+
+    def rehearse(self) -> None:
+        """Do in a zygote what all its guests would do: be initialized as most are, run a cell."""
+        self._initialize({"private_folder": True})
+        super().rehearse()
+
+    def begin(self, memory_bytes: int | None, inherited: int) -> None:
+        """Note what differs among the guests of a zygote: process, memory limit, private folders.
+
+        `inherited` are bytes that the zygote holds: they do not count against the limit.
+        """
+        self._pid, self._inherited = os.getpid(), inherited
+        self._limit_memory(memory_bytes)
+        self._note_files()
 
     def serve(self) -> None:
         """Answer requests until the host closes the channel."""
@@ -80,29 +102,34 @@ class ProcessServer(Server):
         return answer
 
     def _fork(self, _params: dict[str, Any]) -> dict[str, Any]:
-        """Fork this process; the clone uses the descriptors that the host has sent."""
+        """Fork this process; the clone uses the status socket that the host has sent."""
         self._reap_clones()
-        fds: list[int] = []
+        status = -1
         try:
-            fds += [rights.receive() for _ in range(CLONE_FDS)]
+            status = rights.receive()
+            keep_numbers = clone.keep_random()
             pid = os.fork()
         except OSError as exc:
-            _close_all(fds)
+            if status >= 0:
+                os.close(status)
             raise ValueError("no clone can be had: {}".format(exc)) from None
         if pid == 0:
-            self._become_clone(fds)
-        _close_all(fds)
+            keep_numbers()
+            self._become_clone(status)
+        os.close(status)
         self._clones.append(pid)
         return {"forked": True}
 
-    def _become_clone(self, fds: list[int]) -> None:
+    def _become_clone(self, status: int) -> None:
         """Set the child up as a clone and raise BecameClone; the parent answers the request."""
-        *fds, status = fds
+        fds: list[int] = []
         try:
+            fds = clone.receive_fds(status, CLONE_FDS)
             clone.enter(status, self._folder)
             requests, answers, errors, output = self._kept.move_up(fds)
         except BaseException as exc:
-            os.write(fds[2], str(exc).encode("utf-8", "replace"))  # the host adds it to its error
+            if fds:
+                os.write(fds[2], str(exc).encode("utf-8", "replace"))  # the host's error says it
             os._exit(1)
         self._channel.reopen(requests, answers)
         self._kept.redirect(output, errors)
@@ -119,8 +146,3 @@ class ProcessServer(Server):
                 ended = pid  # guest code was faster
             if ended:
                 self._clones.remove(pid)
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)

@@ -6,7 +6,8 @@ import _ast
 import sys
 import warnings
 
-from . import display, keyboard, values
+from . import display, explain, values
+from .sources import CellSources
 from .streams import complain
 
 TYPE_CHECKING = False
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
 
 MAX_ERROR = 10_000
 MAX_NAME = 200
-KEPT_CELLS = 200
 VALUE_ITEMS = 10_000
 VALUE_BYTES = 1 << 20
+INTERRUPTED_EXIT = 130
+"""The exit code of a Python that ends with a KeyboardInterrupt."""
 CO_COROUTINE = 0x80
-SOURCE_READERS = ("traceback", "inspect", "linecache", "logging", "pdb", "unittest", "doctest")
 
 
 class Repl:
@@ -33,11 +34,14 @@ class Repl:
     def __init__(self, runtime: HiddenPackage | None = None) -> None:
         self.module = type(sys)("__main__")
         self.namespace: dict[str, Any] = self.module.__dict__
+        self.offered: dict[str, Any] = {}
+        """What the host offers to guest code, as built-ins."""
         self._runtime = runtime
-        self._sources: dict[str, str] = {}
+        self._sources = CellSources()
         self._count = 0
         self._loop: SessionLoop | None = None
         self._magics: Magics | None = None
+        self._shown = display.Shown()
         self._at_end: list[Callable[[], None]] = []
         """What magics have left to do when the cell has ended."""
 
@@ -46,12 +50,19 @@ class Repl:
 
         An exception of the cell is an outcome, too: nothing is raised.
         """
+        self._shown = display.Shown()
         outcome, value = self._run(code)
         if outcome["kind"] != "interrupted":  # time is up then
-            displays = display.collect(value)
-            if displays:
-                outcome["displays"] = displays
+            self._shown.collect(value)
+        if self._shown.displays:
+            outcome["displays"] = self._shown.displays
         return outcome
+
+    def display(self, *values: Any, **_options: Any) -> None:
+        """Show values as a notebook does: print each, and add its richer forms to the result."""
+        for value in values:
+            print(repr(value))  # noqa: T201 - to where guest code prints
+            self._shown.add(value)
 
     def validate(self, code: str) -> bool:
         """Return whether `code` compiles as a cell; nothing of it runs."""
@@ -62,6 +73,10 @@ class Repl:
         except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
             return False
         return True
+
+    def serve_inspect(self) -> None:
+        """Let `inspect` find the source of classes that cells define, once it is imported."""
+        self._sources.serve_inspect()
 
     def magic(self, *args: Any) -> Any:
         """Run a magic: the cell's `!ls` or `%time` was rewritten to a call of this."""
@@ -83,7 +98,7 @@ class Repl:
         try:
             try:
                 body, last = self._compiled(code, name)
-                self._remember(name, code)
+                self._sources.remember(name, code)
                 value = self._evaluate(body, last)
             finally:
                 self._finish()
@@ -132,38 +147,20 @@ class Repl:
             outcome["value"] = _small_value(value, outcome["value_repr"])
         return outcome
 
-    def _remember(self, name: str, code: str) -> None:
-        """Keep the source of recent cells for tracebacks.
-
-        It goes to linecache only when something may read it there: the import costs milliseconds.
-        """
-        old = "<cell {}>".format(self._count - KEPT_CELLS)
-        self._sources[name] = code
-        self._sources.pop(old, None)
-        if "linecache" in sys.modules or any(word in code for word in SOURCE_READERS):
-            self._publish_sources()
-            sys.modules["linecache"].cache.pop(old, None)
-
-    def _publish_sources(self) -> None:
-        import linecache
-
-        while self._sources:
-            name, code = self._sources.popitem()
-            linecache.cache[name] = (len(code), None, code.splitlines(True), name)
-
     def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
         """Return the outcome of a cell that raised, and print its traceback to stderr."""
-        keyboard.explain(exc)
+        explain.add_advice(exc, self.offered, self.namespace)
         error_type = values.type_name(type(exc))[:MAX_NAME]
         error = _describe(exc, error_type)
         try:
             import traceback
 
-            self._publish_sources()
+            self._sources.publish()
             traceback.print_exception(type(exc), exc, _own_frames(exc), file=sys.stderr)
         except Exception:
             complain(error)
-        return {"kind": kind, "exit_code": 1, "error": error, "error_type": error_type}
+        exit_code = INTERRUPTED_EXIT if isinstance(exc, KeyboardInterrupt) else 1
+        return {"kind": kind, "exit_code": exit_code, "error": error, "error_type": error_type}
 
 
 async def _awaited(parts: tuple[types.CodeType | None, ...], namespace: dict[str, Any]) -> Any:
@@ -194,15 +191,20 @@ def _small_value(value: Any, text: str) -> Any:
 
 
 def _exited(exc: SystemExit) -> dict[str, Any]:
-    code = exc.code
-    if code is None or isinstance(code, int):
-        number = 0 if code is None else int(code) & 0xFF
-    else:
-        number = 1
-        complain(values.short_repr(code) if not isinstance(code, str) else code[:MAX_ERROR])
+    """Return the outcome of a cell that called sys.exit(), as the interpreter would take it."""
+    code: Any = 1
+    try:
+        code = exc.code
+        text = "" if code is None or isinstance(code, int) else str(code)
+    except Exception:  # a class of the guest's
+        text = "<the exit code could not be shown>"
+    number = 0 if code is None else int(code) & 0xFF if isinstance(code, int) else 1
+    if text:
+        complain(text[:MAX_ERROR])
     outcome: dict[str, Any] = {"kind": "exited", "exit_code": number}
     if number:
-        outcome.update(error=_describe(exc, "SystemExit"), error_type="SystemExit")
+        error_type = values.type_name(type(exc))[:MAX_NAME]
+        outcome.update(error=_describe(exc, error_type), error_type=error_type)
     return outcome
 
 

@@ -164,6 +164,8 @@ class LineBuffer:
     def feed(self, data: bytes) -> list[Message]:
         """The messages that `data` completes, in order."""
         lines = data.split(b"\n")
+        if len(lines) == 2 and not lines[1] and not self._parts and len(data) <= MAX_MESSAGE_BYTES:
+            return [decode(lines[0])]  # as nearly always: one message, whole
         messages = []
         for part in lines[:-1]:
             self._keep(part)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-import time
 
-from . import delta, helpers, keyboard, memory, no_network, repl, rpc, stdin, values
+from . import delta, helpers, keyboard, leftovers, memory, no_network, repl, rpc, stdin, values
 from .bridge import Bridge, FailedQuery
 from .failures import HostCallError
 
@@ -40,18 +39,21 @@ class Server:
         folder: str,
         *,
         runtime: HiddenPackage,
-        inherited: int = 0,
     ) -> None:
         self._gate, self._streams, self._gifts = gate, streams, gifts
         self._folder, self._runtime = folder, runtime
         self._repl = repl.Repl(runtime)
         self._bridge = Bridge(calls, self._context)
-        self._offered: dict[str, Any] = {}
         self._known_keeper: Keeper | None = None
         self._memory = memory.MemoryFence(None)
-        self._inherited = inherited
+        self._inherited = 0
         self._files: delta.Snapshot = {}
+        self._clones: list[int] = []
+        """Processes that are live clones of this one."""
         self._private = False
+        self._given: Any = None
+        self._environment: dict[str, str] = {}
+        self._elsewhere: set[str] = set()
         self._stdin: Any = None
         self._paths: list[str] = []
         self._setup, self._paths_shown = True, False
@@ -108,7 +110,8 @@ class Server:
         self._show_paths(self._setup)
         self._offer_names(params.get("tools", []))
         no_network.install()
-        self._memory = memory.MemoryFence(params.get("memory_bytes"), self._inherited)
+        self._repl.serve_inspect()
+        self._limit_memory(params.get("memory_bytes"))
         self._private = bool(params.get("private_folder"))  # nobody else puts files there
         shared = False
         if "context" in params:
@@ -122,7 +125,17 @@ class Server:
                 self._bridge.be_lazy()
         if "agent" in params:
             self._equip(params["agent"])
+        self._given = self._repl.namespace["context"]
+        self._environment = dict(os.environ)
+        self._note_files()
         return {"context_shared": shared}
+
+    def _note_files(self) -> None:
+        """Remember the files that are there before the guest's own, outside of its folder."""
+        self._elsewhere = set(leftovers.files_elsewhere(self._folder)) if self.own_files else set()
+
+    def _limit_memory(self, limit: int | None) -> None:
+        self._memory = memory.MemoryFence(limit, self._inherited)
 
     def _equip(self, agent: dict[str, Any]) -> None:
         """Offer the functions that a model explores its context and answers with."""
@@ -159,7 +172,9 @@ class Server:
             HostCallError,
         ):
             offered[one.__name__] = one
-        offered.update(input=keyboard.read_line, __magic__=self._repl.magic)
+        offered.update(
+            input=keyboard.read_line, display=self._repl.display, __magic__=self._repl.magic
+        )
         if described:
             with self._runtime:
                 from .tools import make
@@ -171,6 +186,10 @@ class Server:
             setattr(builtins, name, value)
         self._offered.update(names)
 
+    @property
+    def _offered(self) -> dict[str, Any]:
+        return self._repl.offered
+
     def _context(self) -> Any:
         return self._repl.namespace.get("context")
 
@@ -178,13 +197,9 @@ class Server:
         self._show_paths(bool(params.get("setup", self._setup)))
         known = self._private and "look_again" not in params
         before = self._files if known else delta.scan(self._folder)
-        started, cpu = time.perf_counter(), time.process_time()
         outcome: dict[str, Any] = self._gate.run(
             lambda: self._repl.run(params["code"]), late_interrupt
         )
-        outcome["duration_ms"] = (time.perf_counter() - started) * 1000
-        outcome["cpu_ms"] = (time.process_time() - cpu) * 1000
-        outcome["memory_bytes"] = memory.peak(self._inherited)
         self._cell_ended()
         self._streams.flush()
         self._files = delta.scan(self._folder)
@@ -237,7 +252,11 @@ class Server:
     def _save(self, params: dict[str, Any]) -> dict[str, Any]:
         return self._with_stream(
             lambda stream: self._keeper().save(
-                stream, params["max_bytes"], params["cloudpickle"], self._private
+                stream,
+                params["max_bytes"],
+                params["cloudpickle"],
+                self._private,
+                bool(params.get("whole")),
             )
         )
 
@@ -255,6 +274,10 @@ class Server:
             with self._runtime:
                 from .state import Keeper
             self._known_keeper = Keeper(self._repl.module, self._folder, self._offered)
+        self._known_keeper.given = self._given
+        self._known_keeper.environment = self._environment
+        self._known_keeper.elsewhere = self._elsewhere
+        self._known_keeper.clones = self._clones
         return self._known_keeper
 
     def _with_stream(self, work: Callable[[Stream], dict[str, Any]]) -> dict[str, Any]:
@@ -294,7 +317,7 @@ def late_interrupt() -> dict[str, Any]:
     """Return the outcome of a cell that an interrupt reached as it ended."""
     return {
         "kind": "interrupted",
-        "exit_code": 1,
+        "exit_code": repl.INTERRUPTED_EXIT,
         "error": "KeyboardInterrupt",
         "error_type": "KeyboardInterrupt",
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from . import blocks, dump, folder, pickler, unpickler, values
+from . import blocks, dump, folder, leftovers, pickler, unpickler, values
 from .hidden import HiddenPackage
 
 TYPE_CHECKING = False
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 LARGEST = 5
 MAX_LEFT_OUT = 1_000
 MAX_TEXT = 200
+NOT_SAVED = "it is not saved"
 
 
 class Keeper:
@@ -26,18 +28,33 @@ class Keeper:
         self._module, self._root = module, root
         self._offered = offered
         self._cloudpickle = HiddenPackage("cloudpickle")
+        self.given: Any = None
+        """The context that the host gave."""
+        self.environment: dict[str, str] = {}
+        """The environment that the session started with."""
+        self.elsewhere: set[str] = set()
+        """What lay outside of the working folder when the session started."""
+        self.clones: list[int] = []
+        """Processes that are live clones of this one."""
 
     def save(
-        self, stream: Stream, max_bytes: int, cloudpickle: str, with_files: bool
+        self, stream: Stream, max_bytes: int, cloudpickle: str, with_files: bool, whole: bool
     ) -> dict[str, Any]:
-        """Write the state to `stream`; what the host is told of it."""
+        """Write the state to `stream`, and return what the host is told of it.
+
+        `whole`: the session is to go on from it as if nothing had happened. So private names, a
+        changed context, the environment and the current folder are saved too.
+        """
         sys.modules["__main__"] = self._module
         budget, files = blocks.Budget(max_bytes), folder.Folder(self._root)
         if with_files:
             files.find(budget)
         with self._cloudpickle:
-            variables = dump.Dump(self._module, self._offered, pickler.load_library(cloudpickle))
-            variables.make(budget)
+            library = pickler.load_library(cloudpickle)
+            variables = dump.Dump(self._module, self._offered, library, self.given, whole)
+            others = self._others()
+            extra = dict(others, generators=leftovers.generators()) if whole else {}
+            variables.make(budget, extra)
         sizes = dict(files.sizes, **variables.sizes)
         facts = {"size": budget.used, "largest": _largest(sizes)}
         if budget.used > max_bytes:
@@ -46,8 +63,23 @@ class Keeper:
         files.write(writer)
         variables.write(writer)
         writer.write(blocks.END)
-        left_out = _short(dict(files.left_out, **variables.left_out))
+        left_out = dict(files.left_out, **variables.left_out)
+        left_out.update(leftovers.find(self._root, self.elsewhere, self.clones))
+        if not whole:
+            left_out.update(_named(others))
+        left_out = _short(left_out)
         return dict(facts, stored=writer.stored, codec=writer.codec_name, left_out=left_out)
+
+    def save_variables(self, stream: Stream, cap: int, cloudpickle: str) -> dict[str, str]:
+        """Write the variables that fit into `cap` bytes; return the others with the reasons."""
+        with self._cloudpickle:
+            library = pickler.load_library(cloudpickle)
+            variables = dump.Dump(self._module, self._offered, library, whole=True)
+            variables.make_fitting(cap)
+        writer = blocks.Writer(stream)
+        variables.write(writer)
+        writer.write(blocks.END)
+        return variables.left_out
 
     def restore(self, stream: Stream, max_bytes: int, cloudpickle: str) -> dict[str, Any]:
         """Read a state from `stream` into the namespace and the folder."""
@@ -65,7 +97,14 @@ class Keeper:
             variables = unpickler.make(pickled, buffers, cloudpickle)
             for name in facts["names"]:
                 vars(self._module)[name] = _load(variables, name)
+        _restore_others(facts)
         return {"restored": len(facts["names"])}
+
+    def _others(self) -> dict[str, Any]:
+        """Return what a session has besides variables and files, as far as it can be saved."""
+        changed = leftovers.changed_environment(self.environment)
+        here = leftovers.current_folder(self._root)
+        return {"environment": changed, "folder": here}
 
     def _import(self, modules: dict[str, str]) -> None:
         for alias, name in modules.items():
@@ -81,6 +120,25 @@ def _load(stream: Any, name: str) -> Any:
         raise ValueError("variable {!r}: {}: {}".format(name, kind, text)) from None
 
 
+def _named(others: dict[str, Any]) -> dict[str, str]:
+    """Return what of `others` a state without them lacks, each with the reason."""
+    found = {"environment " + name: NOT_SAVED for name in others["environment"]}
+    if others["folder"] is not None:
+        found["current folder"] = NOT_SAVED
+    return found
+
+
+def _restore_others(facts: dict[str, Any]) -> None:
+    for name, value in facts.get("environment", {}).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    if facts.get("folder") is not None:
+        os.chdir(facts["folder"])
+    leftovers.restore_generators(facts.get("generators", {}))
+
+
 def _largest(sizes: dict[str, int]) -> list[list[Any]]:
     found = sorted(sizes.items(), key=lambda item: -item[1])[:LARGEST]
     return [[name[:MAX_TEXT], size] for name, size in found]
@@ -88,5 +146,7 @@ def _largest(sizes: dict[str, int]) -> list[list[Any]]:
 
 def _short(left_out: dict[str, str]) -> dict[str, str]:
     """No more than fits an answer."""
-    kept = list(left_out.items())[:MAX_LEFT_OUT]
-    return {name[:MAX_TEXT]: reason[:MAX_TEXT] for name, reason in kept}
+    kept = {n[:MAX_TEXT]: why[:MAX_TEXT] for n, why in list(left_out.items())[:MAX_LEFT_OUT]}
+    if len(left_out) > MAX_LEFT_OUT:
+        kept["..."] = "and {:,} more".format(len(left_out) - MAX_LEFT_OUT)
+    return kept

@@ -13,11 +13,16 @@ import sys
 class StandardStreams:
     """Keeps private copies of descriptors 1 and 2 and puts them back."""
 
-    def __init__(self, keep_at: int) -> None:
+    def __init__(self) -> None:
+        self._keep_at = 0
+        self._kept: dict[int, int] = {}
+
+    def keep(self, at: int) -> None:
+        """Copy descriptors 1 and 2 as they are now, to numbers from `at` on."""
         import fcntl
 
-        self._keep_at = keep_at
-        self._kept = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, keep_at) for fd in (1, 2)}
+        self._keep_at = at
+        self._kept = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, at) for fd in (1, 2)}
 
     @property
     def output(self) -> int:

@@ -1,7 +1,8 @@
 """Filters of system calls as classic BPF: an allow-list, with rules on the arguments of some calls.
 
-SECURITY: the default is refusal. A foreign architecture's calls end the process. What is not
-listed answers ENOSYS, as an old kernel would, so that libraries take their other way, or as said.
+SECURITY: the default is refusal. A foreign architecture's calls end the process. What wants a
+privilege answers EPERM. What is not listed answers ENOSYS, as an old kernel would, so that
+libraries take their other way, or as said.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ def assemble(
     rules: dict[str, list[Instruction]],
     asked: Iterable[int] = (),
     otherwise: int = errno.ENOSYS,
+    refused: Iterable[int] = (),
 ) -> bytes:
     """The program that lets through what is `allowed`, each as its rule says if it has one.
 
-    The numbers of `asked` are questions for whoever listens.
+    The numbers of `asked` are questions for whoever listens; those of `refused` answer EPERM.
     """
     program = [
         (LOAD, 0, 0, _ARCH_AT),
@@ -47,16 +49,19 @@ def assemble(
         program += [(AT_LEAST, 0, 2, first), (AT_LEAST, 1, 0, last + 1), (RETURN, 0, 0, ALLOW)]
     for name in allowed.keys() & rules.keys():
         program += [(EQUAL, 0, len(rules[name]), allowed[name]), *rules[name]]
+    for first, last in _ranges(list(refused)):
+        answer = (RETURN, 0, 0, refuse(errno.EPERM))
+        program += [(AT_LEAST, 0, 2, first), (AT_LEAST, 1, 0, last + 1), answer]
     for number in asked:
         program += [(EQUAL, 0, 1, number), (RETURN, 0, 0, _ASK)]
     program.append((RETURN, 0, 0, refuse(otherwise)))
     return b"".join(struct.pack("HBBI", code, yes, no, k) for code, yes, no, k in program)
 
 
-def numbers() -> dict[str, int]:
-    """The calls of the table that this architecture has."""
+def numbers(table: dict[str, tuple[int | None, int | None]] = ALLOWED) -> dict[str, int]:
+    """The calls of a table that this architecture has."""
     column = 0 if syscalls.ARCH == "x86_64" else 1
-    pairs = ((name, numbers[column]) for name, numbers in ALLOWED.items())
+    pairs = ((name, numbers[column]) for name, numbers in table.items())
     return {name: number for name, number in pairs if number is not None}
 
 

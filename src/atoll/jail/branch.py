@@ -1,9 +1,8 @@
 """A live clone: a guest forks itself, and gets mounts, files and a control group of its own.
 
-    guest ──fork──▶ clone   calls "here", wakes two dormant rights (asked)      warden
-                      │──────── "awake" ──────────────────────────▶ │ fork
-                      │                                             ▼
-                      │ ◀── its mount namespace and root ──────── helper: folders, copies
+    host: "branch" ──▶ warden ──fork──▶ helper: mounts, copies of the guest's folders
+    guest ──fork──▶ clone                 │    meanwhile: calls "here", wakes two rights (asked)
+                      │ ◀── its mount namespace and root
                       ▼
                     enters them (asked), lays the rights to sleep (asked), "entered"
 
@@ -61,9 +60,15 @@ class BranchWard(Ward):
         """While it is at work."""
         self._kept_namespace: int | None = None
         self._steps = list(STEPS)
+        origin.branching = self
         self.house.tenants.add(self)
         self._watch(lease.fileno(), self._on_command)
         self._watch(status.fileno(), self._on_status)
+        try:
+            self._furnish()  # while the guest forks
+        except OSError as exc:  # half made, it would leave its sockets with the selector
+            self.fail(f"clone: {exc}")
+            self.kill()
 
     def guest_pid(self) -> int:
         """The clone's own process."""
@@ -126,8 +131,6 @@ class BranchWard(Ward):
             return
         if word == b"here" and not self._caller:
             self._caller = sender
-        elif word == b"awake" and self._pid and not self._helper:
-            self._furnish()
         elif word == b"entered" and not self._steps and not is_awake(self._pid):
             self.mount_namespace = namespace_of(self._pid)
             self._origin.branching = None
@@ -143,11 +146,23 @@ class BranchWard(Ward):
         """Let a helper do what needs rights; the warden itself never enters a guest's files."""
         self._helper = os.fork()
         if self._helper == 0:
+            self._help()
+        try:
+            self._helper_fd = os.pidfd_open(self._helper)
+        except OSError:  # nobody would wait for it
+            os.kill(self._helper, signal.SIGKILL)
+            os.waitpid(self._helper, 0)
+            raise
+        self._watch(self._helper_fd, self._on_helper)
+
+    def _help(self) -> NoReturn:
+        """In the helper. SECURITY: nothing may unwind into the loop of the warden, its parent."""
+        try:
             disk = self.limits.disk if self.limits else None
             groups = self.cgroup.open() if self.cgroup else []
             furnish(self._origin.guest_pid(), disk, self._status, groups, self.house.binds)
-        self._helper_fd = os.pidfd_open(self._helper)
-        self._watch(self._helper_fd, self._on_helper)
+        finally:
+            os._exit(1)
 
     def _on_helper(self) -> None:
         assert self._helper_fd is not None
@@ -239,7 +254,7 @@ def furnish(
         os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
         os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
         syscalls.unshare(syscalls.CLONE_NEWNS)
-        covered = root.lift_covered(binds)
+        covered = root.lift(root.covered(binds))
         root.mount_box("", disk, GUEST_UID, private_app=True, fill=fill)
         root.put_back(covered)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)

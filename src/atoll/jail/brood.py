@@ -1,8 +1,8 @@
 """A nursery as the warden sees it, and the guests that are forked off its zygote.
 
-    warden ── "shell" ──▶ nursery ──fork──▶ pid 1 of a new jail, built and empty
-      │                                            ▲ joins its namespaces
-      └────── "hatch" ──▶ zygote ───fork──▶ guest ─┘
+    warden ── "fork" ──▶ zygote ──fork──▶ guest: builds its jail, "entered" ──▶ warden
+      ▲                     │
+      └────── "ended" ──────┘  (from the nursery if the zygote has ended before its guest)
 
 The zygote may die at any moment: the nursery starts another, what waits goes on waiting, and
 guests that were born live on.
@@ -25,12 +25,9 @@ from atoll.jail.ward import Ward
 
 if TYPE_CHECKING:
     import selectors
-    from collections.abc import Callable
 
     from atoll.jail.cgroup import Cgroup
     from atoll.jail.spec import HatchSpec, NurserySpec
-
-GUEST_UIDS = 65_000
 
 
 class NurseryWard(StartedWard):
@@ -44,7 +41,7 @@ class NurseryWard(StartedWard):
         self._control, self.their_control = packets.pair()
         self._control.setblocking(False)
         self._zygote: socket.socket | None = None
-        self._warm = False
+        self._warm = self._retired = False
         self._numbers = itertools.count(1)
         self._wards: dict[int, HatchedWard] = {}
         self._by_pid: dict[int, HatchedWard] = {}
@@ -63,39 +60,39 @@ class NurseryWard(StartedWard):
         self.their_control.close()
 
     def admit(self, ward: HatchedWard) -> int:
-        """Ask for a shell for `ward`; its number here."""
+        """Take a guest that is to be forked; its number here."""
         number = next(self._numbers)
         self._wards[number] = ward
-        request = {
-            "shell": number,
-            "disk": ward.spec.limits.disk,
-            "uid": number % GUEST_UIDS + 1,
-            "counted": ward.cgroup is not None,
-        }
-        packets.send(self._control, request, [ward.their_status.fileno()])
         return number
 
     def hatch(self, ward: HatchedWard) -> None:
-        """The shell is built: ask for the guest, now or when there is a zygote."""
+        """Ask for the guest, now or when there is a zygote."""
         if self._zygote is None or not self._warm:
             self._waiting.append(ward)
             return
         try:
-            packets.send(self._zygote, ward.hatch_request(), ward.hatch_fds())
+            packets.send(self._zygote, ward.request(), ward.given())
         except BlockingIOError:
             self._waiting.append(ward)
         except OSError:
             ward.zygote_lost()
         else:
-            ward.hatching = True
+            ward.sent()
 
     def forget(self, ward: HatchedWard) -> None:
         """It is over."""
         self._wards.pop(ward.number, None)
-        for pid in ward.nursery_pids:
-            self._by_pid.pop(pid, None)
+        self._by_pid.pop(ward.nursery_pid, None)
         if ward in self._waiting:
             self._waiting.remove(ward)
+        if self._retired:
+            self.retire()
+
+    def retire(self) -> None:
+        """End with the last guest; guests that were given up while it stood still do not count."""
+        self._retired = True
+        if all(ward.told for ward in self._wards.values()):
+            self.kill()
 
     def _built(self) -> None:
         """Not yet of use: the zygote says when it is warm."""
@@ -106,9 +103,7 @@ class NurseryWard(StartedWard):
             self._unwatch(self._control.fileno())
             return
         message = json.loads(data)
-        if "shell" in message:
-            self._adopt(message["shell"], message["pid"], fds, HatchedWard.shell_born)
-        elif "reaped" in message:
+        if "reaped" in message:
             self._reaped_pids(message["reaped"])
         elif "zygote" in message:
             self._meet_zygote(fds[0])
@@ -135,11 +130,22 @@ class NurseryWard(StartedWard):
                 packets.send(self._control, {"warm": True})
             self.tell("started", zygote=message["ready"])
             self._hatch_waiting()
-        elif "hatched" in message:
-            self._adopt(message["hatched"], message["pid"], fds, HatchedWard.guest_born)
+        else:
+            self._on_guest(message, fds)
             self._hatch_waiting()
-        elif "reaped" in message:
-            self._reaped_pids(message["reaped"])
+
+    def _on_guest(self, message: dict[str, Any], fds: list[int]) -> None:
+        """What a child of the zygote says of itself, or the zygote of it."""
+        ward = self._wards.get(message.get("entered") or message.get("ended") or message["number"])
+        if ward is None:
+            close_all(fds)
+        elif "entered" in message:
+            self._by_pid[message["pid"]] = ward
+            ward.entered(message["pid"], fds)
+        elif "ended" in message:
+            ward.ended(message["status"], *fds)
+        else:
+            ward.failed(message["error"])
 
     def _hatch_waiting(self) -> None:
         """There is a zygote, or room again in its socket."""
@@ -157,22 +163,11 @@ class NurseryWard(StartedWard):
             if ward.hatching:
                 ward.zygote_lost()
 
-    def _adopt(
-        self, number: int, pid: int, fds: list[int], born: Callable[[HatchedWard, int, int], None]
-    ) -> None:
-        ward = self._wards.get(number)
-        if ward is None or not fds:
-            for fd in fds:
-                os.close(fd)
-            return
-        self._by_pid[pid] = ward
-        born(ward, pid, fds[0])
-
     def _reaped_pids(self, ends: list[list[int]]) -> None:
         for pid, status in ends:
             ward = self._by_pid.pop(pid, None)
             if ward is not None:
-                ward.ended(pid, status)
+                ward.ended(status)
 
     def end_reason(self, otherwise: str = "nursery: it was ended") -> str:
         """Why no guest can come from here any more."""
@@ -206,122 +201,119 @@ class HatchedWard(Ward):
         self._jail = self.house = House(self.roots, self._signal_all)
         self._jail.tenants.add(self)
         self._jail.binds = nursery.binds
-        self.hatching = self._entered = False
-        self.number = 0
-        self._init = self._guest = 0
+        self.hatching = self._lost = False
+        self.number = self.nursery_pid = 0
         self._init_fd: int | None = None
         self._guest_fd: int | None = None
-        self._namespaces: list[int] = []
-        self._groups: list[int] = []
         self._guest_fds = [os.dup(fd) for fd in guest_fds]
-        self._status, self.their_status = packets.pair()
-        self._status.setblocking(False)
-
-    @property
-    def nursery_pids(self) -> tuple[int, int]:
-        """Its two processes by their numbers in the nursery."""
-        return self._init, self._guest
 
     def start(self) -> None:
-        """Ask for the shell; the rest follows."""
-        self._watch(self._status.fileno(), self._hear)
+        """Ask for the guest; the rest follows."""
         self._watch(self.lease.fileno(), self._on_command)
-        try:
-            self.number = self._nursery.admit(self)
-        except OSError:
-            self.nursery_lost()
+        self.number = self._nursery.admit(self)
+        self._nursery.hatch(self)
 
-    def hatch_request(self) -> dict[str, Any]:
-        """What the zygote is asked."""
-        limits = self.spec.limits
+    def request(self) -> dict[str, Any]:
+        """What the zygote is asked.
+
+        Where a control group counts processes it does so for each live clone apart; the limit of
+        a process's user would count them together.
+        """
+        limits = {name: getattr(self.spec.limits, name) for name in self.spec.limits.__slots__}
+        if self.cgroup is not None:
+            limits["processes"] = None
         return {
-            "hatch": self.number,
-            "limits": {name: getattr(limits, name) for name in limits.__slots__},
-            "groups": len(self._groups),
+            "fork": self.number,
+            "limits": limits,
+            "groups": len(self.cgroup.entrances) if self.cgroup else 0,
         }
 
-    def hatch_fds(self) -> list[int]:
-        """What goes with it: the status socket, the shell, its groups, the guest's own."""
-        return [self.their_status.fileno(), *self._namespaces, *self._groups, *self._guest_fds]
+    def given(self) -> list[int]:
+        """The descriptors that go with it: control groups, and the guest's own."""
+        return [*(self.cgroup.entrances if self.cgroup else ()), *self._guest_fds]
 
-    def shell_born(self, pid: int, pidfd: int) -> None:
-        """The jail's first process is there; it says itself when all is built."""
-        self._init, self._init_fd = pid, pidfd
-        self._watch(pidfd, self._on_shell_end)
-        if self._killed:
-            self._signal_all()
-
-    def guest_born(self, pid: int, pidfd: int) -> None:
-        """The guest has been forked; it says itself when it is in its jail."""
-        self.hatching = False
-        self._guest, self._guest_fd = pid, pidfd
+    def sent(self) -> None:
+        """The zygote has the request, and what goes with it."""
+        self.hatching = True
         self._close_given()
-        self._start_if_whole()
 
-    def ended(self, pid: int, status: int) -> None:
-        """One of the two processes was reaped; the guest's status is the one that counts."""
-        if pid == self._guest:
-            self._wait_status = status
-            self.leave()
+    def entered(self, pid: int, fds: list[int]) -> None:
+        """The guest is in its jail. `pid` is its number in the nursery."""
+        self.hatching, self.nursery_pid = False, pid
+        self._init_fd, self._guest_fd, *listener = fds
+        self._watch(self._init_fd, self._on_init_end)
+        for fd in listener:
+            self._jail.listen(fd, self._selector)
+        if self._gone:
+            self._signal_all()
+        else:
+            self._started()
+
+    def ended(self, status: int, init: int | None = None) -> None:
+        """The guest has ended: with it the jail, unless clones live there.
+
+        One that ended before it had entered has left a jail that was not known here: `init`.
+        """
+        self._wait_status = status
+        if self._init_fd is None and init is not None:
+            self.hatching = False
+            self.fail("hatch: it was ended while it entered its jail")
+            self._init_fd = init
+            self._watch(init, self._on_init_end)
+            self._gone = True
+            self._signal_all()
+            return
+        if init is not None:
+            os.close(init)
+        self.leave()
+
+    def failed(self, reason: str) -> None:
+        """There is no guest, or there will be none in a moment: `ended` tells then."""
+        self.fail(reason)
+        if reason.startswith("fork: "):
+            self.hatching = False
+            self.all_gone()
 
     def zygote_lost(self) -> None:
-        """It died between the request and the answer: nobody knows whether a guest was forked."""
-        self.hatching = False
+        """It died between the request and the answer. A child that it had cannot answer any more.
+
+        Such a child is killed by its control group; without one, the host's end of its channel
+        ends it. The nursery ends its jail.
+        """
+        self.hatching, self._lost = False, True
         self.fail("zygote: it was ended while it forked this guest")
-        self.kill()
+        self.all_gone()
+
+    def _left_group(self) -> bool:
+        if self._lost and self.cgroup is not None:
+            self.cgroup.emptied()
+        return super()._left_group()
 
     def nursery_lost(self) -> None:
         """All is gone with it."""
         if self._guest_fd is None:
             self.fail(self._nursery.end_reason())
-        self._reaped = True
+        self.all_gone()
+
+    def leave(self) -> None:
+        """Be gone; one that nobody has been asked for yet is gone at once."""
+        super().leave()
+        if not self.hatching and self._init_fd is None:
+            self.all_gone()
 
     def guest_pid(self) -> int:
         """The guest's own process."""
         return 0 if self._guest_fd is None else max(0, _pid_of(self._guest_fd))
 
     def roots(self) -> list[int]:
-        """Both processes, by their numbers here."""
+        """Pid 1 of the jail and the guest, by their numbers here."""
         fds = [fd for fd in (self._init_fd, self._guest_fd) if fd is not None]
         return [pid for pid in map(_pid_of, fds) if pid > 0]
 
-    def _hear(self) -> None:
-        """Read what the new processes report."""
-        self._hear_more()
-
-    def _hear_more(self) -> bool:
-        """Read one report; whether there may be another."""
-        data, fds = _receive(self._status)
-        message = json.loads(data or b'{"end": true}')
-        if "built" in message:
-            self._namespaces = fds
-            self._groups = self.cgroup.open() if self.cgroup else []
-            self._nursery.hatch(self)
-        elif "entered" in message:
-            for fd in fds:
-                self._jail.listen(fd, self._selector)
-            self._entered = True
-            self._start_if_whole()
-        elif "error" in message:
-            self.fail(message["error"])
-            self.kill()
-        elif "end" in message:
-            self._unwatch(self._status.fileno())
-        return bool(message) and "end" not in message
-
-    def _start_if_whole(self) -> None:
-        """Not before the zygote has told of it: if it is killed just then, so is the guest."""
-        if self._entered and self._guest_fd is not None:
-            self._started()
-
-    def _on_shell_end(self) -> None:
+    def _on_init_end(self) -> None:
         assert self._init_fd is not None
         self._unwatch(self._init_fd)
-        while self._hear_more():
-            pass  # its last words may still be there
-        if self._guest_fd is None and not self._killed:
-            self.fail(self._nursery.end_reason("shell: it was ended"))
-        self._reaped = True
+        self.all_gone()
 
     def _signal_guest(self) -> None:
         _send_signal(self._guest_fd, signal.SIGINT)
@@ -330,18 +322,13 @@ class HatchedWard(Ward):
         _send_signal(self._init_fd, signal.SIGKILL)
 
     def _close_given(self) -> None:
-        """The guest has them now."""
-        for fd in (*self._guest_fds, *self._groups, *self._namespaces):
-            os.close(fd)
-        self._guest_fds, self._groups, self._namespaces = [], [], []
-        self.their_status.close()
+        close_all(self._guest_fds)
+        self._guest_fds = []
 
     def _release(self) -> None:
         self._nursery.forget(self)
         self._close_given()
         self._jail.close()
-        self._unwatch(self._status.fileno())
-        self._status.close()
         fds, self._init_fd, self._guest_fd = (self._init_fd, self._guest_fd), None, None
         for fd in fds:
             if fd is not None:
@@ -369,3 +356,9 @@ def _pid_of(pidfd: int) -> int:
     """The process behind a pidfd, as numbered here; 0 or less if it is gone."""
     with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
         return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), 0)
+
+
+def close_all(fds: list[int]) -> None:
+    """Close descriptors."""
+    for fd in fds:
+        os.close(fd)

@@ -6,11 +6,12 @@ The warden makes one group a sandbox and removes it; a process joins before it i
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atoll.jail.spec import Limits
@@ -20,6 +21,11 @@ NEEDED = frozenset({"memory", "pids"})
 RUNTIME_MEMORY = 16 << 20
 """What the guest's interpreter and its init take before any guest code runs."""
 RUNTIME_PROCESSES = 2
+MOST_KEPT = 32
+MOST_LEFT_CHARGED = 1 << 20
+MOST_READ = 1 << 16
+
+Key = tuple[int | None, int | None, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +59,84 @@ class Hierarchies:
                         folder.rmdir()
 
 
-@dataclass(frozen=True, slots=True)
+class Groups:
+    """Makes groups for guests, and lets clean ones be used again.
+
+    To make and remove a group takes the kernel longer than to fork a process. SECURITY: nothing of
+    a guest is left in a group but its counters, which are reset: see Cgroup.reset.
+    """
+
+    def __init__(self, hierarchies: Hierarchies) -> None:
+        self._hierarchies = hierarchies
+        self._numbers = itertools.count(1)
+        self._free: dict[Key, list[Cgroup]] = {}
+        self._stuck: list[Cgroup] = []
+        """Groups that processes would not leave in time: tried again with every other group."""
+        self._used = 0
+        """None is kept when none is in use: where nothing runs, nothing is left."""
+
+    @property
+    def version(self) -> int:
+        """That of the control groups here."""
+        return self._hierarchies.version
+
+    def take(self, limits: Limits, runtime: int = RUNTIME_PROCESSES) -> Cgroup | None:
+        """A group with these limits; None if the host does not let us make one after all."""
+        free = self._free.get((limits.memory, limits.processes, runtime))
+        name = f"{PREFIX}{os.getpid()}-{next(self._numbers)}"
+        try:
+            group = free.pop() if free else self._hierarchies.create(name, limits, runtime)
+        except OSError:
+            return None
+        self._used += 1
+        return group
+
+    def give_back(self, group: Cgroup) -> bool:
+        """Keep a group for the next guest, or remove it; False while processes are leaving it."""
+        wanted = self._count_free() < min(MOST_KEPT, self._used - 1)
+        if wanted and group.reset():
+            self._free.setdefault(group.key, []).append(group)
+        elif not group.remove():
+            return False
+        self._not_used()
+        return True
+
+    def give_up(self, group: Cgroup) -> None:
+        """Remove a group later, which processes have not left in time."""
+        self._stuck.append(group)
+        self._not_used()
+
+    def _not_used(self) -> None:
+        self._used -= 1
+        self._stuck = [one for one in self._stuck if not one.remove()]
+        while self._count_free() > self._used:
+            max(self._free.values(), key=len).pop(0).remove()
+
+    def _count_free(self) -> int:
+        return sum(map(len, self._free.values()))
+
+    def close(self) -> None:
+        """Remove those that are kept."""
+        for group in itertools.chain(self._stuck, *self._free.values()):
+            group.remove()
+        self._free.clear()
+
+
+@dataclass(slots=True)
 class Cgroup:
     """One sandbox's group."""
 
     version: int
     folders: dict[str, Path]
+    key: Key = (None, None, 0)
+    """Its limits, and the processes that are not the guest's."""
+    closed: bool = False
+    """Whether nobody may be born in it any more."""
+    _entrances: list[int] = field(default_factory=list)
 
     def limit(self, limits: Limits, runtime: int = RUNTIME_PROCESSES) -> None:
         """Write the limits; `runtime` processes that are not the guest's doing come on top."""
+        self.key = limits.memory, limits.processes, runtime
         if limits.memory is not None:
             self._limit_memory(limits.memory + RUNTIME_MEMORY)
         if limits.processes is not None:
@@ -69,8 +144,42 @@ class Cgroup:
 
     def open(self) -> list[int]:
         """Descriptors that let processes in, to be had before the host's files are gone."""
-        files = [folder / "cgroup.procs" for folder in set(self.folders.values())]
-        return [os.open(file, os.O_WRONLY | os.O_CLOEXEC) for file in files]
+        fds: list[int] = []
+        try:
+            folders = set(self.folders.values())
+            fds.extend(os.open(one / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for one in folders)
+        except OSError:
+            for fd in fds:
+                os.close(fd)
+            raise
+        return fds
+
+    @property
+    def entrances(self) -> list[int]:
+        """The same, opened once and kept for as long as the group."""
+        if not self._entrances:
+            self._entrances = self.open()
+        return self._entrances
+
+    def reset(self) -> bool:
+        """Make the group as good as new; False if it cannot be.
+
+        Version 2 has counters that nobody can reset. Some of the kernel's own memory may still be
+        charged to the guest that was here: with more than a little of it the next would have less.
+        """
+        if self.version != 1 or self.closed:
+            return False
+        try:
+            if int(self._read("pids", "pids.current")) or self.oom_kills():
+                return False
+            if int(self._read("memory", "memory.usage_in_bytes")) > MOST_LEFT_CHARGED:
+                return False
+            self._write("memory", "memory.max_usage_in_bytes", 0)
+            if "cpuacct" in self.folders:
+                self._write("cpuacct", "cpuacct.usage", 0)
+        except OSError:
+            return False
+        return True
 
     def oom_kills(self) -> int:
         """How many processes the kernel has ended for want of memory."""
@@ -95,8 +204,22 @@ class Cgroup:
         except (OSError, KeyError):
             return None
 
+    def usage_source(self) -> dict[str, Any]:
+        """The files that count CPU time and peak memory, and the unit of the first."""
+        memory = self.folders["memory"]
+        if self.version == 2:
+            files = {"cpu": f"{memory}/cpu.stat", "memory": f"{memory}/memory.peak"}
+            if not os.path.exists(files["memory"]):  # it came with Linux 5.19
+                del files["memory"]
+            return {"files": files, "per_second": 1e6}
+        files = {"memory": f"{memory}/memory.max_usage_in_bytes"}
+        if "cpuacct" in self.folders:
+            files["cpu"] = f"{self.folders['cpuacct']}/cpuacct.usage"
+        return {"files": files, "per_second": 1e9}
+
     def emptied(self) -> bool:
         """Kill whoever is in the group, and let nobody be born in it; whether it was empty."""
+        self.closed = True
         with contextlib.suppress(OSError):
             self._write("pids", "pids.max", 0)
         found = self._processes()
@@ -112,6 +235,8 @@ class Cgroup:
 
     def remove(self) -> bool:
         """Remove the group; False while processes are still leaving it."""
+        while self._entrances:
+            os.close(self._entrances.pop())
         done = True
         for folder in set(self.folders.values()):
             try:
@@ -137,12 +262,21 @@ class Cgroup:
         self._write("memory", "memory.memsw.limit_in_bytes", limit, optional=True)
 
     def _write(self, controller: str, file: str, value: int, *, optional: bool = False) -> None:
-        path = self.folders[controller] / file
-        if path.exists() or not optional:
-            path.write_text(str(value))
+        path = f"{self.folders[controller]}/{file}"
+        if optional and not os.path.exists(path):
+            return
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, str(value).encode())
+        finally:
+            os.close(fd)
 
     def _read(self, controller: str, file: str) -> str:
-        return (self.folders[controller] / file).read_text()
+        fd = os.open(f"{self.folders[controller]}/{file}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, MOST_READ).decode()
+        finally:
+            os.close(fd)
 
 
 def admit(fds: list[int], pid: int) -> None:

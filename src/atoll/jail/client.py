@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.errors import SandboxError, SandboxLostError, SandboxStartError
 from atoll.jail import packets
 from atoll.jail.spec import to_json
+from atoll.jail.usage import JailUsage
 from atoll.types import EndReport
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ _SEND_BUFFER = 1 << 20
 _EXIT_SECONDS = 5
 MAX_EVENT = 1 << 16
 FULL_SECONDS = 0.005
+ANSWER_SECONDS = 20.0
+"""In which the warden answers: it gives up on a jail that will not end after half of that."""
+SEND_SECONDS = 5
 
 
 class Lease:
@@ -38,9 +43,13 @@ class Lease:
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
-        self._socket = sock
+        self._socket, self._warden = sock, warden.pid
+        self._killed = False
+        self._overdue: asyncio.TimerHandle | None = None
         self._usage: list[asyncio.Future[float]] = []
         self._folders: list[asyncio.Future[list[int]]] = []
+        self.usage = JailUsage({})
+        """What the jail has used; of no jail until it has started."""
         self.started: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.ended: asyncio.Future[EndReport] = self._loop.create_future()
         sock.setblocking(False)
@@ -53,6 +62,12 @@ class Lease:
     def kill(self) -> None:
         """SIGKILL for all of them; `ended` follows."""
         self._send(b"kill")
+        self._killed = True
+        self._expect()
+
+    def retire(self) -> None:
+        """End the zygote behind this lease when the last guest that was forked off it has ended."""
+        self._send(b"retire")
 
     def give(self, *fds: int) -> None:
         """Have descriptors put into the guest when it asks, in place of any it never asked for.
@@ -83,6 +98,7 @@ class Lease:
         answer: asyncio.Future[float] = self._loop.create_future()
         self._usage.append(answer)
         self._send(b"usage")
+        self._expect()
         return await answer
 
     async def folders(self) -> list[int]:
@@ -97,6 +113,7 @@ class Lease:
             while not self._send(b"folders"):  # noqa: ASYNC110 - the warden has much to read
                 await asyncio.sleep(FULL_SECONDS)
             self._folders.append(answer)
+            self._expect()
             fds = await _unless_cancelled(answer)
         if not fds:
             raise SandboxLostError("the guest has ended, and its files with it")
@@ -120,6 +137,18 @@ class Lease:
                 return True
         return True
 
+    def _expect(self) -> None:
+        """End a warden that does not answer: nobody would hear of its jails any more."""
+        if self._overdue is None and self._socket.fileno() >= 0:
+            self._overdue = self._loop.call_later(ANSWER_SECONDS, warden.end_stuck, self._warden)
+
+    def _heard(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+        if self._killed or self._usage or self._folders:
+            self._expect()
+
     def _on_readable(self) -> None:
         try:
             data, fds = self._receive()
@@ -134,6 +163,7 @@ class Lease:
         message = json.loads(data)
         event = message.pop("event")
         if event == "started":
+            self.usage = JailUsage(message.pop("usage", {}))
             _settle(self.started, message)
         elif event == "usage":
             _settle(self._usage.pop(0), message["cpu_seconds"])
@@ -144,6 +174,7 @@ class Lease:
             self._fail(SandboxStartError(step, reason or step))
         else:
             self._finish(EndReport(**message))
+        self._heard()
 
     def _receive(self) -> tuple[bytes, list[int]]:
         """The next message. A reset stands before it if the warden left a command unread."""
@@ -175,9 +206,13 @@ class Lease:
         self._detach()
 
     def _detach(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
         for answer in self._usage:
             answer.cancel()
         self._usage.clear()
+        self.usage.close()
         for folders in self._folders:
             _settle(folders, [])
         self._folders.clear()
@@ -238,6 +273,12 @@ class WardenClient:
         with self._lock:
             self._forget()
 
+    def end_stuck(self, pid: int | None) -> None:
+        """Kill the warden if it is still this process; all its jails end, and leases tell."""
+        with self._lock:
+            if self._process is not None and self._process.pid == pid:
+                self._process.kill()
+
     @property
     def pid(self) -> int | None:
         """The warden's process, if it runs."""
@@ -261,6 +302,7 @@ class WardenClient:
         self._forget()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
         with theirs:
             self._process = _start(theirs.fileno())
         self._control, self._owner = ours, os.getpid()

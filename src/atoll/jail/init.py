@@ -6,7 +6,6 @@ to it (not dumpable). It ends, and with it the whole jail, when the warden is go
 
 from __future__ import annotations
 
-import array
 import contextlib
 import fcntl
 import os
@@ -15,7 +14,7 @@ import signal
 import socket
 from typing import TYPE_CHECKING, NoReturn
 
-from atoll.jail import syscalls
+from atoll.jail import packets, syscalls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,8 +72,7 @@ def report(status_fd: int, line: str, fds: Sequence[int] = ()) -> None:
     """Tell the warden, on the socket that only it reads; the descriptors are ours no more."""
     data = line.replace("\n", " ").encode(errors="replace")[:4000]
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(status_fd)) as end:
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        end.sendmsg([data], rights)
+        packets.send_bytes(end, data, fds)
     for fd in fds:
         os.close(fd)
 

@@ -100,12 +100,12 @@ class StartedWard(Ward):
         self._unwatch(self._status.read_fd)
         if not self._pid:  # it never came to the process that is waited for
             self._reap_starter()
-            self._reaped = True
+            self.all_gone()
 
     def _hear(self, lines: list[tuple[str, str]], fds: list[int]) -> None:
         for word, rest in lines:
             self._note(word, rest)
-        if lines[0][0] == "folders":
+        if lines and lines[0][0] == "folders":
             self._folders = fds
             return
         for fd in fds:
@@ -142,7 +142,16 @@ class StartedWard(Ward):
         _, status = os.waitpid(self._pid, 0)
         if self._wait_status is None:
             self._wait_status = status
-        self._reaped = True
+        self.all_gone()
+
+    def is_over(self) -> bool:
+        """Whether all is gone; the end of a process without a handle has to be asked for."""
+        if self._killed and self._pid and self._pidfd is None and not self._reaped:
+            with contextlib.suppress(ChildProcessError):  # its parent is still the starter
+                if os.waitpid(self._pid, os.WNOHANG)[0]:
+                    self._reap_starter()
+                    self._reaped = True
+        return super().is_over()
 
     def _reap_starter(self) -> None:
         """The process that only started the other has ended, or is about to."""

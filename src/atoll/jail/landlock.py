@@ -33,20 +33,25 @@ def restrict(readable: list[str], writable: list[str], devices: list[str], *, no
     return True
 
 
-def restrict_scope() -> None:
-    """Wherever files may be: no mounts, no signal and no abstract socket beyond this sandbox.
+def scope_rules() -> int | None:
+    """Rules for `restrict_scope`, to be made in sight of the guest's root; None without Landlock.
 
-    Rules are about inodes and a live clone gets folders with new ones, so files are left to the
-    mounts: all is read-only there but the private folders.
+    They allow all below that root: rules are about inodes and a live clone gets folders with new
+    ones, so files are left to the mounts, where all is read-only but the private folders.
     """
     version = syscalls.landlock_version()
     if not version:
-        return
+        return None
     handled = (1 << _ALL_BY_VERSION.get(version, 16)) - 1
     ruleset = syscalls.landlock_create(_attributes(version, handled, no_tcp=False))
     _allow(ruleset, "/", handled)
-    syscalls.landlock_restrict(ruleset)
-    os.close(ruleset)
+    return ruleset
+
+
+def restrict_scope(ruleset: int | None) -> None:
+    """Wherever files may be: no mounts, no signal and no abstract socket beyond this sandbox."""
+    if ruleset is not None:
+        syscalls.landlock_restrict(ruleset)
 
 
 def _attributes(version: int, handled: int, *, no_tcp: bool) -> bytes:

@@ -1,31 +1,51 @@
-"""The nursery's pid 1: keeps a zygote alive and builds shells; all ends when the warden goes.
+"""The nursery's pid 1: keeps a zygote alive and has the first process of new jails ready for it.
 
-SECURITY: it is root in a user namespace of its own and nowhere else, with the root file system
-that its guests will share. It runs no guest code, and neither does the zygote: a guest is a fork.
+    warden ──▶ nursery ──clone──▶ pid 1 of an empty jail, asleep
+                  │ a few pidfds, and one more for each that was taken
+                  ▼
+               zygote ──fork──▶ guest, in that jail
+
+All ends when the warden goes. SECURITY: it is root in a user namespace of its own and nowhere
+else, with the root file system that its guests will share. It runs no guest code, and neither
+does the zygote: a guest is a fork. The first process of a jail has the nursery's rights, but runs
+nothing; a guest is another user in another user namespace, so it cannot see, signal or trace it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import os
 import select
 import signal
-import socket
 import time
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from atoll.jail import init, packets, root, shell, syscalls, users
+from atoll.jail import init, meter, packets, root, steps, syscalls, users
+from atoll.jail.spec import Limits
 
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
     from atoll.jail.spec import NurserySpec
 
-CONTROL_FD = 3
+CONTROL_FD, INITS_FD = 3, 4
+READY_INITS = 4
+GUEST_UIDS = 65_000
+NO_LIMITS = Limits(memory=None, processes=None, disk=None, file_size=None, open_files=0)
 HASTE_SECONDS, MOST_HASTE = 5.0, 3
+RETRY_MS = 500
+"""Until a zygote is started again for which no process or descriptor was free."""
 
 
-def become(spec: NurserySpec, control: socket.socket, status: int, *, switches: bool) -> NoReturn:
-    """Enter namespaces, fork pid 1 in them, and be done: the warden is told its number."""
+def become(
+    spec: NurserySpec, control: socket.socket, status: int, *, switches: bool, counted: bool
+) -> NoReturn:
+    """Enter namespaces, fork pid 1 in them, and be done: the warden is told its number.
+
+    `switches`: guests are users of their own. `counted`: control groups count what they use.
+    """
     if switches:
         proc, first = os.open("/proc", os.O_PATH | os.O_DIRECTORY), users.pick_range()
         syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -33,7 +53,8 @@ def become(spec: NurserySpec, control: socket.socket, status: int, *, switches: 
         users.enter_user_range(first, proc)
     else:
         users.enter_own_user_namespace(seen_as=0)
-    syscalls.unshare(syscalls.CLONE_NEWPID | shell.JOINED)
+    syscalls.unshare(syscalls.CLONE_NEWPID | steps.SHARED_NAMESPACES)
+    steps.set_host_name()
     pid = os.fork()
     if pid:
         init.report(status, f"pid {pid}")
@@ -45,51 +66,127 @@ def become(spec: NurserySpec, control: socket.socket, status: int, *, switches: 
         root.build_nursery(spec.binds, os.geteuid())
     init.report(status, "built")
     os.close(status)
-    Nursery(spec, control, switches=switches).serve()
+    Nursery(spec, control, switches=switches, counted=counted).serve()
 
 
 class Nursery:
     """The loop of pid 1."""
 
-    def __init__(self, spec: NurserySpec, control: socket.socket, *, switches: bool) -> None:
-        self._spec, self._control, self._switches = spec, control, switches
-        self._home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(
+        self, spec: NurserySpec, control: socket.socket, *, switches: bool, counted: bool
+    ) -> None:
+        self._spec, self._control = spec, control
+        uids = itertools.cycle(range(1, GUEST_UIDS)) if switches else itertools.repeat(None)
+        self._uids: Iterator[int | None] = uids
+        self._counted = counted
+        self._home = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in ("mnt", "net")]
         self._wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _ignore)
-        self._zygote = 0
+        self._poll = select.poll()
+        for fd in (self._wake, control.fileno()):
+            self._poll.register(fd, select.POLLIN)
+        self._zygote_fd = -1
+        self._inits_socket: socket.socket | None = None
+        self._generation = 0
+        self._inits: dict[int, int] = {}
+        """First processes of jails: which generation of zygotes each was started for."""
         self._starts: list[float] = []
 
     def serve(self) -> NoReturn:
         """Until the warden is gone; then the kernel ends every process in here."""
         self._start_zygote()
         while True:
-            readable, _, _ = select.select([self._control.fileno(), self._wake], [], [])
-            if self._wake in readable:
+            ready = {fd for fd, _ in self._poll.poll(RETRY_MS if self._zygote_fd < 0 else None)}
+            if self._wake in ready:
                 os.read(self._wake, 4096)
                 self._reap()
-            if self._control.fileno() in readable:
-                self._on_request()
+            if self._inits_socket is not None and self._inits_socket.fileno() in ready:
+                self._on_taken(self._inits_socket)
+            if self._zygote_fd < 0 or self._zygote_fd in ready:
+                self._reap()
+                self._start_zygote()
+            if self._control.fileno() in ready:
+                self._on_warden()
 
-    def _on_request(self) -> None:
-        data, fds = packets.receive(self._control)
+    def _on_warden(self) -> None:
+        try:
+            data, _ = packets.receive(self._control)
+        except BlockingIOError:
+            return
         if not data:
             os._exit(0)
-        request = json.loads(data)
-        if "warm" in request:
-            self._starts.clear()  # one that has come so far ends for another reason
-        else:
-            self._build_shell(request, fds[0])
+        self._starts.clear()  # the zygote is warm: one that has come so far ends for another reason
 
-    def _build_shell(self, request: dict[str, Any], status_fd: int) -> None:
-        with socket.socket(fileno=status_fd) as status:
-            pid = shell.fork_into(
-                lambda: shell.become(request, status, self._spec.binds, switches=self._switches),
-                self._home,
-            )
-        pidfd = os.pidfd_open(pid)
-        self._tell({"shell": request["shell"], "pid": pid}, [pidfd])
-        os.close(pidfd)
+    def _on_taken(self, inits: socket.socket) -> None:
+        """Have another ready; the end of the socket is the zygote's, which is seen elsewhere."""
+        try:
+            taken = packets.receive(inits)[0]
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            taken = b""
+        if taken:
+            self._add_init(inits)
+        else:
+            self._poll.unregister(inits)
+            inits.close()
+            self._inits_socket = None
+
+    def _add_init(self, inits: socket.socket) -> None:
+        """Build an empty jail, and let the zygote have it."""
+        fds: list[int] = []
+        message: dict[str, object] = {}
+        try:
+            fds.append(self._start_init())
+            message["uid"] = self._build(fds[0])
+        except (OSError, steps.StepError) as exc:
+            message["error"] = str(exc)
+            end_jails(fds)
+        try:
+            packets.send(inits, message, fds)
+        except OSError:  # the zygote has just ended, or must not wait for what cannot be sent
+            end_jails(fds)
+        for fd in fds:
+            os.close(fd)
+
+    def _build(self, init: int) -> int | None:
+        """Do in the jail what need not be done by the guest; the user that it is for.
+
+        Done from here it costs a tenth: a guest would first have to copy the pages of the code.
+        """
+        uid = next(self._uids)
+        jail = steps.Jail(
+            limits=NO_LIMITS,
+            binds=self._spec.binds,
+            host_uid=uid,
+            counted=self._counted,
+            init=init,
+        )
+        try:
+            steps.take(steps.EMPTY, jail)
+        finally:
+            for namespace in self._home:
+                syscalls.join(namespace)
+        return uid
+
+    def _start_init(self) -> int:
+        """Start the first process of a jail, and return its pidfd.
+
+        Whatever ends while SIGCHLD is ignored leaves no status: it is so for microseconds.
+        """
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        try:
+            pid = syscalls.start_sleeper(syscalls.CLONE_NEWPID | steps.SHARED_NAMESPACES)
+        finally:
+            signal.signal(signal.SIGCHLD, _ignore)
+        self._inits[pid] = self._generation
+        self._reap()  # setting SIGCHLD to be ignored discards one that is pending
+        try:
+            return os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            raise
 
     def _start_zygote(self) -> None:
         """A new zygote; the warden gets the other end of its socket."""
@@ -98,26 +195,83 @@ class Nursery:
         if len(self._starts) > MOST_HASTE:
             self._tell({"fatal": "zygote: it keeps ending as soon as it is started"})
             signal.pause()
+        self._forget_zygote()
+        with contextlib.suppress(OSError):  # no process or no descriptor is free: see serve
+            self._inits_socket = self._fork_zygote()
+            self._poll.register(self._inits_socket, select.POLLIN)
+            for _ in range(READY_INITS):
+                self._add_init(self._inits_socket)
+
+    def _fork_zygote(self) -> socket.socket:
+        """Fork the process and give the warden its socket; our end of the one for empty jails."""
         ours, theirs = packets.pair()
-        self._zygote = os.fork()
-        if self._zygote == 0:
-            _execute(self._spec, theirs.fileno())
-        self._tell({"zygote": self._zygote}, [ours.fileno()])
-        ours.close()
-        theirs.close()
+        with ours, theirs:
+            inits, its_inits = packets.pair()
+            with its_inits:
+                try:
+                    pid = os.fork()
+                    if pid == 0:
+                        _execute(self._spec, theirs.fileno(), its_inits.fileno())
+                    self._hold_zygote(pid)
+                except OSError:
+                    inits.close()
+                    raise
+            self._tell({"zygote": pid}, [ours.fileno()])
+        return inits
+
+    def _hold_zygote(self, pid: int) -> None:
+        """Watch for its end; without a descriptor for that it is ended at once."""
+        try:
+            self._zygote_fd = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            raise
+        self._poll.register(self._zygote_fd, select.POLLIN)
+
+    def _forget_zygote(self) -> None:
+        self._generation += 1
+        if self._zygote_fd >= 0:
+            self._poll.unregister(self._zygote_fd)
+            os.close(self._zygote_fd)
+            self._zygote_fd = -1
+        if self._inits_socket is not None:
+            self._poll.unregister(self._inits_socket)
+            self._inits_socket.close()
+            self._inits_socket = None
+        self._sweep()
 
     def _reap(self) -> None:
+        """Collect who has ended; the warden is told of guests whose zygote ended before them."""
         ends = reap()
-        if ends:
-            self._tell({"reaped": ends})
-        if any(pid == self._zygote for pid, _ in ends):
-            self._start_zygote()
+        inits = [pid for pid, _ in ends if self._inits.pop(pid, 0)]
+        others = [(pid, status) for pid, status in ends if pid not in inits]
+        if others:
+            self._tell({"reaped": others})
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """End jails that a zygote which is gone has left empty."""
+        children = meter.children(os.getpid())
+        self._inits = {pid: self._inits[pid] for pid in children if pid in self._inits}
+        old = [pid for pid, zygote in self._inits.items() if zygote < self._generation]
+        lived_in = {_pid_namespace(pid) for pid in children if pid not in old}
+        for pid in old:
+            if _pid_namespace(pid) not in lived_in and not meter.children(pid):
+                os.kill(pid, signal.SIGKILL)  # our child: the number is its own until it is reaped
 
     def _tell(self, message: dict[str, object], fds: list[int] | None = None) -> None:
         try:
             packets.send(self._control, message, fds)
         except OSError:
             os._exit(0)
+
+
+def end_jails(inits: list[int]) -> None:
+    """Kill the first processes of jails that nobody will live in, and let go of them."""
+    while inits:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(inits[0], signal.SIGKILL)
+        os.close(inits.pop(0))
 
 
 def reap() -> list[tuple[int, int]]:
@@ -132,12 +286,22 @@ def reap() -> list[tuple[int, int]]:
     return ends
 
 
-def _execute(spec: NurserySpec, control: int) -> NoReturn:
+def _pid_namespace(pid: int) -> str:
+    """The pid namespace of a process; empty if it is gone."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid")
+    except OSError:
+        return ""
+
+
+def _execute(spec: NurserySpec, control: int, inits: int) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.dup2(control, CONTROL_FD)
-        syscalls.close_all_but({0, 1, 2, CONTROL_FD})
+        high = [os.dup(fd) for fd in (control, inits)]
+        for number, fd in zip((CONTROL_FD, INITS_FD), high, strict=True):
+            os.dup2(fd, number)
+        syscalls.close_all_but({0, 1, 2, CONTROL_FD, INITS_FD})
         os.execve(spec.argv[0], list(spec.argv), spec.env)
     finally:
         os._exit(127)

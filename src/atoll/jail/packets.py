@@ -7,11 +7,18 @@ import errno
 import json
 import os
 import socket
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAX_PACKET = 1 << 20
 MAX_FDS = 32
 BUFFER = 1 << 20
+SHORTAGES = frozenset({errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS})
+"""The kernel lacks memory for a packet, or room for descriptors under way: that passes."""
+SEND_ATTEMPTS, PAUSE_SECONDS = 5, 0.01
 
 
 class LostDescriptorsError(OSError):
@@ -28,15 +35,36 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 def send(sock: socket.socket, message: dict[str, Any], fds: list[int] | None = None) -> None:
     """One message, whole or not at all. The descriptors stay the sender's to close."""
+    send_bytes(sock, json.dumps(message).encode(), fds)
+
+
+def send_bytes(sock: socket.socket, data: bytes, fds: Sequence[int] | None = None) -> None:
+    """Send a packet, again if the kernel is short of memory: a lost one would be waited for."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    sock.sendmsg([json.dumps(message).encode()], rights)
+    for attempt in range(1, SEND_ATTEMPTS + 1):
+        try:
+            sock.sendmsg([data], rights)
+        except OSError as exc:
+            if exc.errno not in SHORTAGES or attempt == SEND_ATTEMPTS:
+                raise
+            time.sleep(PAUSE_SECONDS)
+        else:
+            return
 
 
 def receive(sock: socket.socket, size: int = MAX_PACKET) -> tuple[bytes, list[int]]:
-    """The next packet and its descriptors; no bytes at the end."""
+    """The next packet and its descriptors; no bytes at the end.
+
+    BlockingIOError if there is none yet, or the kernel has no memory for it: it stays there.
+    """
     fds = array.array("i")
     room = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)
-    data, ancillary, flags, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    try:
+        data, ancillary, flags, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    except OSError as exc:
+        if exc.errno in SHORTAGES:
+            raise BlockingIOError(exc.errno, os.strerror(exc.errno)) from exc
+        raise
     for _, _, received in ancillary:
         fds.frombytes(received)
     if flags & socket.MSG_CTRUNC:

@@ -16,7 +16,7 @@ from atoll.errors import (
     LimitUnsupportedError,
     SandboxError,
 )
-from atoll.jail import cgroup, syscalls, users
+from atoll.jail import syscalls, users
 from atoll.jail.client import warden
 from atoll.jail.spec import JailSpec, Limits
 from atoll.policy import Isolation
@@ -79,6 +79,21 @@ async def level_for(backend: str, config: REPLConfig) -> Isolation:
     return report.level
 
 
+async def require_counters(backend: str, config: REPLConfig, level: Isolation) -> None:
+    """Raise LimitUnsupportedError for a limit that only a control group could hold here."""
+    if (await host()).cgroup_version is not None:
+        return
+    if level >= Isolation.JAILED and config.policy.cpu_seconds is not None:
+        hint = "without control groups, nothing counts processes that have ended; limit the time"
+        raise LimitUnsupportedError(backend, "cpu_seconds", hint)
+    if level == Isolation.CONFINED and config.policy.max_processes is not None:
+        hint = (
+            "without control groups, nothing counts threads; "
+            "pass ExecutionPolicy(max_processes=None) (--processes none)"
+        )
+        raise LimitUnsupportedError(backend, "max_processes", hint)
+
+
 async def availability(resolve: Callable[[], Any]) -> Availability:
     """What `atoll doctor` shows of a backend that runs in a jail."""
     try:
@@ -109,13 +124,14 @@ async def availability(resolve: Callable[[], Any]) -> Availability:
 def _limits(report: HostReport) -> dict[str, str]:
     jailed, group = report.level >= Isolation.JAILED, report.cgroup_version
     counted = f"cgroup v{group}" if group else "the warden's meter"
+    processes = (
+        f"RLIMIT_NPROC{f', cgroup v{group}' if group else ''}" if jailed else "no new process"
+    )
     return {
         "time": "interrupt, then kill",
         "memory": f"RLIMIT_DATA, {counted}",
-        "processes": f"RLIMIT_NPROC{f', cgroup v{group}' if group else ''}"
-        if jailed
-        else "no new process",
-        "cpu": counted,
+        "processes": processes if jailed or group else f"{processes}; threads not enforced",
+        "cpu": counted if group or not jailed else "not enforced",
         "disk": "size of a tmpfs" if jailed else "not enforced",
         "file size": "RLIMIT_FSIZE",
         "output": "cut by the host",
@@ -123,24 +139,27 @@ def _limits(report: HostReport) -> dict[str, str]:
 
 
 async def _examine() -> HostReport:
-    failure = await _try(jailed=True)
+    failure, groups = await _try(jailed=True)
     level = Isolation.JAILED
     if failure:
-        level = Isolation.NONE if await _try(jailed=False) else Isolation.CONFINED
-    groups = await asyncio.to_thread(cgroup.find)
+        unable, groups = await _try(jailed=False)
+        level = Isolation.NONE if unable else Isolation.CONFINED
     return HostReport(
         level=level,
         failure=failure,
         landlock=syscalls.landlock_version(),
-        cgroup_version=groups.version if groups else None,
+        cgroup_version=groups,
         switches_user=users.may_switch(),
     )
 
 
-async def _try(*, jailed: bool) -> str:
-    """Build a jail around a program that does nothing; why it failed, or nothing."""
+async def _try(*, jailed: bool) -> tuple[str, int | None]:
+    """Build a jail around a program that does nothing; why it failed, or nothing.
+
+    Also the version of the control group that it was really in.
+    """
     if not syscalls.supported():
-        return f"the system calls of {syscalls.ARCH} are not known"
+        return f"the system calls of {syscalls.ARCH} are not known", None
     limits = Limits(memory=None, processes=None, disk=1 << 20, file_size=None, open_files=256)
     spec = JailSpec(jailed=jailed, argv=_TRUE, env={}, binds=(), workspace=None, limits=limits)
     null = os.open(os.devnull, os.O_RDWR)
@@ -148,7 +167,8 @@ async def _try(*, jailed: bool) -> str:
         lease = warden.request(spec, [null] * 4)
         report = await asyncio.shield(lease.ended)
     except SandboxError as exc:
-        return str(exc)
+        return str(exc), None
     finally:
         os.close(null)
-    return "" if report.exit == 0 else f"a jailed /bin/true ended with {report}"
+    failure = "" if report.exit == 0 else f"a jailed /bin/true ended with {report}"
+    return failure, lease.started.result()["cgroup"]

@@ -21,9 +21,10 @@ def apply(limits: Limits, *, jailed: bool, inherited: int = 0) -> None:
     `inherited` is address space that it was born with and does not count against it.
     """
     for kind, value in _table(limits, inherited, jailed=jailed):
-        _, hard = resource.getrlimit(kind)
+        soft, hard = resource.getrlimit(kind)
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (limit, limit))
+        if soft != limit or hard != limit:
+            resource.setrlimit(kind, (limit, limit))
 
 
 def _table(limits: Limits, inherited: int, *, jailed: bool) -> list[tuple[int, int]]:

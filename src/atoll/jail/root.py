@@ -20,13 +20,11 @@ from atoll.jail.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.jail.spec import JailSpec
-
 NEW_ROOT = "/tmp"
 BOX = "/.box"
 SYSTEM_PATHS = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/alternatives",
-    "/etc/fonts", "/etc/localtime", "/etc/mime.types",
+    "/etc/fonts", "/etc/localtime", "/etc/mime.types", "/etc/os-release",
 )  # fmt: skip
 DEVICES = ("null", "zero", "full", "random", "urandom")
 PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}
@@ -40,16 +38,48 @@ HIDDEN_PROC = (
     "acpi", "kallsyms", "kcore", "key-users", "keys", "kmsg", "modules", "scsi", "sysrq-trigger",
     "timer_list",
 )  # fmt: skip
+PTY_OPTIONS = "newinstance,ptmxmode=0666,mode=0600,max=16"
+"""An instance of its own, with few terminals: the kernel's number of them is for all."""
+SERVICES = (
+    "echo 7", "discard 9", "daytime 13", "qotd 17", "chargen 19", "ftp-data 20", "ftp 21",
+    "ssh 22", "telnet 23", "smtp 25", "time 37", "domain 53", "tftp 69", "http 80", "pop3 110",
+    "ntp 123", "imap2 143", "snmp 161", "ldap 389", "https 443", "submission 587", "ldaps 636",
+    "imaps 993", "pop3s 995", "mysql 3306", "postgresql 5432", "redis 6379",
+)  # fmt: skip
+FOLDERS = (
+    "/proc",
+    "/dev",
+    "/dev/shm",
+    "/dev/pts",
+    "/mnt",
+    "/etc",
+    "/tmp",
+    "/home",
+    GUEST_HOME,
+    "/app",
+    BOX,
+)
+"""Of a new root, each after the one that it is in; SYSTEM_PATHS and FILES lie in these."""
 FILES = {
-    "/etc/passwd": f"guest:x:1000:1000::{GUEST_HOME}:/bin/sh\n",
-    "/etc/group": "guest:x:1000:\n",
+    "/etc/passwd": (
+        "root:x:0:0:root:/root:/bin/sh\n"
+        f"guest:x:1000:1000::{GUEST_HOME}:/bin/sh\n"
+        "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
+    ),
+    "/etc/group": "root:x:0:\ntty:x:5:\nguest:x:1000:\nnogroup:x:65534:\n",
     "/etc/hosts": "127.0.0.1 localhost\n::1 localhost\n",
-    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "/etc/nsswitch.conf": (
+        "passwd: files\ngroup: files\nhosts: files\nservices: files\nprotocols: files\n"
+    ),
+    "/etc/protocols": "ip 0 IP\nicmp 1 ICMP\ntcp 6 TCP\nudp 17 UDP\nipv6-icmp 58 IPv6-ICMP\n",
+    "/etc/services": "".join(f"{one}/tcp\n{one}/udp\n" for one in SERVICES),
 }
 
 
-def build(spec: JailSpec, owner: int, *, switched: bool) -> None:
-    """Make the root, and go into it.
+def build(
+    binds: tuple[Bind, ...], disk: int | None, folder: str | None, owner: int, *, switched: bool
+) -> None:
+    """Make the root, and go into it; `folder` is the host's for the working folder, if one is.
 
     `owner` is who the private folders belong to; `switched`, whether that is another user than
     the one who runs this, so that a host folder's owner has to be translated.
@@ -57,13 +87,14 @@ def build(spec: JailSpec, owner: int, *, switched: bool) -> None:
 
     def furnish(workspace: int | None) -> None:
         mount_proc(NEW_ROOT)
-        mount_box(NEW_ROOT, spec.limits.disk, owner, private_app=workspace is None)
+        mount_terminals(NEW_ROOT)
+        mount_box(NEW_ROOT, disk, owner, private_app=workspace is None)
         if workspace is not None:
             _attach_workspace(workspace)
 
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
-    workspace = _open_workspace(spec, owner if switched else None)
-    _raise(spec.binds, lambda: furnish(workspace))
+    workspace = None if folder is None else _open_workspace(folder, owner if switched else None)
+    _raise(binds, lambda: furnish(workspace))
 
 
 def build_nursery(binds: tuple[Bind, ...], owner: int) -> None:
@@ -85,7 +116,7 @@ def _raise(binds: tuple[Bind, ...], furnish: Callable[[], None]) -> None:
     system = _open(_system_binds())
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
     devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in DEVICES]
-    links = {path: os.readlink(path) for path in SYSTEM_PATHS if Path(path).is_symlink()}
+    links = {path: os.readlink(path) for path in SYSTEM_PATHS if os.path.islink(path)}
     flags = sys.MS_NOSUID | sys.MS_NODEV
     sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
     _make_skeleton(links)
@@ -99,7 +130,7 @@ def _raise(binds: tuple[Bind, ...], furnish: Callable[[], None]) -> None:
 
 
 def _system_binds() -> list[Bind]:
-    paths = [path for path in SYSTEM_PATHS if Path(path).exists() and not Path(path).is_symlink()]
+    paths = [p for p in SYSTEM_PATHS if os.path.exists(p) and not os.path.islink(p)]
     return [Bind(source=path, target=path) for path in paths]
 
 
@@ -108,34 +139,35 @@ def _open(binds: list[Bind]) -> list[tuple[Bind, int]]:
 
 
 def _make_skeleton(links: dict[str, str]) -> None:
-    root = Path(NEW_ROOT)
-    for folder in ("proc", "dev/shm", "mnt", "etc", "tmp", "home/guest", "app", BOX[1:]):
-        (root / folder).mkdir(parents=True, exist_ok=True)
+    for folder in FOLDERS:
+        os.mkdir(NEW_ROOT + folder)
     for path, text in FILES.items():
-        (root / path[1:]).write_text(text)
-    for path, target in links.items():
-        (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
-        (root / path[1:]).symlink_to(target)
-    (root / WORK_ALIAS[1:]).symlink_to(WORK_FOLDER)
+        _write_file(NEW_ROOT + path, text.encode())
+    links = {**links, WORK_ALIAS: WORK_FOLDER, "/dev/ptmx": "pts/ptmx"}
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
-        (root / "dev" / name).symlink_to(f"/proc/self/fd{target}")
+        links[f"/dev/{name}"] = f"/proc/self/fd{target}"
+    for path, target in links.items():
+        os.symlink(target, NEW_ROOT + path)
 
 
-def lift_covered(binds: tuple[Bind, ...]) -> list[tuple[Bind, int]]:
+def covered(binds: tuple[Bind, ...]) -> tuple[Bind, ...]:
     """Those of a root's binds that new private folders will cover: an interpreter below /tmp."""
-    covered = [one for one in binds if any(_inside(one.target, p) for p in _PRIVATE)]
-    return [(one, sys.clone_tree(one.target)) for one in covered]
+    return tuple(one for one in binds if any(_inside(one.target, p) for p in _PRIVATE))
 
 
-def put_back(covered: list[tuple[Bind, int]]) -> None:
+def lift(binds: tuple[Bind, ...]) -> list[tuple[Bind, int]]:
+    """Detached copies of what will be covered, for `put_back`."""
+    return [(one, sys.clone_tree(one.target)) for one in binds]
+
+
+def put_back(lifted: list[tuple[Bind, int]]) -> None:
     """Put them into the new private folders, where they were."""
-    for bind, tree in covered:
-        target = Path(bind.target)
-        if not target.exists():
-            _make_target(target, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
+    for bind, tree in lifted:
+        if not os.path.exists(bind.target):
+            _make_target(bind.target, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
         sys.attach_tree(tree, bind.target)
         os.close(tree)
-    _close_ways(covered, "")
+    _close_ways(lifted, "")
 
 
 def _inside(path: str, folder: str) -> bool:
@@ -144,13 +176,12 @@ def _inside(path: str, folder: str) -> bool:
 
 def _bind_all(binds: list[tuple[Bind, int]]) -> None:
     for bind, fd in binds:
-        target = Path(NEW_ROOT + bind.target)
-        source = f"/proc/self/fd/{fd}"
-        if not target.exists():  # else it lies in a folder bound before
-            _make_target(target, is_folder=Path(source).is_dir())
-        _bind(bind.source, fd, str(target))
+        target = NEW_ROOT + bind.target
+        if not os.path.exists(target):  # else it lies in a folder bound before
+            _make_target(target, is_folder=stat.S_ISDIR(os.fstat(fd).st_mode))
+        _bind(bind.source, fd, target)
         attributes = READ_ONLY & ~sys.ATTR_RDONLY if bind.writable else READ_ONLY
-        sys.set_mount_attributes(str(target), attributes, recursive=True)
+        sys.set_mount_attributes(target, attributes, recursive=True)
         os.close(fd)
 
 
@@ -182,19 +213,26 @@ def _below_a_bind(path: str, binds: list[tuple[Bind, int]]) -> bool:
     return any(path.startswith(bind.target + "/") for bind, _ in binds)
 
 
-def _make_target(target: Path, *, is_folder: bool) -> None:
+def _make_target(target: str, *, is_folder: bool) -> None:
     if is_folder:
-        target.mkdir(parents=True)
+        os.makedirs(target)
     else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.touch()
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        _write_file(target)
+
+
+def _write_file(path: str, data: bytes = b"") -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    if data:
+        os.write(fd, data)
+    os.close(fd)
 
 
 def _bind_device(fd: int, name: str) -> None:
-    target = Path(NEW_ROOT, "dev", name)
-    target.touch()
-    sys.mount(f"/proc/self/fd/{fd}", str(target), None, sys.MS_BIND)
-    sys.set_mount_attributes(str(target), sys.ATTR_NOSUID | sys.ATTR_NOEXEC, recursive=False)
+    target = f"{NEW_ROOT}/dev/{name}"
+    _write_file(target)
+    sys.mount(f"/proc/self/fd/{fd}", target, None, sys.MS_BIND)
+    sys.set_mount_attributes(target, sys.ATTR_NOSUID | sys.ATTR_NOEXEC, recursive=False)
     os.close(fd)
 
 
@@ -203,13 +241,19 @@ def mount_proc(root: str) -> None:
     target = root + "/proc"
     flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
     sys.mount("proc", target, "proc", flags, "hidepid=2")
-    for name, cover in _covers().items():
+    for name, cover in proc_covers().items():
         sys.mount(root + cover, f"{target}/{name}", None, sys.MS_BIND)
     sys.set_mount_attributes(target, sys.ATTR_RDONLY, recursive=True)
 
 
+def mount_terminals(root: str) -> None:
+    """Mount pseudo-terminals of the jail's own: none of another's can be named there."""
+    flags = sys.MS_NOSUID | sys.MS_NOEXEC
+    sys.mount("devpts", root + "/dev/pts", "devpts", flags, PTY_OPTIONS)
+
+
 @functools.cache
-def _covers() -> dict[str, str]:
+def proc_covers() -> dict[str, str]:
     """What is hidden of this kernel's proc, and below what: an empty folder, or no file."""
     paths = {name: f"/proc/{name}" for name in HIDDEN_PROC}
     return {
@@ -248,12 +292,16 @@ def mount_box(
     sys.detach(box)
 
 
-def _open_workspace(spec: JailSpec, mapped_owner: int | None) -> int | None:
-    if spec.workspace is None:
-        return None
-    tree = sys.clone_tree(spec.workspace)
+def resize_box(disk: int) -> None:
+    """Limit private folders that are mounted already; they are one file system."""
+    flags = sys.MS_REMOUNT | sys.MS_NOSUID | sys.MS_NODEV
+    sys.mount(None, WORK_FOLDER, None, flags, f"size={disk}")
+
+
+def _open_workspace(folder: str, mapped_owner: int | None) -> int:
+    tree = sys.clone_tree(folder)
     if mapped_owner is not None:
-        owner = os.stat(spec.workspace)
+        owner = os.stat(folder)
         namespace = users.idmap_namespace(owner.st_uid, owner.st_gid, mapped_owner)
         sys.map_mount_ids(tree, namespace)
         os.close(namespace)

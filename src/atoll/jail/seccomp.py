@@ -1,6 +1,6 @@
 """The system calls that a guest may make, in a jail and without one; `bpf` says what a filter is.
 
-A few are asked of the warden (see listener), and answer ENOSYS where it does not listen.
+A few are asked of the warden (see listener), and answer ENOSYS when it has stopped to listen.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from atoll.jail.bpf import (
     refuse_bits,
     refuse_values,
 )
-from atoll.jail.syscall_table import ASKED
+from atoll.jail.syscall_table import ASKED, REFUSED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from atoll.jail.bpf import Instruction
 
 GIFTS = ("setns",)
@@ -35,7 +37,8 @@ GIFTS = ("setns",)
 
 _NEW_NAMESPACES = 0x7E020080
 _CLONE_THREAD = 0x00010000
-_TTY_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_TTY_POWERS = (0x5412, 0x541C, 0x541D, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCCONS, TIOCSETD
+"""Input for others, the console, and line disciplines, whose drivers the kernel would load."""
 _SET_ID_BITS = 0o6000
 _MODE_ARGUMENTS = {
     "chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "open": 2, "openat": 3,
@@ -53,13 +56,14 @@ def jail_program(*, clones: bool = False) -> bytes:
     """The filter of a jail with namespaces of its own; `clones`: the warden is asked about them."""
     rules = _mode_rules() | {
         "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
-        "ioctl": refuse_values(1, _TTY_INJECTION, errno.EPERM),
+        "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
         "socket": only_values(0, _FAMILIES, errno.EACCES),
         "socketpair": only_values(0, (socket.AF_UNIX,), errno.EACCES),
         "setsockopt": _socket_options(),
         "getsockopt": _no_peer(),
     }
-    return assemble(numbers(), rules, map(asked_number, ASKED if clones else GIFTS))
+    asked = ASKED if clones else GIFTS
+    return assemble(numbers(), rules, map(asked_number, asked), refused=_refused(asked))
 
 
 def confined_program() -> bytes:
@@ -70,7 +74,7 @@ def confined_program() -> bytes:
     own = only_values(0, (os.getpid(),), errno.EPERM)
     rules = _mode_rules() | {
         "clone": need_bits(0, _CLONE_THREAD, errno.EPERM),
-        "ioctl": refuse_values(1, _TTY_INJECTION, errno.EPERM),
+        "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
         "socketpair": only_values(0, (socket.AF_UNIX,), errno.EACCES),
         "setsockopt": _socket_options(),
         "getsockopt": _no_peer(),
@@ -83,7 +87,12 @@ def confined_program() -> bytes:
         "setpgid", "setpriority", "sched_setaffinity", "sched_setparam", "sched_setscheduler",
     )  # fmt: skip
     allowed = {name: number for name, number in numbers().items() if name not in denied}
-    return assemble(allowed, rules, map(asked_number, GIFTS))
+    return assemble(allowed, rules, map(asked_number, GIFTS), refused=_refused(GIFTS))
+
+
+def _refused(asked: Iterable[str]) -> list[int]:
+    """What answers EPERM: calls that want a privilege, and those that nobody is asked about."""
+    return [*numbers(REFUSED).values(), *(asked_number(name) for name in ASKED.keys() - set(asked))]
 
 
 def _socket_options() -> list[Instruction]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import asdict, dataclass
 
@@ -78,7 +79,17 @@ _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 def to_json(spec: Spec) -> bytes:
     """The spec as the warden gets it."""
+    return _hatch_json(spec) if isinstance(spec, HatchSpec) else _encode(spec)
+
+
+def _encode(spec: Spec) -> bytes:
     return json.dumps({"kind": _NAMES[type(spec)], **asdict(spec)}).encode()
+
+
+@functools.lru_cache(maxsize=64)
+def _hatch_json(spec: HatchSpec) -> bytes:
+    """The few kinds of guests that a pool asks for again and again."""
+    return _encode(spec)
 
 
 def from_json(data: bytes) -> Spec:

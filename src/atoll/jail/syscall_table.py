@@ -1,7 +1,7 @@
 """The system calls that guest code may make, by name: (x86_64, aarch64); None where there is none.
 
-Whatever is not named here does not exist for a guest. Left out on purpose: everything about
-namespaces, mounts, modules, keys, BPF, io_uring, userfaultfd, ptrace and other processes'
+Whatever is not ALLOWED does not exist for a guest, or is REFUSED. Left out on purpose: everything
+about namespaces, mounts, modules, keys, BPF, io_uring, userfaultfd, ptrace and other processes'
 memory, the clock, quotas, file handles; System V and POSIX message and memory objects and
 memfd_create, which would hold memory that no limit counts; splice and friends; inotify, whose
 limits are a user's and not a sandbox's; openat2, whose file mode a filter cannot see.
@@ -250,3 +250,41 @@ ASKED: dict[str, tuple[int, int]] = {
     "unshare": (272, 97),
 }
 """Calls that the warden is asked about each time: see listener."""
+
+REFUSED: dict[str, tuple[int | None, int | None]] = {
+    "acct": (163, 89),
+    "adjtimex": (159, 171),
+    "bpf": (321, 280),
+    "clock_adjtime": (305, 266),
+    "clock_settime": (227, 112),
+    "delete_module": (176, 106),
+    "fanotify_init": (300, 262),
+    "finit_module": (313, 273),
+    "init_module": (175, 105),
+    "ioperm": (173, None),
+    "iopl": (172, None),
+    "kcmp": (312, 272),
+    "kexec_file_load": (320, 294),
+    "kexec_load": (246, 104),
+    "mount": (165, 40),
+    "open_by_handle_at": (304, 265),
+    "perf_event_open": (298, 241),
+    "pidfd_getfd": (438, 438),
+    "pivot_root": (155, 41),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
+    "quotactl": (179, 60),
+    "reboot": (169, 142),
+    "setdomainname": (171, 162),
+    "setgroups": (116, 159),
+    "sethostname": (170, 161),
+    "settimeofday": (164, 170),
+    "swapoff": (168, 225),
+    "swapon": (167, 224),
+    "syslog": (103, 116),
+    "umount2": (166, 39),
+    "userfaultfd": (323, 282),
+    "vhangup": (153, 58),
+}
+"""Calls that want a privilege: they answer EPERM, as they do for any ordinary user."""

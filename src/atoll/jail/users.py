@@ -7,7 +7,6 @@ even with every capability in its own it could not touch the mounts, the network
 from __future__ import annotations
 
 import os
-import secrets
 import signal
 from pathlib import Path
 
@@ -35,7 +34,7 @@ def may_switch() -> bool:
 
 def pick_host_uid() -> int:
     """A host user that nobody else is, for one sandbox."""
-    return FIRST_HOST_UID + secrets.randbelow(HOST_UIDS)
+    return FIRST_HOST_UID + _random_below(HOST_UIDS)
 
 
 def enter_own_user_namespace(seen_as: int = GUEST_UID) -> None:
@@ -50,7 +49,7 @@ def enter_own_user_namespace(seen_as: int = GUEST_UID) -> None:
 
 def pick_range() -> int:
     """The first of a range of host users that nobody else is, for one nursery."""
-    return FIRST_RANGE + RANGE * secrets.randbelow(RANGES)
+    return FIRST_RANGE + RANGE * _random_below(RANGES)
 
 
 def enter_user_range(first: int, proc_fd: int) -> None:
@@ -105,6 +104,11 @@ def idmap_namespace(disk_uid: int, disk_gid: int, host_uid: int) -> int:
         os.waitpid(child, 0)
         os.close(ready_read)
         os.close(ready_write)
+
+
+def _random_below(size: int) -> int:
+    """A number below a power of two; `secrets` would load libcrypto, and every fork map it."""
+    return int.from_bytes(os.urandom(8), "little") % size
 
 
 def _write_maps(proc_fd: int, uid: int, gid: int, seen_as: int = GUEST_UID) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import selectors
@@ -31,7 +32,12 @@ if TYPE_CHECKING:
     from atoll.jail.spec import Limits
 
 GROUP_PATIENCE_SECONDS = 5.0
+KILL_PATIENCE_SECONDS = 5.0
+"""Then the host is told that a sandbox has ended, though the kernel has not ended it yet: the
+process that has to reap its processes, or has yet to say which they are, stands still."""
 MEMORY_SLACK = 32 << 20
+MEASURE_PAUSE = 20
+"""A sandbox that takes long to measure is measured less often: a twentieth of the time at most."""
 _SHOWN = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -50,14 +56,19 @@ class Ward(ABC):
         self._wait_status: int | None = None
         self._failure: str | None = None
         self._deadline: float | None = None
+        self._kill_deadline, self._measure_at = math.inf, 0.0
         self._final: dict[str, Any] = {}
         self._gifts: deque[int] = deque()
         lease.setblocking(False)
+        self.due = self._measured()
+        """Whether the warden has to look at it: it is going, or its memory is measured."""
         self.house: House | None = None
         self.mount_namespace = 0
         self.branching: BranchWard | None = None
         """The clone of this one that is being made."""
         self.admit_branch: Callable[[Ward, socket.socket, socket.socket], None] | None = None
+        self.give_back: Callable[[Cgroup], bool] | None = None
+        """Where its control group goes, if not away."""
 
     @abstractmethod
     def guest_pid(self) -> int:
@@ -81,22 +92,37 @@ class Ward(ABC):
 
     def kill(self) -> None:
         """End every process of the sandbox."""
-        self._killed = True
+        if not self._killed:
+            self._killed = self.due = True
+            self._kill_deadline = time.monotonic() + KILL_PATIENCE_SECONDS
         self.leave()
 
     def leave(self) -> None:
         """Be gone: with the whole jail, unless others live in it."""
         if self._gone or self._reaped:
             return  # the numbers may be somebody else's by now
-        self._gone = True
+        self._gone = self.due = True
         if self.house is None:
             self._signal_all()
         else:
             self.house.leave(self)
 
+    def all_gone(self) -> None:
+        """No process is left."""
+        self._reaped = self.due = True
+
+    def retire(self) -> None:
+        """End as soon as no other sandbox depends on this one: at once, unless it is a nursery."""
+        self.kill()
+
+    @property
+    def told(self) -> bool:
+        """Whether the host has heard of its end."""
+        return self._told
+
     def needs_attention(self) -> bool:
         """Whether time alone can change something: memory to measure, a group to remove."""
-        return self._reaped or self.leaving() or self._measured()
+        return self._reaped or self._killed or self.leaving() or self._measured()
 
     def leaving(self) -> bool:
         """Whether it is gone from a jail that others live in, and may have left processes."""
@@ -105,26 +131,39 @@ class Ward(ABC):
 
     def check_memory(self) -> None:
         """Without a control group, end a sandbox whose processes together are over the limit."""
-        if not self._measured() or self._reaped or not (found := self._processes()):
+        started = time.monotonic()
+        if not self._measured() or self._reaped or started < self._measure_at:
             return
         assert self.limits is not None
         assert self.limits.memory is not None
         limit = self.limits.memory + self.limits.context + MEMORY_SLACK
-        if meter.memory_bytes(found[0], found[1:], limit) > limit:
+        found = self._processes()
+        if found and meter.memory_bytes(found[0], found[1:], limit) > limit:
             self._over_memory = True
             self.kill()
+        took = time.monotonic() - started
+        self._measure_at = started + took * MEASURE_PAUSE
 
     def is_over(self) -> bool:
         """Whether all is gone: processes, and the control group unless it will not go."""
-        if self.leaving() and self._evicted():
+        overdue = time.monotonic() > self._kill_deadline
+        if overdue or (self.leaving() and self._evicted()):
             self._say_farewell()
         if not self._reaped:
             return False
         if self._deadline is None:
             self._deadline = time.monotonic() + GROUP_PATIENCE_SECONDS
             self._final = self._report()
-        gone = self.cgroup is None or self.cgroup.remove()
-        return gone or time.monotonic() > self._deadline
+        if self._left_group():
+            self.cgroup = None
+            return True
+        return time.monotonic() > self._deadline
+
+    def _left_group(self) -> bool:
+        """Whether its control group is removed, or kept for another sandbox."""
+        if self.cgroup is None:
+            return True
+        return self.cgroup.remove() if self.give_back is None else self.give_back(self.cgroup)
 
     def close(self) -> None:
         """Say how it ended, and let go of everything."""
@@ -156,10 +195,23 @@ class Ward(ABC):
     def tell(self, event: str, **fields: Any) -> None:
         """Send the host an event."""
         with contextlib.suppress(OSError):
-            self.lease.send(json.dumps({"event": event, **fields}).encode())
+            packets.send(self.lease, {"event": event, **fields})
 
     def _started(self) -> None:
-        self.tell("started", cgroup=self.cgroup.version if self.cgroup else None)
+        self.tell(
+            "started",
+            cgroup=self.cgroup.version if self.cgroup else None,
+            usage=self.usage_source(),
+        )
+
+    def usage_source(self) -> dict[str, Any]:
+        """What the host reads CPU time and memory from: see atoll.jail.usage."""
+        source = self.cgroup.usage_source() if self.cgroup else {"files": {}}
+        if len(source["files"]) == 2:
+            return source
+        if pid := self.guest_pid():
+            return {**source, "pid": pid}
+        return {**source, "parent": next(iter(self.roots()), 0)}
 
     def _on_command(self) -> None:
         """Do what the host asks on the lease; its end means kill."""
@@ -179,6 +231,8 @@ class Ward(ABC):
             self.tell("usage", cpu_seconds=self._cpu_seconds())
         elif command == b"folders":
             self._show_folders()
+        elif command == b"retire":
+            self.retire()
         else:
             self.kill()
         if not command:
@@ -243,10 +297,14 @@ class Ward(ABC):
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
             "out_of_memory": (ended and self._group_killed()) or self._over_memory,
             "peak_memory": self.cgroup.peak_memory() if self.cgroup else None,
+            "cpu_seconds": self.cgroup.cpu_seconds() if self.cgroup else None,
         }
 
     def _group_killed(self) -> bool:
-        return self.cgroup is not None and self.cgroup.oom_kills() > 0
+        try:
+            return self.cgroup is not None and self.cgroup.oom_kills() > 0
+        except OSError:
+            return False  # nobody can tell any more; an end that is not reported would be worse
 
     def _measured(self) -> bool:
         return self.cgroup is None and self.limits is not None and self.limits.memory is not None
@@ -286,6 +344,8 @@ class StatusLines:
         """The next lines, each as a word and the rest, and descriptors; None at the end."""
         try:
             data, fds = packets.receive(self._ours)
+        except BlockingIOError:
+            return [], []  # they are still there
         except OSError:
             return None
         if not data:

@@ -10,6 +10,7 @@ the host dies, every lease ends with it, so nothing outlives it: no process, no 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -46,7 +47,9 @@ def main(control_fd: int) -> NoReturn:
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a jail takes four
-    Warden(socket.socket(fileno=control_fd)).serve()
+    warden = Warden(socket.socket(fileno=control_fd))
+    gc.freeze()  # a collection in a fork would write to, and so copy, the pages of every module
+    warden.serve()
     sys.exit(0)
 
 
@@ -63,46 +66,62 @@ class Warden:
         self._wards: set[Ward] = set()
         self._nurseries: dict[str, NurseryWard] = {}
         self._open = True
-        self._count = 0
         self._may_switch = users.may_switch()
         seccomp.jail_program()  # assembled once, inherited by every fork
-        self._groups = cgroup.find()
-        if self._groups:
-            self._groups.sweep()
+        self._groups: cgroup.Groups | None = None
+        if found := cgroup.find():
+            found.sweep()
+            self._groups = cgroup.Groups(found)
 
     def serve(self) -> None:
         """Until the host is gone and the last ward with it."""
         while self._open or self._wards:
             for key, _ in self._selector.select(self._tick()):
                 self._call(key)
-            for ward in list(self._wards):
-                ward.check_memory()
-                if ward.is_over():
-                    self._forget(ward)
+            for ward in [ward for ward in self._wards if ward.due]:
+                self._look_after(ward)
+        if self._groups:
+            self._groups.close()
 
     def _call(self, key: selectors.SelectorKey) -> None:
         """One sandbox's fault must not end the others: it is ended itself."""
         try:
             key.data()
         except Exception:  # noqa: BLE001 - whatever it is
-            traceback.print_exc()
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(key.fileobj)
-            owner = getattr(key.data, "__self__", None)
-            if isinstance(owner, Ward):
-                owner.fail("warden: it failed to look after this sandbox")
-                owner.kill()
+            self._give_up(getattr(key.data, "__self__", None))
+
+    def _look_after(self, ward: Ward) -> None:
+        """Do what time alone makes necessary; what fails is tried again in the next round."""
+        try:
+            ward.check_memory()
+            over = ward.is_over()
+        except Exception:  # noqa: BLE001 - a fault of one sandbox is not the others'
+            self._give_up(ward)
+            return
+        if over:
+            self._forget(ward)
+
+    def _give_up(self, owner: object) -> None:
+        traceback.print_exc()
+        if isinstance(owner, Ward):
+            owner.fail("warden: it failed to look after this sandbox")
+            owner.kill()
 
     def _forget(self, ward: Ward) -> None:
         self._wards.discard(ward)
         ward.close()
+        if self._groups and ward.cgroup is not None:
+            self._groups.give_up(ward.cgroup)
         if isinstance(ward, NurseryWard):
             self._nurseries.pop(ward.name, None)
 
     def _tick(self) -> float | None:
-        if any(ward.leaving() for ward in self._wards):
+        due = [ward for ward in self._wards if ward.due]
+        if any(ward.leaving() for ward in due):
             return LEAVING_SECONDS
-        needed = any(ward.needs_attention() for ward in self._wards)
+        needed = any(ward.needs_attention() for ward in due)
         return METER_SECONDS if needed else None
 
     def _on_request(self) -> None:
@@ -110,6 +129,8 @@ class Warden:
             data, fds = packets.receive(self._control)
         except packets.LostDescriptorsError:
             return  # the lease was among them: its end tells the host
+        except BlockingIOError:
+            return  # it is still there in the next round
         if not data:
             self._close()
             return
@@ -137,7 +158,6 @@ class Warden:
             ward.kill()
 
     def _admit(self, spec: Spec, lease: socket.socket, guest_fds: list[int]) -> None:
-        self._count += 1
         if isinstance(spec, JailSpec):
             self._admit_jail(spec, lease, guest_fds)
         elif isinstance(spec, NurserySpec):
@@ -152,14 +172,18 @@ class Warden:
             ward = JailedWard(spec, lease, group, self._selector)
             undo.callback(ward.abandon)
             jail = steps.Jail(
-                spec=spec,
-                cgroup=group,
+                limits=spec.limits,
+                binds=spec.binds,
                 host_uid=users.pick_host_uid() if self._may_switch and spec.jailed else None,
                 folder=steps.folder_of(spec, ward.private_folder),
+                jailed=spec.jailed,
+                workspace=spec.workspace,
+                cgroup=group,
+                counted=group is not None,
             )
             pid = os.fork()
             if pid == 0:
-                _become_jail(jail, guest_fds, ward.status_write, ward.lifeline_read)
+                _become_jail(spec, jail, guest_fds, ward.status_write, ward.lifeline_read)
             undo.pop_all()
         ward.forked(pid)
         self._add(ward)
@@ -171,7 +195,13 @@ class Warden:
             pid = os.fork()
             if pid == 0:
                 control, status = ward.their_control, ward.status_write
-                _become_nursery(spec, control, status, switches=self._may_switch)
+                _become_nursery(
+                    spec,
+                    control,
+                    status,
+                    switches=self._may_switch,
+                    counted=self._groups is not None,
+                )
             undo.pop_all()
         ward.forked(pid)
         self._wards.add(ward)
@@ -200,39 +230,36 @@ class Warden:
         ward.start()
 
     def _admit_branch(self, origin: Ward, lease: socket.socket, status: socket.socket) -> None:
-        self._count += 1
         origin.mount_namespace = origin.mount_namespace or namespace_of(origin.guest_pid())
         group = self._new_group(origin.limits, JUST_THE_GUEST) if origin.limits else None
-        origin.branching = BranchWard(origin, lease, status, group=group, selector=self._selector)
-        self._add(origin.branching)
+        self._add(BranchWard(origin, lease, status, group=group, selector=self._selector))
 
     def _add(self, ward: Ward) -> None:
         ward.admit_branch = self._admit_branch
+        ward.give_back = self._groups.give_back if self._groups else None
         self._wards.add(ward)
 
     def _new_group(
         self, limits: Limits, runtime: int = cgroup.RUNTIME_PROCESSES
     ) -> cgroup.Cgroup | None:
-        if self._groups is None:
-            return None
-        name = f"{cgroup.PREFIX}{os.getpid()}-{self._count}"
-        try:
-            return self._groups.create(name, limits, runtime)
-        except OSError:
-            return None  # not ours to use after all: rlimits and the meter hold instead
+        """None where there are no groups: rlimits and the meter hold instead."""
+        return None if self._groups is None else self._groups.take(limits, runtime)
 
 
-def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int) -> NoReturn:
+def _become_jail(
+    spec: JailSpec, jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int
+) -> NoReturn:
     """Process A, and (in a jail) B: never returns to the warden's loop."""
+    gc.disable()  # it lives until the guest's interpreter is executed, or only reaps
     try:
         _drop_inherited({*guest_fds, status, lifeline})
-        if jail.spec.jailed:
-            _become_init(jail, guest_fds, status, lifeline)
+        if jail.jailed:
+            _become_init(spec, jail, guest_fds, status, lifeline)
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         init.report(status, f"pid {os.getpid()}")
         steps.take(steps.CONFINED, jail)
         _report_built(status, jail, [jail.folder])
-        init.execute(jail.spec, guest_fds, status, folder=jail.folder)
+        init.execute(spec, guest_fds, status, folder=jail.folder)
     except steps.StepError as exc:
         init.report(status, f"error {exc}")
     except BaseException:  # noqa: BLE001 - nothing may unwind into the warden's loop
@@ -241,17 +268,19 @@ def _become_jail(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
 
 
 def _become_nursery(
-    spec: NurserySpec, control: socket.socket, status: int, *, switches: bool
+    spec: NurserySpec, control: socket.socket, status: int, *, switches: bool, counted: bool
 ) -> NoReturn:
     try:
         _drop_inherited({control.fileno(), status})
-        nursery.become(spec, control, status, switches=switches)
+        nursery.become(spec, control, status, switches=switches, counted=counted)
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the warden's loop
         init.report(status, f"error nursery: {type(exc).__name__}: {exc}")
     os._exit(1)
 
 
-def _become_init(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int) -> NoReturn:
+def _become_init(
+    spec: JailSpec, jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int
+) -> NoReturn:
     steps.take(steps.OUTER, jail)
     if jail.host_uid is not None:
         _hand_over(guest_fds, jail.host_uid)
@@ -270,7 +299,7 @@ def _become_init(jail: steps.Jail, guest_fds: list[int], status: int, lifeline: 
         os._exit(1)  # the other process says why
     os.close(go_read)
     _report_built(status, jail, SHOWN_FOLDERS)
-    init.run(jail.spec, guest_fds, status, lifeline)
+    init.run(spec, guest_fds, status, lifeline)
 
 
 def _report_built(status: int, jail: steps.Jail, folders: Sequence[str]) -> None:

@@ -6,6 +6,9 @@ frozen before it serves, so that a fork copies little and a guest's collector to
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import fcntl
 import gc
 import json
 import os
@@ -16,13 +19,15 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from atoll.jail import hatch, packets, preload, seccomp, syscalls
-from atoll.jail.nursery import CONTROL_FD, reap
+from atoll.jail import hatch, packets, preload, steps, syscalls
+from atoll.jail.nursery import CONTROL_FD, INITS_FD, READY_INITS, end_jails, reap
 
 _MADV_COLLAPSE = 25
 _HUGE = 2 << 20
 ROOM_A_LINE = 12 << 20
 """What one line of imports may take of the interpreter's heap; what is too much goes back."""
+GUEST_FDS = 8
+"""So many a guest may be given."""
 _ARENA, _BLOCK = 1 << 20, 512
 
 
@@ -32,16 +37,17 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
     Its children are guests, or what `role` (module:function) makes of them with `settings`.
     """
     started = time.monotonic()
-    control = socket.socket(fileno=CONTROL_FD)
+    control, inits = _take_sockets()
     wanted = json.loads(lines)
     stakes = _stake_out(len(wanted) * ROOM_A_LINE)
     names, missing = preload.load(wanted)
     hatch.prepare(names, role, settings)
     stakes.clear()
-    seccomp.jail_program(clones=True)
+    steps.prepare_forked()
     gc.collect()
     gc.freeze()
     collapsed = _collapse()
+    hatch.measure()
     ready = {
         "missing": missing,
         "seconds": round(time.monotonic() - started, 3),
@@ -49,16 +55,26 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
         "collapsed": collapsed,
     }
     packets.send(control, {"ready": ready})
-    Zygote(control).serve()
+    Zygote(control, inits).serve()
+
+
+def _take_sockets() -> tuple[socket.socket, socket.socket]:
+    """Both sockets with higher numbers: a guest's own descriptors will have the lowest ones."""
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, GUEST_FDS) for fd in (CONTROL_FD, INITS_FD)]
+    for fd in range(CONTROL_FD, GUEST_FDS):
+        os.dup2(0, fd)
+    return socket.socket(fileno=high[0]), socket.socket(fileno=high[1])
 
 
 class Zygote:
     """The loop: fork, report, reap."""
 
-    def __init__(self, control: socket.socket) -> None:
-        self._control = control
+    def __init__(self, control: socket.socket, inits: socket.socket) -> None:
+        self._control, self._inits = control, inits
         self._home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._guests: dict[int, tuple[int, int]] = {}
+        """The number that the warden gave each child, and the pidfd of its jail's pid 1."""
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _ignore)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -72,36 +88,76 @@ class Zygote:
             ready = dict(poll.poll())
             if self._wake in ready:
                 os.read(self._wake, 4096)
-                if ends := reap():
-                    packets.send(self._control, {"reaped": ends})
+                self._reap()
             if self._control.fileno() in ready:
-                self._hatch()
+                self._on_request()
 
-    def _hatch(self) -> None:
-        data, fds = packets.receive(self._control)
+    def _reap(self) -> None:
+        """The warden is told of each end: it may not have met the jail's pid 1 yet."""
+        for pid, status in reap():
+            number, init = self._guests.pop(pid)
+            packets.send(self._control, {"ended": number, "status": status}, [init])
+            os.close(init)
+
+    def _on_request(self) -> None:
+        try:
+            data, fds = packets.receive(self._control)
+        except BlockingIOError:
+            return
         if not data:
             os._exit(0)
         request = json.loads(data)
-        pid = self._fork_into(fds[1], request, fds)
+        try:
+            self._fork_guest(request, fds)
+        except OSError as exc:
+            packets.send(self._control, {"error": f"fork: {exc}", "number": request["fork"]})
         for fd in fds:
             os.close(fd)
-        if pid is None:
-            return
-        pidfd = os.pidfd_open(pid)
-        packets.send(self._control, {"hatched": request["hatch"], "pid": pid}, [pidfd])
-        os.close(pidfd)
 
-    def _fork_into(self, namespace: int, request: dict[str, Any], fds: list[int]) -> int | None:
-        """A child in the shell's pid namespace; None if the shell is gone."""
+    def _fork_guest(self, request: dict[str, Any], fds: list[int]) -> None:
+        """Fork a guest into an empty jail."""
+        init, uid = self._enter_next_jail()
+        jail = hatch.jail(request, fds, init, uid)
         try:
-            syscalls.join(namespace)
+            pid = os.fork()
+            if pid == 0:
+                self._become_guest(request, fds, jail)
         except OSError:
-            return None  # whoever asked knows: it watches the shell
-        pid = os.fork()
-        if pid == 0:
-            hatch.become(request, fds)
-        syscalls.join(self._home)
-        return pid
+            end_jails([init])
+            raise
+        finally:
+            with contextlib.suppress(OSError):  # before the next fork it is somewhere else again
+                syscalls.join(self._home)
+        self._guests[pid] = request["fork"], init
+
+    def _become_guest(self, request: dict[str, Any], fds: list[int], jail: steps.Jail) -> NoReturn:
+        """In the child. SECURITY: nothing may unwind into the loop of the zygote, its parent."""
+        try:
+            hatch.become(request, fds, jail, self._control)
+        finally:
+            os._exit(1)
+
+    def _enter_next_jail(self) -> tuple[int, int | None]:
+        """Have the next child born in an empty jail; the pidfd of its pid 1, and whose it is.
+
+        What could not be built, or was killed, while it stood in line is nobody's loss: one more
+        than stand in line is tried.
+        """
+        reason = ""
+        for _ in range(READY_INITS + 1):
+            packets.send(self._inits, {"taken": 1})
+            data, fds = packets.receive(self._inits)
+            answer: dict[str, Any] = json.loads(data or b'{"error": "the nursery is gone"}')
+            try:
+                if "error" in answer:
+                    raise OSError(answer["error"])  # noqa: TRY301 - handled as if entering had failed
+                syscalls.join(fds[0], syscalls.CLONE_NEWPID)
+            except OSError as exc:
+                reason = str(exc)
+                end_jails(fds)
+            else:
+                return fds[0], answer["uid"]
+        raise OSError(reason)
 
 
 def _stake_out(size: int) -> list[bytes]:
@@ -116,8 +172,6 @@ def _stake_out(size: int) -> list[bytes]:
 
 def _collapse() -> int:
     """Make huge pages of the private heaps, so that a fork copies fewer page tables; how many."""
-    import ctypes  # noqa: PLC0415 - loaded by syscalls anyway
-
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:

@@ -72,11 +72,15 @@ async def greet(
     return replace(guest, context_shared=bool(first.get("context_shared")))
 
 
-async def greet_early(line: Line, memory: int | None) -> Line:
-    """Say what most callers will have said, so that it need not be said when one comes."""
-    params: dict[str, Any] = {"tools": [], "memory_bytes": memory, "private_folder": True}
-    await _hello(line, params, None)
-    return replace(line, said=params)
+async def await_ready(line: Line, memory: int | None) -> Line:
+    """Wait for a guest of a zygote, which needs no greeting if it is used as most are."""
+    try:
+        await line.lease.started
+        await line.channel.ready
+    except ChannelEndedError as exc:
+        raise await _lost(line, exc) from None
+    said: dict[str, Any] = {"tools": [], "memory_bytes": memory, "private_folder": True}
+    return replace(line, said=said)
 
 
 def _first_words(
@@ -106,18 +110,39 @@ def _first_words(
 
 async def _hello(line: Line, params: dict[str, Any], shared: Context | None) -> dict[str, Any]:
     try:
+        if shared is None:  # the guest finds the request as soon as it is there
+            asked = line.channel.request("initialize", params)
+        await _ready(line)
         async with asyncio.timeout(START_SECONDS):
-            await line.lease.started
-            await line.channel.ready
             if shared is not None:
                 line.lease.give(shared.fd)
-            answer = await line.channel.request("initialize", params)
+                asked = line.channel.request("initialize", params)
+            answer = await asked
     except TimeoutError:
-        reason = f"the guest did not answer within {START_SECONDS} s"
-        raise SandboxStartError("initialize", reason) from None
+        raise _late() from None
     except RemoteError as exc:
         raise SandboxStartError("guest", str(exc)) from None
     except ChannelEndedError as exc:
-        report = await asyncio.shield(line.lease.ended)  # raises what the warden knows better
-        raise SandboxStartError("guest", f"{exc}; {report}") from None
+        raise await _lost(line, exc) from None
     return answer if isinstance(answer, dict) else {}
+
+
+async def _ready(line: Line) -> None:
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            await line.lease.started
+            await line.channel.ready
+    except TimeoutError:
+        raise _late() from None
+    except ChannelEndedError as exc:
+        raise await _lost(line, exc) from None
+
+
+def _late() -> SandboxStartError:
+    return SandboxStartError("initialize", f"the guest did not answer within {START_SECONDS} s")
+
+
+async def _lost(line: Line, exc: ChannelEndedError) -> SandboxStartError:
+    """The reason why a guest has gone; the warden may know better, and this raises it."""
+    report = await asyncio.shield(line.lease.ended)
+    return SandboxStartError("guest", f"{exc}; {report}")

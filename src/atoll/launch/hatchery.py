@@ -12,7 +12,7 @@ from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.jail.client import warden
 from atoll.jail.spec import GUEST_CODE, Bind, HatchSpec, NurserySpec
 from atoll.launch import library
-from atoll.launch.greeting import greet_early
+from atoll.launch.greeting import await_ready
 from atoll.launch.interpreter import GUEST_FOLDER, environment
 from atoll.launch.line import open_line
 
@@ -28,6 +28,8 @@ LOST = ("zygote", "nursery")
 """Steps of a start that fail because somebody killed what was to take them."""
 OLDEST = (3, 11)
 """The zygote runs the jail's own code, which needs what the host needs."""
+FORK_SECONDS = 25.0
+"""What a warm zygote may take on a machine full of work; one that is stopped takes for ever."""
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); from atoll.jail.zygote import main; "
     "sys.path.remove(sys.argv[1]); main(*sys.argv[2:])"
@@ -43,6 +45,8 @@ class Hatchery:
         self._lease: Lease | None = None
         self._name = ""
         self._starting = asyncio.Lock()
+        self._retired: list[Lease] = []
+        """Nurseries that do not answer: none is forked there any more, but guests may live on."""
         self.missing: list[str] = []
         """Libraries that could not be imported, with the reason: a warning, not a failure."""
         self.warm_seconds: float | None = None
@@ -59,15 +63,17 @@ class Hatchery:
                 await self._start()
 
     async def hatch(self, limits: Limits) -> Line:
-        """A guest that has entered its jail and heard no more than a greeting."""
+        """A guest that has entered its jail and heard nothing yet."""
         await self.start()
+        nursery = self._lease
         line = open_line(HatchSpec(nursery=self._name, limits=limits))
         try:
-            async with asyncio.timeout(self._patience):
-                return await greet_early(line, limits.memory)
+            async with asyncio.timeout(FORK_SECONDS):
+                return await await_ready(line, limits.memory)
         except TimeoutError:
+            self._retire(nursery)
             await line.close()
-            raise SandboxStartError("zygote", f"no guest within {self._patience:g} s") from None
+            raise SandboxLostError(f"no guest within {FORK_SECONDS:g} s: try again") from None
         except BaseException as exc:
             await line.close()
             if isinstance(exc, SandboxStartError) and exc.step in LOST:
@@ -76,9 +82,16 @@ class Hatchery:
 
     async def close(self) -> None:
         """End the zygote and every guest that was forked off it."""
-        lease, self._lease = self._lease, None
-        if lease is not None:
-            await lease.close()
+        leases = [*self._retired, *([self._lease] if self._lease is not None else [])]
+        self._lease, self._retired = None, []
+        await asyncio.gather(*(lease.close() for lease in leases))
+
+    def _retire(self, lease: Lease | None) -> None:
+        """Start another nursery when the next guest is asked for."""
+        if lease is not None and lease is self._lease:
+            self._retired = [one for one in self._retired if not one.ended.done()] + [lease]
+            self._lease = None
+            lease.retire()
 
     async def _start(self) -> None:
         self._name = secrets.token_hex(8)

@@ -18,12 +18,14 @@ from pathlib import Path
 
 from atoll import guest
 from atoll.errors import BackendUnavailableError
+from atoll.guest import bundle
 from atoll.jail.spec import GUEST_HOME
 
 OLDEST = (3, 8)
 GUEST_FOLDER = str(Path(guest.__file__).resolve().parent)
 _ASK = (
-    "import sys, json, compileall; compileall.compile_dir(sys.argv[1], quiet=2); "
+    "import sys, json, compileall, runpy; compileall.compile_dir(sys.argv[1], quiet=2); "
+    "runpy.run_path(sys.argv[1] + '/bundle.py')['write'](sys.argv[1]); "
     "print(json.dumps([sys.version_info[:3], sys.prefix, sys.base_prefix, sys.exec_prefix, "
     "sys.base_exec_prefix, getattr(sys, '_base_executable', sys.executable)]))"
 )
@@ -42,6 +44,15 @@ class Interpreter:
     folders: tuple[str, ...]
     links: tuple[str, ...]
     """Paths outside of the folders at which the interpreter itself has to be found."""
+    base: str
+    """The executable that a venv was made from, or itself, with all links followed."""
+    prefix: str
+    """Where it finds packages: a venv's folder, or that of the installation."""
+
+    @property
+    def identity(self) -> tuple[str, tuple[int, int, int], str]:
+        """What two names of one interpreter have in common, and two interpreters have not."""
+        return self.base, self.version, self.prefix
 
 
 def resolve(python: str | None) -> Interpreter:
@@ -93,6 +104,7 @@ def check_version(path: str) -> tuple[int, ...]:
 @functools.cache
 def _this_interpreter() -> Interpreter:
     compileall.compile_dir(GUEST_FOLDER, quiet=2)
+    bundle.write(GUEST_FOLDER)
     prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
     base = getattr(sys, "_base_executable", sys.executable)
     return _make(sys.executable, sys.version_info[:3], prefixes, base)
@@ -124,7 +136,9 @@ def _make(
     folders = _outermost({os.path.abspath(prefix) for prefix in prefixes})
     steps = {step for start in (path, base) for step in _links(start)}
     links = tuple(sorted(s for s in steps if not any(_inside(s, f) for f in (*folders, *_SYSTEM))))
-    return Interpreter(path, version, folders, links)
+    return Interpreter(
+        path, version, folders, links, os.path.realpath(base), os.path.realpath(prefixes[0])
+    )
 
 
 def _outermost(folders: set[str]) -> tuple[str, ...]:

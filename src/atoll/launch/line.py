@@ -88,10 +88,12 @@ def limits_of(policy: ExecutionPolicy, context_size: int) -> Limits:
 
 @contextlib.contextmanager
 def pipes(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Pipes that are closed again if the block fails."""
-    pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(count)]
+    """Pipes that are closed again if one cannot be had, or the block fails."""
+    pipes: list[tuple[int, int]] = []
     try:
-        for _, write in pipes:
+        for _ in range(count):
+            _, write = pipe = os.pipe2(os.O_CLOEXEC)
+            pipes.append(pipe)
             with contextlib.suppress(PermissionError):  # the user's pipes are over their limit
                 fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
         yield pipes

@@ -12,14 +12,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
-from atoll import guard, state, statepipe
+from atoll import guard
 from atoll.config import REPLConfig
 from atoll.errors import SandboxClosedError, SandboxError, StateError
 from atoll.files.direct import FolderFiles, close_all
+from atoll.idempotency import KeyedResults
 from atoll.jail.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
 from atoll.policy import Isolation, check_positive
-from atoll.replies import Replies
 from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
+from atoll.state import envelope, transfer
 from atoll.variables import LISTING_TIMEOUT_MS
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class GuestSandbox(BaseSandbox):
         self._shared: contexts.Context | None = None
         self._level = Isolation.NONE
         self._turn = asyncio.Lock()
-        self._replies = Replies()
+        self._by_key = KeyedResults()
         self._open = self._found_dead = self._changed = False
 
     @property
@@ -89,14 +90,20 @@ class GuestSandbox(BaseSandbox):
         check_code(code)
         self._require_open()
         for name in (self._config.guard, self._own_guard):
+            if name is None:
+                continue
             code, refusal = await self._guarded(code, name)
             if refusal is not None:
                 return refusal
-        return await self._replies.once(key, lambda: self._execute(code, limit, setup=setup))
+        if key is None:
+            return await self._execute(code, limit, setup=setup)
+        return await self._by_key.once(key, code, lambda: self._execute(code, limit, setup=setup))
 
     async def _execute(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
         async with self._turn:
-            guest = await self._ensure()
+            guest = self._guest
+            if guest is None or guest.session.dead or not self._open:
+                guest = await self._ensure()
             self.logger.log_execution_start("python", self.policy, code)
             try:
                 changed, self._changed = self._changed, False
@@ -105,7 +112,8 @@ class GuestSandbox(BaseSandbox):
                 )
                 result = self._measured(guest, result)
             finally:
-                await self._bury(guest)
+                if not guest.session.alive:
+                    await self._bury(guest)
         self._log_execution_metrics(result)
         return result
 
@@ -135,18 +143,32 @@ class GuestSandbox(BaseSandbox):
 
     async def save(self) -> bytes:
         """Return variables and files as signed bytes; StateError if they cannot be saved."""
+        return await self._save({})
+
+    async def save_whole(self) -> bytes:
+        """Return all of the session that can be saved, private names and environment too.
+
+        The state's `left_out` is empty if the session can go on from it as if it had never ended.
+        """
+        return await self._save({"whole": True})
+
+    async def _save(self, extra: dict[str, Any]) -> bytes:
         async with self._turn:
             guest = await self._ensure()
             if self._found_dead:
                 raise StateError("the session's variables were lost: there is nothing to save")
             try:
-                payload, facts = await statepipe.save(
-                    guest.session, guest.lease, self._state_params(), self._state_timeout()
+                payload, facts = await transfer.save(
+                    guest.session,
+                    guest.lease,
+                    {**self._state_params(), **extra},
+                    self._state_timeout(),
                 )
             finally:
                 self._found_dead = not guest.session.alive
                 await self._bury(guest)
-        return await asyncio.to_thread(state.seal, payload, facts, self._version)
+        tier = self._preloaded()
+        return await asyncio.to_thread(envelope.seal, payload, facts, self._version, tier)
 
     @cached_property
     def files(self) -> Files:
@@ -211,6 +233,10 @@ class GuestSandbox(BaseSandbox):
     def _version(self) -> tuple[int, ...]:
         """The version of the guest's Python; a state is restored by the same one only."""
 
+    def _preloaded(self) -> str | None:
+        """Return the tier of libraries that the guest started with; None if there is none."""
+        return None
+
     def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
         """Return the result with the numbers that the backend itself has measured."""
         return result
@@ -236,7 +262,7 @@ class GuestSandbox(BaseSandbox):
         if payload is None:
             return
         try:
-            await statepipe.restore(
+            await transfer.restore(
                 guest.session, guest.lease, payload, self._state_params(), self._state_timeout()
             )
         except BaseException:
@@ -249,7 +275,7 @@ class GuestSandbox(BaseSandbox):
             return None
         self._state_params()
         limit = self._config.max_state_bytes
-        return await asyncio.to_thread(state.open_for, self._config.state, self._version, limit)
+        return await asyncio.to_thread(envelope.open_for, self._config.state, self._version, limit)
 
     def _state_timeout(self) -> float:
         return min(self._config.timeout_ms, STATE_TIMEOUT_MS)

@@ -67,8 +67,9 @@ class Shelf:
 
     def _target(self) -> int:
         since = time.monotonic() - DEMAND_SECONDS
-        lately = sum(moment > since for moment in self._taken)
-        return min(self._most, self._least + lately // TAKEN_PER_PARKED)
+        while self._taken and self._taken[0] < since:
+            self._taken.popleft()
+        return min(self._most, self._least + len(self._taken) // TAKEN_PER_PARKED)
 
     def _next_alive(self) -> Line | None:
         while self._parked:

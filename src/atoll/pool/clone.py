@@ -50,9 +50,10 @@ async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
         pipes(4) as (requests, answers, output, errors),
     ):
         given = [requests[0], answers[1], errors[1], output[1]]
+        socket.send_fds(ours, [b"channel and streams"], given)
         lease = guest.lease.branch(ours)
         try:
-            guest.lease.give(*given, theirs.fileno())
+            guest.lease.give(theirs.fileno())
             await guest.session.fork(timeout_ms)
         except SandboxError as exc:
             why = await _refusal(lease) or exc

@@ -13,6 +13,7 @@ from atoll.launch.hatchery import OLDEST, Hatchery
 from atoll.launch.shelf import Shelf
 from atoll.pool import tiers
 from atoll.pool.sandbox import PooledSandbox
+from atoll.state.envelope import tier_of
 
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
@@ -77,25 +78,45 @@ class Pool:
     def _default(self) -> str:
         return self.settings.default_tier or tiers.largest(self.settings.tiers)
 
-    def suits(self, config: REPLConfig) -> bool:
-        """Whether a zygote can serve this: the same interpreter, and nothing of the host's."""
-        same = config.python is None or interpreter.resolve(config.python) == self.python
-        return self.usable and same and config.workspace is None and not config.policy.mounts
+    def why_cold(self, config: REPLConfig) -> str | None:
+        """Why no zygote can serve this, so that its guest has to be started; None if one can."""
+        if not self.usable:
+            return f"a zygote needs Python {OLDEST[0]}.{OLDEST[1]} or newer"
+        if config.workspace is not None:
+            return "the sandbox has a working folder of the host"
+        if config.policy.mounts:
+            return "the sandbox has mounts"
+        if config.python is not None:
+            asked = interpreter.resolve(config.python)
+            if asked.identity != self.python.identity:
+                return f"its interpreter is {asked.path}, the zygote's is {self.python.path}"
+        return None
 
     def tier(self, config: REPLConfig, code: str | None = None) -> str:
         """The tier to use: the one asked for, or the default, or what the code wants.
 
-        Where the code is known and its tier is not warm yet, a larger one that is will do.
+        It has at least what the session had from which the state in `config` was saved. Where
+        the code is known and its tier is not warm yet, a larger one that is will do. Code that
+        makes code as it runs may want anything: it gets the largest tier that is warm.
         """
+        known = list(self.settings.tiers)
+        least = self._tier_of_state(config)
         if config.preload is not None or code is None:
-            return self.tier_of(config)
-        names = list(self.settings.tiers)
-        wanted = tiers.choose(code, self.settings.tiers)
-        enough = names[names.index(wanted) :]
-        best = next((name for name in enough if self._hatchery(name).warm), wanted)
-        if best != wanted:
-            self._warm_later(wanted)
-        return best
+            return max(self.tier_of(config), least, key=known.index)
+        wanted = max(tiers.choose(code, self.settings.tiers), least, key=known.index)
+        warm = [name for name in known[known.index(wanted) :] if self._hatchery(name).warm]
+        if tiers.makes_code(code):
+            return warm[-1] if warm else wanted
+        if not warm or warm[0] == wanted:
+            return wanted
+        self._warm_later(wanted)
+        return warm[0]
+
+    def _tier_of_state(self, config: REPLConfig) -> str:
+        """The tier of the session that a state was saved from; the smallest if it had none."""
+        smallest = next(iter(self.settings.tiers))
+        tier = None if config.state is None else tier_of(config.state)
+        return tier if tier is not None and tier in self.settings.tiers else smallest
 
     def tier_of(self, config: REPLConfig) -> str:
         """The tier asked for, or the default: for code that is not known."""

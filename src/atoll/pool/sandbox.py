@@ -8,16 +8,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import secrets
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from atoll.backends.native import NativePythonSandbox
 from atoll.context import Context
 from atoll.errors import ConfigError, SandboxLostError, UnsupportedError
+from atoll.idempotency import KeyedResults
 from atoll.launch.greeting import greet
 from atoll.launch.line import limits_of
 from atoll.policy import Capability, Isolation
 from atoll.pool.clone import clone
-from atoll.replies import Replies
 
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
@@ -41,6 +41,8 @@ class PooledSandbox(NativePythonSandbox):
         self._pool = pool
         self._tier = tier or pool.tier(config)
         self._marks: dict[str, Launched] = {}
+        self.cold_start: str | None = None
+        """Why the guest was started instead of forked off a zygote; None if it was forked."""
 
     async def fork(self) -> Self:
         """Return a live clone. Threads are not cloned; open files share their position."""
@@ -85,7 +87,8 @@ class PooledSandbox(NativePythonSandbox):
         await asyncio.gather(*(kept.close() for kept in marks.values()))
 
     async def _launch(self) -> Launched:
-        if not self._warm():
+        self.cold_start = self._why_cold()
+        if self.cold_start is not None:
             return await super()._launch()
         size = self._shared.size if self._shared else 0
         limits = limits_of(self.policy, size if size > SMALL_CONTEXT else 0)
@@ -93,19 +96,26 @@ class PooledSandbox(NativePythonSandbox):
         return await greet(line, self._config, self._context, self._shared, env=self.policy.env)
 
     async def _clone_of(self, guest: Launched, config: REPLConfig | None = None) -> Launched:
-        if not self._warm():
-            which = "a host folder, mounts or another interpreter"
-            raise UnsupportedError(self.backend, f"fork a session that has {which}")
+        if why := self.cold_start:
+            raise UnsupportedError(self.backend, f"fork a session that started cold: {why}")
         return await clone(guest, config or self._config, self._context, self._shared)
 
-    def _warm(self) -> bool:
-        return self._level >= Isolation.JAILED and self._pool.suits(self._config)
+    def _preloaded(self) -> str | None:
+        return None if self.cold_start else self._tier
+
+    def _why_cold(self) -> str | None:
+        if self._level < Isolation.JAILED:
+            return f"the sandbox is only {self._level}"
+        return self._pool.why_cold(self._config)
+
+    def _facts(self) -> dict[str, Any]:
+        return {**super()._facts(), "cold_start": self.cold_start}
 
     def _sibling(self, guest: Launched, config: REPLConfig) -> Self:
         """Another sandbox like this one, around the clone."""
         twin = copy.copy(self)
         shared = config.context if isinstance(config.context, Context) else self._shared
-        vars(twin).update(_guest=guest, _marks={}, _turn=asyncio.Lock(), _replies=Replies())
+        vars(twin).update(_guest=guest, _marks={}, _turn=asyncio.Lock(), _by_key=KeyedResults())
         vars(twin).update(_config=config, _shared=shared)
         vars(twin).pop("files", None)  # which lead to the first one's folders
         return twin

@@ -23,6 +23,9 @@ FULL = (
     "import seaborn as sns",
 )
 
+MAKERS = frozenset({"exec", "eval"})
+"""Functions by which code uses names that do not stand in it."""
+
 Tiers = Mapping[str, tuple[str, ...]]
 TIERS: Tiers = {
     "bare": STANDARD,
@@ -43,6 +46,11 @@ def choose(code: str, tiers: Tiers = TIERS) -> str:
         if not (wanted & known) - offered:
             return name
     return largest(tiers)
+
+
+def makes_code(code: str) -> bool:
+    """Return whether the code may run other code that cannot be seen in it."""
+    return bool(_used(code) & MAKERS)
 
 
 def largest(tiers: Tiers) -> str:

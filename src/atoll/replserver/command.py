@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll.config import REPLConfig
 from atoll.errors import ConfigError
 from atoll.policy import ExecutionPolicy
 
-_CARRIED = ("backend", "python", "min_isolation", "timeout_ms", "policy", "logger")
-_CARRIED_LIMITS = ("memory_bytes", "disk_bytes")
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FLAGS: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "backend": ("--backend", str),
+    "python": ("--python", str),
+    "min_isolation": ("--min-isolation", str),
+    "timeout_ms": ("--timeout", lambda milliseconds: milliseconds / 1000),
+}
+_LIMITS = {"memory_bytes": "--memory", "disk_bytes": "--disk"}
 
 
 def arguments(config: REPLConfig) -> list[str]:
     """The options that say the same; ConfigError for what none of them can say."""
-    _refuse_others(config, REPLConfig(), _CARRIED)
-    _refuse_others(config.policy, ExecutionPolicy(), _CARRIED_LIMITS)
-    level, policy = config.min_isolation, config.policy
-    options: dict[str, object] = {
-        "--backend": config.backend,
-        "--python": config.python,
-        "--min-isolation": None if level is None else str(level),
-        "--timeout": config.timeout_ms / 1000,
-        "--memory": policy.memory_bytes or "none",
-        "--disk": policy.disk_bytes or "none",
-    }
-    return [str(part) for pair in options.items() if pair[1] is not None for part in pair]
+    _refuse_others(config, REPLConfig(), {*_FLAGS, "policy", "logger"})
+    _refuse_others(config.policy, ExecutionPolicy(), {*_LIMITS})
+    found: list[object] = []
+    for name, (flag, write) in _FLAGS.items():
+        if (value := getattr(config, name)) is not None:
+            found += [flag, write(value)]
+    for name, flag in _LIMITS.items():
+        found += [flag, getattr(config.policy, name) or "none"]
+    return [str(part) for part in found]
 
 
-def _refuse_others(given: Any, plain: Any, carried: tuple[str, ...]) -> None:
+def _refuse_others(given: Any, plain: Any, carried: set[str]) -> None:
     for name in (one.name for one in fields(plain)):
         if name not in carried and getattr(given, name) != getattr(plain, name):
             raise ConfigError(

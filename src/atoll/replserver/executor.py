@@ -19,7 +19,7 @@ from atoll.errors import (
 )
 from atoll.replserver import messages
 from atoll.replserver.command import arguments
-from atoll.replserver.link import Link, copied
+from atoll.replserver.connection import ServerConnection, copied
 from atoll.replserver.messages import REPLRequest
 from atoll.replserver.runner import Runner
 from atoll.types import Outcome
@@ -59,10 +59,12 @@ class REPLExecutor:
     ) -> None:
         self._config = config or REPLConfig()
         self._settings = settings or ReplSettings.from_environment()
-        self._connect: Callable[[], Link] = lambda: Link.start(arguments(self._config))
+        self._connect: Callable[[], ServerConnection] = lambda: ServerConnection.start(
+            arguments(self._config)
+        )
         self._direct = None if self._settings.enabled else Runner(self._config)
         self._turn = asyncio.Lock()
-        self._link: Link | None = None
+        self._connection: ServerConnection | None = None
         self._closed = False
 
     @classmethod
@@ -75,14 +77,14 @@ class REPLExecutor:
         settings: ReplSettings | None = None,
     ) -> Self:
         """An executor over a running server's stdout and stdin, which it takes copies of."""
-        links = [Link(copied(output.fileno(), input.fileno()))]
+        connections = [ServerConnection(copied(output.fileno(), input.fileno()))]
         used = replace(settings or ReplSettings.from_environment(), enabled=True)
         executor = cls(config, settings=used)
 
-        def connect() -> Link:
-            if not links:
+        def connect() -> ServerConnection:
+            if not connections:
                 raise SandboxClosedError("the streams of the REPL server are closed: attach anew")
-            return links.pop()
+            return connections.pop()
 
         executor._connect = connect
         return executor
@@ -90,7 +92,7 @@ class REPLExecutor:
     @property
     def server_pid(self) -> int | None:
         """The process of the server, while one of ours runs."""
-        return None if self._link is None else self._link.pid
+        return None if self._connection is None else self._connection.pid
 
     async def start(self) -> None:
         """Start the server and wait until it is ready; execute() does so by itself."""
@@ -129,24 +131,24 @@ class REPLExecutor:
     async def close(self) -> None:
         """End the server and what runs in it. Calling it twice is harmless."""
         self._closed = True
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
-    async def _ensure(self) -> Link:
+    async def _ensure(self) -> ServerConnection:
         self._check_open()
-        if self._link is None:
-            self._link = self._connect()
-            await self._wait_ready(self._link)
-        return self._link
+        if self._connection is None:
+            self._connection = self._connect()
+            await self._wait_ready(self._connection)
+        return self._connection
 
-    async def _wait_ready(self, link: Link) -> None:
+    async def _wait_ready(self, connection: ServerConnection) -> None:
         limit = self._settings.warmup_seconds
         try:
             async with asyncio.timeout(limit):
-                await link.wait_ready()
+                await connection.wait_ready()
         except BaseException as exc:
-            self._drop(link)
+            self._drop(connection)
             if isinstance(exc, TimeoutError):
                 reason = f"not ready within {limit:g} s: raise REPL_WARMUP_TIMEOUT_SECONDS"
                 raise SandboxStartError("REPL server", reason) from None
@@ -155,21 +157,21 @@ class REPLExecutor:
             raise
 
     async def _ask(self, request: REPLRequest, patience: float) -> REPLResponse:
-        """One exchange. A link on which an answer is due is dropped; the next call has another."""
-        link = await self._ensure()
+        """Ask once. A connection that failed to answer is closed; the next call opens another."""
+        connection = await self._ensure()
         try:
             async with asyncio.timeout(patience):
-                return await link.ask(request)
+                return await connection.ask(request)
         except BaseException as exc:
-            self._drop(link)
+            self._drop(connection)
             if isinstance(exc, TimeoutError):
                 text = f"the REPL server gave no answer within {patience:g} s and was ended"
                 raise ExecutionTimeoutError(text) from None
             raise
 
-    def _drop(self, link: Link) -> None:
-        self._link = None
-        link.kill()
+    def _drop(self, connection: ServerConnection) -> None:
+        self._connection = None
+        connection.kill()
 
     def _check_open(self) -> None:
         if self._closed:

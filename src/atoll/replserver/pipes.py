@@ -59,7 +59,7 @@ class Pipes:
         loop.add_reader(self._write_fd, hung_up)  # a writing end is readable when it is broken
 
     def close(self) -> None:
-        """Let go of both, and of whoever waits for one; twice is harmless."""
+        """Close both descriptors and fail those who wait for one. Calling it again does nothing."""
         if not self._close_both.alive:
             return
         loop = asyncio.get_running_loop()

@@ -13,7 +13,7 @@ from atoll.errors import AtollError, StateError, UnsupportedError
 from atoll.factory import open_sandbox
 from atoll.replserver import messages, shapes
 from atoll.replserver.messages import REPLResponse
-from atoll.state import describe_state
+from atoll.state.envelope import describe_state
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Runner:
         self._spare: asyncio.Task[BaseSandbox] | None = None
 
     async def warm_up(self) -> None:
-        """Open a first sandbox, so that whoever is told "ready" can rely on it."""
+        """Open a first sandbox before the server says that it is ready."""
         if not self._prefetch:
             await (await self._opener(self._config, None)).destroy()
             return
@@ -72,7 +72,7 @@ class Runner:
             self._refill()
 
     async def close(self) -> None:
-        """Let go of the sandbox that nobody will use."""
+        """Destroy the sandbox that was opened ahead."""
         spare, self._spare = self._spare, None
         if spare is not None:
             spare.cancel()
@@ -151,6 +151,6 @@ def _as_response(result: SandboxResult) -> REPLResponse:
 
 
 def _note_failure(spare: asyncio.Task[BaseSandbox]) -> None:
-    """Whoever takes it is told; until then it is no unheard error."""
+    """Retrieve the exception, so that asyncio does not log it; the next request meets it."""
     if not spare.cancelled():
         spare.exception()

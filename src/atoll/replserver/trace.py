@@ -1,4 +1,4 @@
-"""What the server does, line by line, for whoever debugs it: sizes, and contents on demand."""
+"""A debug log of requests and responses: sizes, and contents if asked for."""
 
 from __future__ import annotations
 

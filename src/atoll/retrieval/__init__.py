@@ -1,7 +1,7 @@
 """code_search and doc_search: units of code and documents, found by words and by meaning."""
 
-from atoll.retrieval.nextplaid import NextPlaid
+from atoll.retrieval.nextplaid import NextPlaid, find_server
 from atoll.retrieval.retriever import Retriever
 from atoll.retrieval.types import Bounds, Found, Hits, Refreshed, Unit
 
-__all__ = ["Bounds", "Found", "Hits", "NextPlaid", "Refreshed", "Retriever", "Unit"]
+__all__ = ["Bounds", "Found", "Hits", "NextPlaid", "Refreshed", "Retriever", "Unit", "find_server"]

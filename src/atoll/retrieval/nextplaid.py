@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from atoll.retrieval.types import Unit
 
 DEFAULT_URL = "http://127.0.0.1:8088"
+PROBE_SECONDS = 0.3
+_HEALTHY = ("healthy", "ok")
 _LARGEST_ANSWER = 16 << 20
 _BATCH = 100
 _FINE = (200, 201, 202)
@@ -128,3 +130,13 @@ def _metadata(unit: Unit) -> dict[str, Any]:
 def _place(metadata: dict[str, Any]) -> Place:
     path, name = str(metadata["path"]), str(metadata["name"])
     return path, name, int(metadata["start"]), int(metadata["end"])
+
+
+def find_server() -> NextPlaid | None:
+    """Return the NextPLAID server on this machine's usual port, if one answers there at once."""
+    server = NextPlaid(DEFAULT_URL, timeout_seconds=PROBE_SECONDS)
+    try:
+        health = server.health()
+    except RetrievalError:
+        return None
+    return NextPlaid(DEFAULT_URL) if health.get("status") in _HEALTHY else None

@@ -9,14 +9,15 @@ from atoll.rlm import core
 from atoll.sync import Portal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from os import PathLike
 
-    from atoll.rlm.budget import Budget
-    from atoll.rlm.models.types import Model
-    from atoll.rlm.settings import RLMOptions
-    from atoll.rlm.trajectory.events import Event
+    from atoll.rlm import session
+    from atoll.rlm.budget import AnyBudget
+    from atoll.rlm.models.resolve import AnyModel
+    from atoll.rlm.options import RLMOptions
     from atoll.rlm.types import Answer
+    from atoll.trajectory.events import Event
 
 
 PATIENCE_SECONDS = 2.0
@@ -28,12 +29,12 @@ class RLM:
 
     def __init__(
         self,
-        model: str | Model,
+        model: AnyModel,
         *,
-        sub_model: str | Model | None = None,
+        sub_model: AnyModel | None = None,
         base_url: str | None = None,
         window: int | None = None,
-        budget: Budget | None = None,
+        budget: AnyBudget = None,
         trajectory: PathLike[str] | str | None = None,
         on_event: Callable[[Event], None] | None = None,
         **options: Unpack[RLMOptions],
@@ -53,25 +54,45 @@ class RLM:
 
     def completion(self, question: str, context: Any = None) -> Answer:
         """The answer to a question over a text, files, a folder, data, or a Context."""
+        return self.wait_for(lambda: self._inner.completion(question, context))
+
+    def wait_for(self, start: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Return the answer of a run; an interrupted run is waited for, for a moment."""
         ended = threading.Event()
         try:
-            return self._portal.run(self._completion(ended, question, context))
+            return self._portal.run(_ended(start, ended))
         except (KeyboardInterrupt, SystemExit):
             ended.wait(PATIENCE_SECONDS)  # the program may end next, and with it whoever cleans up
             raise
 
+    def session(self, context: Any = None) -> Session:
+        """Return a session for several questions over one context, which is read once."""
+        return Session(self, self._inner.session(context))
+
     def close(self) -> None:
         """Let go of the models' connections."""
         self._portal.run(self._inner.close())
-
-    async def _completion(self, ended: threading.Event, question: str, context: Any) -> Answer:
-        try:
-            return await self._inner.completion(question, context)
-        finally:
-            ended.set()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
+
+
+class Session:
+    """Questions in turn over one context, which is read and indexed once."""
+
+    def __init__(self, rlm: RLM, inner: session.Session) -> None:
+        self._rlm, self._inner = rlm, inner
+
+    def ask(self, question: str) -> Answer:
+        """Return the answer to a question, which may refer to earlier ones: "and when?"."""
+        return self._rlm.wait_for(lambda: self._inner.ask(question))
+
+
+async def _ended(start: Callable[[], Awaitable[Answer]], ended: threading.Event) -> Answer:
+    try:
+        return await start()
+    finally:
+        ended.set()

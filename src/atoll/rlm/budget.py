@@ -13,14 +13,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Union
 
-from atoll.errors import AtollError
-from atoll.policy import check_positive
+from atoll.errors import AtollError, ConfigError
+from atoll.policy import check_keys, check_positive
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    AnyBudget = Union[float, Mapping[str, Any], "Budget", None]  # noqa: UP007 - a name in quotes
 
 WARN_AT_PERCENT = 80
 SHARES_OF_A_DOLLAR = 10**9
@@ -33,7 +36,9 @@ class BudgetError(AtollError):
 
     def __init__(self, what: str, used: float, limit: float) -> None:
         self.what, self.used, self.limit = what, used, limit
-        super().__init__(f"the budget is spent: {told(what, used)} of {told(what, limit)}")
+        super().__init__(
+            f"the budget is spent: {amount_text(what, used)} of {amount_text(what, limit)}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +57,21 @@ class Budget:
         for name in (*METERED, "iterations"):
             check_positive(name, getattr(self, name))
 
+    @classmethod
+    def of(cls, given: AnyBudget) -> Budget:
+        """Return a budget: of dollars, of a dict of limits, or the given one; None: the default."""
+        if given is None or isinstance(given, Budget):
+            return given or cls()
+        if isinstance(given, Mapping):
+            check_keys("limit of the budget", given, (*METERED, "iterations"))
+            return cls(**given)
+        if isinstance(given, int | float) and not isinstance(given, bool):
+            return cls(usd=given)
+        raise ConfigError(
+            f"not a budget: {given!r:.60}. Give dollars, such as 0.5, a dict such as "
+            "{'usd': 0.5, 'calls': 50}, or an atoll.Budget"
+        )
+
     def to_dict(self) -> dict[str, float | None]:
         """The limits as plain data."""
         return {name: getattr(self, name) for name in (*METERED, "iterations")}
@@ -63,6 +83,18 @@ class Bill:
 
     usd: float = 0.0
     tokens: int = 0
+
+
+class Kept:
+    """Amounts that an account keeps for a last call."""
+
+    def __init__(self, account: Account, amounts: dict[str, float]) -> None:
+        self._account, self._amounts = account, amounts
+
+    def free(self) -> None:
+        """Let them be used; calling it twice does nothing."""
+        amounts, self._amounts = self._amounts, {}
+        self._account._free(amounts)
 
 
 class Account:
@@ -80,6 +112,7 @@ class Account:
         self._on_warning, self._clock, self._started = on_warning, clock, clock()
         self._spent: dict[str, float] = {"usd": 0, "tokens": 0, "calls": 0}
         self._held: dict[str, float] = {"usd": 0, "tokens": 0, "calls": 0}
+        self._kept: dict[str, float] = {"usd": 0, "tokens": 0, "calls": 0, "seconds": 0}
         self._warned: set[str] = set()
         self._settled: asyncio.Event = asyncio.Event() if parent is None else parent._settled
 
@@ -112,7 +145,7 @@ class Account:
     def refuse(self, what: str) -> NoReturn:
         """BudgetError of the account that has least left, here or above."""
         tightest = min(self._line(), key=lambda one: one._left(what, settled=False))
-        used = tightest.spent(what) + tightest.held(what)
+        used = tightest.spent(what) + tightest.held(what) + _amount(what, tightest._kept[what])
         raise BudgetError(what, used, getattr(tightest.budget, what) or 0)
 
     @contextlib.contextmanager
@@ -131,6 +164,22 @@ class Account:
             yield bill
         finally:
             self._settle(most, bill)
+
+    def keep_back(self, **amounts: float) -> Kept:
+        """Keep amounts for a last call: nothing here or above can use them until they are freed.
+
+        At most what is left is kept. Seconds are kept in this account alone: those of accounts
+        that run side by side do not add up.
+        """
+        kept = {
+            what: _units(what, max(0.0, min(amount, self.left(what))))
+            for what, amount in amounts.items()
+        }
+        for account in self._line():
+            for what, amount in kept.items():
+                if what != "seconds" or account is self:
+                    account._kept[what] += amount
+        return Kept(self, kept)
 
     async def settlement(self) -> None:
         """Wait until some call of the run is settled: there may be more to set aside then."""
@@ -151,8 +200,8 @@ class Account:
         if limit is None:
             return UNLIMITED
         if what == "seconds":
-            return float(limit) - self.seconds
-        used = self._spent[what] + (0 if settled else self._held[what])
+            return float(limit) - self.seconds - self._kept[what]
+        used = self._spent[what] + self._kept[what] + (0 if settled else self._held[what])
         return _amount(what, _units(what, limit) - used)
 
     def _settle(self, most: dict[str, float], bill: Bill) -> None:
@@ -163,6 +212,14 @@ class Account:
                 account._spent[what] += cost[what]
             account._warn()
         self._settled.set()  # whoever waits looks again
+        self._settled.clear()
+
+    def _free(self, kept: dict[str, float]) -> None:
+        for account in self._line():
+            for what, amount in kept.items():
+                if what != "seconds" or account is self:
+                    account._kept[what] -= amount
+        self._settled.set()
         self._settled.clear()
 
     def _line(self) -> Iterator[Account]:
@@ -182,7 +239,7 @@ class Account:
                     self._on_warning(what, used, limit)
 
 
-def told(what: str, amount: float) -> str:
+def amount_text(what: str, amount: float) -> str:
     """An amount in words."""
     if what == "usd":
         return f"${amount:.6f}".rstrip("0").rstrip(".")

@@ -8,23 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.policy import check_keys
-from atoll.rlm.asking import Asker, told
 from atoll.rlm.budget import Account, Budget
-from atoll.rlm.lanes import Lanes
+from atoll.rlm.model_calls import Concurrency, ModelCalls, usage_fields
 from atoll.rlm.models.resolve import resolve_both
+from atoll.rlm.options import RLMConfig, RLMOptions, fitting
 from atoll.rlm.run import Run
-from atoll.rlm.settings import RLMOptions, Settings
-from atoll.rlm.trajectory import events
-from atoll.rlm.trajectory.writer import TrajectoryWriter
+from atoll.rlm.session import Session
 from atoll.rlm.types import Answer
-from atoll.rlm.window import fitting
+from atoll.trajectory import events
+from atoll.trajectory.reader import Trajectory
+from atoll.trajectory.writer import TrajectoryWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
-    from atoll.rlm.loop import Ending
-    from atoll.rlm.models.types import Model
+    from atoll.rlm.budget import AnyBudget
+    from atoll.rlm.models.resolve import AnyModel
+    from atoll.rlm.types import Ending
 
 
 class RLM:
@@ -32,54 +33,60 @@ class RLM:
 
     def __init__(
         self,
-        model: str | Model,
+        model: AnyModel,
         *,
-        sub_model: str | Model | None = None,
+        sub_model: AnyModel | None = None,
         base_url: str | None = None,
         window: int | None = None,
-        budget: Budget | None = None,
+        budget: AnyBudget = None,
         trajectory: PathLike[str] | str | None = None,
         on_event: Callable[[events.Event], None] | None = None,
         **options: Unpack[RLMOptions],
     ) -> None:
-        """`options` are fields of Settings, and options of REPLEnvironment for its sandboxes.
+        """`options` are fields of RLMConfig, and options of REPLEnvironment for its sandboxes.
 
-        `base_url` is the address of the models, `window` the number of tokens that they take.
+        A model is a name, a function that takes a prompt and returns a text, or a Model. A budget
+        is dollars, a dict of limits, or a Budget. `base_url` is the address of the models, and
+        `window` the number of tokens that they take.
         """
         check_keys("option", options, RLMOptions.__annotations__)
         main, sub = resolve_both(model, sub_model, base_url)
         settings: dict[str, Any] = {**fitting(window), **options}
-        known = {field.name for field in dataclasses.fields(Settings)}
+        known = {field.name for field in dataclasses.fields(RLMConfig)}
         own = {name: value for name, value in settings.items() if name in known}
         rest = {name: value for name, value in settings.items() if name not in known}
-        self._settings = Settings(
+        self._config = RLMConfig(
             model=main,
             sub_model=sub,
             environment=rest,
             **own,
         )
-        self._budget, self._path = budget or Budget(), trajectory
+        self._budget, self._path = Budget.of(budget), trajectory
         self._on_event = on_event
 
     async def completion(self, question: str, context: Any = None) -> Answer:
         """The answer to a question over a text, files, a folder, data, or a Context."""
         with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
             account = Account(self._budget, on_warning=_warner(writer))
-            asker = Asker(
+            calls = ModelCalls(
                 account=account,
                 writer=writer,
-                lanes=Lanes(self._settings.concurrency),
-                temperature=self._settings.temperature,
+                concurrency=Concurrency(self._config.concurrency),
+                temperature=self._config.temperature,
             )
-            ending = await self._run(question, context, asker)
-            return _answer(ending, asker, self._path)
+            ending = await self._run(question, context, calls)
+            return _answer(ending, calls, self._path)
 
-    async def _run(self, question: str, context: Any, asker: Asker) -> Ending:
+    def session(self, context: Any = None) -> Session:
+        """Return a session for several questions over one context, which is read once."""
+        return Session(self, context)
+
+    async def _run(self, question: str, context: Any, calls: ModelCalls) -> Ending:
         """The run, and how it ended told to the trajectory."""
         outcome, error = "failed", None
         try:
-            ending = await Run(self._settings, self._budget).root(question, context, asker)
-            outcome = "forced" if ending.forced else "answered"
+            ending = await Run(self._config, self._budget).root(question, context, calls)
+            outcome = ending.ended.value
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
@@ -89,13 +96,13 @@ class RLM:
         else:
             return ending
         finally:
-            _tell_end(asker, outcome, error)
+            _tell_end(calls, outcome, error)
 
     async def close(self) -> None:
         """Let go of the models' connections."""
-        await self._settings.model.close()
-        if self._settings.sub_model is not self._settings.model:
-            await self._settings.sub_model.close()
+        await self._config.model.close()
+        if self._config.sub_model is not self._config.model:
+            await self._config.sub_model.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,7 +118,7 @@ def _warner(writer: TrajectoryWriter) -> Callable[[str, float, float], None]:
     return warn
 
 
-def _answer(ending: Ending, asker: Asker, path: PathLike[str] | str | None) -> Answer:
+def _answer(ending: Ending, calls: ModelCalls, path: PathLike[str] | str | None) -> Answer:
     return Answer(
         text=ending.text,
         value=ending.value,
@@ -119,25 +126,26 @@ def _answer(ending: Ending, asker: Asker, path: PathLike[str] | str | None) -> A
         coverage=ending.coverage,
         way=ending.way,
         why=ending.why,
-        forced=ending.forced,
+        ended=ending.ended,
+        reason=ending.reason,
         turns=ending.turns,
-        cost=asker.totals.usd,
-        usage=asker.totals.usage,
-        calls=asker.totals.calls,
-        seconds=asker.account.seconds,
-        trajectory=asker.writer.events,
+        cost=calls.totals.usd,
+        usage=calls.totals.usage,
+        calls=calls.totals.calls,
+        seconds=calls.account.seconds,
+        trajectory=Trajectory(events=calls.writer.events),
         trajectory_path=None if path is None else Path(path),
     )
 
 
-def _tell_end(asker: Asker, outcome: str, error: str | None) -> None:
-    asker.writer.emit(
+def _tell_end(calls: ModelCalls, outcome: str, error: str | None) -> None:
+    calls.writer.emit(
         events.RunEnded(
             outcome=outcome,
-            usd=asker.totals.usd,
-            usage=told(asker.totals.usage),
-            calls=asker.totals.calls,
-            seconds=asker.account.seconds,
+            usd=calls.totals.usd,
+            usage=usage_fields(calls.totals.usage),
+            calls=calls.totals.calls,
+            seconds=calls.account.seconds,
             error=error,
         )
     )

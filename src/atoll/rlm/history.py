@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from atoll.rlm.models.types import Message
@@ -17,6 +18,7 @@ CUT_TO = 0.75
 """Of the size: if every turn cut a little, no provider could reuse what it has read before."""
 RECENT = 4
 """Messages at the end that are never cut."""
+_BLOCK_END = re.compile(r"</\w+ [0-9a-f]+>")
 
 
 class History:
@@ -39,25 +41,48 @@ class History:
         return tuple(self._messages)
 
     def add(self, reply: str, observation: str) -> None:
-        """One more turn."""
+        """Add one more turn."""
         self._messages += [Message("assistant", reply), Message("user", observation)]
         size = sum(estimate(one.content) for one in self._messages)
         if size > self._most:
             over = self._shorten(size - int(self._most * CUT_TO))
             self._leave_out(over)
 
+    def brief(self, system: str, last: str, most_tokens: float) -> tuple[Message, ...]:
+        """Return a short conversation that ends with `last`: the question and the newest turns.
+
+        The question is always in it; turns are added from the newest back while they fit.
+        """
+        turns = self._messages[self._fixed :]
+        taken: list[Message] = []
+        room = most_tokens - sum(map(estimate, (system, self._first, last)))
+        for at in range(len(turns) - 2, -1, -2):
+            pair = [Message(one.role, _shortened(one.content)) for one in turns[at : at + 2]]
+            whole = turns[at : at + 2]
+            pair = whole if _size(whole) <= room else pair
+            room -= _size(pair)
+            if room < 0:
+                break
+            taken = [*pair, *taken]
+        return (
+            Message("system", system),
+            Message("user", self._first),
+            *taken,
+            Message("user", last),
+        )
+
     def _shorten(self, over: int) -> int:
-        """From the oldest on, until it fits: the question and the last turns stay whole."""
+        """Shorten messages from the oldest on, until they fit; the last turns stay whole."""
         for at in range(self._fixed, len(self._messages) - RECENT):
             old = self._messages[at]
             if over > 0 and len(old.content) > KEPT_OF_OLD + len(CUT):
-                text = old.content[:KEPT_OF_OLD] + CUT
+                text = _shortened(old.content)
                 over -= estimate(old.content) - estimate(text)
                 self._messages[at] = Message(old.role, text)
         return over
 
     def _leave_out(self, over: int) -> None:
-        """Whole turns, where shortening was not enough."""
+        """Leave out whole turns, where shortening was not enough."""
         begin = self._fixed
         while over > 0 and len(self._messages) > begin + RECENT:
             over -= sum(estimate(one.content) for one in self._messages[begin : begin + 2])
@@ -65,3 +90,17 @@ class History:
             self._left_out += 1
             told = f"{self._first}\n\n[{self._left_out} earlier turns are left out]"
             self._messages[begin - 1] = Message("user", told)
+
+
+def _shortened(text: str) -> str:
+    """Return the beginning of a text; a block that was cut open is closed by its own tag."""
+    if len(text) <= KEPT_OF_OLD + len(CUT):
+        return text
+    head = text[:KEPT_OF_OLD]
+    ends = _BLOCK_END.findall(text[KEPT_OF_OLD:])
+    opened = f"<{ends[-1][2:]}" in head if ends else False
+    return head + CUT + (f"\n{ends[-1]}" if opened else "")
+
+
+def _size(messages: Sequence[Message]) -> int:
+    return sum(estimate(one.content) for one in messages)

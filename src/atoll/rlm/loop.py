@@ -1,94 +1,142 @@
-"""The loop of one run: the model writes cells, is told what they gave, until it answers.
+"""The loop of one run: the model writes cells, is shown what they gave, until it answers.
 
     question + description ──▶ model ──▶ cells ──▶ environment ──▶ observation ──▶ model ...
                                               └─ llm_query, rlm_query ──▶ subcalls
-A limit that is reached ends it with an answer all the same, which says that it was forced.
+One call is kept back from the start. If a limit is reached, it asks for an answer in prose.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.environment.setting import split
+from atoll.environment.options import split
 from atoll.rlm import prompts
-from atoll.rlm.budget import BudgetError
+from atoll.rlm.budget import UNLIMITED, BudgetError, amount_text
 from atoll.rlm.history import History
+from atoll.rlm.model_calls import MARGIN, prompt_tokens, would_cost
 from atoll.rlm.models.types import Message
-from atoll.rlm.parse import parse
-from atoll.rlm.trajectory.events import CodeRan, Refused
+from atoll.rlm.replies import parse, plain_answer
+from atoll.rlm.types import Ended, Ending
+from atoll.text.quoting import quoted
+from atoll.trajectory.events import CodeRan, Refused
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from atoll.environment.core import REPLEnvironment
     from atoll.environment.types import Turn
-    from atoll.explore.evidence import Evidence
-    from atoll.explore.ledger import Coverage
-    from atoll.rlm.asking import Asker
-    from atoll.rlm.parse import Reply
-    from atoll.rlm.settings import Settings
+    from atoll.rlm.budget import Kept
+    from atoll.rlm.model_calls import ModelCalls
+    from atoll.rlm.models.types import Completion
+    from atoll.rlm.options import RLMConfig
+    from atoll.rlm.replies import Reply
 
-LAST_TOKENS = 1_024
-"""Of the answer that is asked for when a limit is reached."""
+LAST_TOKENS, LEAST_LAST_TOKENS = 1_024, 256
+"""Tokens of the answer that is asked for when a limit is reached: at most, and kept back."""
+LAST_NOTES = 500
+"""Tokens of what was seen that the last call has room for at least."""
+LAST_SECONDS, LAST_SHARE = 60.0, 0.2
+"""Seconds kept back for the last call: so many, or this share of the budget if that is less."""
 MOST_IDLE = 3
-"""Replies without any code after which a model is taken at its word."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """How a loop came to its answer."""
-
-    how: str
-    text: str
-    value: Any = None
-    evidence: tuple[Evidence, ...] = ()
-    coverage: Coverage | None = None
-    forced: bool = False
-    turns: int = 0
-    way: str = "loop"
-    why: str = ""
+"""Replies without code in a row after which the run ends."""
 
 
 class Loop:
     """One conversation with one model over one context."""
 
-    def __init__(self, settings: Settings, asker: Asker, env: REPLEnvironment) -> None:
-        self._settings, self._asker, self._env = settings, asker, env
+    def __init__(
+        self,
+        config: RLMConfig,
+        calls: ModelCalls,
+        env: REPLEnvironment,
+        notes: Callable[[], list[str]] = list,
+    ) -> None:
+        """`notes` returns what the model has to know of sub-calls that ended badly."""
+        self._config, self._calls, self._env, self._notes = config, calls, env, notes
+        self._model = config.model_at(calls.depth)
         self._turns, self._idle = 0, 0
         self._seen: set[str] = set()
-        self._said = ""
-        self._cell_ms = split(None, settings.environment)[0].timeout_ms
+        self._cell_ms = split(None, config.environment)[0].timeout_ms
 
     async def run(self, question: str, first: str) -> Ending:
-        """Work on a question until there is an answer, or a limit; `first` tells what there is."""
-        message = prompts.first_message(question, first, self._env.submit_fields)
-        most = self._settings.history_tokens
-        history = History(prompts.SYSTEM, message, most, prompts.EXAMPLE)
+        """Work on a question until there is an answer or a limit; `first` describes the context."""
+        fields, limits = self._env.submit_fields, self._limits()
+        message = prompts.first_message(question, first, limits, fields)
+        example = self._config.examples
+        if example is None:
+            example = prompts.profile_of(self._model.name).example
+        shown = prompts.EXAMPLE if example else ()
+        system = self._system(example=example)
+        history = History(system, message, self._config.history_tokens, shown)
+        kept = self._keep_last_call(history)
         try:
-            return await self._converse(history)
+            return await self._converse(history, kept)
         except BudgetError as exc:
-            return await self._forced(history, str(exc))
+            return await self._forced(history, str(exc), kept)
+        finally:
+            kept.free()
 
-    async def _converse(self, history: History) -> Ending:
-        most = self._asker.account.budget.iterations
+    def _system(self, *, example: bool) -> str:
+        """Return the system prompt, with the functions that this run may use."""
+        deepest = self._calls.depth >= self._config.max_depth
+        tools = self._env.tool_list(without=("rlm_query",) if deepest else ())
+        if self._config.system_prompt is not None:
+            return self._config.system_prompt.replace("{tools}", tools)
+        return prompts.system_prompt(
+            tools,
+            part=self._config.query_characters // 2,
+            example=example,
+            instructions=self._config.instructions,
+        )
+
+    def _limits(self) -> str:
+        """Return what the run may use, as far as it is the same when the run is replayed."""
+        budget, config = self._calls.account.budget, self._config
+        told = [f"You have {budget.iterations} turns{self._money()}."]
+        told += [f"One llm_query takes about {config.query_characters:,} characters."]
+        deeper = config.max_depth - self._calls.depth
+        told += [f"Runs of rlm_query may be nested {deeper} deep."] if deeper > 1 else []
+        return " ".join(told)
+
+    def _money(self) -> str:
+        """Return what is left of the limits that are set, but for time."""
+        account = self._calls.account
+        left = {what: account.left(what) for what in ("usd", "tokens", "calls")}
+        shown = {what: n for what, n in left.items() if n < (100 if what == "calls" else UNLIMITED)}
+        return "".join(f", {amount_text(what, n)} left" for what, n in shown.items())
+
+    def _keep_last_call(self, history: History) -> Kept:
+        """Keep back what the shortest last call costs, so that a forced answer can be asked for."""
+        account = self._calls.account
+        prompt = prompt_tokens(history.brief(prompts.LAST_SYSTEM, prompts.LAST, 0)) + LAST_NOTES
+        limit = account.budget.seconds
+        return account.keep_back(
+            calls=1,
+            tokens=prompt + LEAST_LAST_TOKENS,
+            usd=would_cost(self._model, prompt, LEAST_LAST_TOKENS),
+            seconds=0.0 if limit is None else min(LAST_SECONDS, LAST_SHARE * limit),
+        )
+
+    async def _converse(self, history: History, kept: Kept) -> Ending:
+        most = self._calls.account.budget.iterations
         while self._turns < most:
             self._turns += 1
-            text = self._said = await self._ask(history)
-            reply = parse(text)
+            completion = await self._ask(history.messages, self._config.max_tokens)
+            reply = parse(completion.text, is_cut=completion.finish == "length")
             observations = [await self._cell(code) for code in reply.cells]
             observations += await self._take_prose(reply)
-            if ending := self._ending(text, reply):
+            if ending := await self._ending(completion, reply):
                 return ending
-            said = "\n".join(observations) or prompts.NO_CODE
-            history.add(text, f"{said}\n(turn {self._turns} of at most {most})")
-        return await self._forced(history, f"{most} turns were made")
+            observations += self._advice(completion, reply, observations)
+            said = "\n".join(one for one in observations if one)
+            turns = f"(turn {self._turns} of at most {most}{self._money()})"
+            history.add(completion.text, f"{said}\n{turns}")
+        return await self._forced(history, f"{most} turns were made", kept)
 
-    async def _ask(self, history: History) -> str:
-        asker = self._asker
-        call = asker.writer.new_call()
-        model = self._settings.model_at(asker.depth)
-        completion = await asker.ask(model, history.messages, call, self._settings.max_tokens)
-        return completion.text
+    async def _ask(self, messages: tuple[Message, ...], max_tokens: int) -> Completion:
+        call = self._calls.writer.new_call()
+        return await self._calls.ask(self._model, messages, call, max_tokens)
 
     async def _cell(self, code: str) -> str:
         """Run a cell, unless an earlier one of the same reply has given the answer."""
@@ -97,19 +145,20 @@ class Loop:
         repeated = code.strip() in self._seen
         self._seen.add(code.strip())
         turn = await self._env.execute(code, timeout_ms=self._timeout_ms())
-        self._tell(turn, repeated=repeated)
-        note = f"\n{prompts.REPEATED}" if repeated and turn.final is None else ""
-        return turn.observation + note
+        self._emit(turn, repeated=repeated)
+        notes = [f"({note})" for note in self._notes()]
+        notes += [prompts.REPEATED] if repeated and turn.final is None else []
+        return "\n".join([quoted("output", turn.observation), *notes])
 
     def _timeout_ms(self) -> float:
-        """The time of one cell: as its sandbox has it, or what is left of the run's."""
-        self._asker.account.check("seconds")
-        return min(self._cell_ms, self._asker.account.left("seconds") * 1000)
+        """Return the time of one cell: that of its sandbox, or what is left of the run's."""
+        self._calls.account.check("seconds")
+        return min(self._cell_ms, self._calls.account.left("seconds") * 1000)
 
     async def _take_prose(self, reply: Reply) -> list[str]:
-        """FINAL(...) and FINAL_VAR(...) outside of code, taken as if they had been in it.
+        """Take FINAL(...) and FINAL_VAR(...) outside of code as if they had been in it.
 
-        What is wrong with them, if they are not taken.
+        Return what is wrong with them, if they are not taken.
         """
         if self._env.final is None and reply.variable is not None:
             return [await self._cell(f"FINAL_VAR({reply.variable!r})")]
@@ -118,54 +167,98 @@ class Loop:
             return [] if trouble is None else [trouble]
         return []
 
-    def _ending(self, text: str, reply: Reply) -> Ending | None:
-        if (final := self._env.final) is not None:
-            return Ending(
-                how=final.how,
-                text=final.text,
-                value=final.value,
-                evidence=final.evidence,
-                coverage=final.coverage,
-                turns=self._turns,
-            )
+    async def _ending(self, completion: Completion, reply: Reply) -> Ending | None:
+        """Return the ending, if there is an answer or the model has stopped writing code."""
         self._idle = 0 if reply.cells else self._idle + 1
-        if self._idle < MOST_IDLE:
+        if self._env.final is None and self._idle >= MOST_IDLE:
+            trouble, offered = await self._take_idle(completion, reply)
+            if trouble and offered:
+                return self._ended(Ended.REFUSED, offered, trouble)
+            if trouble:
+                return self._ended(Ended.UNANSWERED, "", trouble)
+        final = self._env.final
+        if final is None:
             return None
-        refused = reply.answer is not None or self._env.submit_fields is not None
-        return self._plain(text if reply.answer is None else reply.answer, forced=refused)
-
-    async def _forced(self, history: History, why: str) -> Ending:
-        """One last question if it can be paid for; else what the model said last."""
-        place: dict[str, Any] = {"parent": self._asker.parent, "depth": self._asker.depth}
-        self._asker.writer.emit(Refused(what="another turn", why=why, **place))
-        messages = (*history.messages, Message("user", prompts.LAST.format(why=why)))
-        try:
-            completion = await self._asker.ask(
-                self._settings.model_at(self._asker.depth),
-                messages,
-                self._asker.writer.new_call(),
-                min(LAST_TOKENS, self._settings.max_tokens),
-            )
-        except BudgetError:
-            return self._plain(self._said, forced=True)
-        return self._plain(completion.text, forced=True)
-
-    def _plain(self, text: str, *, forced: bool) -> Ending:
         return Ending(
-            how="text",
-            text=text,
-            coverage=self._env.coverage,
-            forced=forced,
+            how=final.how,
+            text=final.text,
+            value=final.value,
+            evidence=final.evidence,
+            coverage=final.coverage,
+            ledger=self._env.ledger,
             turns=self._turns,
         )
 
-    def _tell(self, turn: Turn, *, repeated: bool) -> None:
+    async def _take_idle(self, completion: Completion, reply: Reply) -> tuple[str | None, str]:
+        """Take a reply without code as the answer; return what is wrong with it, and its text."""
+        if not completion.text.strip():
+            return f"{MOST_IDLE} replies in a row had no code, the last one was empty", ""
+        if completion.finish == "length":
+            most = completion.usage.output_tokens
+            return (
+                f"{MOST_IDLE} replies in a row had no code, the last was cut at {most:,} tokens",
+                "",
+            )
+        offered = reply.prose if reply.answer is None else reply.answer
+        return await self._env.take_answer(offered, "text"), offered
+
+    def _advice(self, completion: Completion, reply: Reply, observed: list[str]) -> list[str]:
+        """Return what to tell a model whose reply was empty, cut off, or without code."""
+        tokens = completion.usage.output_tokens
+        if completion.finish == "length" and completion.text.strip():
+            return [prompts.CUT.format(tokens=tokens)]
+        if not completion.text.strip():
+            is_cut = completion.finish == "length"
+            return [prompts.ONLY_THOUGHT.format(tokens=tokens) if is_cut else prompts.EMPTY]
+        if reply.cells or observed:
+            return []
+        return [prompts.NO_CODE_AGAIN if self._idle == MOST_IDLE - 1 else prompts.NO_CODE]
+
+    async def _forced(self, history: History, why: str, kept: Kept) -> Ending:
+        """Ask for an answer in prose, in the call that was kept back."""
+        kept.free()
+        place: dict[str, Any] = {"parent": self._calls.parent, "depth": self._calls.depth}
+        self._calls.writer.emit(Refused(what="another turn", why=why, **place))
+        try:
+            completion = await self._ask_last(history, prompts.LAST.format(why=why))
+        except BudgetError as exc:
+            return self._ended(Ended.UNANSWERED, "", f"{why}; and no last answer: {exc}")
+        text = plain_answer(completion.text)
+        if not text:
+            what = "code" if completion.text.strip() else "empty"
+            return self._ended(Ended.UNANSWERED, "", f"{why}; and the last reply was {what}")
+        return self._ended(Ended.FORCED, text, why)
+
+    async def _ask_last(self, history: History, last: str) -> Completion:
+        """Send the whole conversation if it can be paid for, else the newest part of it."""
+        most = min(LAST_TOKENS, self._config.max_tokens)
+        whole = (*history.messages, Message("user", last))
+        account, size = self._calls.account, prompt_tokens(whole)
+        dear = would_cost(self._model, size, most) > account.left("usd")
+        if dear or size + most > account.left("tokens"):
+            least = prompt_tokens(history.brief(prompts.LAST_SYSTEM, last, 0))
+            room = account.left("tokens") - LEAST_LAST_TOKENS
+            room = min(room, least + LAST_NOTES) if dear else room
+            whole = history.brief(prompts.LAST_SYSTEM, last, room / MARGIN)
+        return await self._ask(whole, most)
+
+    def _ended(self, ended: Ended, text: str, reason: str) -> Ending:
+        return Ending(
+            ended=ended,
+            text=text,
+            reason=reason,
+            coverage=self._env.coverage,
+            ledger=self._env.ledger,
+            turns=self._turns,
+        )
+
+    def _emit(self, turn: Turn, *, repeated: bool) -> None:
         result = turn.result
         answered = turn.final is not None and result.kind is Outcome.EXITED  # as FINAL ends a cell
-        self._asker.writer.emit(
+        self._calls.writer.emit(
             CodeRan(
-                parent=self._asker.parent,
-                depth=self._asker.depth,
+                parent=self._calls.parent,
+                depth=self._calls.depth,
                 turn=turn.number,
                 code=turn.code,
                 observation=turn.observation,

@@ -1,4 +1,4 @@
-"""One run: plans how a question is worked on, and works on it; a child of it is one too."""
+"""One run: plan how a question is worked on, and work on it; an rlm_query is a run inside it."""
 
 from __future__ import annotations
 
@@ -6,117 +6,142 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import atoll
 from atoll.environment.core import REPLEnvironment
-from atoll.environment.setting import context_of, index_of
+from atoll.environment.options import context_of, index_of
 from atoll.errors import AtollError
 from atoll.rlm import budget, prompts
-from atoll.rlm.describe import describe, facts
-from atoll.rlm.loop import Ending, Loop
-from atoll.rlm.material import Material, material_of
+from atoll.rlm.context_sources import ContextSource, read_context
+from atoll.rlm.loop import Loop
 from atoll.rlm.models.types import Message, Usage
-from atoll.rlm.plan import plan
+from atoll.rlm.prompts import describe, facts
 from atoll.rlm.subcalls import Subcalls
-from atoll.rlm.trajectory import events
+from atoll.rlm.types import Ended, Ending
 from atoll.text.redact import Redactor, secrets_of
+from atoll.text.tokens import estimate
+from atoll.trajectory import events
 
 if TYPE_CHECKING:
-    from atoll.rlm.asking import Asker
-    from atoll.rlm.settings import Settings
+    from atoll.explore.index import ContextIndex
+    from atoll.rlm.model_calls import ModelCalls
+    from atoll.rlm.options import RLMConfig
 
 NOT_A_CHILDS = {"documents": None, "submit_fields": None, "session_id": None}
 """Options that are the root's alone: its documents, its answer's fields, its folder of output."""
 UNPRICED = "what it costs is not counted; name its price in the file of ATOLL_PRICES"
 
 
+MOST_PARTS = 3
+"""Calls for one direct answer: an empty reply is asked for again, a cut one is continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`loop` or `direct`, and why."""
+
+    way: str
+    why: str
+
+
 class Run:
     """A question and all that is asked beneath it."""
 
-    def __init__(self, settings: Settings, limits: budget.Budget) -> None:
-        self._settings, self._budget = settings, limits
+    def __init__(self, config: RLMConfig, limits: budget.Budget) -> None:
+        self._config, self._budget = config, limits
         redactor = Redactor(secrets_of(os.environ))
-        self._clean = redactor.redact if settings.environment.get("redact", True) else str
+        self._clean = redactor.redact if config.environment.get("redact", True) else str
 
-    async def root(self, question: str, context: Any, asker: Asker) -> Ending:
+    async def root(self, question: str, context: Any, calls: ModelCalls) -> Ending:
         """Begin: what is given is told to the trajectory first."""
-        given = await asyncio.to_thread(material_of, context)
+        given = await asyncio.to_thread(read_context, context)
         index = await asyncio.to_thread(index_of, given.context)
-        asker.writer.emit(
+        calls.writer.emit(
             events.RunStarted(
                 question=question,
-                model=self._settings.model.name,
-                sub_model=self._settings.sub_model.name,
+                model=self._config.model.name,
+                sub_model=self._config.sub_model.name,
                 context=facts(index, given),
                 budget=self._budget.to_dict(),
                 atoll_version=atoll.__version__,
             )
         )
-        self._tell_unpriced(asker)
-        options = dict(self._settings.environment)
+        self._tell_unpriced(calls)
+        options = dict(self._config.environment)
         if options.get("documents") is None:
             options["documents"] = given.documents
-        return await self._work(question, given, asker, options)
+        return await self._work(question, given, calls, options)
 
-    def _tell_unpriced(self, asker: Asker) -> None:
+    def _tell_unpriced(self, calls: ModelCalls) -> None:
         """A limit of dollars holds for no model whose price is not known: that is told."""
         if self._budget.usd is None:
             return
-        limit = f"the budget of {budget.told('usd', self._budget.usd)}"
-        models = (self._settings.model, self._settings.sub_model)
+        limit = f"the budget of {budget.amount_text('usd', self._budget.usd)}"
+        models = (self._config.model, self._config.sub_model)
         for name in sorted({one.name for one in models if one.would_cost(Usage()) is None}):
-            asker.writer.emit(events.Refused(what=limit, why=f"{name} has no price: {UNPRICED}"))
+            calls.writer.emit(events.Refused(what=limit, why=f"{name} has no price: {UNPRICED}"))
 
-    async def _child(self, task: str, context: Any, asker: Asker) -> str:
-        """A run within the run: the same sandboxes, but the documents stay the root's."""
-        options = {**self._settings.environment, **NOT_A_CHILDS}
-        given = Material(context=await asyncio.to_thread(context_of, context))
-        return (await self._work(task, given, asker, options)).text
+    async def _child(self, task: str, context: Any, calls: ModelCalls) -> Ending:
+        """Make a run within the run: the same sandboxes, but the documents stay the root's."""
+        options = {**self._config.environment, **NOT_A_CHILDS}
+        given = ContextSource(context=await asyncio.to_thread(context_of, context))
+        return await self._work(task, given, calls, options)
 
     async def _work(
-        self, question: str, given: Material, asker: Asker, options: dict[str, Any]
+        self, question: str, given: ContextSource, calls: ModelCalls, options: dict[str, Any]
     ) -> Ending:
         index = await asyncio.to_thread(index_of, given.context)
         others = options.get("documents") != given.documents  # those are in the context too
-        chosen = plan(index, others, self._settings.direct_tokens)
-        place: dict[str, Any] = {"parent": asker.parent, "depth": asker.depth}
-        asker.writer.emit(events.Planned(way=chosen.way, why=chosen.why, **place))
+        chosen = plan(index, others, self._config.direct_tokens)
+        place: dict[str, Any] = {"parent": calls.parent, "depth": calls.depth}
+        calls.writer.emit(events.Planned(way=chosen.way, why=chosen.why, **place))
         if chosen.way == "direct":
             text = "" if index is None else self._clean(index.text(0, index.length))
-            ending = await self._direct(question, text, asker)
+            ending = await self._direct(question, text, calls)
         else:
-            ending = await self._explore(question, given, asker, options)
+            ending = await self._explore(question, given, calls, options)
         ending = dataclasses.replace(ending, way=chosen.way, why=chosen.why)
-        asker.writer.emit(_final(ending, place))
+        calls.writer.emit(_final(ending, place))
         return ending
 
-    async def _direct(self, question: str, text: str, asker: Asker) -> Ending:
-        """One question, with the whole text in it."""
+    async def _direct(self, question: str, text: str, calls: ModelCalls) -> Ending:
+        """Ask one question with the whole text in it; a reply that was cut off is continued."""
         asked = prompts.direct_message(question, text) if text else question
         messages = [Message("system", prompts.DIRECT), Message("user", asked)]
-        model, most = self._settings.model_at(asker.depth), self._settings.max_tokens
-        call = asker.writer.new_call()
-        completion = await asker.ask(model, messages, call, most)
-        return Ending(how="text", text=completion.text, turns=1)
+        model, most = self._config.model_at(calls.depth), self._config.max_tokens
+        parts: list[str] = []
+        for _ in range(MOST_PARTS):
+            try:
+                completion = await calls.ask(model, messages, calls.writer.new_call(), most)
+            except budget.BudgetError as exc:
+                return _direct_ending(parts, str(exc))
+            parts.append(completion.text)
+            is_cut, is_empty = completion.finish == "length", not completion.text.strip()
+            if not is_cut and not is_empty:
+                return _direct_ending(parts, "")
+            messages += _follow_up(completion.text, prompts.EMPTY if is_empty else prompts.CONTINUE)
+        return _direct_ending(parts, f"{MOST_PARTS} replies of {most:,} tokens were empty or cut")
 
     async def _explore(
-        self, question: str, given: Material, asker: Asker, options: dict[str, Any]
+        self, question: str, given: ContextSource, calls: ModelCalls, options: dict[str, Any]
     ) -> Ending:
         """The loop, with a sandbox beside it."""
-        subcalls = Subcalls(self._settings, asker, given.context, self._child, self._clean)
+        subcalls = Subcalls(self._config, calls, given.context, self._child, self._clean)
         environment = await _made(
             context=given.context,
             on_llm_query=subcalls.llm_query,
             on_rlm_query=subcalls.rlm_query,
-            max_concurrency=self._settings.concurrency,
+            max_concurrency=self._config.concurrency,
             **options,
         )
         try:
             async with environment as env:
                 has_documents = options.get("documents") is not None
                 first = self._clean(describe(env.index, given.kind, has_documents))
-                return await Loop(self._settings, asker, env).run(question, first)
+                subcalls.ledger = env.ledger
+                return await Loop(self._config, calls, env, subcalls.notes).run(question, first)
         finally:
             await subcalls.close()
 
@@ -138,6 +163,35 @@ def _final(ending: Ending, place: dict[str, Any]) -> events.FinalGiven:
         text=ending.text,
         evidence=tuple(dataclasses.asdict(one) for one in ending.evidence),
         coverage={} if ending.coverage is None else ending.coverage.to_dict(),
-        forced=ending.forced,
+        ended=ending.ended.value,
+        reason=ending.reason,
         **place,
     )
+
+
+def _direct_ending(parts: list[str], trouble: str) -> Ending:
+    text = "".join(parts)
+    if not text.strip():
+        return Ending(ended=Ended.UNANSWERED, reason=trouble, turns=1)
+    return Ending(
+        ended=Ended.FORCED if trouble else Ended.ANSWERED, text=text, reason=trouble, turns=1
+    )
+
+
+def _follow_up(text: str, request: str) -> list[Message]:
+    said = [Message("assistant", text)] if text.strip() else []
+    return [*said, Message("user", request)]
+
+
+def plan(index: ContextIndex | None, documents: bool, threshold: int) -> Plan:  # noqa: FBT001
+    """The way to take for a context, given the tokens below which it is shown."""
+    if documents:
+        return Plan("loop", "there are documents to look into")
+    if index is None:
+        return Plan("direct", "there is no context")
+    if index.length > threshold * 8:
+        return Plan("loop", f"{index.length:,} characters are more than {threshold:,} tokens")
+    tokens = estimate(index.text(0, index.length))
+    if tokens <= threshold:
+        return Plan("direct", f"about {tokens:,} tokens fit into one question ({threshold:,})")
+    return Plan("loop", f"about {tokens:,} tokens are more than {threshold:,}")

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atoll.context import Context
-from atoll.errors import ConfigError
-from atoll.rlm.asking import Asker, Totals
+from atoll.errors import ConfigError, ModelReplyError
+from atoll.guest.bridge import ANSWER_KEY
+from atoll.rlm.events import SubcallEvents
+from atoll.rlm.model_calls import ModelCalls, Totals
 from atoll.rlm.models.types import Message
-from atoll.rlm.telling import Telling
+from atoll.rlm.types import Ended, Ending
+from atoll.text.quoting import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
+    from atoll.explore.ledger import Ledger
     from atoll.rlm.budget import Account
-    from atoll.rlm.settings import Settings
+    from atoll.rlm.options import RLMConfig
 
-    Child = Callable[[str, Any, Asker], Awaitable[str]]
-    Start = Callable[[Telling], Coroutine[Any, Any, str]]
+    Child = Callable[[str, Any, ModelCalls], Awaitable[Ending]]
+    Start = Callable[[SubcallEvents], Coroutine[Any, Any, Ending]]
 
 CHILD_SHARE = 0.5
 """Of what is left of a budget, a child may use so much."""
-LEAST_SECONDS = 1.0
+LEAST_SECONDS, LEAST_CALLS = 1.0, 2
+"""A run is not begun with less: it needs one turn, and the call kept for the last answer."""
 SHOWN = 20_000
 """Characters of a context that an rlm_query shows when it became an llm_query."""
 LONGEST_PROMPT = 1_000_000
 LONGEST_TASK = 20_000
+CUT_ANSWER = "\n[the answer was cut here, after {tokens:,} tokens]"
 
 
 class Work:
     """A call under way or done, and those who wait for it: it ends when the last of them goes."""
 
-    def __init__(self, call: str, task: asyncio.Task[str]) -> None:
+    def __init__(self, call: str, task: asyncio.Task[Ending]) -> None:
         self.call, self._task, self._waiting = call, task, 0
 
     @property
@@ -45,8 +52,8 @@ class Work:
             return True
         return self._task.done() and self._task.exception() is not None
 
-    async def answer(self) -> str:
-        """What it gives."""
+    async def answer(self) -> Ending:
+        """Return what it gives."""
         self._waiting += 1
         try:
             return await asyncio.shield(self._task)
@@ -61,31 +68,46 @@ class Subcalls:
 
     def __init__(
         self,
-        settings: Settings,
-        asker: Asker,
+        config: RLMConfig,
+        calls: ModelCalls,
         context: Any,
         child: Child,
         clean: Callable[[str], str],
     ) -> None:
-        self._settings, self._asker = settings, asker
+        self._config, self._calls = config, calls
         self._context, self._child, self._clean = context, child, clean
         self._works: dict[bytes, Work] = {}
-        self._tasks: set[asyncio.Task[str]] = set()
+        self._tasks: set[asyncio.Task[Ending]] = set()
+        self._notes: list[str] = []
+        self.ledger: Ledger | None = None
+        """What the loop has seen of its context; children that share the context add to it."""
 
     async def llm_query(self, prompt: str) -> str:
-        """A model's answer; an error is this call's alone."""
+        """Return a model's answer; an error is this call's alone."""
         _check_length("prompt", prompt, LONGEST_PROMPT)
         key, start = _digest("llm_query", prompt), partial(self._plain, prompt)
-        return await self._once(key, start, kind="llm_query", prompt=prompt)
+        return (await self._once(key, start, kind="llm_query", prompt=prompt)).text
 
-    async def rlm_query(self, task: str, context: Any) -> str:
-        """A run of its own on `context`; where depth or budget forbid one, an llm_query."""
+    async def rlm_query(self, task: str, context: Any) -> dict[str, Any]:
+        """Run the task on `context` as a run of its own; where that is not allowed, an llm_query.
+
+        A run that ends without an answer is an error. The guest makes a text with attributes of
+        what is returned.
+        """
         _check_length("task", task, LONGEST_TASK)
         shared = context is not None and context is _value(self._context)
         given = self._context if shared else context
         key, facts = await asyncio.to_thread(_identity, task, given, shared=shared)
         start = partial(self._recursive, task, given)
-        return await self._once(key, start, kind="rlm_query", prompt=task, context=facts)
+        ending = await self._once(key, start, kind="rlm_query", prompt=task, context=facts)
+        if shared and ending.ledger is not None and self.ledger is not None:
+            self.ledger.merge(ending.ledger)
+        return self._handed_up(ending)
+
+    def notes(self) -> list[str]:
+        """Return what a model has to know of the sub-calls since the last time, and forget it."""
+        notes, self._notes = list(dict.fromkeys(self._notes)), []
+        return notes
 
     async def close(self) -> None:
         """End what is still under way."""
@@ -94,61 +116,88 @@ class Subcalls:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _once(self, key: bytes, start: Start, **facts: Any) -> str:
-        """The answer of an identical call if there is one, or will be; else of this one."""
+    def _handed_up(self, ending: Ending) -> dict[str, Any]:
+        if ending.ended is Ended.UNANSWERED:
+            raise ModelReplyError(f"the run ended without an answer: {ending.reason}")
+        if ending.ended is not Ended.ANSWERED:
+            self._notes.append(f"an answer of rlm_query is {ending.ended}: {ending.reason}")
+        return {
+            ANSWER_KEY: ending.text,
+            "value": ending.value,
+            "ended": ending.ended.value,
+            "reason": ending.reason,
+            "evidence": [dataclasses.asdict(one) for one in ending.evidence],
+            "coverage": None if ending.coverage is None else ending.coverage.to_dict(),
+        }
+
+    async def _once(self, key: bytes, start: Start, **facts: Any) -> Ending:
+        """Return the answer of an identical call if there is one, or will be; else of this one."""
         known = self._works.get(key)
         if known is not None and not known.failed:
-            telling = Telling.of(self._asker, shared_with=known.call, **facts)
-            return await telling.end(known.answer(), Totals())
-        telling = Telling.of(self._asker, **facts)
-        task = asyncio.create_task(start(telling))
+            events = SubcallEvents.of(self._calls, shared_with=known.call, **facts)
+            return await events.end(known.answer(), Totals())
+        events = SubcallEvents.of(self._calls, **facts)
+        task = asyncio.create_task(start(events))
         self._tasks.add(task)
         task.add_done_callback(self._over)
-        known = self._works[key] = Work(telling.call, task)
+        known = self._works[key] = Work(events.call, task)
         return await known.answer()
 
-    def _over(self, task: asyncio.Task[str]) -> None:
+    def _over(self, task: asyncio.Task[Ending]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever asked may be gone: that is no fault
+            task.exception()  # those who asked may be gone: that is not a fault
 
-    async def _plain(self, prompt: str, telling: Telling, *, downgraded: bool = False) -> str:
-        sub = self._below(telling.call, self._asker.account)
-        return await telling.end(self._answer(sub, prompt), sub.totals, downgraded=downgraded)
+    async def _plain(
+        self, prompt: str, events: SubcallEvents, *, downgraded: bool = False
+    ) -> Ending:
+        sub = self._below(events.call, self._calls.account)
+        return await events.end(self._answer(sub, prompt), sub.totals, downgraded=downgraded)
 
-    async def _recursive(self, task: str, context: Any, telling: Telling) -> str:
+    async def _recursive(self, task: str, context: Any, events: SubcallEvents) -> Ending:
         if self._forbidden():
-            prompt = await asyncio.to_thread(_with_text, task, context)
-            return await self._plain(self._clean(prompt), telling, downgraded=True)
-        async with self._asker.lanes.runs(self._asker.depth + 1):
-            sub = self._below(telling.call, self._asker.account.share(CHILD_SHARE))
-            return await telling.end(self._child(task, context, sub), sub.totals)
+            text = await asyncio.to_thread(_text, context)
+            if len(text) > SHOWN:
+                self._notes.append(
+                    f"rlm_query was answered from the first {SHOWN:,} of {len(text):,} characters: "
+                    "no run inside this run is allowed"
+                )
+            prompt = await asyncio.to_thread(self._clean, _with_text(task, text))
+            return await self._plain(prompt, events, downgraded=True)
+        async with self._calls.concurrency.runs(self._calls.depth + 1):
+            sub = self._below(events.call, self._calls.account.share(CHILD_SHARE))
+            return await events.end(self._child(task, context, sub), sub.totals)
 
-    def _below(self, call: str, account: Account) -> Asker:
-        return Asker(
+    def _below(self, call: str, account: Account) -> ModelCalls:
+        return ModelCalls(
             account=account,
-            writer=self._asker.writer,
-            lanes=self._asker.lanes,
+            writer=self._calls.writer,
+            concurrency=self._calls.concurrency,
             parent=call,
-            depth=self._asker.depth + 1,
-            above=self._asker,
-            temperature=self._asker.temperature,
+            depth=self._calls.depth + 1,
+            above=self._calls,
+            temperature=self._calls.temperature,
         )
 
     def _forbidden(self) -> bool:
-        """Whether no run may be made within this one."""
-        account = self._asker.account
-        too_deep = self._asker.depth >= self._settings.max_depth
-        return too_deep or account.left("seconds") * CHILD_SHARE < LEAST_SECONDS
+        """Return whether no run may be made within this one."""
+        account = self._calls.account
+        too_deep = self._calls.depth >= self._config.max_depth
+        too_late = account.left("seconds") * CHILD_SHARE < LEAST_SECONDS
+        return too_deep or too_late or account.left("calls") * CHILD_SHARE < LEAST_CALLS
 
-    async def _answer(self, asker: Asker, prompt: str) -> str:
-        completion = await asker.ask(
-            self._settings.sub_model,
+    async def _answer(self, calls: ModelCalls, prompt: str) -> Ending:
+        completion = await calls.ask(
+            self._config.sub_model,
             [Message("user", prompt)],
-            asker.writer.new_call(),
-            self._settings.max_tokens,
+            calls.writer.new_call(),
+            self._config.max_tokens,
         )
-        return completion.text
+        tokens = completion.usage.output_tokens
+        if not completion.text.strip():
+            raise ModelReplyError(f"the answer of the model is empty, after {tokens:,} tokens")
+        cut = CUT_ANSWER.format(tokens=tokens) if completion.finish == "length" else ""
+        return Ending(text=completion.text + cut)
 
 
 def _check_length(what: str, text: str, most: int) -> None:
@@ -160,7 +209,7 @@ def _check_length(what: str, text: str, most: int) -> None:
 
 
 def _identity(task: str, context: Any, *, shared: bool) -> tuple[bytes, dict[str, Any] | None]:
-    """What makes an rlm_query the same as another, and what is told of its context."""
+    """Return what makes an rlm_query the same as another, and what is told of its context."""
     if context is None:
         return _digest("rlm_query", task, "none"), None
     if shared and isinstance(context, Context):
@@ -171,7 +220,7 @@ def _identity(task: str, context: Any, *, shared: bool) -> tuple[bytes, dict[str
 
 
 def _digest(*parts: str) -> bytes:
-    """A name for texts that takes no more room, however long they are."""
+    """Return a key for texts that takes no more room, however long they are."""
     found = hashlib.sha256()
     for part in parts:
         found.update(b"%d:" % len(part))
@@ -179,10 +228,11 @@ def _digest(*parts: str) -> bytes:
     return found.digest()
 
 
-def _with_text(task: str, context: Any) -> str:
-    text = _text(context)
-    cut = f"\n[{len(text) - SHOWN:,} more characters]" if len(text) > SHOWN else ""
-    return f"{task}\n\nText:\n<<<\n{text[:SHOWN]}{cut}\n>>>" if text else task
+def _with_text(task: str, text: str) -> str:
+    if not text:
+        return task
+    cut = f"\n[{len(text) - SHOWN:,} more characters are not shown]" if len(text) > SHOWN else ""
+    return f"{task}\n\n{quoted('text', text[:SHOWN])}{cut}"
 
 
 def _text(context: Any) -> str:

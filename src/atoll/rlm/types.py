@@ -1,19 +1,50 @@
-"""The result of a run."""
+"""The result of a run: an answer, or why there is none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from atoll import markup
 from atoll.rlm.models.types import Usage
+from atoll.trajectory.reader import Trajectory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from atoll.explore.evidence import Evidence
-    from atoll.explore.ledger import Coverage
-    from atoll.rlm.trajectory.events import Event
+    from atoll.explore.ledger import Coverage, Ledger
+
+
+class Ended(StrEnum):
+    """How a run ended. Only ANSWERED is an answer that the model gave by itself."""
+
+    ANSWERED = "answered"
+    FORCED = "forced"
+    """A limit was reached: the text is what the model knew by then."""
+    REFUSED = "refused"
+    """The model gave an answer that breaks a rule of the run, such as to look first."""
+    UNANSWERED = "unanswered"
+    """There is no answer: the text is empty, `reason` says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What one loop, or one direct question, came to: a run's, or that of a run inside it."""
+
+    ended: Ended = Ended.ANSWERED
+    text: str = ""
+    reason: str = ""
+    how: str = "text"
+    value: Any = None
+    evidence: tuple[Evidence, ...] = ()
+    coverage: Coverage | None = None
+    ledger: Ledger | None = None
+    """What was seen of the context: a run that shares the context adds it to its own."""
+    turns: int = 0
+    way: str = "loop"
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -21,24 +52,34 @@ class Answer:
     """The answer to a question, and how it was found. print() shows its text."""
 
     text: str
+    ended: Ended = Ended.ANSWERED
+    """`answered`, `forced`, `refused` or `unanswered`: only the first is an answer to rely on."""
+    reason: str = ""
+    """Why it did not end as `answered`: the limit, the rule, or what was wrong with the replies."""
     value: Any = None
     """The answer as data, if the model gave more than text."""
     evidence: tuple[Evidence, ...] = ()
+    """Quotes that the model gave; `found` says whether the context has them."""
     coverage: Coverage | None = None
     """None if the model was shown the whole context."""
     way: str = "loop"
     """`loop`, or `direct` if the model was shown the whole context."""
     why: str = ""
-    forced: bool = False
-    """Whether a limit was reached; the answer is what was known by then."""
+    """Why it took that way."""
     cost: float | None = None
     """Dollars for all calls together; None if the price of one is not known."""
     usage: Usage = field(default_factory=Usage)
     calls: int = 0
     turns: int = 0
     seconds: float = 0.0
-    trajectory: tuple[Event, ...] = ()
+    trajectory: Trajectory = field(default_factory=Trajectory)
+    """Every step: a sequence of events with tree(), save(path) and to_html(path)."""
     trajectory_path: Path | None = None
+
+    @property
+    def unfound(self) -> tuple[Evidence, ...]:
+        """The quotes that are not in the context."""
+        return tuple(one for one in self.evidence if not one.found)
 
     def __str__(self) -> str:
         return self.text
@@ -55,7 +96,11 @@ class Answer:
     def _facts(self) -> list[str]:
         facts = [f"{self.turns} turns", f"{self.calls} calls", f"{self.seconds:.1f} s"]
         facts += [f"${self.cost:.4f}"] if self.cost is not None else []
-        return [*facts, *(["forced by a limit"] if self.forced else [])]
+        if self.ended is not Ended.ANSWERED:
+            facts.append(f"{self.ended}: {self.reason}" if self.reason else str(self.ended))
+        if self.unfound:
+            facts.append(f"{len(self.unfound)} of {len(self.evidence)} quotes not in the context")
+        return facts
 
 
 def _place(quote: Evidence) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import math
 import re
 import urllib.parse
 from collections import Counter
@@ -28,6 +29,9 @@ STRETCH, OVERLAP = 1 << 16, 1 << 12
 """Characters that are searched at once, and how far a match may be looked for beyond them."""
 SHORTEST_KNOWN = 6
 """Characters of a known value: a shorter one would be found in words that are none."""
+LEAST_LENGTH, LEAST_WORD, LEAST_BITS = 12, 16, 32.0
+"""What a secret of the environment must have to be looked for: characters, if all are letters,
+and bits."""
 _SECRET_NAME = re.compile(
     r"PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|(?:API|ACCESS|PRIVATE|AUTH)_?KEY|_KEY$|_PWD$"
     r"|(?:DATABASE|DB|REDIS|MONGO|AMQP|BROKER|SENTRY)_?(?:URL|URI|DSN)$",
@@ -98,12 +102,28 @@ class Redactor:
 
 
 def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables whose names sound secret, for `Redactor`; short ones are not."""
+    """Return the environment variables whose names sound secret, for `Redactor`.
+
+    A value that could be an ordinary word is left out: `POSTGRES_PASSWORD=postgres` must not take
+    every "postgres" out of a text.
+    """
     return {
         name: value
         for name, value in environ.items()
-        if len(value) >= SHORTEST_KNOWN and _SECRET_NAME.search(name)
+        if _SECRET_NAME.search(name) and is_hard_to_guess(value)
     }
+
+
+def is_hard_to_guess(value: str) -> bool:
+    """Return whether a value is long and mixed enough to be found in a text by itself.
+
+    The bits are those of its characters as they are distributed. A word of letters alone needs
+    more characters: it may be in a dictionary.
+    """
+    counts = Counter(value)
+    bits = -sum(n * math.log2(n / len(value)) for n in counts.values())
+    least = LEAST_WORD if value.isalpha() else LEAST_LENGTH
+    return len(value) >= least and bits >= LEAST_BITS
 
 
 def _sub(expression: re.Pattern[str], mark: Callable[[re.Match[str]], str], text: str) -> str:

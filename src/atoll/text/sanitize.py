@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 
-from atoll.text.plain import SIGN, SIGN_KINDS, plain_sign
+from atoll.text.typography import SIGN, SIGN_KINDS, plain_sign
 
 MOST_CHARACTERS = 1 << 20
 """Longer code is left alone: a syntax tree takes a hundred times the memory of its text."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
 from atoll.policy import check_positive
-from atoll.text.kept import KeptTexts
+from atoll.text.spill_store import SpillStore
 from atoll.text.summary import RollingSummary, head_and_tail
 
 if TYPE_CHECKING:
@@ -66,12 +66,15 @@ class Spill:
         if preview < LEAST_PREVIEW:
             raise ConfigError(f"preview must be at least {LEAST_PREVIEW} characters, not {preview}")
         self._cap, self._preview = cap, preview
-        self._kept = KeptTexts(folder, session_id, max_bytes)
+        self._kept = SpillStore(folder, session_id, max_bytes)
         self._rolling = RollingSummary(summarise, summary_seconds) if summarise else None
         self._one_at_a_time = asyncio.Lock()
 
-    async def observe(self, turn: int, text: str) -> Observed:
-        """The text itself, or where it is longer than the cap, a summary of at most `preview`."""
+    async def observe(self, turn: int, text: str, *, lost: int = 0) -> Observed:
+        """Return the text itself, or if it is longer than the cap, a summary of it.
+
+        `lost` are bytes of the output that are not in `text`: the header says so.
+        """
         if not isinstance(turn, int) or not 0 <= turn <= LAST_TURN:
             raise ConfigError(f"a turn is a number from 0 to {LAST_TURN:,}, not {turn!r:.50}")
         if len(text) <= self._cap:
@@ -84,7 +87,8 @@ class Spill:
                 reason = exc.strerror or str(exc)
             notes = await self._rolling.add(text) if self._rolling else None
         short = SHORT_FOLDER + name
-        header, footer = _header(turn, text, short, reason), _footer(short) if path else ""
+        header = _header(turn, text, short, reason, lost)
+        footer = _footer(short) if path else ""
         body = self._body(text, notes, self._preview - len(header) - len(footer) - 2)
         shown = "\n".join(part for part in (header, body, footer) if part)
         return Observed(text=shown, path=path, spilled=True)
@@ -114,9 +118,13 @@ class Spill:
         return (title + notes)[:room] if notes else head_and_tail(text, room)
 
 
-def _header(turn: int, text: str, short: str, reason: str) -> str:
+def _header(turn: int, text: str, short: str, reason: str, lost: int) -> str:
     lines = text.removesuffix("\n").count("\n") + 1
-    where = f"the rest was not kept: {reason[:120]}" if reason else f"all of it is in {short}"
+    where = f"all of it is in {short}"
+    if reason:
+        where = f"the rest was not kept: {reason[:120]}"
+    elif lost:
+        where = f"{short} has this much; {lost:,} bytes in the middle were too many and are lost"
     return f"[output of turn {turn}: {len(text):,} characters in {lines:,} lines; {where}]"
 
 

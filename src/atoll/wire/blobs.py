@@ -23,8 +23,8 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _WIDTHS = (1, 2, 4)
 
 
-class Gifts:
-    """Descriptors that came with a message. What nobody takes is closed."""
+class PassedFds:
+    """File descriptors that came with a message. Those that are not taken are closed."""
 
     def __init__(self, fds: Iterable[int] = ()) -> None:
         self._fds = list(fds)
@@ -33,13 +33,13 @@ class Gifts:
         return len(self._fds)
 
     def take(self) -> int:
-        """The next one, the caller's from now on; ConfigError if there is none."""
+        """Return the next descriptor, which the caller closes; ConfigError if there is none."""
         if not self._fds:
             raise ConfigError("a descriptor was announced and did not come")
         return self._fds.pop(0)
 
     def hand_over(self) -> list[int]:
-        """All that are left, the caller's from now on."""
+        """Return all that are left; the caller closes them."""
         left, self._fds = self._fds, []
         return left
 
@@ -56,7 +56,7 @@ def close_all(fds: Iterable[int]) -> None:
 
 
 def write(data: bytes | bytearray) -> int:
-    """A sealed memory file of `data`."""
+    """Return a sealed memory file that holds `data`."""
     fd = os.memfd_create("atoll-blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(data)
     while view:
@@ -85,7 +85,7 @@ def read(fd: int, most: int = MAX_BLOB_BYTES) -> bytes:
 
 
 def _is_sealed(fd: int) -> bool:
-    """Whether it is a memory file that can change no more."""
+    """Return whether it is a memory file whose content and size are sealed."""
     try:
         return fcntl.fcntl(fd, fcntl.F_GET_SEALS) & SEALS == SEALS
     except OSError:

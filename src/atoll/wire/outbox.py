@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import fcntl
 import socket
 import termios
@@ -34,6 +35,8 @@ class Outbox:
         self._has_room.set()
         self._open, self._writing = True, False
         self.size = 0
+        self.read = float("-inf")
+        """When the other side last made room by reading, by the loop's clock."""
 
     async def wait_for_room(self, size: int) -> None:
         """Until there is no crowd; BusyError if too much waits for that already."""
@@ -71,6 +74,8 @@ class Outbox:
 
         Otherwise memory files without number could lie in the socket's buffer, counted by nobody.
         """
+        if self._writing:
+            self.read = self._loop.time()
         try:
             while self._queue:
                 if self._queue[0][1] and self._unread():
@@ -82,7 +87,9 @@ class Outbox:
             self._writing = True
             return
         except OSError:
-            self._drop()  # the reader will see the end
+            self._drop()
+            with contextlib.suppress(OSError):  # a message is lost: nobody may wait for it
+                self._socket.shutdown(socket.SHUT_RDWR)
         if self._writing:
             self._writing = False
             self._loop.remove_writer(self._socket.fileno())

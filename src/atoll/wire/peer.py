@@ -11,7 +11,6 @@ from __future__ import annotations
 import array
 import asyncio
 import socket
-import struct
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -23,39 +22,31 @@ from atoll.wire.outbox import Outbox
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    Serve = Callable[[str, dict[str, Any], blobs.Gifts], Awaitable["Answer"]]
+    Serve = Callable[[str, dict[str, Any], blobs.PassedFds], Awaitable["Reply"]]
     Hear = Callable[[str, dict[str, Any]], None]
 
 CHUNK = 1 << 16
 MAX_FDS = 4
 MAX_OPEN_CALLS = 1024
-_CREDENTIALS = struct.Struct("3i")
 _FD_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
 
-def credentials(sock: socket.socket) -> tuple[int, int]:
-    """The process and the user on the other end, by the kernel's word."""
-    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(data)
-    return pid, uid
-
-
-def _drop(answer: asyncio.Future[Answer]) -> None:
-    """Let go of what came with an answer that nobody waits for any more."""
+def _drop(answer: asyncio.Future[Reply]) -> None:
+    """Close the descriptors of a reply whose caller was cancelled."""
     if answer.done() and not answer.cancelled() and answer.exception() is None:
-        answer.result().gifts.close()
+        answer.result().passed_fds.close()
 
 
-class Answer:
-    """A result, and the descriptors that come with it."""
+class Reply:
+    """The result of a request, and the file descriptors that come with it."""
 
-    def __init__(self, value: Any, gifts: blobs.Gifts | None = None) -> None:
-        self.value, self.gifts = value, blobs.Gifts() if gifts is None else gifts
+    def __init__(self, value: Any, passed_fds: blobs.PassedFds | None = None) -> None:
+        self.value, self.passed_fds = value, blobs.PassedFds() if passed_fds is None else passed_fds
 
 
 class Peer:
-    """The other side, as this one sees it. `serve` answers its requests, `hear` its notes."""
+    """One end of a connection. `serve` answers requests, `hear` takes notifications."""
 
     def __init__(
         self, sock: socket.socket, serve: Serve, hear: Hear, on_end: Callable[[str], None]
@@ -64,31 +55,34 @@ class Peer:
         self._socket, self._serve, self._hear, self._on_end = sock, serve, hear, on_end
         self._buffer, self._received = rpc.LineBuffer(), list[int]()
         self._outbox, self._count = Outbox(sock), 0
-        self._waiting: dict[str, asyncio.Future[Answer]] = {}
+        self._waiting: dict[str, asyncio.Future[Reply]] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._partial_since: float | None = None
         self.ended = False
         self.heard = float("-inf")
         """When the other side last said anything, by the loop's clock."""
+        self._asked = 0.0
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
     async def call(
         self, method: str, params: dict[str, Any], fds: list[int] | None = None
-    ) -> Answer:
-        """Ask the other side, passing `fds`, which are ours no more; its error is raised."""
+    ) -> Reply:
+        """Send a request with `fds`, then close them; return the reply, or raise its error."""
         fds = fds or []
         if self.ended:
             blobs.close_all(fds)
             raise SandboxLostError("the connection to the daemon has ended")
         self._count += 1
         ident = str(self._count)
-        answer: asyncio.Future[Answer] = self._loop.create_future()
+        answer: asyncio.Future[Reply] = self._loop.create_future()
         try:
             line = rpc.request(ident, method, {**params, "fds": len(fds)} if fds else params)
         except BaseException:
             blobs.close_all(fds)
             raise
+        if not self._waiting:
+            self._asked = self._loop.time()
         self._waiting[ident] = answer
         try:
             await self._outbox.wait_for_room(len(line))
@@ -104,16 +98,23 @@ class Peer:
             blobs.close_all(fds)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Tell the other side something that wants no answer."""
+        """Send a notification."""
         if not self.ended:
             self._send(rpc.notification(method, params), [])
 
+    @property
+    def silent_seconds(self) -> float:
+        """For how long the other side has said and read nothing while calls wait for it."""
+        if not self._waiting:
+            return 0.0
+        return self._loop.time() - max(self.heard, self._asked, self._outbox.read)
+
     def stuck(self, seconds: float) -> bool:
-        """Whether a message began so long ago and has not come to its end."""
+        """Return whether a message has been incomplete for longer than `seconds`."""
         return self._partial_since is not None and time.monotonic() - self._partial_since > seconds
 
     def end(self, why: str) -> None:
-        """No more messages: whoever waits is told, whatever runs is cancelled."""
+        """Close the connection: fail the calls that wait, and cancel the requests that run."""
         if self.ended:
             return
         self.ended = True
@@ -185,47 +186,47 @@ class Peer:
     def _settle(self, message: rpc.Message) -> None:
         answer = self._waiting.get(message["id"])
         result = message.get("result")
-        gifts = self._gifts(result) if isinstance(result, dict) else blobs.Gifts()
+        passed_fds = self._passed_fds(result) if isinstance(result, dict) else blobs.PassedFds()
         if answer is None or answer.done():
-            gifts.close()  # it crossed with a cancel
+            passed_fds.close()  # it crossed with a cancel
         elif "error" in message:
             answer.set_exception(faults.from_wire(message["error"]))
         else:
-            answer.set_result(Answer(result, gifts))
+            answer.set_result(Reply(result, passed_fds))
 
-    def _gifts(self, holder: dict[str, Any]) -> blobs.Gifts:
+    def _passed_fds(self, holder: dict[str, Any]) -> blobs.PassedFds:
         count = holder.pop("fds", 0)
         if count == 0:
-            return blobs.Gifts()
+            return blobs.PassedFds()
         if type(count) is not int or not 0 < count <= len(self._received):
             raise rpc.ProtocolError("descriptors that did not come")
         taken, self._received[:count] = self._received[:count], []
-        return blobs.Gifts(taken)
+        return blobs.PassedFds(taken)
 
     def _start(self, ident: str, method: str, params: dict[str, Any]) -> None:
-        gifts = self._gifts(params)
+        passed_fds = self._passed_fds(params)
         if ident in self._running:
-            gifts.close()
+            passed_fds.close()
             raise rpc.ProtocolError("an id that is in use")
         if len(self._running) >= MAX_OPEN_CALLS:
-            gifts.close()
+            passed_fds.close()
             self._send(faults.to_wire(ident, BusyError("too many calls at one time")), [])
             return
-        task = self._loop.create_task(self._respond(ident, method, params, gifts))
+        task = self._loop.create_task(self._respond(ident, method, params, passed_fds))
         self._running[ident] = task
-        task.add_done_callback(lambda _: self._done(ident, gifts))
+        task.add_done_callback(lambda _: self._done(ident, passed_fds))
 
-    def _done(self, ident: str, gifts: blobs.Gifts) -> None:
+    def _done(self, ident: str, passed_fds: blobs.PassedFds) -> None:
         self._running.pop(ident, None)
-        gifts.close()
+        passed_fds.close()
 
     async def _respond(
-        self, ident: str, method: str, params: dict[str, Any], gifts: blobs.Gifts
+        self, ident: str, method: str, params: dict[str, Any], passed_fds: blobs.PassedFds
     ) -> None:
         fds: list[int] = []
         try:
-            answer = await self._serve(method, params, gifts)
-            fds = answer.gifts.hand_over()
+            answer = await self._serve(method, params, passed_fds)
+            fds = answer.passed_fds.hand_over()
             value = {**answer.value, "fds": len(fds)} if fds else answer.value
             line = rpc.result(ident, value)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the asker is told

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from model_standin import KEY, Make, StandIn, answer, chat, event, fails, head, piece, say, stream
 
-from atoll.errors import ModelReplyError
+from atoll.errors import ModelRefusedError, ModelReplyError
 from atoll.rlm.models import estimate
 from atoll.rlm.models.types import Message
 
@@ -175,6 +175,37 @@ async def test_an_option_that_a_model_does_not_take_is_left_out_from_then_on(
         reply = await model.complete(ASK, temperature=0.5, stop=["END"])
         assert reply.text == "a "
     assert [option in seen.body for seen in server.seen] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "max_tokens is too large: 4096. This model supports at most 2048 completion tokens.",
+        "max_tokens: 4096 > 2048, which is the maximum allowed number of output tokens",
+        "`max_tokens` must be less than or equal to `2048`",
+        "Range of max_tokens should be [1, 2048]",
+        "max_tokens exceeds the maximum of 2,048",
+    ],
+)
+async def test_the_limit_of_tokens_that_a_server_names_is_kept(
+    server: StandIn, openai: Make, message: str
+):
+    server.acts = [fails(400, "invalid_request_error", message), answer(chat("ok"))]
+    model = openai()
+    for _ in range(2):
+        assert (await model.complete(ASK, max_tokens=4096)).text == "ok"
+    sent = [one.body.get("max_tokens") for one in server.seen]
+    assert sent == [4096, 2048, 2048], "it is never left out: a reply could cost anything"
+
+
+async def test_a_limit_that_is_too_large_without_a_number_is_an_error(
+    server: StandIn, openai: Make
+):
+    said = "max_tokens is too large: this model does not support it"
+    server.acts = [fails(400, "invalid_request_error", said)]
+    with pytest.raises(ModelRefusedError):
+        await openai().complete(ASK, max_tokens=4096)
+    assert len(server.seen) == 1
 
 
 async def test_the_limit_of_tokens_is_given_by_the_other_name_where_one_is_refused(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from atoll import context as contexts
 from atoll import guard, variables
 from atoll.availability import Availability
-from atoll.backends.daemon import link as links
+from atoll.backends.daemon import connection as connections
 from atoll.bridge import HostBridge
 from atoll.config import REPLConfig, daemon_socket
 from atoll.errors import AtollError, IsolationError, SandboxClosedError, SandboxError
@@ -18,15 +18,15 @@ from atoll.files.direct import FolderFiles
 from atoll.guest import rpc, values
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code, check_command
-from atoll.wire import blobs, results, settings
+from atoll.wire import blobs, options, results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atoll.backends.daemon.link import Link
+    from atoll.backends.daemon.connection import DaemonConnection
     from atoll.files.base import Files
     from atoll.types import ExecuteResponse, SandboxResult
-    from atoll.wire.peer import Answer
+    from atoll.wire.peer import Reply
 
 
 class DaemonClientSandbox(BaseSandbox):
@@ -45,7 +45,7 @@ class DaemonClientSandbox(BaseSandbox):
         self._config = config or REPLConfig(backend="daemon")
         super().__init__(self._config.policy, self._config.workspace, self._config.logger)
         self._keep, self.token = keep, token
-        self._link: Link | None = None
+        self._connection: DaemonConnection | None = None
         self._session = ""
         self._level = Isolation.NONE
         self._bridge: HostBridge | None = None
@@ -59,12 +59,12 @@ class DaemonClientSandbox(BaseSandbox):
         try:
             path = daemon_socket()
             os.stat(path)
-            facts = await links.ping(path)
+            facts = await connections.ping(path)
         except OSError:
             reason = f"no daemon runs at {path}"
-            return Availability(usable=False, reason=reason, hint=links.HINT)
+            return Availability(usable=False, reason=reason, hint=connections.HINT)
         except AtollError as exc:
-            return Availability(usable=False, reason=str(exc), hint=links.HINT)
+            return Availability(usable=False, reason=str(exc), hint=connections.HINT)
         if facts.get("isolation") not in tuple(map(str, Isolation)):
             return Availability(usable=False, reason=str(facts.get("reason")), hint="atoll doctor")
         return Availability(
@@ -76,28 +76,28 @@ class DaemonClientSandbox(BaseSandbox):
 
     @property
     def isolation(self) -> Isolation:
-        """The level that this sandbox really has, by the daemon's word."""
+        """The level that this sandbox really has, as the daemon reports it."""
         return self._level
 
     async def initialize(self, context: Any = None) -> None:
         """Open a session with `context`, or attach to that of the token. Again: start afresh."""
         guard.require(self._config.guard)
-        if self._link is not None and self._session and not self._link.peer.ended:
+        if self._connection is not None and self._session and not self._connection.peer.ended:
             await self._begin(context, {})
             return
         attach = self.token is not None and not self._keep
         self._leave()
-        link = self._link = await links.shared(daemon_socket())
+        connection = self._connection = await connections.shared(daemon_socket())
         self._destroyed = False
-        session = self._session = link.hold()
+        session = self._session = connection.hold()
         try:
             if attach:
                 self._adopt(await self._call("attach", {"token": self.token}))
             else:
-                extra = {"config": settings.to_wire(self._config), "keep": self._keep}
+                extra = {"config": options.to_wire(self._config), "keep": self._keep}
                 await self._begin(context, extra)
         except BaseException:
-            link.peer.notify("forget", {"session": session})
+            connection.peer.notify("forget", {"session": session})
             self._leave()
             raise
 
@@ -115,7 +115,7 @@ class DaemonClientSandbox(BaseSandbox):
         self.logger.log_execution_start("python", self.policy, code)
         params = {"code": code, "timeout_ms": timeout_ms, "key": key}
         answer = await self._call("execute", params)
-        beside = blobs.read(answer.gifts.take()) if answer.gifts else b""
+        beside = blobs.read(answer.passed_fds.take()) if answer.passed_fds else b""
         result = results.from_wire(answer.value["result"], beside)
         self._check_level(result.isolation)
         self._log_execution_metrics(result)
@@ -130,7 +130,7 @@ class DaemonClientSandbox(BaseSandbox):
         self._failure = None
         self.logger.log_execution_start("shell", self.policy, command)
         answer = await self._call("shell", {"command": command, "timeout_ms": timeout_ms})
-        beside = blobs.read(answer.gifts.take()) if answer.gifts else b""
+        beside = blobs.read(answer.passed_fds.take()) if answer.passed_fds else b""
         response = results.response_from_wire(answer.value["result"], beside)
         self.logger.log_shell_complete(response)
         if self._failure is not None:
@@ -154,19 +154,19 @@ class DaemonClientSandbox(BaseSandbox):
 
     async def cancel(self) -> None:
         """Interrupt the running cell; one that will not be interrupted is killed."""
-        if self._link is not None and self._session and not self._link.peer.ended:
+        if self._connection is not None and self._session and not self._connection.peer.ended:
             await self._call("cancel", {})
 
     async def fork(self) -> DaemonClientSandbox:
         """Return a live clone, on the same connection."""
-        link = self._opened()
+        connection = self._opened()
         twin = DaemonClientSandbox(self._config)
-        twin._link, twin._session = link, link.hold()
+        twin._connection, twin._session = connection, connection.hold()
         twin._context = self._context
         try:
             twin._adopt(await self._call("fork", {"twin": twin._session}))
         except BaseException:
-            link.peer.notify("forget", {"session": twin._session})
+            connection.peer.notify("forget", {"session": twin._session})
             twin._leave()
             raise
         return twin
@@ -186,7 +186,7 @@ class DaemonClientSandbox(BaseSandbox):
     async def save(self) -> bytes:
         """Return variables and files as bytes."""
         answer = await self._call("save", {})
-        return await asyncio.to_thread(blobs.read, answer.gifts.take())
+        return await asyncio.to_thread(blobs.read, answer.passed_fds.take())
 
     @cached_property
     def files(self) -> Files:
@@ -195,17 +195,17 @@ class DaemonClientSandbox(BaseSandbox):
 
     async def _folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
         answer = await self._call("folders", {"changing": changing})
-        return {str(name): answer.gifts.take() for name in answer.value["names"]}
+        return {str(name): answer.passed_fds.take() for name in answer.value["names"]}
 
     async def destroy(self) -> None:
         """End the session and everything that it started."""
         self._destroyed = True
-        link, session = self._link, self._session
-        if link is None or not session:
+        connection, session = self._connection, self._session
+        if connection is None or not session:
             return
         self._session = ""  # whoever calls from now on finds it closed
         try:
-            await link.peer.call("destroy", {"session": session})
+            await connection.call("destroy", {"session": session})
         except SandboxError:
             pass  # it has ended already, or the daemon has
         finally:
@@ -231,14 +231,14 @@ class DaemonClientSandbox(BaseSandbox):
         self._context = context if shared is None else shared
         self._adopt(await self._call("initialize", params, fds))
 
-    def _adopt(self, answer: Answer) -> None:
-        assert self._link is not None
+    def _adopt(self, answer: Reply) -> None:
+        assert self._connection is not None
         self._level = Isolation.parse(answer.value["isolation"])
         self._check_level(self._level)
         self.context_is_shared = answer.value["context_shared"] is True
         self.token = answer.value.get("token", self.token)
         self._bridge = self._bridge or HostBridge(self._config, self._context_value)
-        self._link.register(self._session, self._on_lines, self._bridge.handle)
+        self._connection.register(self._session, self._on_lines, self._bridge.handle)
 
     def _context_value(self) -> Any:
         """What a handler is given as the context: the caller's own, which was never sent back."""
@@ -256,19 +256,19 @@ class DaemonClientSandbox(BaseSandbox):
     def _require_open(self) -> None:
         self._opened()
 
-    def _opened(self) -> Link:
+    def _opened(self) -> DaemonConnection:
         """Return the connection; SandboxClosedError if the session is not open."""
         super()._require_open()
-        if self._link is None or not self._session:
+        if self._connection is None or not self._session:
             raise SandboxClosedError(NOT_STARTED)
-        return self._link
+        return self._connection
 
     async def _call(
         self, method: str, params: dict[str, Any], fds: list[int] | None = None
-    ) -> Answer:
-        link = self._opened()
+    ) -> Reply:
+        connection = self._opened()
         try:
-            return await link.peer.call(method, {**params, "session": self._session}, fds)
+            return await connection.call(method, {**params, "session": self._session}, fds)
         except rpc.MessageTooLargeError as exc:
             raise SandboxError(str(exc)) from None
 
@@ -284,9 +284,9 @@ class DaemonClientSandbox(BaseSandbox):
 
     def _leave(self) -> None:
         """Release the connection."""
-        if self._link is not None and self._session:
-            self._link.let_go(self._session)
-        self._link, self._session = None, ""
+        if self._connection is not None and self._session:
+            self._connection.let_go(self._session)
+        self._connection, self._session = None, ""
         if self._bridge is not None:
             self._bridge.close()
             self._bridge = None

@@ -18,10 +18,23 @@ if TYPE_CHECKING:
     from atoll.launch.greeting import Launched
     from atoll.launch.interpreter import Interpreter
 
-_BOOT = (
-    "import sys, os; sys.path.append(sys.argv[1]); "
-    "from guest.__main__ import main; sys.path.remove(sys.argv[1]); main(os.getcwd())"
-)
+_BOOT = """
+import marshal, os, sys
+root = sys.argv[1]
+try:
+    with open(f"{root}/guest/__pycache__/bundle.{sys.implementation.cache_tag}", "rb") as file:
+        marshal.load(file)  # which files it was made of: the host has checked it
+        codes = marshal.load(file)
+except (OSError, ValueError, EOFError, TypeError):
+    sys.path.append(root)
+    from guest.__main__ import main
+    sys.path.remove(root)
+    main(os.getcwd())
+boot = {"__name__": "boot"}
+exec(marshal.loads(codes["guest.bundle"]), boot)
+boot["start"](codes, root, os.getcwd())
+"""
+"""Start the runtime from its bundle (see guest/bundle), or module by module where there is none."""
 
 
 async def launch(

@@ -54,7 +54,9 @@ class NativePythonSandbox(GuestSandbox):
 
     async def _prepare(self) -> Isolation:
         self._python = await self._interpreter()
-        return await probe.level_for(self.backend, self._config)
+        level = await probe.level_for(self.backend, self._config)
+        await probe.require_counters(self.backend, self._config, level)
+        return level
 
     async def _interpreter(self) -> Interpreter:
         """In a thread only if one has to be asked: a hop there and back is felt in a warm start."""

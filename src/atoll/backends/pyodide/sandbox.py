@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from atoll.config import REPLConfig
     from atoll.files.base import Files
     from atoll.launch.greeting import Launched
-    from atoll.types import SandboxResult
 
 FILES_TIMEOUT_MS = 30_000
 GRACE_SECONDS = 1.0
@@ -52,8 +51,6 @@ class PyodideSandbox(GuestSandbox):
 
     _parts: Parts
     _walls: Isolation
-    _peak = 0
-    """The most wasm memory that the guest had: it never gives any back."""
 
     def __new__(cls, config: REPLConfig | None = None) -> PyodideSandbox:  # noqa: PYI034
         """A direct one, if the configuration wants no worker."""
@@ -99,7 +96,7 @@ class PyodideSandbox(GuestSandbox):
         line = process.join(context_bytes, listens=self._config.use_worker)
         line.channel.on_output = _unheard
         guest = await greet(line, self._config, self._context, self._shared, env=self.policy.env)
-        self._peak, guest.session.grace_seconds = 0, GRACE_SECONDS
+        guest.session.grace_seconds = GRACE_SECONDS
         line.channel.on_output = functools.partial(self._hear, guest)
         return guest
 
@@ -109,13 +106,6 @@ class PyodideSandbox(GuestSandbox):
             guest.session.hear(stream, data)
         elif stream == 3 and isinstance(guest.lease, DenoLease):
             guest.lease.take(data)
-        elif stream == 4 and data.isdigit():
-            self._peak = max(self._peak, int(data[:20]))
-
-    def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
-        if result.memory_used_bytes is not None:
-            return result
-        return dataclasses.replace(result, memory_used_bytes=self._peak)
 
     @property
     def files(self) -> Files:

@@ -10,6 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from atoll.jail import meter
+from atoll.jail.usage import ProcessUsage
 from atoll.types import EndReport
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class PlainProcess:
         self.started: asyncio.Future[None] = self._loop.create_future()
         self.ended: asyncio.Future[EndReport] = self._loop.create_future()
         self.started.set_result(None)
+        self.usage = ProcessUsage(process.pid)
         self._loop.add_reader(self._pidfd, self._on_end)
 
     @property
@@ -69,6 +71,7 @@ class PlainProcess:
             exit=code if code >= 0 else None,
             signal=-code if code < 0 else None,
             peak_memory=usage.ru_maxrss * 1024,
+            cpu_seconds=usage.ru_utime + usage.ru_stime,
         )
         if not self.ended.done():
             self.ended.set_result(report)

@@ -48,7 +48,7 @@ class RestrictedRepl(repl.Repl):
         name = f"<cell {self._count}>"
         try:
             body = self._compile_allowed(code, name)
-            self._remember(name, code)
+            self._sources.remember(name, code)
             exec(body, self.namespace)  # noqa: S102 - what the backend is for
             value = self.namespace.pop(LAST, None)
             return self._value(value), value

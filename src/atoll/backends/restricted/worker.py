@@ -71,7 +71,8 @@ class RestrictedServer(Server):
         self, channel: Channel, gate: InterruptGate, auditor: Auditor, facts: dict[str, Any]
     ) -> None:
         gifts = InheritedContext(facts["context_fd"])
-        streams, runtime = StandardStreams(FIRST_HIGH_FD), HiddenPackage("atoll")
+        streams, runtime = StandardStreams(), HiddenPackage("atoll")
+        streams.keep(FIRST_HIGH_FD)
         runtime.hide()
         super().__init__(channel, gate, streams, gifts, NO_FOLDER, runtime=runtime)
         self._channel, self._auditor = channel, auditor

@@ -12,7 +12,7 @@ from atoll.backends.wasm import build
 from atoll.backends.wasm.gauge import Ending
 from atoll.errors import BackendUnavailableError, ComponentMissingError
 from atoll.jail import probe
-from atoll.policy import DEFAULT_FUEL, MIB, Isolation
+from atoll.policy import MIB, Isolation
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ async def availability(config: REPLConfig) -> Availability:
         limits={
             "time": "interrupt, then kill",
             "memory": "the linear memory's size",
-            "fuel": f"counted by wasmtime, {DEFAULT_FUEL:,} a cell unless asked otherwise",
+            "fuel": "counted by wasmtime; limited if fuel_budget is set",
             "cpu": "cgroup" if walls.cgroup_version else "the warden's meter",
             "disk": "size of a tmpfs" if jailed else "not enforced",
             "file size": "RLIMIT_FSIZE",

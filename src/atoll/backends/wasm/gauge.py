@@ -1,4 +1,4 @@
-"""What the worker counts, in memory that host and worker share: fuel, memory, time, how it ended.
+"""What the worker counts, in memory that host and worker share: fuel, and how it ended.
 
 The host reads it when a result comes, and when the worker is dead; the guest cannot reach it.
 SECURITY: it is sealed, as a host that reads where a page was cut off is ended by the kernel; and
@@ -14,8 +14,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-_LAYOUT = struct.Struct("<QQdQ")
-_HELD = struct.Struct("<Q")
+_LAYOUT = struct.Struct("<QQ")
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -34,8 +33,6 @@ class Reading(NamedTuple):
     """What the last request took."""
 
     fuel: int
-    memory: int
-    cpu_ms: float
     ending: Ending = Ending.NONE
 
 
@@ -60,18 +57,9 @@ class Gauge:
 
     def read(self) -> Reading:
         """What the last request took, and how the worker ended, if it did."""
-        fuel, memory, cpu_ms, ending = _LAYOUT.unpack_from(self._page)
+        fuel, ending = _LAYOUT.unpack_from(self._page)
         known = ending in Ending._value2member_map_
-        return Reading(fuel, memory, cpu_ms, Ending(ending) if known else Ending.NONE)
-
-    def write_held(self, memory: int) -> None:
-        """Note what the guest holds at an interrupt: it may be killed before it can answer."""
-        _HELD.pack_into(self._page, _LAYOUT.size, memory)
-
-    def read_held(self) -> int:
-        """What a guest held that was killed."""
-        held: int = _HELD.unpack_from(self._page, _LAYOUT.size)[0]
-        return held
+        return Reading(fuel, Ending(ending) if known else Ending.NONE)
 
     def close(self) -> None:
         """Let go of it."""

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from atoll.backends.wasm.memory import Cells, LinearMemory
 
@@ -33,8 +33,6 @@ class Interrupts:
         self._cells: Cells | None = None
         self.due = False
         """Whether a wait is to end."""
-        self.on_signal: Callable[[], None] = lambda: None
-        """Called in the thread, whether the guest may be interrupted or not."""
         self.alarm, self._alarm_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def attach(self, memory: LinearMemory | None, cells: Cells | None) -> None:
@@ -70,7 +68,6 @@ class Interrupts:
 
     def _serve(self, wake: int) -> None:
         while os.read(wake, 4096):
-            self.on_signal()
             self._bring()
             while self._insist():
                 time.sleep(INSIST_SECONDS)

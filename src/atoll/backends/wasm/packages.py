@@ -1,7 +1,7 @@
 """Pure Python packages for guests: put into a folder that each sees as /app/site-packages.
 
-They are compiled by the guest's own Python, once: to compile urllib3 anew costs a guest more than
-half of its default fuel.
+They are compiled by the guest's own Python, once: to compile urllib3 anew takes a guest more than
+a billion instructions.
 """
 
 from __future__ import annotations

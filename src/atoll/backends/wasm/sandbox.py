@@ -129,11 +129,11 @@ class PythonSandbox(GuestSandbox):
         return {"max_bytes": self._config.max_state_bytes, "cloudpickle": ""}
 
     def _measured(self, guest: Launched, result: SandboxResult) -> SandboxResult:
-        fuel, memory, cpu_ms, ending = self._gauge.read()
+        fuel, ending = self._gauge.read()
         if not guest.session.alive and ending is Ending.NONE:  # killed, and not counted to the end
-            return replace(result, memory_used_bytes=self._gauge.read_held())
+            return result
         result = self._advised(result, advice.explain(result, ending, fuel, self.policy))
-        return replace(result, fuel_consumed=fuel, memory_used_bytes=memory, cpu_ms=cpu_ms)
+        return replace(result, fuel_consumed=fuel)
 
     def _advised(self, before: SandboxResult, after: SandboxResult) -> SandboxResult:
         """Pass advice to the stderr callback as well, unless the error has it."""

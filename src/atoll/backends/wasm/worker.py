@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import fcntl
 import json
-import mmap
 import os
 import sys
-import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.backends.wasm import engine
@@ -48,11 +46,7 @@ class Worker:
         self._instance = Instance(runtime.engine, runtime.component, self._callbacks, places)
         self._callbacks.memory = runtime.memory()
         interrupts.attach(self._callbacks.memory, runtime.cells)
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        self._baseline = self._resident()
         self._callbacks.on_leave = self._leave
-        interrupts.on_signal = lambda: self._gauge.write_held(self._held())
-        self._started = time.process_time()
         self._instance.handle("", FREE_FUEL)
 
     def serve(self) -> NoReturn:
@@ -71,8 +65,7 @@ class Worker:
         if message["method"] == "initialize":
             self._obey(message["params"])
         self._fuel = FREE_FUEL if message["method"] in UNCOUNTED else self._budget
-        self._started = time.process_time()
-        self._gauge.write(Reading(0, self._held(), 0.0))  # the last request's are not this one's
+        self._gauge.write(Reading(0))  # the last request's fuel is not this one's
         try:
             answer = self._instance.handle(line, self._fuel)
         except HostGoneError:
@@ -89,19 +82,8 @@ class Worker:
         if params["linear_memory"] is not None:
             self._instance.limit_memory(params["linear_memory"])
 
-    def _held(self) -> int:
-        """The guest's memory never shrinks, so what it holds now is the most it held."""
-        return max(0, self._resident() - self._baseline)
-
-    def _resident(self) -> int:
-        """Bytes of its own; by a file that is open, as the guest may leave no room for another."""
-        _, resident, shared, *_ = map(int, os.pread(self._statm, 200, 0).split())
-        return (resident - shared) * mmap.PAGESIZE
-
     def _note(self, ending: Ending) -> None:
-        fuel = self._fuel - self._instance.fuel_left()
-        cpu_ms = (time.process_time() - self._started) * 1000
-        self._gauge.write(Reading(fuel, self._held(), cpu_ms, ending))
+        self._gauge.write(Reading(self._fuel - self._instance.fuel_left(), ending))
 
     def _end(self, exc: Exception) -> NoReturn:
         """The guest is dead. The host reads why off the gauge."""

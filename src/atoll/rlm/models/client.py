@@ -8,7 +8,7 @@ import logging
 import random
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import (
@@ -45,6 +45,19 @@ _DISPENSABLE = (
 _NOT_TAKEN = re.compile(
     r"support|deprecat|unknown|unrecogni|unexpected|extra input|not permitted|not allowed|removed"
 )
+_TOO_LARGE = re.compile(r"too large|too high|at most|exceed|greater than|less than|maximum|larger")
+_LIMIT_NAMES = ("max_tokens", "max_completion_tokens")
+_STATED_LIMITS = (
+    re.compile(r"at most[^\d]{0,10}(\d+)"),
+    re.compile(r"(?:less than or equal to|up to|<=)[^\d]{0,5}(\d+)"),
+    re.compile(r"\d+ ?> ?(\d+)"),
+    re.compile(r"\[ ?\d+, ?(\d+) ?\]"),
+    re.compile(r"(?:maximum|limit)[^\d]{0,40}(\d+)"),
+)
+"""How servers name the most tokens that a reply may have, in the order of how clear they are."""
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3})")
+_LONGEST_TOLD = 2_000
+_WRONG_FIELD = frozenset({400, 422})
 _UNAUTHORIZED = frozenset({401, 403})
 
 
@@ -83,6 +96,7 @@ class HttpModel:
         self._limits = limits or Limits()
         self._transport: Transport | None = None
         self._without: frozenset[str] = frozenset()
+        self._most_tokens: int | None = None
         self._closed = False
 
     def __repr__(self) -> str:
@@ -150,6 +164,10 @@ class HttpModel:
                 return draft
             if draft.handed:
                 return self._broken_off(fault, draft)
+            if limit := _stated_limit(fault, body):
+                self._log("model_limit_taken", logging.WARNING, max_tokens=limit)
+                self._most_tokens = limit
+                continue
             if name := _blamed(fault, body, without):
                 self._log("model_option_dropped", logging.WARNING, option=name)
                 without |= {name}
@@ -162,9 +180,12 @@ class HttpModel:
             await self._sleep(wait)
 
     def _body(self, call: Call, without: frozenset[str]) -> dict[str, Any]:
-        streamed = call.on_text is not None
+        streamed, options = call.on_text is not None, call.options
+        if self._most_tokens is not None:
+            most = min(options.max_tokens or self._most_tokens, self._most_tokens)
+            options = replace(options, max_tokens=most)
         return self._dialect.body(
-            self._model, call.messages, call.options, stream=streamed, without=without
+            self._model, call.messages, options, stream=streamed, without=without
         )
 
     async def _attempt(self, body: dict[str, Any], draft: Draft) -> Fault | None:
@@ -242,13 +263,26 @@ def _blamed(fault: Fault, body: dict[str, Any], without: frozenset[str]) -> str 
     kept by the Draft, whether a server knows them or not.
     """
     told = fault.told.lower()
-    if fault.status not in {400, 422} or not _NOT_TAKEN.search(told):
+    if fault.status not in _WRONG_FIELD or not _NOT_TAKEN.search(told):
         return None
     for name in _DISPENSABLE:
+        if name in _LIMIT_NAMES and _TOO_LARGE.search(told):
+            continue  # a reply without a limit could cost anything
         sent = name in body or name == "cache_control"  # which stands deeper in
         if sent and name not in without and re.search(rf"\b{name}\b", told):
             return name
     return None
+
+
+def _stated_limit(fault: Fault, body: dict[str, Any]) -> int | None:
+    """Return the most tokens of a reply that the server names when it refuses a larger number."""
+    sent = next((body[name] for name in _LIMIT_NAMES if name in body), None)
+    told = _THOUSANDS.sub("", fault.told[:_LONGEST_TOLD].lower())
+    named = any(name in told for name in (*_LIMIT_NAMES, "completion tokens", "output tokens"))
+    if fault.status not in _WRONG_FIELD or sent is None or not named:
+        return None
+    found = (match for one in _STATED_LIMITS for match in one.findall(told))
+    return next((n for one in found if len(one) < 10 and 0 < (n := int(one)) < sent), None)
 
 
 def _late(call: Call, wait: float) -> bool:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll.config import model_address_from_environment, model_key_from_environment
 from atoll.errors import ConfigError
 from atoll.rlm.models import anthropic, openai, prices
 from atoll.rlm.models.address import Address
 from atoll.rlm.models.client import HttpModel
+from atoll.rlm.models.functions import FunctionModel
 from atoll.rlm.models.limits import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, Limits
 from atoll.rlm.models.recorded import Replay
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from atoll.rlm.models.dialect import Dialect
     from atoll.rlm.models.types import Model
+
+    AnyModel = str | Model | Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ REPLAY = "replay/"
 
 
 def resolve(
-    model: str | Model,
+    model: AnyModel,
     *,
     base_url: str | None = None,
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
@@ -69,7 +72,7 @@ def resolve(
     Keys and addresses come from this process's environment. `limits` are instead of the two.
     """
     if not isinstance(model, str):
-        return model
+        return _given(model)
     if model.startswith(REPLAY):
         return Replay(model.removeprefix(REPLAY))
     kind, provider = _provider(model)
@@ -89,7 +92,7 @@ def resolve(
 
 
 def resolve_both(
-    model: str | Model, sub_model: str | Model | None, base_url: str | None
+    model: AnyModel, sub_model: AnyModel | None, base_url: str | None
 ) -> tuple[Model, Model]:
     """The model of a run and that of its sub-calls; unset: the same.
 
@@ -101,6 +104,19 @@ def resolve_both(
     providers = {one.partition("/")[0] for one in (model, sub_model) if isinstance(one, str)}
     shared = len(providers) == 1
     return main, resolve(sub_model, base_url=base_url if shared else None)
+
+
+def _given(model: Any) -> Model:
+    """Return a Model that was given, or a function as one."""
+    if callable(getattr(model, "complete", None)):
+        found: Model = model
+        return found
+    if callable(model):
+        return FunctionModel(model)
+    raise ConfigError(
+        f"not a model: {type(model).__name__}. Give a name such as 'openai/gpt-5', a function that "
+        "takes a prompt and returns a text, or an object with `complete` as in atoll.Model"
+    )
 
 
 def _provider(model: str) -> tuple[str, Provider]:

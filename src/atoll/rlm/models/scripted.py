@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from atoll.errors import ModelRecordError
 from atoll.rlm.models import estimate
 from atoll.rlm.models.draft import Draft
-from atoll.rlm.models.types import Completion, Message, Options
+from atoll.rlm.models.types import Completion, Message, Options, Usage
 
 if TYPE_CHECKING:
-    from atoll.rlm.models.types import OnText, Usage
+    from atoll.rlm.models.types import OnText
 
-Reply = str | Callable[[Sequence[Message]], str] | Exception
+Reply = str | Completion | Callable[[Sequence[Message]], str | Completion] | Exception
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,8 @@ class Asked:
 
 class ScriptedModel:
     """A Model that gives `replies` in turn: a text, a function of the messages, or an error.
+
+    A Completion instead of a text says how the reply ended, such as finish="length".
 
     With `forever`, the last reply is given again and again.
     """
@@ -74,13 +76,15 @@ class ScriptedModel:
         await asyncio.sleep(self._delay)
         if isinstance(reply, Exception):
             raise reply
+        said = reply(messages) if callable(reply) else reply
+        said = Completion(text=said) if isinstance(said, str) else said
         draft = Draft(on_text, stop)
-        draft.finish = "stop"
-        draft.add(reply if isinstance(reply, str) else reply(messages))
+        draft.finish = said.finish
+        draft.add(said.text)
         text, finish = draft.end()
         return Completion(
             text=text,
-            usage=estimate.usage(messages, text),
+            usage=estimate.usage(messages, text) if said.usage == Usage() else said.usage,
             usd=self._usd,
             model=self.name,
             finish=finish,

@@ -3,7 +3,7 @@
 
 import { closed, text } from "./port.mjs";
 import { loadPython, startGuest } from "./python.mjs";
-import { Inlet, sendLine, sendMemory, sendOutput } from "./wire.mjs";
+import { Inlet, sendLine, sendOutput } from "./wire.mjs";
 
 const PIECE = 1 << 16, MAX_TAKE = 1 << 20;
 const { stdin, exit, permissions } = Deno;
@@ -14,14 +14,13 @@ export async function serveDirectly(message, end) {
   const python = await loadPython(message);
   const handle = startGuest(python, makePort(host), message.limits);
   sendLine('{"jsonrpc":"2.0","method":"ready","params":{}}');
-  for (;;) answer(handle, host.message(), () => python._module.HEAP8.length, end);
+  for (;;) answer(handle, host.message(), end);
 }
 
-function answer(handle, line, memory, end) {
+function answer(handle, line, end) {
   try {
     const reply = handle(line);
     if (typeof reply !== "string") throw new Error("the interpreter is dead");
-    sendMemory(memory());
     sendLine(reply);
   } catch (error) {
     end(Number(error?.status ?? -1), String(error?.message ?? error));

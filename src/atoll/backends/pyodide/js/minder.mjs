@@ -3,7 +3,7 @@
 // kind, type, size and moment, and the first that is not as it must be ends the process.
 
 import { Bell, makeCells } from "./cells.mjs";
-import { sendLine, sendMemory, sendOutput } from "./wire.mjs";
+import { sendLine, sendOutput } from "./wire.mjs";
 
 const MAX_LINE = 33 << 20, MAX_TEXT = 8 << 20, MAX_TAKE = 1 << 20;
 const encoder = new TextEncoder();
@@ -102,7 +102,7 @@ export class Minder {
       case "take":
         return this.#onTake(message.size);
       case "answer":
-        return this.#onAnswer(message.line, message.memory);
+        return this.#onAnswer(message.line);
       case "end":
         return this.#onEnd(message.code, message.why);
       default:
@@ -148,14 +148,13 @@ export class Minder {
     this.#serveTake();
   }
 
-  #onAnswer(line, memory) {
+  #onAnswer(line) {
     const { id, method } = parse(line);
     if (this.#request === null || id !== this.#request || method !== undefined) {
       violation("an answer that nobody waits for");
     }
     this.#request = this.#call = null;
     this.#take = 0;
-    if (Number.isSafeInteger(memory)) sendMemory(memory);
     sendLine(line);
   }
 }

@@ -66,11 +66,6 @@ export function sendOutput(stream, text) {
   sendLine(ascii(JSON.stringify({ jsonrpc: "2.0", method: "output", params: { stream, text } })));
 }
 
-// How much wasm memory there is, told before each answer as what the guest prints is.
-export function sendMemory(bytes) {
-  sendOutput(4, String(bytes));
-}
-
 function ascii(json) {
   return json.replace(
     /[\u007f-\uffff]/g,

@@ -8,7 +8,7 @@ import { loadPython, startGuest } from "./python.mjs";
 const MOST_UNREAD = 1 << 20, PIECE = 1 << 18;
 const post = self.postMessage.bind(self);
 const { add, exchange, load, store, wait } = Atomics;
-let handle, memory;
+let handle;
 
 // What the guest package is given to speak to the world by.
 function makePort(python, cells) {
@@ -66,7 +66,6 @@ function atomicView(buffer) {
 async function start(message) {
   const python = await loadPython(message);
   python.setInterruptBuffer(atomicView(message.cells.interrupt));
-  memory = () => python._module.HEAP8.length;
   handle = startGuest(python, makePort(python, message.cells), message.limits);
   post({ type: "ready" });
 }
@@ -75,7 +74,7 @@ function serve(line) {
   try {
     const answer = handle(line);
     if (typeof answer !== "string") throw new Error("the interpreter is dead");
-    post({ type: "answer", line: answer, memory: memory() });
+    post({ type: "answer", line: answer });
   } catch (error) {
     post({ type: "end", code: Number(error?.status ?? -1), why: String(error?.message ?? error) });
   }

@@ -1,0 +1,117 @@
+"""Rows about CPU time: what a fresh execution costs all processes together, and each of them.
+
+CPU time holds on a machine that others use too, where a rate does not. `python -m bench.cpu` prints
+it by process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll.jail.client import warden
+from bench import processes, warm
+from bench.fresh import PASS, run_python
+from bench.rows import Arms, Goal, row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.config import REPLConfig
+    from bench.rows import Scale
+
+AT_ONCE = 4
+EXECUTIONS, QUICK_EXECUTIONS = 96, 8
+GOALS = {"bare": Goal(value=9, ratio=0.5), "full": Goal(value=20, ratio=1.0)}
+_TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
+
+
+def _arms(tier: str, scale: Scale) -> Iterator[Arms]:
+    pool = warm.shared()
+    config, count = pool.config(tier), QUICK_EXECUTIONS if scale.quick else EXECUTIONS
+    yield Arms(
+        ours=lambda: sum(measure(pool, config, count).values()),
+        theirs=lambda: _python_ms(count // 4),
+    )
+
+
+def measure(pool: warm.Warm, config: REPLConfig, count: int) -> dict[str, float]:
+    """CPU-ms of one fresh execution, by process."""
+    before = _used()
+    pool.run(_execute(pool, config, count))
+    return {name: (now - before.get(name, 0.0)) / count for name, now in _used().items()}
+
+
+async def _execute(pool: warm.Warm, config: REPLConfig, count: int) -> None:
+    async def work() -> None:
+        for _ in range(count // AT_ONCE):
+            async with await pool.open(config) as box:
+                result = await box.execute(warm.HI)
+                assert result.success, result
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    await pool.park(config)
+
+
+def _used() -> dict[str, float]:
+    """CPU-ms so far of the host, the supervisor, and each zygote's host and zygote with guests."""
+    found = {"host": _own(os.getpid()), "supervisor": _own(warden.pid)}
+    for number, (host, zygote) in enumerate(processes.nurseries_and_zygotes(warden.pid)):
+        found[f"zygote host {number}"] = _own(host) + _children(host)
+        found[f"zygote {number}"] = _own(zygote)
+        found[f"its guests {number}"] = _children(zygote)
+    return found
+
+
+def _own(pid: int | None) -> float:
+    return sum(_times(pid)[:2])
+
+
+def _children(pid: int) -> float:
+    """Those that have ended and were waited for."""
+    return sum(_times(pid)[2:])
+
+
+def _times(pid: int | None) -> list[float]:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return [int(field) * _TICK_MS for field in fields[11:15]]
+
+
+def _python_ms(count: int) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for _ in range(max(1, count)):
+        run_python("pass")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return used * 1000 / max(1, count)
+
+
+for _tier, _goal in GOALS.items():
+    row(
+        name=f"cpu-{_tier}",
+        what=f"CPU of a fresh execution, {_tier}, {AT_ONCE} at a time",
+        against=f"CPU of {PASS}",
+        rounds=5,
+        unit="CPU-ms",
+        goal=_goal,
+    )(functools.partial(_arms, _tier))
+
+
+def main() -> None:
+    """Print what each process takes."""
+    pool = warm.shared()
+    for tier in GOALS:
+        config = pool.config(tier)
+        measure(pool, config, QUICK_EXECUTIONS)
+        taken = measure(pool, config, EXECUTIONS)
+        print(f"{tier}: {sum(taken.values()):.1f} CPU-ms")
+        for name, value in taken.items():
+            print(f"  {name:16} {value:.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Connections to the daemon: found, checked, and shared by all sandboxes of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from atoll.bridge import CallFailedError
+from atoll.errors import BackendUnavailableError, BusyError, SandboxError
+from atoll.wire import peer_check
+from atoll.wire.peer import Peer, Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from atoll.wire.blobs import PassedFds
+
+    OnLines = Callable[[str, list[str]], None]
+    OnCall = Callable[[str, dict[str, Any]], Awaitable[Any]]
+
+HINT = "Type: atoll daemon start"
+CONNECT_SECONDS = 2.0
+PING_SECONDS = 1.0
+IDLE_SECONDS = 5.0
+"""How long a connection without a sandbox is kept for the next one."""
+SILENT_SECONDS = 10.0
+"""How long a daemon that was asked something may say nothing at all, not even that it lives."""
+MAX_SANDBOXES = 128
+"""On one connection; the daemon allows twice as many."""
+
+
+class DaemonConnection:
+    """One connection. Sandboxes have names on it that its client chooses."""
+
+    def __init__(self, sock: socket.socket, path: Path) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._sandboxes: dict[str, tuple[OnLines, OnCall]] = {}
+        self._numbers = itertools.count(1)
+        self._users = 0
+        self._last_use: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self.path = path
+        self.facts: dict[str, Any] = {}
+        self._ping: asyncio.Task[Reply] | None = None
+        self._pinged = 0.0
+        self.peer = Peer(sock, self._serve, self._hear, lambda _: None)
+        weakref.finalize(self, sock.close)  # its loop may end without a word to us
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more sandbox may use it."""
+        return not self.peer.ended and self._users < MAX_SANDBOXES
+
+    def hold(self) -> str:
+        """Return a name for one more sandbox on this connection; `let_go` releases it."""
+        self._users += 1
+        if self._last_use is not None:
+            self._last_use.cancel()
+            self._last_use = None
+        return str(next(self._numbers))
+
+    def register(self, session: str, on_lines: OnLines, on_call: OnCall) -> None:
+        """Call these with a sandbox's printed lines and its guest's calls."""
+        self._sandboxes[session] = (on_lines, on_call)
+
+    def let_go(self, session: str) -> None:
+        """Release a sandbox; the connection closes IDLE_SECONDS after the last one."""
+        self._sandboxes.pop(session, None)
+        self._users -= 1
+        if self._users == 0 and not self.peer.ended:
+            self._last_use = self._loop.call_later(IDLE_SECONDS, self.peer.end, "idle")
+
+    async def call(
+        self, method: str, params: dict[str, Any], fds: list[int] | None = None
+    ) -> Reply:
+        """Ask the daemon. SandboxLostError once it has been silent for SILENT_SECONDS.
+
+        An execution may wait for its turn and then run for long. So there is no limit for one
+        answer: a daemon that lives answers pings meanwhile, and one that is stopped does not.
+        """
+        if self._watch is None:
+            self._watch = self._loop.call_later(SILENT_SECONDS / 2, self._check_alive)
+        return await self.peer.call(method, params, fds)
+
+    def _check_alive(self) -> None:
+        """Ping a daemon that is silent; end the connection if it does not answer that either.
+
+        Silence alone proves nothing: our own loop may have been blocked, and asked for no answer.
+        """
+        self._watch, silent = None, self.peer.silent_seconds
+        if self.peer.ended or not silent:
+            return
+        unanswered = self._loop.time() - self._pinged if self._ping is not None else 0.0
+        if min(silent, unanswered) >= SILENT_SECONDS / 2:
+            self.peer.end(f"the daemon has not answered for {silent:.1f} s, and was given up")
+            return
+        self._watch = self._loop.call_later(SILENT_SECONDS / 4, self._check_alive)
+        if self._ping is None and silent >= SILENT_SECONDS / 4:
+            self._pinged = self._loop.time()
+            self._ping = self._loop.create_task(self.peer.call("ping", {}))
+            self._ping.add_done_callback(self._forget_ping)
+
+    def _forget_ping(self, ping: asyncio.Task[Reply]) -> None:
+        self._ping = None
+        if not ping.cancelled():
+            ping.exception()  # the calls that wait are told
+
+    async def ping(self) -> dict[str, Any]:
+        """What the daemon says of itself; asked anew unless it was heard a moment ago."""
+        if not self.facts or self._loop.time() - self.peer.heard > PING_SECONDS:
+            answer = (await self.peer.call("ping", {})).value
+            if not isinstance(answer, dict):
+                raise SandboxError("the daemon's answer has no known shape")
+            self.facts = answer
+        return self.facts
+
+    async def _serve(self, method: str, params: dict[str, Any], _passed_fds: PassedFds) -> Reply:
+        session = str(params.get("session"))
+        if session not in self._sandboxes:
+            raise SandboxError("no such sandbox here")
+        try:
+            return Reply(await self._sandboxes[session][1](method, params))
+        except CallFailedError as exc:
+            failure = SandboxError(str(exc))
+            vars(failure)["tool_error"] = exc.data  # an error's fields cross the socket with it
+            raise failure from None
+
+    def _hear(self, method: str, params: dict[str, Any]) -> None:
+        session = str(params.get("session"))
+        if method == "closing":
+            self.peer.end("the daemon was stopped, and the sandbox with it")
+        elif method == "lines" and session in self._sandboxes:
+            self._sandboxes[session][0](str(params.get("stream")), params.get("lines") or [])
+
+
+_connections: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[DaemonConnection]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def shared(path: Path) -> DaemonConnection:
+    """A connection of this event loop with room for one more sandbox."""
+    connections = _connections.setdefault(asyncio.get_running_loop(), [])
+    connections[:] = [one for one in connections if not one.peer.ended]
+    for connection in connections:
+        if connection.path == path and connection.has_room:
+            return connection
+    connection = await connect(path)
+    connections.append(connection)
+    return connection
+
+
+async def connect(path: Path) -> DaemonConnection:
+    """A connection to the daemon at `path`; BackendUnavailableError if none is there."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await _connect(sock, str(path))
+        _check_listener(sock, path)
+        return DaemonConnection(sock, path)
+    except BaseException:
+        sock.close()
+        raise
+
+
+async def ping(path: Path) -> dict[str, Any]:
+    """What the daemon at `path` says of itself, on the connection that a sandbox will use."""
+    try:
+        async with asyncio.timeout(PING_SECONDS):
+            connection = await shared(path)
+            session = connection.hold()
+            try:
+                return await connection.ping()
+            finally:
+                connection.let_go(session)
+    except TimeoutError:
+        raise _unavailable(f"the daemon at {path} does not answer") from None
+
+
+async def stats(path: Path) -> dict[str, Any]:
+    """What the daemon at `path` says of itself, on a connection of its own."""
+    try:
+        async with asyncio.timeout(PING_SECONDS):
+            connection = await connect(path)
+            try:
+                return await connection.ping()
+            finally:
+                connection.peer.end("asked")
+    except TimeoutError:
+        raise _unavailable(f"the daemon at {path} does not answer") from None
+
+
+async def _connect(sock: socket.socket, path: str) -> None:
+    end = asyncio.get_running_loop().time() + CONNECT_SECONDS
+    while True:
+        try:
+            sock.connect(path)
+        except BlockingIOError:  # too many are waiting to be let in
+            if asyncio.get_running_loop().time() > end:
+                raise BusyError("the daemon takes no more connections now") from None
+            await asyncio.sleep(0.01)
+        except OSError as exc:
+            raise _unavailable(f"no daemon answers at {path}: {exc.strerror or exc}") from None
+        else:
+            return
+
+
+def _check_listener(sock: socket.socket, path: Path) -> None:
+    """SECURITY: send nothing before it is known that the listener is a daemon of this user."""
+    try:
+        os.close(peer_check.check(sock))
+    except peer_check.RefusedError as exc:
+        raise _unavailable(f"what listens at {path} is not your daemon: {exc}") from None
+
+
+def _unavailable(reason: str) -> BackendUnavailableError:
+    return BackendUnavailableError("daemon", reason, HINT)

@@ -1,0 +1,116 @@
+"""A session's callbacks to its client: printed lines, and the guest's calls of host functions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from atoll import signatures
+from atoll.bridge import CallFailedError
+from atoll.errors import SandboxError
+from atoll.guest import rpc, values
+from atoll.guest.stdin import STDIN_CALL
+from atoll.wire import options
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from atoll.daemon.concurrency import Slot
+    from atoll.wire.peer import Peer
+
+MAX_LINES = 10_000
+
+
+class ClientCallbacks:
+    """Functions that call the client's own. The client may change from cell to cell."""
+
+    def __init__(self) -> None:
+        self._peer: Peer | None = None
+        self._session = ""
+        self._slot: Slot | None = None
+        self._lines: dict[str, list[str]] = {}
+        self._data: dict[str, Any] = {}
+        self.context: Any = None
+        """What a handler is given for the context that the client has itself."""
+
+    def call_client(self, peer: Peer, session: str, slot: Slot | None) -> None:
+        """Call this client from now on, under the name that it has for the session."""
+        self._peer, self._session, self._slot = peer, session, slot
+
+    def functions(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The fields of REPLConfig that are functions: each asks the client for its own."""
+        self._data = data
+        fields: dict[str, Any] = {
+            "tools": {one["name"]: self._described(one) for one in options.tools(data)}
+        }
+        if "on_llm_query" in (asked := options.asks(data, options.HANDLERS)):
+            fields["on_llm_query"] = self._tool("llm_query")
+        if "on_rlm_query" in asked:
+            fields["on_rlm_query"] = self._rlm_query
+        if "on_stdin" in asked:
+            fields["on_stdin"] = self._tool(STDIN_CALL)
+        for name in options.asks(data, options.STREAMS):
+            fields[name] = self._stream(name.removeprefix("on_"))
+        return fields
+
+    def twin(self) -> tuple[ClientCallbacks, dict[str, Any]]:
+        """Another one for a clone of the session, and the same functions as asked through it."""
+        twin = ClientCallbacks()
+        twin.context = self.context
+        return twin, twin.functions(self._data)
+
+    def flush(self) -> None:
+        """Send the lines that are held back."""
+        for stream, lines in self._lines.items():
+            if lines and self._peer is not None:
+                params = {"session": self._session, "stream": stream, "lines": lines}
+                self._peer.notify("lines", params)
+        self._lines = {}
+
+    def _stream(self, stream: str) -> Callable[[str], None]:
+        """A callback for lines: those of one turn of the loop travel together."""
+
+        def on_line(line: str) -> None:
+            if not self._lines:
+                asyncio.get_running_loop().call_soon(self.flush)
+            held = self._lines.setdefault(stream, [])
+            held.append(line)
+            if len(held) >= MAX_LINES:
+                self.flush()
+
+        return on_line
+
+    def _described(self, description: dict[str, Any]) -> Callable[..., Awaitable[Any]]:
+        """Return a function that asks the client for a tool, with the client's description."""
+        call = self._tool(description["name"])
+        vars(call)[signatures.DESCRIPTION] = description
+        return call
+
+    def _tool(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            encoded = {"args": values.encode(list(args)), "kwargs": values.encode(kwargs)}
+            return await self._ask({"name": name, **encoded})
+
+        return call
+
+    async def _rlm_query(self, task: str, context: Any) -> Any:
+        params: dict[str, Any] = {"name": "rlm_query", "args": [task]}
+        if context is self.context:
+            params["shared_context"] = True
+        else:
+            params["context"] = values.encode(context)
+        return await self._ask(params)
+
+    async def _ask(self, params: dict[str, Any]) -> Any:
+        if self._peer is None:
+            raise CallFailedError("the client has disconnected")
+        self.flush()
+        aside = self._slot.aside() if self._slot else contextlib.nullcontext()
+        try:
+            with aside:
+                answer = await self._peer.call("host.call", {**params, "session": self._session})
+            return values.decode(answer.value)
+        except (SandboxError, rpc.MessageTooLargeError) as exc:
+            raised = vars(exc).get("tool_error")
+            raise CallFailedError(str(exc), raised if isinstance(raised, dict) else None) from None

@@ -1,0 +1,133 @@
+"""All sessions of the daemon: who may use which, how many there may be, which are saved to disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING
+
+from atoll.daemon.sessions import Session
+from atoll.errors import AtollError, BusyError, SandboxClosedError
+
+if TYPE_CHECKING:
+    from atoll.config import REPLConfig
+    from atoll.daemon.client_callbacks import ClientCallbacks
+    from atoll.daemon.limits import DaemonLimits
+    from atoll.daemon.sessions import Opener, Storage
+    from atoll.sandbox import BaseSandbox
+
+_LOG = logging.getLogger("atoll.daemon")
+
+
+class SessionTable:
+    """Holds the sessions. Only the connection that opened one, or a token, leads to it."""
+
+    def __init__(self, opener: Opener, storage: Storage, limits: DaemonLimits) -> None:
+        self._opener, self._storage, self._limits = opener, storage, limits
+        self._sessions: set[Session] = set()
+        self._kept: dict[bytes, Session] = {}
+        self._opening = 0
+
+    @property
+    def count(self) -> int:
+        """Sessions that have not ended."""
+        return sum(not one.over for one in self._sessions)
+
+    @property
+    def live(self) -> int:
+        """Sessions that take memory."""
+        return sum(one.live for one in self._sessions)
+
+    async def open(
+        self, config: REPLConfig, callbacks: ClientCallbacks, box: BaseSandbox | None = None
+    ) -> Session:
+        """A started session; BusyError if there are too many."""
+        known, most = len(self._sessions) + self._opening, self._limits.max_sessions
+        if known >= most and self.count + self._opening >= most:
+            raise BusyError(f"the daemon holds {self.count} sessions: try again later")
+        session = Session(secrets.token_hex(16), config, callbacks, self._opener, self._storage)
+        self._opening += 1
+        try:
+            if known >= self._limits.max_live:
+                await self.make_room()
+            await session.start(box)
+        finally:
+            self._opening -= 1
+        self._sessions.add(session)
+        return session
+
+    def keep(self, session: Session) -> str:
+        """Keep the session after its connection ends; return the token that leads to it."""
+        token = secrets.token_urlsafe(32)
+        session.digest = _digest(token)
+        self._kept[session.digest] = session
+        return token
+
+    def attach(self, token: str) -> Session:
+        """The session of a token."""
+        session = self._kept.get(_digest(token))
+        if session is None:
+            raise SandboxClosedError("no session has this token: it has ended, or never was")
+        return session
+
+    async def end(self, session: Session) -> None:
+        """End a session and forget it."""
+        self._forget(session)
+        await session.end()
+
+    async def end_all(self) -> None:
+        """End every session."""
+        ends = [self.end(one) for one in self._sessions]
+        await asyncio.gather(*ends, return_exceptions=True)
+
+    async def make_room(self) -> None:
+        """Save the sessions that were idle longest to disk while too much is in memory."""
+        if not self._crowded():
+            return
+        for session in sorted(self._sessions, key=lambda one: one.used):
+            if not self._crowded():
+                return
+            with contextlib.suppress(AtollError):
+                if await session.put_aside():
+                    _LOG.info("put a session aside: there are too many in memory")
+
+    async def sweep(self) -> None:
+        """Save or end sessions that were idle for too long; forget those never used again."""
+        now = time.monotonic()
+        for session in list(self._sessions):
+            unused = now - session.used
+            if session.idle and session.live and unused > self._limits.idle_seconds:
+                await self._retire(session)
+            elif unused > self._limits.idle_seconds + self._limits.keep_seconds:
+                self._forget(session)
+                await session.expire(f"it was unused for {unused:.0f} s")
+        await self.make_room()
+        await asyncio.to_thread(self._storage.store.sweep)
+
+    async def _retire(self, session: Session) -> None:
+        if await session.put_aside():
+            _LOG.info("put a session aside: idle")
+        elif session.idle:
+            _LOG.info("ended a session: idle, and it cannot be saved")
+            await session.expire(f"it was idle for {self._limits.idle_seconds:g} s and ended")
+
+    def _crowded(self) -> bool:
+        memory = sum(one.memory for one in self._sessions if one.live)
+        return (
+            self.live + self._opening > self._limits.max_live
+            or memory > self._limits.max_memory_bytes
+        )
+
+    def _forget(self, session: Session) -> None:
+        self._sessions.discard(session)
+        if session.digest is not None:
+            self._kept.pop(session.digest, None)
+
+
+def _digest(token: str) -> bytes:
+    """Tokens are found by their hash, so the time that it takes tells nothing of them."""
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

@@ -1,0 +1,47 @@
+"""A deadline that is set for every request and seldom reached: one timer serves many."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Deadline:
+    """Calls back when time is up. Setting it again costs no new timer: most are never reached."""
+
+    def __init__(self, on_late: Callable[[], None]) -> None:
+        self._loop, self._on_late = asyncio.get_running_loop(), on_late
+        self._at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float) -> None:
+        """Call back in so many seconds, instead of what was set before."""
+        self._at = at = self._loop.time() + seconds
+        if self._timer is None or self._timer.when() > at:
+            self.cancel()
+            self._timer = self._loop.call_at(at, self._ring)
+
+    def clear(self) -> None:
+        """Call back no more; the timer stays for the next time."""
+        self._at = None
+
+    def cancel(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        """Call back, or start a timer for the rest if the deadline was moved meanwhile."""
+        self._timer = None
+        if self._at is None:
+            return
+        left = self._at - self._loop.time()
+        if left > 0:
+            self.set(left)
+        else:
+            self._at = None
+            self._on_late()

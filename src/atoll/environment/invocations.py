@@ -1,0 +1,92 @@
+"""The log of tool calls: which tool, by whom, with how much, how long it took, how it ended."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.text.tokens import estimate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+KEPT = 10_000
+"""Invocations that are kept; the counts are of all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One call of a tool."""
+
+    tool: str
+    caller: str = "code"
+    """`code` of a cell, or a `chain` of calls that the host runs by itself."""
+    chain: str | None = None
+    """The chain that it belongs to, and its place in it."""
+    chain_index: int | None = None
+    parent: str = ""
+    """The turn that made it."""
+    sizes: Mapping[str, int]
+    """Characters, bytes or items of each argument, by name or position."""
+    duration_ms: float = 0.0
+    tokens_in: int = 0
+    """Of the prompt, about, if the tool asks a model."""
+    tokens_out: int = 0
+    outcome: str = "ok"
+    """`ok`, or the name of the exception."""
+
+
+class InvocationLog:
+    """Calls in order, for several threads at once."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Invocation] = deque(maxlen=KEPT)
+        self._counts: Counter[str] = Counter()
+        self._explored = 0
+        self._lock = threading.Lock()
+        self.parent = ""
+        """The turn that runs now."""
+
+    def add(self, one: Invocation, *, explored: bool) -> None:
+        """Add a call that has ended; `explored` says that it looked into the context."""
+        with self._lock:
+            self._kept.append(one)
+            self._counts[one.tool] += 1
+            self._explored += explored
+
+    @property
+    def explored(self) -> int:
+        """How many calls looked at something."""
+        return self._explored
+
+    def counts(self) -> dict[str, int]:
+        """Return how often each tool was called."""
+        with self._lock:
+            return dict(self._counts)
+
+    def __iter__(self) -> Iterator[Invocation]:
+        with self._lock:
+            return iter(tuple(self._kept))
+
+    def __len__(self) -> int:
+        return self._counts.total()
+
+
+def sizes(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, int]:
+    """Return how large each argument is: the length of what has one, 1 of anything else."""
+    named = [*((str(at), one) for at, one in enumerate(args)), *kwargs.items()]
+    return {name: len(one) if hasattr(one, "__len__") else 1 for name, one in named}
+
+
+def tokens(*values: Any) -> int:
+    """Return about how many tokens the texts among some values have."""
+    return sum(estimate(one) for one in values if isinstance(one, str))
+
+
+def shows(answer: Any) -> bool:
+    """Return whether a call gave something to see: not an empty text, nor a missing folder."""
+    if not isinstance(answer, dict):
+        return bool(answer) or isinstance(answer, list)
+    return bool(answer.get("text") or answer.get("names") or answer.keys() & {"hits", "members"})

@@ -1,0 +1,65 @@
+"""Adds to the message of an exception that ended a cell what would help: a limit, another way."""
+
+from __future__ import annotations
+
+import errno
+
+from .keyboard import NO_KEYBOARD
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Collection
+
+OTHER_PROCESS = (
+    "it exists only in the session's own process: use threads or batch_llm_query instead of "
+    "processes"
+)
+NOT_SENT = "it could not be sent to another process: pass what the function needs as an argument"
+
+
+def add_advice(exc: BaseException, offered: Collection[str], own: Collection[str]) -> None:
+    """Extend the message of an exception; names are `offered` by the host or the session's own."""
+    try:
+        if type(exc) is EOFError:
+            _no_keyboard(exc)
+        elif type(exc) is NameError:
+            _name_of_another_process(exc, offered, own)
+        elif isinstance(exc, OSError) and exc.errno == errno.EFBIG:
+            _file_too_large(exc)
+    except Exception:
+        pass  # an exception of the guest's own making: its message stays as it is
+
+
+def _no_keyboard(exc: EOFError) -> None:
+    """getpass() found nothing to read."""
+    trace = exc.__traceback__
+    if exc.args or trace is None:
+        return
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace.tb_frame.f_globals.get("__name__") == "getpass":
+        exc.args = (NO_KEYBOARD.replace("input()", "getpass()"),)
+
+
+def _name_of_another_process(
+    exc: NameError, offered: Collection[str], own: Collection[str]
+) -> None:
+    """A child process did not find what the session has."""
+    before, _, rest = str(exc).partition("'")
+    name, _, after = rest.partition("'")
+    if (before, after) != ("name ", " is not defined"):
+        return
+    if name in offered:
+        exc.args = ("{}: {}".format(exc, OTHER_PROCESS),)
+    elif name in own and type(exc.__cause__).__name__.endswith("RemoteTraceback"):
+        exc.args = ("{}: {}".format(exc, NOT_SENT),)
+
+
+def _file_too_large(exc: Any) -> None:
+    """The limit for one file was hit."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY:
+        text = "{}: the limit for one file is {:,} bytes (policy: file_size_bytes)"
+        exc.strerror = text.format(exc.strerror, limit)

@@ -1,0 +1,95 @@
+"""What a saved state has no room for: files elsewhere, environment, folder, threads, processes.
+
+A state is variables and the files of the working folder. What else a session has is named to the
+host, which decides whether it can do without.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator
+
+ELSEWHERE = ("/tmp", "/home/guest", "/dev/shm")  # noqa: S108 - the guest's own
+_READERS = {"random": "getstate", "numpy.random": "get_state"}
+NOT_HERE = "only files of the working folder are saved"
+
+
+def changed_environment(before: dict[str, str]) -> dict[str, str | None]:
+    """Return the variables that differ from `before`; None for one that is gone."""
+    now = dict(os.environ)
+    changed: dict[str, str | None] = {n: v for n, v in now.items() if before.get(n) != v}
+    changed.update((name, None) for name in before if name not in now)
+    return changed
+
+
+def current_folder(root: str) -> str | None:
+    """Return the current folder if it is another than `root`."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        return "(deleted)"
+    return None if os.path.realpath(here) == os.path.realpath(root) else here
+
+
+def generators() -> dict[str, Any]:
+    """Return the states of the random generators of modules that were imported."""
+    found = {name: sys.modules[name] for name in ("random", "numpy.random") if name in sys.modules}
+    return {name: getattr(module, _READERS[name])() for name, module in found.items()}
+
+
+def restore_generators(states: dict[str, Any]) -> None:
+    """Have the generators go on from these states."""
+    for name, state in states.items():
+        __import__(name)
+        getattr(sys.modules[name], _READERS[name].replace("get", "set"))(state)
+
+
+def find(root: str, before: set[str], clones: list[int]) -> dict[str, str]:
+    """Return what no state holds, each with the reason.
+
+    `before` is what files_elsewhere returned when the session started: mounts are made there, too.
+    `clones` are forks that the host made.
+    """
+    found = {path: NOT_HERE for path in files_elsewhere(root) if path not in before}
+    if _threads() > 1:
+        found["threads"] = "running threads are not saved"
+    if set(_children()) - set(clones):
+        found["processes"] = "running processes are not saved"
+    return found
+
+
+def files_elsewhere(root: str) -> Iterator[str]:
+    """Yield what lies in folders of the guest's that are not saved."""
+    for folder in ELSEWHERE:
+        if os.path.realpath(folder) == os.path.realpath(root):
+            continue
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            continue  # there is no such folder in this backend
+        for name in names:
+            yield folder + "/" + name
+
+
+def _threads() -> int:
+    return len(sys._current_frames())  # noqa: SLF001 - those that `threading` does not know, too
+
+
+def _children() -> Iterator[int]:
+    """The processes that this one has started and not waited for; none where nobody can tell."""
+    try:
+        tasks = os.listdir("/proc/self/task")
+    except OSError:
+        return
+    for task in tasks:
+        try:
+            with open("/proc/self/task/{}/children".format(task), encoding="ascii") as file:
+                text = file.read()
+        except OSError:
+            continue
+        for pid in text.split():
+            yield int(pid)

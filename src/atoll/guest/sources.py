@@ -1,0 +1,82 @@
+"""Keeps the source of recent cells for tracebacks, `inspect` and other readers of `linecache`."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from .imports import when_loaded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+KEPT_CELLS = 200
+READERS = ("traceback", "inspect", "linecache", "logging", "pdb", "unittest", "doctest")
+"""Modules that read `linecache`: a cell that names one may need the sources before it ends."""
+
+
+class CellSources:
+    """The sources of the last KEPT_CELLS cells, by the name that their code has: `<cell 3>`."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, str] = {}
+        self._unpublished: list[str] = []
+
+    def remember(self, name: str, code: str) -> None:
+        """Keep the source of a cell.
+
+        It goes to linecache only when something may read it there: the import costs milliseconds.
+        """
+        self._kept[name] = code
+        self._unpublished.append(name)
+        if len(self._kept) > KEPT_CELLS:
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            if "linecache" in sys.modules:
+                sys.modules["linecache"].cache.pop(oldest, None)
+        if "linecache" in sys.modules or any(word in code for word in READERS):
+            self.publish()
+
+    def publish(self) -> None:
+        """Put the sources into linecache, as lines that end like those of a file."""
+        import linecache
+
+        for name in self._unpublished:
+            code = self._kept.get(name)
+            if code is not None:
+                whole = code if code.endswith("\n") else code + "\n"
+                linecache.cache[name] = (
+                    len(code),
+                    None,
+                    io.StringIO(whole, None).readlines(),
+                    name,
+                )
+        self._unpublished = []
+
+    def cell_of(self, kind: type) -> str | None:
+        """Return the name of the cell that a class was defined in; None if it is not known."""
+        for value in list(vars(kind).values()):
+            code = getattr(getattr(value, "__func__", value), "__code__", None)
+            name = getattr(code, "co_filename", None)
+            if name in self._kept:
+                return str(name)
+        wanted = "class {}".format(kind.__qualname__.rpartition(".")[2])
+        found = [name for name, code in self._kept.items() if wanted in code]
+        return found[-1] if found else None
+
+    def serve_inspect(self) -> None:
+        """Let inspect.getsource() find classes: it wants a module's file, and cells have none."""
+        when_loaded("inspect", self._change_inspect)
+
+    def _change_inspect(self, module: Any) -> None:
+        real = module.getfile
+        if vars(module).get("__finds_cells__"):
+            return
+
+        def getfile(object: Any) -> Any:  # noqa: A002 - as the real one calls it
+            own = isinstance(object, type) and getattr(object, "__module__", None) == "__main__"
+            return (self.cell_of(object) if own else None) or real(object)
+
+        getfile.__doc__, getfile.__wrapped__ = real.__doc__, real  # type: ignore[attr-defined]
+        module.getfile, module.__finds_cells__ = getfile, True

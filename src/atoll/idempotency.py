@@ -1,0 +1,53 @@
+"""Results by idempotency key: a retry gets the result of the first call, and runs nothing again."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import TYPE_CHECKING
+
+from atoll.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from atoll.types import SandboxResult
+
+KEPT = 256
+
+
+class KeyedResults:
+    """The last results of one session. A second call while the first runs waits for it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[bytes, asyncio.Task[SandboxResult]]] = {}
+
+    async def once(
+        self, key: str | None, code: str, work: Callable[[], Awaitable[SandboxResult]]
+    ) -> SandboxResult:
+        """Return what `work` returned for this key, now or before; without a key it always runs.
+
+        ConfigError if the key was used with other code: its result would be another call's.
+        """
+        if key is None:
+            return await work()
+        digest = hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
+        if key not in self._known:
+            task = asyncio.ensure_future(_as_coroutine(work))
+            self._known[key] = digest, task
+            task.add_done_callback(lambda done: self._settle(key, done))
+        known, task = self._known[key]
+        if known != digest:
+            raise ConfigError(f"the key {key!r} was used with other code: use another key for it")
+        return await asyncio.shield(task)
+
+    def _settle(self, key: str, task: asyncio.Task[SandboxResult]) -> None:
+        """Keep a result; forget a failure, after which a retry has to run."""
+        if task.cancelled() or task.exception() is not None:
+            self._known.pop(key, None)
+        while len(self._known) > KEPT:
+            self._known.pop(next(iter(self._known)))
+
+
+async def _as_coroutine(work: Callable[[], Awaitable[SandboxResult]]) -> SandboxResult:
+    return await work()

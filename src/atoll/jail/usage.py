@@ -1,0 +1,106 @@
+"""What a jail has used, read by the host: from the jail's control group, or from /proc without one.
+
+SECURITY: a result's CPU time and memory come from here. Nothing that the guest says is used.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.jail import meter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_CLOCK_OF_ALL_THREADS = 2  # CPUCLOCK_SCHED, see clock_getcpuclockid(3)
+_SIZE = 4096
+_UNCOUNTED = 1 << 20
+"""The kernel counts pages for each core apart and sums up now and then: so much may be missing."""
+
+
+class JailUsage:
+    """Reads the counters of one jail; a reading takes microseconds and asks no other process."""
+
+    def __init__(self, source: Mapping[str, Any]) -> None:
+        """Take what the supervisor said when the jail started: see Ward.usage_source."""
+        self._paths: dict[str, str] = source.get("files", {})
+        self._per_second: float = source.get("per_second", 1)
+        self._pid: int = source.get("pid", 0)
+        self._parent: int = source.get("parent", 0)
+        self._process: ProcessUsage | None = None
+        self._fds: dict[str, int] = {}
+
+    def cpu_seconds(self) -> float | None:
+        """Return the CPU time of all processes so far; None if nothing counts it."""
+        counted = self._read("cpu", lambda text: int(text.split()[-1]) / self._per_second)
+        return self._of_process().cpu_seconds() if counted is None else counted
+
+    def peak_memory(self) -> int | None:
+        """Return the most memory that was in use, in bytes; None if nothing counts it."""
+        counted = self._read("memory", int)
+        return self._of_process().peak_memory() if counted is None else int(counted)
+
+    def close(self) -> None:
+        """Close the counters' files."""
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+        self._paths = {}
+
+    def _read(self, name: str, parse: Callable[[bytes], float]) -> float | None:
+        if name not in self._paths:
+            return None
+        try:
+            if name not in self._fds:
+                self._fds[name] = os.open(self._paths[name], os.O_RDONLY | os.O_CLOEXEC)
+            return parse(os.pread(self._fds[name], _SIZE, 0).partition(b"\n")[0])
+        except (OSError, ValueError):
+            return None  # the control group is gone, and the jail with it
+
+    def _of_process(self) -> ProcessUsage:
+        """Return the guest's process.
+
+        Where only its jail's first process is known, the guest is that one's only child, or is it
+        itself: the first reading comes before guest code runs, which could start other children.
+        """
+        if self._process is None:
+            children = meter.children(self._parent) if self._parent else []
+            self._process = ProcessUsage(self._pid or (children or [self._parent])[0])
+        return self._process
+
+
+class ProcessUsage:
+    """The counters of one process, where no control group counts.
+
+    CPU time is that of its threads and of the children that it waited for.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._before = self._memory("VmRSS")
+
+    def cpu_seconds(self) -> float | None:
+        """Return its CPU time so far; None if it has ended."""
+        if self._before is None:
+            return None
+        try:
+            own = time.clock_gettime((~self._pid << 3) | _CLOCK_OF_ALL_THREADS)
+        except OSError:
+            return None
+        return own + meter.cpu_of_ended_children(self._pid)
+
+    def peak_memory(self) -> int | None:
+        """Return its peak above what it held at the first reading; None if it has ended."""
+        peak = self._memory("VmHWM")
+        if peak is None or self._before is None:
+            return None
+        return max(0, peak - self._before) + _UNCOUNTED
+
+    def _memory(self, field: str) -> int | None:
+        try:
+            lines = Path(f"/proc/{self._pid}/status").read_text("utf-8", "replace").splitlines()
+        except OSError:
+            return None
+        return next((int(one.split()[1]) << 10 for one in lines if one.startswith(field)), None)

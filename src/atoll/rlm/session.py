@@ -1,0 +1,43 @@
+"""Several questions over one context: it is read and indexed once, and answers are remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from atoll.rlm.context_sources import read_context
+from atoll.text.quoting import quoted
+
+if TYPE_CHECKING:
+    from atoll.rlm.context_sources import ContextSource
+    from atoll.rlm.core import RLM
+    from atoll.rlm.types import Answer
+
+REMEMBERED, LONGEST = 5, 2_000
+"""Earlier questions that the model is told of, and characters of each with its answer."""
+
+
+class Session:
+    """Questions in turn over one context; each is a run with a budget and a sandbox of its own."""
+
+    def __init__(self, rlm: RLM, context: Any) -> None:
+        self._rlm, self._context = rlm, context
+        self._source: ContextSource | None = None
+        self._earlier: list[str] = []
+        self._turn = asyncio.Lock()
+
+    async def ask(self, question: str) -> Answer:
+        """Return the answer to a question, which may refer to earlier ones: "and when?"."""
+        async with self._turn:
+            if self._source is None:
+                self._source = await asyncio.to_thread(read_context, self._context)
+            answer = await self._rlm.completion(self._with_earlier(question), self._source)
+            said = answer.text or f"(no answer: {answer.reason})"
+            self._earlier.append(f"Question: {question}\nAnswer: {said}"[:LONGEST])
+            return answer
+
+    def _with_earlier(self, question: str) -> str:
+        if not self._earlier:
+            return question
+        told = quoted("earlier", "\n\n".join(self._earlier[-REMEMBERED:]))
+        return f"{question}\n\nBefore this question there were:\n{told}"

@@ -1,0 +1,133 @@
+"""Reads a trajectory back: whole lines as events, a torn end and foreign lines told of.
+
+# SECURITY: the file may be anybody's. Lines, events and bytes have caps, and nothing in it raises.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
+
+from atoll.errors import ConfigError
+from atoll.trajectory import tree
+from atoll.trajectory.codec import from_dict, to_dict
+from atoll.trajectory.conversations import conversations
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from atoll.trajectory.events import Event
+
+LINE_CAP = 4 << 20
+BYTES_CAP = 512 << 20
+EVENTS_CAP = 200_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """The events of a run, or of a file of runs: a sequence with a tree, a file and a page."""
+
+    events: tuple[Event, ...] = ()
+    torn: bool = False
+    """The last line is not whole: it was being written, or whoever wrote it was killed."""
+    skipped: int = 0
+    """Lines that are no JSON object, or too long."""
+    cut: bool = False
+    """There is more in the file than is read."""
+
+    def tree(self) -> tuple[tree.Node, ...]:
+        """The runs, each with what happened in it beneath, and what that cost."""
+        return tree.grow(self.events)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the events to a file of JSON lines that only this user may read."""
+        lines = (json.dumps(to_dict(one), separators=(",", ":")) + "\n" for one in self.events)
+        write_private(path, lines)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return a page for a browser; with a path, write it there too."""
+        from atoll.trajectory.html import page  # noqa: PLC0415 - it imports this file
+
+        text = "".join(page(self))
+        if path is not None:
+            write_private(path, [text])
+        return text
+
+    def conversations(self) -> list[dict[str, Any]]:
+        """Return what was said to models and what they replied, as rows to train a model with."""
+        return conversations(self.events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def __getitem__(self, at: int) -> Event:
+        return self.events[at]
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    line_cap: int = LINE_CAP,
+    bytes_cap: int = BYTES_CAP,
+    events_cap: int = EVENTS_CAP,
+) -> Trajectory:
+    """The trajectory in a file; ConfigError if there is no such file."""
+    events: list[Event] = []
+    skipped, torn, cut = 0, False, False
+    with _open(path) as file:
+        for line in _lines(file, line_cap):
+            if len(events) >= events_cap or file.tell() > bytes_cap:
+                cut = True
+                break
+            found, torn = _event(line, line_cap), not line.endswith(b"\n")
+            if found is not None:
+                events.append(found)
+            elif line.strip() and not torn:
+                skipped += 1
+    return Trajectory(events=tuple(events), torn=torn, skipped=skipped, cut=cut)
+
+
+def write_private(path: str | os.PathLike[str], parts: Iterable[str]) -> None:
+    """Write a file that only this user may read; ConfigError if that is not possible."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            file.writelines(parts)
+    except OSError as exc:
+        raise ConfigError(f"cannot write {os.fspath(path)!r}: {exc.strerror}") from exc
+
+
+def _open(path: str | os.PathLike[str]) -> IO[bytes]:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    except OSError as exc:
+        raise ConfigError(f"cannot read the record {os.fspath(path)!r}: {exc.strerror}") from exc
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ConfigError(f"the record {os.fspath(path)!r} is not a regular file")
+    return os.fdopen(fd, "rb")
+
+
+def _lines(file: IO[bytes], cap: int) -> Iterator[bytes]:
+    """Lines; one that is too long comes as its first `cap` + 1 bytes, its rest is passed over."""
+    while line := file.readline(cap + 1):
+        end = line[-1:]
+        while end != b"\n" and (rest := file.readline(cap)):
+            end = rest[-1:]
+        yield line if line.endswith(b"\n") or end != b"\n" else line[:-1] + b"\n"
+
+
+def _event(line: bytes, cap: int) -> Event | None:
+    if len(line) > cap:
+        return None
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError):  # no JSON, or brackets without end
+        return None
+    return from_dict(data) if isinstance(data, dict) else None

@@ -1,0 +1,192 @@
+"""A trajectory for a terminal: the tree of what happened, in lines of its width."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atoll.trajectory import words
+from atoll.trajectory.canvas import NARROWEST, Canvas, NoBrush
+from atoll.trajectory.events import (
+    BudgetWarned,
+    CodeRan,
+    FinalGiven,
+    ModelAnswered,
+    ModelAsked,
+    Planned,
+    Refused,
+    RunEnded,
+    RunStarted,
+    SubcallEnded,
+    SubcallStarted,
+    UnknownEvent,
+)
+from atoll.trajectory.showend import show_end, show_final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from atoll.trajectory.canvas import Brush
+    from atoll.trajectory.events import Event
+    from atoll.trajectory.reader import Trajectory
+    from atoll.trajectory.tree import Node
+
+CODE_LINES, OUTPUT_LINES, PROSE_LINES, SUBCALLS = 8, 6, 3, 6
+"""What is shown of each unless all is."""
+_OPENERS = (Planned, ModelAsked, FinalGiven)
+"""What a blank line stands before."""
+
+
+def show(
+    trajectory: Trajectory, *, width: int = 80, full: bool = False, brush: Brush | None = None
+) -> Iterator[str]:
+    """The lines that tell of a trajectory."""
+    canvas = Canvas(width=max(width, NARROWEST), brush=brush or NoBrush(), full=full)
+    for node in trajectory.tree():
+        yield from _run(canvas, node)
+    if not trajectory.events:
+        yield "nothing has happened in it yet"
+    if trajectory.torn:
+        yield canvas.brush.warn("the last line of the file is not whole")
+    if trajectory.skipped:
+        yield canvas.brush.warn(f"{words.count(trajectory.skipped, 'line')} could not be read")
+    if trajectory.cut:
+        yield canvas.brush.warn("there is more in the file than is read")
+
+
+def _run(canvas: Canvas, node: Node) -> Iterator[str]:
+    event = node.event
+    if isinstance(event, RunStarted):
+        yield from canvas.say(0, "question", event.question, canvas.brush.strong)
+        models = f"{event.model}, sub-calls {event.sub_model}" if event.sub_model else event.model
+        about = f"{event.run} · {models} · atoll {event.atoll_version} · {event.at}"
+        yield from canvas.say(1, "run", about, canvas.brush.faint)
+        for name, data in (("context", event.context), ("budget", event.budget)):
+            if data:
+                yield from canvas.say(1, name, words.pairs(data), canvas.brush.faint)
+        yield from _more(canvas, 1, event)
+    else:
+        yield from canvas.say(
+            0, "run", f"{event.run} · its beginning is not here", canvas.brush.warn
+        )
+    yield from _nodes(canvas, node.children, 0)
+    yield ""
+    yield from show_end(canvas, node)
+
+
+def _nodes(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str]:
+    """What happened in a call; sub-calls that no turn claims were made by code that still runs."""
+    loose = [one for one in nodes if isinstance(one.event, SubcallStarted)]
+    for one in nodes:
+        if level == 0 and isinstance(one.event, _OPENERS):
+            yield ""
+        if not isinstance(one.event, SubcallStarted):
+            yield from _node(canvas, one, level)
+    yield from _subcalls(canvas, loose, level)
+
+
+def _node(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
+    event, brush = node.event, canvas.brush
+    match event:
+        case ModelAsked() | ModelAnswered():
+            yield from _model(canvas, node, level)
+        case CodeRan():
+            yield from _turn(canvas, event, node.children, level)
+        case FinalGiven():
+            yield from show_final(canvas, event, level)
+        case Planned():
+            yield from canvas.say(level, "plan", f"{event.way}: {event.why}", brush.strong)
+        case BudgetWarned():
+            told = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
+            yield from canvas.say(level, "budget", told, brush.warn)
+        case Refused():
+            yield from canvas.say(level, "refused", f"{event.what}: {event.why}", brush.bad)
+        case RunEnded() | SubcallEnded():
+            yield from canvas.say(level, "ended", "what was never begun here", brush.warn)
+        case UnknownEvent():
+            known = "an event of a newer version, or not as it should be"
+            yield from canvas.say(level, event.kind or "unknown", known, brush.warn)
+    yield from _more(canvas, level + 1, event)
+
+
+def _model(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
+    answer = node.end or node.event
+    if not isinstance(answer, ModelAnswered):
+        yield from canvas.say(level, "model", "no answer yet", canvas.brush.warn)
+        return
+    name = f"{node.event.model} · " if isinstance(node.event, ModelAsked) else ""
+    told = f"{name}{words.duration(answer.duration_ms)} · {words.cost(node.totals)} · "
+    yield from canvas.say(level, "model", told + words.tokens(answer.usage), canvas.brush.faint)
+    text = answer.text if canvas.full else words.prose(answer.text)
+    yield from canvas.quote(level + 1, "┆", text, PROSE_LINES, str)
+
+
+def _turn(canvas: Canvas, event: CodeRan, subcalls: Sequence[Node], level: int) -> Iterator[str]:
+    told = [event.outcome, words.duration(event.duration_ms), event.isolation]
+    told += ["the same code as before"] if event.repeated else []
+    stroke = canvas.brush.good if event.outcome == "ok" else canvas.brush.bad
+    line = " · ".join(one for one in told if one)
+    yield from canvas.say(level, f"turn {event.turn}", line, stroke)
+    yield from canvas.quote(level + 1, ">", event.code, CODE_LINES, str)
+    yield from _subcalls(canvas, subcalls, level + 1)
+    yield from canvas.quote(level + 1, "│", event.observation, OUTPUT_LINES, canvas.brush.faint)
+    if event.spilled:
+        yield from canvas.say(level + 1, "the whole is in", event.spilled, canvas.brush.faint)
+
+
+def _subcalls(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str]:
+    """Sub-calls, and of many the first, those that failed, and those that are runs themselves."""
+    if len(nodes) > 1:
+        took = max(one.end_ms for one in nodes) - min(one.start_ms for one in nodes)
+        usd = sum(one.totals.usd for one in nodes)
+        told = f"{words.at_once(nodes)} at once · {words.duration(took)} · {words.money(usd)}"
+        head = words.count(len(nodes), "sub-call")
+        yield from canvas.say(level, head, told, canvas.brush.strong)
+    chosen = list(nodes) if canvas.full else _chosen(nodes)
+    for one in chosen:
+        yield from _subcall(canvas, one, level + (len(nodes) > 1))
+    if len(chosen) < len(nodes):
+        rest = f"… {len(nodes) - len(chosen):,} more"
+        yield from canvas.say(level + 1, rest, "--full shows them", canvas.brush.faint)
+
+
+def _chosen(nodes: Sequence[Node]) -> list[Node]:
+    if len(nodes) <= SUBCALLS:
+        return list(nodes)
+    telling = [one for at, one in enumerate(nodes) if at < SUBCALLS // 2 or _telling(one)]
+    return telling[: 2 * SUBCALLS]
+
+
+def _telling(node: Node) -> bool:
+    failed = isinstance(node.end, SubcallEnded) and node.end.error is not None
+    return failed or bool(node.children)
+
+
+def _subcall(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
+    begun, ended = node.event, node.end
+    assert isinstance(begun, SubcallStarted)
+    told = [begun.kind, words.duration(node.end_ms - node.start_ms), words.cost(node.totals)]
+    told[2:] = [f"as {begun.shared_with}"] if begun.shared_with else told[2:]
+    answer, marks = "no answer yet", ""
+    if isinstance(ended, SubcallEnded):
+        answer = ended.answer if ended.error is None else f"FAILED: {ended.error}"
+        marks = " (downgraded)" if ended.downgraded else ""
+    if canvas.full or node.children:
+        yield from canvas.say(level, begun.kind + marks, " · ".join(told[1:]), canvas.brush.strong)
+        yield from canvas.quote(level + 1, "?", begun.prompt, PROSE_LINES, str)
+        if begun.context:
+            yield from canvas.say(
+                level + 1, "context", words.pairs(begun.context), canvas.brush.faint
+            )
+        yield from _nodes(canvas, node.children, level + 1)
+        yield from canvas.quote(level + 1, "=", answer, PROSE_LINES, str)
+    else:
+        yield canvas.row(level, " ".join(told) + marks, begun.prompt, answer)
+    for one in (begun, ended):
+        if one is not None:
+            yield from _more(canvas, level + 1, one)
+
+
+def _more(canvas: Canvas, level: int, event: Event) -> Iterator[str]:
+    """Fields that this version does not know."""
+    if event.extra:
+        yield from canvas.say(level, "also", words.pairs(event.extra), canvas.brush.faint)

@@ -1,0 +1,127 @@
+"""A client's configuration as plain JSON, and back on the daemon's side, every field checked.
+
+Functions do not travel: their names do, and the daemon puts ones in their place that ask back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from atoll import signatures
+from atoll.config import CROSSES, HANDLER, STREAM, REPLConfig, options_with
+from atoll.errors import AtollError, ConfigError
+from atoll.policy import ExecutionPolicy, Isolation, Mount
+
+HANDLERS, STREAMS, _PLAIN = map(options_with, (HANDLER, STREAM, CROSSES))
+_LIMITS = tuple(
+    field.name
+    for field in dataclasses.fields(ExecutionPolicy)
+    if field.name not in ("env", "mounts")
+)
+
+
+def to_wire(config: REPLConfig) -> dict[str, Any]:
+    """All of a configuration that concerns the daemon."""
+    level = config.min_isolation
+    return {
+        **{name: getattr(config, name) for name in _PLAIN},
+        "python": _interpreter(config.python),
+        "interpreter": None if config.python is not None else _identity(),
+        "workspace": None if config.workspace is None else str(config.workspace),
+        "min_isolation": None if level is None else str(level),
+        "tools": signatures.describe_all(config.tools),
+        "asks": [name for name in HANDLERS + STREAMS if getattr(config, name) is not None],
+        "policy": _policy_to_wire(config.policy),
+    }
+
+
+def from_wire(data: dict[str, Any], **fields: Any) -> REPLConfig:
+    """The configuration on the daemon's side, with `fields` on top."""
+    try:
+        python, level = data["python"], data["min_isolation"]
+        own = data.get("interpreter") == _identity() or _is_own(python)
+        return REPLConfig(
+            **{name: data[name] for name in _PLAIN},
+            python=None if own else _absolute(python),
+            workspace=None if data["workspace"] is None else Path(_absolute(data["workspace"])),
+            min_isolation=None if level is None else Isolation.parse(level),
+            policy=_policy_from_wire(data["policy"]),
+            **fields,
+        )
+    except AtollError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as exc:
+        raise ConfigError(f"not a configuration: {exc!r}"[:500]) from None
+
+
+def asks(data: dict[str, Any], names: tuple[str, ...]) -> list[str]:
+    """Which of `names` the client has a function for."""
+    wanted = data.get("asks")
+    return [name for name in names if isinstance(wanted, list) and name in wanted]
+
+
+def tools(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the descriptions of the client's tools; each has a name."""
+    given = data.get("tools")
+    described = [{"name": one} if isinstance(one, str) else one for one in given or []]
+    if not isinstance(given, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("name"), str) for one in described
+    ):
+        raise ConfigError("tools must be a list of descriptions, each with a name")
+    return described
+
+
+def _policy_to_wire(policy: ExecutionPolicy) -> dict[str, Any]:
+    mounts = [[str(one.source.absolute()), one.target, one.writable] for one in policy.mounts]
+    limits = {name: getattr(policy, name) for name in _LIMITS}
+    return {**limits, "env": dict(policy.env), "mounts": mounts}
+
+
+def _policy_from_wire(data: dict[str, Any]) -> ExecutionPolicy:
+    mounts = tuple(
+        Mount(source=Path(_absolute(source)), target=target, writable=bool(writable))
+        for source, target, writable in data["mounts"]
+    )
+    if not all(isinstance(text, str) for pair in data["env"].items() for text in pair):
+        raise ConfigError("environment variables are texts")
+    limits = {name: data[name] for name in _LIMITS}
+    return ExecutionPolicy(**limits, env=data["env"], mounts=mounts)
+
+
+def _absolute(path: str) -> str:
+    if not os.path.isabs(path):
+        raise ConfigError(f"{path[:200]!r} is relative: the daemon has a folder of its own")
+    return path
+
+
+def _identity() -> list[Any]:
+    """Return what two names of the interpreter that runs us have in common.
+
+    A venv has one under several names (`python`, `python3`): pip writes one of them into the
+    script `atoll`, and the client may have been started by another.
+    """
+    base = getattr(sys, "_base_executable", sys.executable)
+    return [os.path.realpath(base), [*sys.version_info[:3]], os.path.realpath(sys.prefix)]
+
+
+def _is_own(python: str) -> bool:
+    """Return whether a path is a name of the interpreter that runs us.
+
+    The folder decides which venv it is: two names are the same only if they are in one folder.
+    """
+    own = sys.executable
+    same_folder = os.path.dirname(python) == os.path.dirname(own)
+    return python == own or (same_folder and os.path.realpath(python) == os.path.realpath(own))
+
+
+def _interpreter(python: str | None) -> str:
+    """Unset means the Python that runs the client, not the one that runs the daemon."""
+    if python is None:
+        return sys.executable
+    wanted = os.path.expanduser(python)
+    return os.path.abspath(shutil.which(wanted) or wanted)

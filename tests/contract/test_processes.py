@@ -1,0 +1,98 @@
+"""Processes and threads that cells start: what they find of the session, and what they do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll import Capability
+from atoll.guest.explain import NOT_SENT
+
+pytestmark = pytest.mark.needs(Capability.SUBPROCESS)
+
+POOL = """
+import multiprocessing
+_factor = 3
+class Point:
+    def __init__(self, x): self.x = x
+def times(x): return x * _factor
+def moved(point): return Point(point.x + 1)
+with multiprocessing.get_context({method!r}).Pool(1) as pool:
+    found = pool.map(times, [1, 2]), [type(p) is Point and p.x for p in pool.map(moved, [Point(1)])]
+found
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_pool_of_processes_runs_functions_of_a_cell(box, method):
+    result = box.execute(POOL.format(method=method))
+    assert result.value == ([3, 6], [2]), result.stderr
+
+
+def test_what_cannot_be_sent_to_a_new_process_says_so(box):
+    code = (
+        "import multiprocessing\nsecrets = (n for n in [1])\ndef use(_): return next(secrets)\n"
+        "with multiprocessing.get_context('spawn').Pool(1) as pool: pool.map(use, [0])"
+    )
+    result = box.execute(code)
+    assert result.error == f"NameError: name 'secrets' is not defined: {NOT_SENT}"
+
+
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [
+        ("fork", "HostCallError: a child process cannot call the host: call it from threads"),
+        ("spawn", "NameError: name 'llm_query' is not defined: it exists only in the session's"),
+    ],
+)
+def test_a_call_to_the_host_from_a_child_process_says_what_to_do(open_box, method, error):
+    box = open_box(on_llm_query=lambda prompt: prompt)
+    code = (
+        "import multiprocessing\ndef ask(p): return llm_query(p)\n"
+        f"with multiprocessing.get_context({method!r}).Pool(1) as pool: pool.map(ask, ['?'])"
+    )
+    result = box.execute(code)
+    assert result.error.startswith(error)
+    assert "batch_llm_query" in result.error
+    assert box.execute("llm_query('again')").value == "again"
+
+
+def test_a_large_pool_of_threads_starts(open_box):
+    box = open_box(on_llm_query=lambda prompt: prompt)
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor\nimport threading\n"
+        "together = threading.Barrier(100)\n"
+        "with ThreadPoolExecutor(100) as pool:\n"
+        "    answers = set(pool.map(lambda n: (together.wait(), llm_query(str(n)))[1], range(100)))\n"
+        "len(answers)"
+    )
+    result = box.execute(code)
+    assert result.value == 100, result.error
+
+
+def test_asyncio_run_cancels_its_main_task_when_it_is_interrupted(box):
+    code = (
+        "import asyncio, os, signal\n"
+        "async def main():\n"
+        "    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)\n"
+        "    try: await asyncio.sleep(60)\n"
+        "    except asyncio.CancelledError: print('cancelled'); raise\n"
+        "    finally: await asyncio.sleep(0); print('cleaned up')\n"
+        "asyncio.run(main())"
+    )
+    result = box.execute(code)
+    assert (result.error_type, result.stdout) == ("KeyboardInterrupt", "cancelled\ncleaned up\n")
+    assert box.execute("asyncio.run(asyncio.sleep(0, 'again'))").value == "again"
+
+
+@pytest.mark.needs(Capability.LIMIT_TIME)
+def test_a_timeout_of_asyncio_run_keeps_the_state(box):
+    box.execute("import asyncio\nx = 'kept'")
+    code = (
+        "async def main():\n"
+        "    try: await asyncio.sleep(60)\n"
+        "    finally: print('cleaned up')\n"
+        "asyncio.run(main())"
+    )
+    result = box.execute(code, timeout_ms=500)
+    assert (result.kind, result.stdout, result.state_lost) == ("timeout", "cleaned up\n", False)
+    assert box.execute("x").value == "kept"

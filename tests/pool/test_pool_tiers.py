@@ -1,0 +1,120 @@
+"""A state remembers its tier, and what is not served warm says why."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from atoll.config import REPLConfig
+from atoll.errors import UnsupportedError
+from atoll.policy import ExecutionPolicy, Mount
+from atoll.pool import Pool, PooledSandbox, PoolSettings
+from atoll.state.envelope import describe_state, tier_of
+
+OTHER = os.path.realpath("/usr/bin/python3")
+OTHERS = os.path.exists(OTHER) and os.path.realpath(sys.executable) != OTHER
+SMALL = ("import json",)
+LARGE = (*SMALL, "import string as words")
+DEFINES = {
+    "a function": ("def f(): return words.digits", "f()"),
+    "a lambda": ("f = lambda: words.digits", "f()"),
+    "a method": ("class C:\n    def f(self): return words.digits\nc = C()", "c.f()"),
+    "exec": ("words\ntext = 'found = words.digits'", "exec(text)\nfound"),
+    "eval": ("words\ntext = 'words.digits'", "eval(text)"),
+}
+
+
+@pytest.fixture(scope="module")
+def tiers():
+    return PoolSettings(tiers={"small": SMALL, "large": LARGE}, parked=0)
+
+
+async def run(pool, code, state=None):
+    """What the REPL server does with a request: a fresh sandbox in a tier that the code chooses."""
+    box = await pool.open(REPLConfig(state=state), code)
+    try:
+        result = await box.execute(code)
+        assert result.success, result
+        return result.value, await box.save()
+    finally:
+        await box.destroy()
+
+
+@pytest.mark.spec("R2.15")
+async def test_a_restored_state_finds_the_names_that_were_preloaded(tiers):
+    async with Pool(tiers) as pool:
+        await pool.warm("small")
+        for define, use in DEFINES.values():
+            _, state = await run(pool, define)
+            assert describe_state(state).tier == "large"
+            value, again = await run(pool, use, state)
+            assert value == "0123456789"
+            assert tier_of(again) == "large"
+        _, state = await run(pool, "x = 1")
+        assert tier_of(state) == "small"
+
+
+@pytest.mark.spec("R2.15")
+async def test_the_tier_of_a_state_is_the_least(tiers):
+    async with Pool(tiers) as pool:
+        await pool.warm("large")
+        _, state = await run(pool, "def f(): return words")
+        await pool.warm("small")
+        for asked in (None, "small", "large"):
+            config = REPLConfig(state=state, preload=asked)
+            assert [pool.tier(config, code) for code in (None, "f()", "1")] == ["large"] * 3
+
+
+async def test_code_that_makes_code_takes_the_largest_warm_tier(tiers):
+    async with Pool(tiers) as pool:
+        assert pool.tier(REPLConfig(), "exec('1')") == "small"
+        await pool.warm("small")
+        assert pool.tier(REPLConfig(), "exec('1')") == "small"
+        await pool.warm("large")
+        assert pool.tier(REPLConfig(), "1") == "small"
+        for code in ("exec('1')", "eval('1')", "def f(t): return eval(t)", "g = exec"):
+            assert pool.tier(REPLConfig(), code) == "large"
+
+
+async def test_a_tier_that_this_pool_has_not_is_no_fault(tiers):
+    async with Pool(tiers) as pool:
+        await pool.warm("large")
+        _, state = await run(pool, "def f(): return words")
+    async with Pool(PoolSettings(tiers={"only": LARGE}, parked=0)) as pool:
+        assert (await run(pool, "f().digits", state))[0] == "0123456789"
+
+
+async def test_what_is_not_served_warm_says_why(tiers, tmp_path):
+    cases = {
+        "a working folder of the host": {"workspace": tmp_path},
+        "mounts": {"policy": ExecutionPolicy(mounts=(Mount(source=tmp_path, target="/d"),))},
+        f"its interpreter is {OTHER}, the zygote's is ": {"python": OTHER},
+    }
+    if not OTHERS:
+        cases.popitem()
+    async with Pool(tiers) as pool:
+        for why, options in cases.items():
+            async with await pool.open(REPLConfig(**options)) as box:
+                result = await box.execute("1")
+                assert why in result.cold_start
+                with pytest.raises(UnsupportedError, match="started cold: "):
+                    await box.fork()
+        async with await pool.open(REPLConfig()) as warm:
+            assert (await warm.execute("1")).cold_start is None
+
+
+@pytest.mark.parametrize("name", ["python", "python3", "elsewhere"])
+def test_every_name_of_an_interpreter_is_the_same_one(tmp_path, name):
+    venv = os.path.dirname(sys.executable)
+    path = os.path.join(venv, name)
+    if name == "elsewhere":
+        path = str(tmp_path / "py")
+        os.symlink(sys.executable, path)
+    if not os.path.exists(path):
+        pytest.skip(f"this environment has no {name}")
+    pool = Pool(PoolSettings(tiers={"small": SMALL}))
+    same = pool.why_cold(REPLConfig(python=path)) is None
+    assert same == (name != "elsewhere" or sys.prefix == sys.base_prefix)
+    assert isinstance(PooledSandbox(REPLConfig(), pool), PooledSandbox)

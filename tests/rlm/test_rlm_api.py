@@ -1,0 +1,117 @@
+"""What a user gives and gets: any function as a model, budgets, a trajectory as an object."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rlm_runs import DONE, TEXT, ask, cell, script
+
+import atoll
+from atoll.rlm import session
+from atoll.rlm.context_sources import read_context
+from atoll.rlm.models.resolve import resolve
+from atoll.trajectory import ModelAsked, read
+
+
+def said(prompt):
+    return cell("FINAL(peek(7))")
+
+
+async def replied(messages: list[atoll.Message]) -> atoll.Completion:
+    return atoll.Completion(text=cell(f"FINAL({messages[-1].role!r})"), usd=0.5)
+
+
+async def test_any_function_is_a_model():
+    answer = await ask(said)
+    assert (answer.text, answer.cost) == ("entry 0", None)
+    assert (await ask(replied)).text == "user"
+    model = resolve(lambda text: text.count("[user]"))
+    with pytest.raises(atoll.ModelReplyError, match="returned int: return a str or a Completion"):
+        await model.complete([atoll.Message("user", "x")])
+    seen = []
+    only = resolve(lambda text: seen.append(text) or "y")
+    assert (await only.complete([atoll.Message("user", "x")])).text == "y"
+    await only.complete([atoll.Message("system", "s"), atoll.Message("user", "x")])
+    assert seen == ["x", "[system]\ns\n\n[user]\nx"]
+
+
+def test_what_is_no_model_and_no_budget_is_told_with_what_to_write():
+    with pytest.raises(atoll.ConfigError, match="not a model: int"):
+        atoll.RLM(5)
+    with pytest.raises(atoll.ConfigError, match="not a budget: 'cheap'"):
+        atoll.RLM(said, budget="cheap")
+    with pytest.raises(atoll.ConfigError, match="unknown limit of the budget 'dollars'"):
+        atoll.RLM(said, budget={"dollars": 1})
+    with pytest.raises(atoll.ConfigError, match="'max_dpeth': did you mean 'max_depth'"):
+        atoll.RLM(said, max_dpeth=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "usd", "calls"), [(0.25, 0.25, 1000), ({"calls": 5}, None, 5), (None, None, 1000)]
+)
+def test_a_budget_is_dollars_or_limits_by_name(given, usd, calls):
+    made = atoll.Budget.of(given)
+    assert (made.usd, made.calls) == (usd, calls)
+
+
+async def test_a_trajectory_is_an_object_that_can_be_kept_and_shown(tmp_path):
+    main = script(cell("print(llm_query('a question'))"), cell(DONE))
+    trajectory = (await ask(main, sub_model=script("an answer"))).trajectory
+    assert len(trajectory) == len(list(trajectory)) == len(trajectory.events)
+    (root,) = trajectory.tree()
+    assert root.totals.calls == 3
+    trajectory.save(tmp_path / "run.jsonl")
+    assert (tmp_path / "run.jsonl").stat().st_mode & 0o777 == 0o600
+    assert read(tmp_path / "run.jsonl").events == trajectory.events
+    page = trajectory.to_html(tmp_path / "run.html")
+    assert page == (tmp_path / "run.html").read_text()
+    assert "a question" in page
+
+
+async def test_conversations_are_rebuilt_as_they_were_sent():
+    main = script(cell("print(llm_query('a question'))"), cell("x = 1"), cell(DONE))
+    answer = await ask(main, sub_model=script("an answer"))
+    rows = answer.trajectory.conversations()
+    assert [len(row["messages"]) for row in rows] == [len(main.asked[-1].messages) + 1, 2]
+    sent = [{"role": one.role, "content": one.content} for one in main.asked[-1].messages]
+    assert rows[0]["messages"][:-1] == sent
+    assert rows[0]["messages"][-1] == {"role": "assistant", "content": cell(DONE)}
+    assert (rows[0]["metadata"]["ended"], rows[0]["metadata"]["answer"]) == ("answered", "done")
+    assert rows[1]["messages"] == [
+        {"role": "user", "content": "a question"},
+        {"role": "assistant", "content": "an answer"},
+    ]
+    asked = [one for one in answer.trajectory if isinstance(one, ModelAsked)]
+    kept = sum(len(one.messages) for one in asked)
+    assert kept == len(sent) + 1, "each message is kept once"
+    assert json.dumps(rows)
+
+
+async def test_a_conversation_that_was_shortened_is_rebuilt_too():
+    main = script(*[cell(f"print({n}, 'z' * 3000)") for n in range(6)], cell(DONE))
+    answer = await ask(main, TEXT, history_tokens=2_000)
+    sent = [{"role": one.role, "content": one.content} for one in main.asked[-1].messages]
+    assert answer.trajectory.conversations()[0]["messages"][:-1] == sent
+
+
+def test_questions_in_turn_read_the_context_once_and_know_the_answers(monkeypatch, tmp_path):
+    made = []
+    monkeypatch.setattr(
+        session, "read_context", lambda given: made.append(1) or read_context(given)
+    )
+    (tmp_path / "log.txt").write_text(TEXT)
+    model = script(cell("FINAL('entry 7')"), cell("FINAL(len(context))"), "", "", "", cell(DONE))
+    with atoll.RLM(model, backend="native", direct_tokens=1, examples=False) as rlm:
+        run = rlm.session(tmp_path / "log.txt")
+        assert run.ask("Which has 49?").text == "entry 7"
+        (tmp_path / "log.txt").unlink()
+        assert run.ask("and how long is it?").value == len(TEXT)
+        assert run.ask("and who?").ended == "unanswered"
+        run.ask("last")
+    assert len(made) == 1
+    first, second = (model.asked[at].messages[1].content for at in (0, 1))
+    assert "Which has 49?" not in second.partition("Before this")[0]
+    assert "Question: Which has 49?\nAnswer: entry 7" in second
+    assert "Before this" not in first
+    assert "(no answer: 3 replies" in model.asked[-1].messages[1].content

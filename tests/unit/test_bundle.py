@@ -1,0 +1,72 @@
+"""The runtime's modules in one file: a guest starts from it, and without it all the same."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import atoll
+from atoll.backends.native.launch import _BOOT
+from atoll.guest import bundle
+from atoll.launch.interpreter import GUEST_FOLDER
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the runtime, with a place for compiled files and none in it."""
+    copy = tmp_path / "guest"
+    shutil.copytree(GUEST_FOLDER, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "__pycache__").mkdir()
+    return copy
+
+
+def boot(root: Path) -> bytes:
+    """What a guest says on its channel before it finds that the host is gone."""
+    command = [sys.executable, "-I", "-B", "-c", _BOOT, str(root)]
+    shell = ["sh", "-c", 'exec "$@" 3>/dev/null', "sh", *command]
+    done = subprocess.run(shell, capture_output=True, stdin=subprocess.DEVNULL, check=True)
+    return done.stdout
+
+
+@pytest.mark.parametrize("state", ["whole", "missing", "broken"])
+def test_a_guest_starts_whatever_has_become_of_the_bundle(folder, state):
+    if state == "whole":
+        bundle.write(str(folder))
+        for module in folder.glob("*.py"):
+            module.unlink()  # nothing else is read
+    elif state == "broken":
+        Path(bundle.path(str(folder))).write_bytes(b"cut")
+    assert b'"method":"ready"' in boot(folder.parent)
+
+
+def test_it_is_written_again_when_a_module_has_changed(folder):
+    bundle.write(str(folder))
+    target = Path(bundle.path(str(folder)))
+    first = target.stat().st_mtime_ns, target.stat().st_ino
+    bundle.write(str(folder))
+    assert (target.stat().st_mtime_ns, target.stat().st_ino) == first
+    (folder / "globs.py").write_text("CHANGED = 1\n")
+    bundle.write(str(folder))
+    with target.open("rb") as file:
+        marshal.load(file)
+        code = marshal.loads(marshal.load(file)["guest.globs"])
+    assert "CHANGED" in code.co_names
+
+
+def test_a_folder_that_cannot_be_written_to_is_left_alone(folder):
+    (folder / "__pycache__").rmdir()
+    bundle.write(str(folder))
+    assert not os.path.exists(bundle.path(str(folder)))
+
+
+def test_guest_code_sees_nothing_of_it():
+    with atoll.create_sandbox(backend="native") as box:
+        code = "import sys\n[type(one).__name__ for one in sys.meta_path] + sorted(sys.path_hooks, key=str)"
+        assert "Bundle" not in str(box.execute(code).value)
+        assert box.execute("'guest' in sys.modules or 'guest.bundle' in sys.modules").value is False

@@ -1,0 +1,60 @@
+"""Memory of processes as the supervisor measures it where no control group does."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from atoll.jail import meter
+
+MANY = 60_000
+HOLD = """
+import mmap, sys
+held = mmap.mmap(-1, int(sys.argv[1]) * 2 * mmap.PAGESIZE)
+import ctypes
+base, page = ctypes.addressof(ctypes.c_char.from_buffer(held)), mmap.PAGESIZE
+protect = ctypes.CDLL(None).mprotect
+protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+for n in range(int(sys.argv[1])):
+    if protect(base + 2 * n * page, page, 1):
+        break
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def crowd():
+    """A process with almost as many mappings as the kernel allows."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(MANY // 2)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    process.stdout.readline()
+    yield process.pid
+    process.communicate()
+
+
+def test_what_is_mapped_is_not_looked_at_while_it_cannot_be_too_much(monkeypatch):
+    monkeypatch.setattr(meter, "_maps", lambda *_: pytest.fail("it was looked at"))
+    here = os.getpid()
+    reserved = 2 * meter._statm(here, meter._ADDRESS_SPACE)
+    assert meter.memory_bytes(here, [here], 1 << 50) >= reserved
+
+
+def test_shared_memory_out_of_sight_is_counted():
+    with mmap.mmap(-1, 64 << 20):
+        assert meter.memory_bytes(os.getpid(), [os.getpid()], 0) >= 64 << 20
+
+
+def test_a_process_with_very_many_mappings_is_counted_by_its_address_space(crowd):
+    with open(f"/proc/{crowd}/maps", "rb") as maps:
+        assert sum(1 for _ in maps) > MANY * 0.9
+    started = time.process_time()
+    found = meter.memory_bytes(os.getpid(), [crowd] * 8, 0)
+    assert time.process_time() - started < 0.5  # some 3 s if all of them were looked at
+    assert found >= meter._statm(crowd, meter._ADDRESS_SPACE)
