@@ -51,10 +51,10 @@ class _Answer(asyncio.Future[Any]):
                 self.wake.set_result(None)
 
     def fail(self, why: Exception) -> None:
-        """Set the exception; nobody has to wait for it."""
+        """Set the exception, also where no caller awaits this request any more."""
         if not self.done():
             self.set_exception(why)
-            self.exception()  # asyncio would log one that nobody has asked for
+            self.exception()  # asyncio logs an exception that was never read
             if self.wake is not None and not self.wake.done():
                 self.wake.set_result(None)
 

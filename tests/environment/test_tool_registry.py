@@ -119,7 +119,6 @@ def test_documents_and_hosts_bring_their_functions(tmp_path):
     assert all(name in listed for name in ("web_fetch", "code_search", "archive_open"))
 
 
-@pytest.mark.spec("R4.10")
 def test_every_call_is_logged_with_its_sizes_and_its_end():
     with atoll.REPLEnvironment(
         backend="native",
