@@ -13,7 +13,7 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from bench import processes, warm
 from bench.fresh import PASS, run_python
 from bench.rows import Arms, Goal, row
@@ -59,8 +59,8 @@ async def _execute(pool: warm.Warm, config: REPLConfig, count: int) -> None:
 
 def _used() -> dict[str, float]:
     """CPU-ms so far of the host, the supervisor, and each zygote's host and zygote with guests."""
-    found = {"host": _own(os.getpid()), "supervisor": _own(warden.pid)}
-    for number, (host, zygote) in enumerate(processes.nurseries_and_zygotes(warden.pid)):
+    found = {"host": _own(os.getpid()), "supervisor": _own(supervisor.pid)}
+    for number, (host, zygote) in enumerate(processes.zygote_hosts_and_zygotes(supervisor.pid)):
         found[f"zygote host {number}"] = _own(host) + _children(host)
         found[f"zygote {number}"] = _own(zygote)
         found[f"its guests {number}"] = _children(zygote)

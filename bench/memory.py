@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atoll
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from bench.context import text_bytes
 from bench.processes import descendants
 from bench.rows import Arms, Goal, row
@@ -45,14 +45,14 @@ def _held(context: atoll.Context | None) -> float:
     The file's own pages are counted once, by the file system. A copy that a sandbox made would
     show in its private memory, or (in shared memory of its own) in the sum of its Pss_Shmem.
     """
-    before = descendants(warden.pid)
+    before = descendants(supervisor.pid)
     with contextlib.ExitStack() as stack:
         for _ in range(SANDBOXES):
             box = atoll.create_sandbox(backend="native", context=context)
             stack.enter_context(box)
             assert box.execute("(context or '').count('x')").success
         file = os.fstat(context.fd).st_blocks * BLOCK if context else 0
-        rollups = [_rollup(pid) for pid in descendants(warden.pid) - before]
+        rollups = [_rollup(pid) for pid in descendants(supervisor.pid) - before]
     shared = sum(one["Pss_Shmem"] for one in rollups)
     return max(file, shared) + sum(one["Pss"] for one in rollups) - shared
 

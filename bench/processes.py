@@ -16,21 +16,21 @@ def descendants(root: int | None) -> set[int]:
     return {pid for pid in found - {root} if pid is not None}
 
 
-def nursery_and_zygote(warden: int | None) -> tuple[int, int] | None:
-    """The first nursery of a warden and its zygote; None while there is no such pair."""
-    return next(iter(nurseries_and_zygotes(warden)), None)
+def zygote_host_and_zygote(supervisor: int | None) -> tuple[int, int] | None:
+    """The first zygote host of a supervisor and its zygote; None while there is no such pair."""
+    return next(iter(zygote_hosts_and_zygotes(supervisor)), None)
 
 
-def nurseries_and_zygotes(warden: int | None) -> list[tuple[int, int]]:
-    """Every nursery of a warden, with its zygote.
+def zygote_hosts_and_zygotes(supervisor: int | None) -> list[tuple[int, int]]:
+    """Every zygote host of a supervisor, with its zygote.
 
     Guests have the zygote's command line, but a pid namespace of their own.
     """
     return [
-        (nursery, child)
-        for nursery in _children(warden)
-        for child in _children(nursery)
-        if "atoll.jail.zygote" in _command(child) and _namespace(child) == _namespace(nursery)
+        (zygote_host, child)
+        for zygote_host in _children(supervisor)
+        for child in _children(zygote_host)
+        if "atoll.jail.zygote" in _command(child) and _namespace(child) == _namespace(zygote_host)
     ]
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from atoll.jail import cgroup
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from bench import processes
 
 MOST_GROWTH = 0.05
@@ -23,21 +23,21 @@ class Remains:
 
     processes: int
     descriptors: int
-    warden_descriptors: int
+    supervisor_descriptors: int
     mounts: int
     cgroups: int
     temporary_files: int
 
     @classmethod
     def now(cls) -> Remains:
-        """As it is at this moment; the warden must be there."""
-        assert warden.pid is not None
+        """As it is at this moment; the supervisor must be there."""
+        assert supervisor.pid is not None
         return cls(
             processes=len(processes.descendants(os.getpid())),
             descriptors=processes.descriptors(os.getpid()),
-            warden_descriptors=processes.descriptors(warden.pid),
+            supervisor_descriptors=processes.descriptors(supervisor.pid),
             mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
-            cgroups=_groups(f"{cgroup.PREFIX}{warden.pid}-*"),
+            cgroups=_groups(f"{cgroup.PREFIX}{supervisor.pid}-*"),
             temporary_files=len(list(Path(tempfile.gettempdir()).glob("*-atoll"))),
         )
 
@@ -53,8 +53,13 @@ class Remains:
 
 def memory() -> dict[str, int]:
     """Bytes that the lasting processes hold of their own."""
-    pair = processes.nursery_and_zygote(warden.pid) or (0, 0)
-    pids = {"host": os.getpid(), "warden": warden.pid or 0, "nursery": pair[0], "zygote": pair[1]}
+    pair = processes.zygote_host_and_zygote(supervisor.pid) or (0, 0)
+    pids = {
+        "host": os.getpid(),
+        "supervisor": supervisor.pid or 0,
+        "zygote_host": pair[0],
+        "zygote": pair[1],
+    }
     return {name: processes.own_memory(pid) for name, pid in pids.items()}
 
 

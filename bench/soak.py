@@ -26,7 +26,7 @@ from atoll.config import REPLConfig
 from atoll.daemon.paths import Place
 from atoll.daemon.server import DaemonServer
 from atoll.daemon.sessions import Storage
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from atoll.pool import Pool, PooledSandbox
 from atoll.state.store import SqliteStateStore
 from bench import processes, remains
@@ -127,7 +127,7 @@ class Soak:
         return self.tally.broken() + growth + await _left_behind(before)
 
     async def _once_unmeasured(self) -> None:
-        """Start what lives as long as this process: the warden, threads, imports."""
+        """Start what lives as long as this process: the supervisor, threads, imports."""
         async with THROUGH[self._options.through]("bare") as run:
             await asyncio.gather(*(run("1") for _ in range(self._options.concurrency)))
 
@@ -162,7 +162,7 @@ class Soak:
         _show(self.tally, self._options.executions)
 
     def _kill_zygote(self) -> None:
-        if pair := processes.nursery_and_zygote(warden.pid):
+        if pair := processes.zygote_host_and_zygote(supervisor.pid):
             os.kill(pair[1], signal.SIGKILL)
             self.tally.kills += 1
 

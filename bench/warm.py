@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from atoll.config import REPLConfig
-from atoll.launch.line import limits_of
+from atoll.launch.guest_handle import limits_of
 from atoll.pool import Pool, PooledSandbox
 from bench.rows import UnavailableError
 

@@ -29,7 +29,7 @@ from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
 from atoll.jail import cgroup
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 
 Open = Callable[..., atoll.SyncSandbox]
 BACKENDS = tuple(os.environ.get("ATOLL_TEST_BACKENDS", ",".join(registry.names())).split(","))
@@ -182,20 +182,20 @@ def nothing_is_left(own_daemon: OwnDaemon) -> Iterator[None]:
 
 
 def _jails(daemon: OwnDaemon) -> set[str]:
-    """The children of our warden, and of the daemon's, but for nurseries and Deno's."""
-    found = _children(warden.pid) | {
+    """The children of our supervisor, and of the daemon's, but for zygote hosts and Deno's."""
+    found = _children(supervisor.pid) | {
         jail for one in _children(daemon.pid) for jail in _children(one)
     }
-    return found - _nurseries(found) - _denos(found)
+    return found - _zygote_hosts(found) - _denos(found)
 
 
 def _in_use(daemon: OwnDaemon) -> int:
     """The guests of the daemon's zygotes that do not just wait."""
     if daemon.pid is None:
         return 0
-    wardens = _children(daemon.pid)
-    nurseries = _nurseries({jail for one in wardens for jail in _children(one)})
-    below = {child for nursery in nurseries for child in _children(nursery)}
+    supervisors = _children(daemon.pid)
+    zygote_hosts = _zygote_hosts({jail for one in supervisors for jail in _children(one)})
+    below = {child for zygote_host in zygote_hosts for child in _children(zygote_host)}
     guests = sum(len(_children(pid)) for pid in below if _runs(pid, b"atoll.jail.zygote"))
     try:
         facts = lifecycle.status(daemon.place)
@@ -206,7 +206,7 @@ def _in_use(daemon: OwnDaemon) -> int:
 
 def _denos_in_use() -> int:
     """Without the one that waits for the next sandbox, and those that tests share."""
-    found = len(_denos(_children(warden.pid)))
+    found = len(_denos(_children(supervisor.pid)))
     return max(0, found - spare.count - len(shared_boxes))  # one may be on its way up
 
 
@@ -214,7 +214,7 @@ def _denos(pids: set[str]) -> set[str]:
     return {pid for pid in pids if any(_runs(one, b"driver.mjs") for one in {pid, *_children(pid)})}
 
 
-def _nurseries(pids: set[str]) -> set[str]:
+def _zygote_hosts(pids: set[str]) -> set[str]:
     return {
         pid for pid in pids if any(_runs(child, b"atoll.jail.zygote") for child in _children(pid))
     }

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from atoll.config import daemon_socket
 from atoll.daemon import lifecycle
 from atoll.daemon.paths import Place
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -304,7 +304,7 @@ def descendants(top: int | None) -> list[int]:
     while queue:
         pid = queue.pop()
         if any(_is_wasm_zygote(child) for child in parents.get(pid, ())):
-            continue  # a nursery of the backend wasm: guests wait there, from other tests too
+            continue  # a zygote host of the backend wasm: guests wait there, from other tests too
         found.append(pid)
         queue += parents.get(pid, ())
     return found
@@ -359,9 +359,9 @@ def _private_folders() -> set[str]:
 
 
 def trusted_pid(neighbour: SyncSandbox) -> int | None:
-    """The process that forks jails: the daemon (its warden is a child), or our own warden."""
+    """The process that forks jails: the daemon (its supervisor is a child), or our own supervisor."""
     if not _in_daemon(neighbour):
-        return warden.pid
+        return supervisor.pid
     return lifecycle.status(Place(daemon_socket()))["pid"]
 
 

@@ -1,7 +1,7 @@
 """Nothing is left of a sandbox: counted before and after hundreds of them, good and bad.
 
 Counted are processes, threads, mounts, control groups, descriptors, memory files, temporary
-files and the warden's memory, of this process and of its warden.
+files and the supervisor's memory, of this process and of its supervisor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 
 import atoll
 from atoll.jail import cgroup, meter
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from atoll.policy import Mount
 
 SANDBOXES, AT_ONCE = 200, 8
@@ -30,7 +30,7 @@ FAILED_STARTS, KILLED_CELLS, CANCELLED_OPENS = 30, 15, 10
 CONTEXT = "c" * 100_000
 SETTLE_SECONDS = 30
 MOST_GROWTH = 1.25
-"""Of the warden's memory; allocators keep a little."""
+"""Of the supervisor's memory; allocators keep a little."""
 USE = """
 import subprocess
 open('left.txt', 'w').write('x' * 10_000)
@@ -54,10 +54,10 @@ class Census:
     threads: int
     """Without the event loop's own pool, which grows to its size and stays."""
     host_mounts: frozenset[str]
-    warden_mounts: frozenset[str]
+    supervisor_mounts: frozenset[str]
     groups: frozenset[str]
     descriptors: int
-    warden_descriptors: int
+    supervisor_descriptors: int
     memory_files: int
     temporary_files: frozenset[str]
 
@@ -96,11 +96,11 @@ async def before(errors_of_the_loop):
 @pytest.mark.spec("R0.2")
 @pytest.mark.timeout(300)
 async def test_nothing_is_left_of_many_sandboxes(before, errors_of_the_loop):
-    pid, memory = warden.pid, meter._proportional(warden.pid)
+    pid, memory = supervisor.pid, meter._proportional(supervisor.pid)
     for _ in range(-(-SANDBOXES // AT_ONCE)):
         await asyncio.gather(*(_use() for _ in range(AT_ONCE)))
     assert (await _settled(before)).more_than(before) == {}
-    assert warden.pid == pid
+    assert supervisor.pid == pid
     assert meter._proportional(pid) < memory * MOST_GROWTH
     assert errors_of_the_loop == []
 
@@ -108,12 +108,12 @@ async def test_nothing_is_left_of_many_sandboxes(before, errors_of_the_loop):
 @pytest.mark.spec("R0.2")
 @pytest.mark.timeout(120)
 async def test_nothing_is_left_of_failed_starts(before, errors_of_the_loop):
-    pid = warden.pid
+    pid = supervisor.pid
     for _ in range(FAILED_STARTS // 5):
         tried = await asyncio.gather(*(_fail_to_start() for _ in range(5)), return_exceptions=True)
         assert {type(error) for error in tried} == {atoll.SandboxStartError}
     assert (await _settled(before)).more_than(before) == {}
-    assert (warden.pid, errors_of_the_loop) == (pid, [])
+    assert (supervisor.pid, errors_of_the_loop) == (pid, [])
 
 
 @pytest.mark.spec("R0.2")
@@ -133,12 +133,12 @@ async def test_nothing_is_left_of_killed_cells(before, errors_of_the_loop):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("at_once", [1, AT_ONCE])
 async def test_nothing_is_left_of_cancelled_opens(before, errors_of_the_loop, at_once):
-    pid = warden.pid
+    pid = supervisor.pid
     moments = random.Random(7)  # a moment out of a start, which takes about as long
     for _ in range(CANCELLED_OPENS):
         await asyncio.gather(*(_cancel_open(moments.uniform(0, 0.06)) for _ in range(at_once)))
     assert (await _settled(before)).more_than(before) == {}
-    assert (warden.pid, errors_of_the_loop) == (pid, [])
+    assert (supervisor.pid, errors_of_the_loop) == (pid, [])
 
 
 @pytest.mark.spec("R0.2")
@@ -194,16 +194,17 @@ async def _settled(before: Census | None) -> Census:
 
 
 def _count() -> Census:
-    assert warden.pid is not None
+    assert supervisor.pid is not None
     links = [_target(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     return Census(
-        processes=frozenset(meter.processes([os.getpid()])) | frozenset(_children_of(warden.pid)),
+        processes=frozenset(meter.processes([os.getpid()]))
+        | frozenset(_children_of(supervisor.pid)),
         threads=sum(not thread.name.startswith("asyncio_") for thread in threading.enumerate()),
         host_mounts=_mounts("self"),
-        warden_mounts=_mounts(str(warden.pid)),
+        supervisor_mounts=_mounts(str(supervisor.pid)),
         groups=_groups(),
         descriptors=len(links),
-        warden_descriptors=len(os.listdir(f"/proc/{warden.pid}/fd")),
+        supervisor_descriptors=len(os.listdir(f"/proc/{supervisor.pid}/fd")),
         memory_files=sum("memfd:" in link for link in links),
         temporary_files=_temporary_files(),
     )
@@ -229,7 +230,7 @@ def _mounts(pid: str) -> frozenset[str]:
 def _groups() -> frozenset[str]:
     hierarchies = cgroup.find()
     parents = set(hierarchies.parents.values()) if hierarchies else set()
-    pattern = f"{cgroup.PREFIX}{warden.pid}-*"
+    pattern = f"{cgroup.PREFIX}{supervisor.pid}-*"
     return frozenset(str(path) for parent in parents for path in parent.glob(pattern))
 
 

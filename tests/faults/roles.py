@@ -16,13 +16,13 @@ from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
 from atoll.jail import cgroup, client
-from atoll.launch import hatchery
+from atoll.launch import zygote_client
 
-SUPERVISOR = re.compile(rb"from atoll\.jail\.(warden|supervisor) import main")
+SUPERVISOR = re.compile(rb"from atoll\.jail\.(supervisor|supervisor) import main")
 ZYGOTE = re.compile(rb"from atoll\.jail\.zygote import main")
 WAITS = (
     (client, "ANSWER_SECONDS", 8.0),
-    (hatchery, "FORK_SECONDS", 3.0),
+    (zygote_client, "FORK_SECONDS", 3.0),
     (connection, "SILENT_SECONDS", 2.0),
 )
 """How long the host waits for the supervisor (which has waits of its own), for a zygote, and for a

@@ -24,7 +24,7 @@ from atoll.files.folder import FolderPlace
 from atoll.files.required import required_text
 from atoll.files.searcher import Searcher
 from atoll.guest import texts
-from atoll.guest.place import OpenPlace
+from atoll.guest.local_files import LocalFiles
 from atoll.guest.search import search as slow_search
 
 re2 = pytest.importorskip("re2", reason="google-re2 is not installed: pip install 'atoll[search]'")
@@ -100,7 +100,7 @@ def test_both_searches_find_what_a_naive_one_finds(seed, tmp_path, grep, monkeyp
         options = {"regex": regex, "ignore_case": ignore_case}
         expected = naive(tmp_path, pattern, longest=longest, **options)
         fast = grep(pattern, **options)
-        slow = slow_search(OpenPlace(str(tmp_path)), pattern, "/", **{**PLAIN, **options})
+        slow = slow_search(LocalFiles(str(tmp_path)), pattern, "/", **{**PLAIN, **options})
         assert fast == slow, pattern
         assert sorted(fast["matches"]) == sorted(expected), pattern
         few = dice.randrange(4)

@@ -10,7 +10,7 @@ import pytest
 
 from atoll.files.folder import FolderPlace
 from atoll.files.searcher import Searcher
-from atoll.guest.place import OpenPlace
+from atoll.guest.local_files import LocalFiles
 from atoll.guest.workspace import EMPTY, MAX_FOUND, Workspace
 
 GREP = {"path": "/", "glob": None, "regex": False, "ignore_case": False, "max_results": 100}
@@ -19,7 +19,7 @@ GREP = {"path": "/", "glob": None, "regex": False, "ignore_case": False, "max_re
 @pytest.fixture(params=["plain", "boundary"])
 def space(request, tmp_path):
     if request.param == "plain":
-        yield Workspace(OpenPlace(str(tmp_path)))
+        yield Workspace(LocalFiles(str(tmp_path)))
         return
     fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
     yield Workspace(FolderPlace({"/app": fd}), Searcher())

@@ -13,13 +13,13 @@ from typing import Any
 import atoll
 from atoll.config import REPLConfig
 from atoll.jail import cgroup, meter
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from atoll.policy import ExecutionPolicy
 from atoll.pool import Pool, PooledSandbox
 
 MIB = 1 << 20
 STRANGERS: set[int] = set()
-"""The warden's children from before a test: whatever they are, they are none of its pool's."""
+"""The supervisor's children from before a test: whatever they are, they are none of its pool's."""
 COUNTED = cgroup.find() is not None
 """Whether this host has control groups for us."""
 
@@ -64,22 +64,22 @@ async def said(box: PooledSandbox, code: str, **options: Any) -> str:
 
 
 def meet_strangers() -> None:
-    """Learn what the warden looks after already: what other backends keep waiting."""
+    """Learn what the supervisor looks after already: what other backends keep waiting."""
     STRANGERS.clear()
-    if warden.pid is not None:
-        STRANGERS.update(meter.children(warden.pid))
+    if supervisor.pid is not None:
+        STRANGERS.update(meter.children(supervisor.pid))
 
 
 def processes() -> list[int]:
-    """All that the warden has started, but for strangers and what is theirs."""
-    assert warden.pid is not None
-    return meter.processes(sorted({*meter.children(warden.pid)} - STRANGERS))
+    """All that the supervisor has started, but for strangers and what is theirs."""
+    assert supervisor.pid is not None
+    return meter.processes(sorted({*meter.children(supervisor.pid)} - STRANGERS))
 
 
-def nurseries() -> list[int]:
-    """Processes that the warden has started, but for the backends native and wasm."""
-    assert warden.pid is not None
-    found = [pid for pid in meter.children(warden.pid) if pid not in STRANGERS]
+def zygote_hosts() -> list[int]:
+    """Processes that the supervisor has started, but for the backends native and wasm."""
+    assert supervisor.pid is not None
+    found = [pid for pid in meter.children(supervisor.pid) if pid not in STRANGERS]
     return [pid for pid in found if not _is_anothers(pid)]
 
 
@@ -96,8 +96,8 @@ def _command(pid: int) -> bytes:
 
 
 def zygotes() -> list[int]:
-    """The nurseries' children that were executed: shells are forks."""
-    found = [pid for nursery in nurseries() for pid in meter.children(nursery)]
+    """The zygote hosts' children that were executed: shells are forks."""
+    found = [pid for zygote_host in zygote_hosts() for pid in meter.children(zygote_host)]
     return [pid for pid in found if b"atoll.jail.zygote" in command(pid) and is_root_of_pids(pid)]
 
 
@@ -126,7 +126,7 @@ def members(of: int) -> set[int]:
 def jail_of(box: PooledSandbox) -> set[int]:
     """The host's numbers of the processes in a sandbox's jail, siblings' included."""
     assert box._guest is not None
-    return {pid for pid in members(warden.pid) if _pid_namespace(pid) == _NAMESPACES[id(box)]}
+    return {pid for pid in members(supervisor.pid) if _pid_namespace(pid) == _NAMESPACES[id(box)]}
 
 
 _NAMESPACES: dict[int, str] = {}

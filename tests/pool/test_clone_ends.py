@@ -10,7 +10,7 @@ import random
 import pytest
 from poolkit import jail_of, know, said, until
 
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from atoll.types import Outcome
 
 
@@ -29,13 +29,13 @@ async def test_destroyed_in_any_order(family, order):
 
 
 async def test_many_families_end_at_once(family):
-    """Ends of clone and jail come in one round of the warden's loop, in either order."""
-    pid = warden.pid
+    """Ends of clone and jail come in one round of the supervisor's loop, in either order."""
+    pid = supervisor.pid
     for _ in range(15):
         box = await family.open()
         clones = [await family.fork(box) for _ in range(2)]
         await asyncio.gather(*(one.destroy() for one in (*clones, box)))
-    assert pid is None or warden.pid == pid
+    assert pid is None or supervisor.pid == pid
     assert await said(await family.open(), "print(1)") == "1"
 
 
@@ -146,7 +146,7 @@ async def test_a_signal_to_all_stays_in_the_family(family):
 async def test_whoever_asked_may_go_away_at_any_moment(family, what):
     box = await family.open()
     await said(box, "x = 1; open('f', 'wb').write(bytes(1 << 20))")
-    pid, moments = warden.pid, random.Random(3)
+    pid, moments = supervisor.pid, random.Random(3)
     call = {"fork": box.fork, "checkpoint": box.checkpoint, "open": family.open}[what]
     for _ in range(25):
         asked = asyncio.ensure_future(call())
@@ -155,7 +155,7 @@ async def test_whoever_asked_may_go_away_at_any_moment(family, what):
         with contextlib.suppress(asyncio.CancelledError):
             if what != "checkpoint":
                 family.keep(await asked)
-    assert warden.pid == pid
+    assert supervisor.pid == pid
     assert await said(box, "print(x)") == "1"
     assert await said(await family.fork(box), "print(x)") == "1"
 

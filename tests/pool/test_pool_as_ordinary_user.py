@@ -11,7 +11,7 @@ from ordinary_user import SOURCE, python_for_user, run_as_user
 HERE = Path(__file__).resolve().parent
 PROGRAM = """
 import asyncio, os, signal, sys
-from poolkit import Family, MIB, know, jail_of, nurseries, said, until, zygotes
+from poolkit import Family, MIB, know, jail_of, zygote_hosts, said, until, zygotes
 from atoll.pool import Pool
 
 async def main():
@@ -89,7 +89,7 @@ async def losses(family):
     assert jail_of(box) > before
     await clone.destroy()
     await until(lambda: len(jail_of(box)) <= len(before))
-    os.kill(nurseries()[0], signal.SIGKILL)
+    os.kill(zygote_hosts()[0], signal.SIGKILL)
     await until(lambda: box._guest.session.dead)
     assert (await box.execute('1')).state_lost
 

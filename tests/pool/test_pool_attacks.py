@@ -11,8 +11,8 @@ import pytest
 from poolkit import jail_of, know, said, until
 
 from atoll.errors import AtollError, SandboxStartError
-from atoll.jail import house
-from atoll.jail.client import warden
+from atoll.jail import shared_jail
+from atoll.jail.client import supervisor
 from atoll.jail.listener import MOST_REFUSALS
 from atoll.pool import clone as hosts_part
 
@@ -254,7 +254,7 @@ print([one for one in found if one])
 @pytest.mark.parametrize("hijack", HIJACKS.values(), ids=HIJACKS)
 async def test_a_runtime_that_was_taken_over_gains_nothing_by_a_fork(family, hijack):
     stranger = await family.open()
-    pid, started = warden.pid, time.monotonic()
+    pid, started = supervisor.pid, time.monotonic()
     for _ in range(2):
         box = await family.open(timeout_ms=3000)
         await said(box, HOLD_THE_RUNTIME + hijack)
@@ -263,7 +263,7 @@ async def test_a_runtime_that_was_taken_over_gains_nothing_by_a_fork(family, hij
                 assert await said(await family.fork(box), HARMLESS) == "[]"
         assert await said(box, HARMLESS) == "[]"
         await box.destroy()
-    assert warden.pid == pid
+    assert supervisor.pid == pid
     assert time.monotonic() - started < 60
     assert await said(await family.fork(stranger), "print('as ever')") == "as ever"
 
@@ -316,13 +316,13 @@ clone.enter = enter
         await said(box, HOLD_THE_RUNTIME + hijack)
         with pytest.raises(AtollError, match="clone"):
             await box.fork()
-        await until(lambda: not [pid for pid in jail_of(box) if _is_awake(pid)])
+        await until(lambda: not [pid for pid in jail_of(box) if _has_capabilities(pid)])
         await box.rollback(mark)
 
 
 async def test_children_that_ask_while_the_host_forks(family):
-    """A race for the clone's place: whoever wins it is only a clone, and the warden lives."""
-    pid = (await family.open(), warden.pid)[1]
+    """A race for the clone's place: whoever wins it is only a clone, and the supervisor lives."""
+    pid = (await family.open(), supervisor.pid)[1]
     race = """
 import threading
 def ask():
@@ -343,7 +343,7 @@ threading.Thread(target=ask, daemon=True).start()
         with contextlib.suppress(AtollError):
             assert await said(await family.fork(box), HARMLESS) == "[]"
         await box.destroy()
-    assert warden.pid == pid
+    assert supervisor.pid == pid
 
 
 async def test_a_folder_in_motion_while_it_is_copied(family):
@@ -412,9 +412,9 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def _is_awake(pid: int) -> bool:
+def _has_capabilities(pid: int) -> bool:
     """Whether a process has rights in effect; the jail's first one only sleeps in the kernel."""
-    return _lives(pid) and house.is_awake(pid) and not _is_first(pid)
+    return _lives(pid) and shared_jail.has_capabilities(pid) and not _is_first(pid)
 
 
 def _is_first(pid: int) -> bool:

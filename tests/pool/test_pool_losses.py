@@ -1,4 +1,4 @@
-"""What is killed from outside: zygote, nursery, warden, host. And nothing grows with use."""
+"""What is killed from outside: zygote, zygote host, supervisor, host. And nothing grows with use."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 import pytest
-from poolkit import nurseries, processes, said, until, zygotes
+from poolkit import processes, said, until, zygote_hosts, zygotes
 
 import atoll
 from atoll.jail import cgroup, meter
-from atoll.jail.client import warden
-from atoll.launch.line import limits_of
+from atoll.jail.client import supervisor
+from atoll.launch.guest_handle import limits_of
 from atoll.policy import ExecutionPolicy
 from atoll.types import Outcome
 
@@ -29,7 +29,7 @@ ROUNDS = 100
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(request):
-    """Stands in for the check by the warden's number, which these tests change."""
+    """Stands in for the check by the supervisor's number, which these tests change."""
 
 
 async def test_sessions_outlive_their_zygote(family):
@@ -55,7 +55,7 @@ async def test_how_a_guest_ends_is_told_after_its_zygote_is_gone(family):
     unknown = (
         Outcome.CRASHED,
         1,
-    )  # it ended just when the next zygote's jails were made: see nursery
+    )  # it ended just when the next zygote's jails were made: see zygote host
     assert (result.kind, result.exit_code) in ((Outcome.EXITED, 3), unknown)
     result = await other.execute("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert (result.kind, result.exit_code) in ((Outcome.CRASHED, 139), unknown)
@@ -93,40 +93,40 @@ async def test_a_zygote_may_die_at_any_moment(family):
 
 async def test_a_zygote_that_cannot_live_is_told(family):
     await family.pool.warm("bare")
-    while nurseries():
+    while zygote_hosts():
         for pid in zygotes():
             os.kill(pid, signal.SIGKILL)
         await asyncio.sleep(0.02)
-    assert await said(await family.open(), "print('a new nursery')") == "a new nursery"
+    assert await said(await family.open(), "print('a new zygote host')") == "a new zygote host"
 
 
-async def test_a_nursery_takes_its_sessions_along(family):
+async def test_a_zygote_host_takes_its_sessions_along(family):
     box = await family.open()
     clone = await family.fork(box)
     await said(box, "x = 1")
-    os.kill(nurseries()[0], signal.SIGKILL)
+    os.kill(zygote_hosts()[0], signal.SIGKILL)
     await until(lambda: box._guest.session.dead and clone._guest.session.dead)
     for one in (box, clone):
         result = await one.execute("print('x' in globals())")
         assert (result.stdout, result.state_lost) == ("False\n", True)
 
 
-async def test_a_cell_that_runs_when_the_nursery_ends_is_a_crash(family):
+async def test_a_cell_that_runs_when_the_zygote_host_ends_is_a_crash(family):
     box = await family.open()
     cell = asyncio.ensure_future(box.execute("import time; time.sleep(30)"))
     await asyncio.sleep(0.2)
-    os.kill(nurseries()[0], signal.SIGKILL)
+    os.kill(zygote_hosts()[0], signal.SIGKILL)
     result = await asyncio.wait_for(cell, 60)
     assert (result.kind, result.state_lost) == (Outcome.CRASHED, True)
 
 
-async def test_the_warden_takes_its_sessions_along_and_is_started_again(family):
+async def test_the_supervisor_takes_its_sessions_along_and_is_started_again(family):
     box = await family.open()
     clone = await family.fork(box)
-    below = meter.processes([warden.pid])
-    os.kill(warden.pid, signal.SIGKILL)
+    below = meter.processes([supervisor.pid])
+    os.kill(supervisor.pid, signal.SIGKILL)
     await until(box._guest.lease.ended.done)
-    with pytest.raises(atoll.SandboxError, match="the warden has gone"):
+    with pytest.raises(atoll.SandboxError, match="the supervisor has gone"):
         box._guest.lease.ended.result()
     await until(lambda: not any(Path(f"/proc/{pid}/ns").exists() for pid in below[1:]))
     for one in (box, clone):
@@ -139,9 +139,9 @@ HOST = """
     import asyncio, json, os
     from atoll.config import REPLConfig
     from atoll.jail import meter
-    from atoll.jail.client import warden
+    from atoll.jail.client import supervisor
     from atoll.pool import Pool, PooledSandbox
-    from atoll.launch.line import limits_of
+    from atoll.launch.guest_handle import limits_of
     from atoll.policy import ExecutionPolicy
 
     async def main():
@@ -152,7 +152,7 @@ HOST = """
             await box.execute("import subprocess; p = subprocess.Popen(['sleep', '300'])")
             twin = await box.fork()
             await twin.checkpoint()
-            print(json.dumps([warden.pid, *meter.processes([warden.pid])]), flush=True)
+            print(json.dumps([supervisor.pid, *meter.processes([supervisor.pid])]), flush=True)
             await box.execute("while True: pass")
 
     asyncio.run(main())
@@ -234,18 +234,22 @@ async def _growth(family, before: dict[str, float]) -> dict[str, tuple[float, fl
 
 async def _settled(family) -> dict[str, float]:
     """What there is when all that was asked for is there, and all that was ended is gone."""
-    for shelf in family.pool._shelves.values():
-        await shelf.filled()
-        while shelf.parked > family.pool.settings.parked:
-            await shelf._parked.pop().close()
+    for warm_pool in family.pool._warm_pools.values():
+        await warm_pool.filled()
+        while warm_pool.parked > family.pool.settings.parked:
+            await warm_pool._parked.pop().close()
     await asyncio.sleep(0.5)
-    (nursery,), (zygote,) = nurseries(), zygotes()
+    (zygote_host,), (zygote,) = zygote_hosts(), zygotes()
     counts: dict[str, float] = {
         "processes": len(processes()),
-        "groups": len(_groups(warden.pid)),
+        "groups": len(_groups(supervisor.pid)),
         "host descriptors": len(os.listdir("/proc/self/fd")),
     }
-    for name, pid in (("warden", warden.pid), ("nursery", nursery), ("zygote", zygote)):
+    for name, pid in (
+        ("supervisor", supervisor.pid),
+        ("zygote_host", zygote_host),
+        ("zygote", zygote),
+    ):
         counts[f"{name} descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
         counts[f"{name} memory"] = meter._statm(pid, 1)
         counts[f"{name} mounts"] = _mounts(pid)

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
-from poolkit import Family, nurseries, said, until
+from poolkit import Family, said, until, zygote_hosts
 
 from atoll.config import REPLConfig
 from atoll.errors import ConfigError
 from atoll.jail import meter
-from atoll.jail.client import warden
-from atoll.launch.line import limits_of
+from atoll.jail.client import supervisor
+from atoll.launch.guest_handle import limits_of
 from atoll.policy import ExecutionPolicy
 from atoll.pool import Pool, PooledSandbox, PoolSettings
 
@@ -35,21 +35,21 @@ async def test_warming_imports_before_the_first_request(pool):
 @pytest.mark.spec("R2.10")
 async def test_parked_guests_are_used_and_replaced(pool):
     await pool.park("bare", LIMITS)
-    (shelf,) = pool._shelves.values()
-    parked = list(shelf._parked)
+    (warm_pool,) = pool._warm_pools.values()
+    parked = list(warm_pool._parked)
     assert len(parked) == pool.settings.parked
     line = await pool.take("bare", LIMITS)
     assert line is parked[0]
-    await until(lambda: shelf.parked == pool.settings.parked)
-    assert line not in shelf._parked
+    await until(lambda: warm_pool.parked == pool.settings.parked)
+    assert line not in warm_pool._parked
     await line.close()
 
 
 @pytest.mark.spec("R2.10")
 async def test_a_session_gets_a_parked_guest(family):
     await family.pool.park("bare", LIMITS)
-    (shelf,) = family.pool._shelves.values()
-    waiting = list(shelf._parked)
+    (warm_pool,) = family.pool._warm_pools.values()
+    waiting = list(warm_pool._parked)
     box = await family.open()
     assert box._guest.lease in [line.lease for line in waiting]
 
@@ -74,8 +74,8 @@ async def test_every_sandbox_is_a_fresh_one(family):
 
 async def test_a_parked_guest_that_died_is_passed_over(pool):
     await pool.park("bare", LIMITS)
-    (shelf,) = pool._shelves.values()
-    dead = list(shelf._parked)
+    (warm_pool,) = pool._warm_pools.values()
+    dead = list(warm_pool._parked)
     for line in dead:
         line.lease.kill()
     await until(lambda: all(line.lease.ended.done() for line in dead))
@@ -87,11 +87,11 @@ async def test_a_parked_guest_that_died_is_passed_over(pool):
 
 async def test_many_taken_at_once_are_parked_for(pool):
     await pool.park("bare", LIMITS)
-    (shelf,) = pool._shelves.values()
+    (warm_pool,) = pool._warm_pools.values()
     lines = [await pool.take("bare", LIMITS) for _ in range(20)]
-    assert shelf._target() > pool.settings.parked
-    await shelf.filled()
-    assert shelf.parked <= pool.settings.most_parked
+    assert warm_pool._target() > pool.settings.parked
+    await warm_pool.filled()
+    assert warm_pool.parked <= pool.settings.most_parked
     for line in lines:
         await line.close()
 
@@ -176,7 +176,7 @@ async def test_closing_ends_every_guest_and_zygote():
         await pool.park("bare", LIMITS)
         box = await Family(pool).open()
         assert await said(box, "print(1)") == "1"
-    await until(lambda: not nurseries())
+    await until(lambda: not zygote_hosts())
     result = await box.execute("1")  # a pool that is closed may be used again: a new zygote
     assert result.state_lost
     await box.destroy()
@@ -185,7 +185,7 @@ async def test_closing_ends_every_guest_and_zygote():
 
 async def test_a_pool_lives_through_a_signal_meant_for_the_terminal(family):
     box = await family.open()
-    for pid in nurseries():
+    for pid in zygote_hosts():
         os.kill(pid, signal.SIGINT)
     assert await said(box, "print(1)") == "1"
     assert await said(await family.open(), "print(2)") == "2"
@@ -195,7 +195,7 @@ async def test_a_pool_lives_through_a_signal_meant_for_the_terminal(family):
 async def test_a_fresh_execution_takes_less_than_a_plain_interpreter(family):
     """Each in a sandbox of its own, one after the other: less CPU time than `python -c pass`.
 
-    Counted is all that is done for a sandbox: in this process, its warden, zygote and guest.
+    Counted is all that is done for a sandbox: in this process, its supervisor, zygote and guest.
     """
     await family.pool.park("bare", LIMITS)
     ours, theirs = [], []
@@ -213,9 +213,9 @@ async def test_a_fresh_execution_takes_less_than_a_plain_interpreter(family):
 
 
 def _cpu_seconds() -> float:
-    """CPU time of this process, and of the warden and all below it that live."""
+    """CPU time of this process, and of the supervisor and all below it that live."""
     nanoseconds = 0
-    for pid in meter.processes([warden.pid]):
+    for pid in meter.processes([supervisor.pid]):
         with contextlib.suppress(OSError):
             nanoseconds += int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
     return time.process_time() + nanoseconds / 1e9

@@ -16,7 +16,7 @@ import pytest
 import atoll
 from atoll.jail import cgroup, meter
 from atoll.jail.cgroup import Cgroup, Groups, Hierarchies
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from atoll.jail.spec import Limits
 
 LIMITS = Limits(memory=100 << 20, processes=10, disk=None, file_size=None, open_files=64)
@@ -242,7 +242,7 @@ def test_processor_time_is_unknown_where_nobody_counts(tmp_path):
     assert Cgroup(1, {"memory": tmp_path, "pids": tmp_path}).cpu_seconds() is None
 
 
-def test_sweeping_removes_the_groups_of_dead_wardens_alone(tmp_path):
+def test_sweeping_removes_the_groups_of_dead_supervisors_alone(tmp_path):
     dead = _unused_pid()
     names = [f"atoll-{dead}-1", f"atoll-{dead}-22", f"atoll-{os.getpid()}-1", "atoll-x-1", "other"]
     for name in names:
@@ -298,7 +298,7 @@ def test_a_real_sandbox_has_a_group_of_its_own_while_it_lives():
             assert len(groups) == 2
             assert all(len(member) == 3 for member in members), members  # init, guest, its child
             assert not members[0] & members[1]
-            known = set(map(str, meter.processes([warden.pid])))
+            known = set(map(str, meter.processes([supervisor.pid])))
             assert members[0] | members[1] <= known
         memory = hierarchies.parents["memory"]
         file = "memory.max" if hierarchies.version == 2 else "memory.limit_in_bytes"
@@ -310,7 +310,7 @@ def test_a_real_sandbox_has_a_group_of_its_own_while_it_lives():
 
 
 def _groups(parent: Path, but: set[str] = frozenset()) -> list[Path]:
-    found = parent.glob(f"{cgroup.PREFIX}{warden.pid}-*")
+    found = parent.glob(f"{cgroup.PREFIX}{supervisor.pid}-*")
     return [group for group in found if group.name not in but]
 
 

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from atoll.errors import SandboxError, StateError
-from atoll.launch.line import pipes
+from atoll.launch.guest_handle import pipes
 from atoll.state.transfer import Inflow, Outflow
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import atoll
 from atoll.jail import meter, users
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 
 WAIT = 30_000
 DEVICES = {"fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}
@@ -457,7 +457,7 @@ def test_an_event_loop_stays_usable_after_everything(look):
 def test_each_sandbox_is_another_user_of_the_host():
     if not users.may_switch():
         pytest.skip("only root can run guests as other users")
-    warden.stop()  # and with it guests of the backend wasm that wait, who are users of another range
+    supervisor.stop()  # and with it guests of the backend wasm that wait, who are users of another range
     with atoll.create_sandbox():
         before = _guests()
         with atoll.create_sandbox(), atoll.create_sandbox():
@@ -479,7 +479,7 @@ def test_where_guests_cannot_be_other_users_they_are_the_caller():
 
 def _guests() -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Users and groups, as the host sees them, of all processes in jails."""
-    pids = [pid for pid in meter.processes([warden.pid]) if pid != warden.pid]
+    pids = [pid for pid in meter.processes([supervisor.pid]) if pid != supervisor.pid]
     return {ids for ids in map(_ids, pids) if ids}
 
 

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import pytest
 
 from atoll.jail import packets, seccomp, syscalls
-from atoll.jail.listener import MOST_REFUSALS, Listener, Question, Verdict
+from atoll.jail.listener import MOST_REFUSALS, Listener, Notification, Reply
 from atoll.jail.seccomp import asked_number
 
-ALLOWED = Verdict(allowed=True)
+ALLOWED = Reply(allowed=True)
 
 FLAGS = 0x0400  # CLONE_FILES: unshare needs no right for it
 libc = ctypes.CDLL(None, use_errno=True)
@@ -84,10 +84,10 @@ def start(selector):
     """Starts an asker whose questions `judge` answers."""
     askers: list[Asker] = []
 
-    def begin(work, judge) -> tuple[Asker, Listener]:
+    def begin(work, decide) -> tuple[Asker, Listener]:
         asker = Asker(work)
         askers.append(asker)
-        return asker, Listener(asker.listener, judge, selector)
+        return asker, Listener(asker.listener, decide, selector)
 
     yield begin
     for asker in askers:
@@ -95,11 +95,11 @@ def start(selector):
 
 
 def test_what_is_allowed_goes_on(start, selector):
-    seen: list[Question] = []
-    asker, listener = start(unshare, lambda question: seen.append(question) or ALLOWED)
+    seen: list[Notification] = []
+    asker, listener = start(unshare, lambda notification: seen.append(notification) or ALLOWED)
     assert asker.heard(selector) == '{"said": 0}'
-    (question,) = seen
-    assert (question.pid, question.call, question.argument) == (
+    (notification,) = seen
+    assert (notification.pid, notification.call, notification.argument) == (
         asker.pid,
         asked_number("unshare"),
         FLAGS,
@@ -108,24 +108,24 @@ def test_what_is_allowed_goes_on(start, selector):
 
 
 def test_what_is_refused_is_not_permitted(start, selector):
-    asker, listener = start(unshare, lambda _: Verdict())
+    asker, listener = start(unshare, lambda _: Reply())
     assert asker.heard(selector) == f'{{"said": {errno.EPERM}}}'
     assert listener.open
     listener.close()
 
 
 def test_a_judge_that_finds_nobody_refuses(start, selector):
-    def judge(_question: Question) -> Verdict:
+    def decide(_question: Notification) -> Reply:
         raise ProcessLookupError
 
-    asker, listener = start(unshare, judge)
+    asker, listener = start(unshare, decide)
     assert asker.heard(selector) == f'{{"said": {errno.EPERM}}}'
     listener.close()
 
 
 def test_after_too_many_refusals_the_kernel_refuses(start, selector):
     asker, listener = start(
-        lambda: [unshare() for _ in range(MOST_REFUSALS + 5)], lambda _: Verdict()
+        lambda: [unshare() for _ in range(MOST_REFUSALS + 5)], lambda _: Reply()
     )
     words = asker.heard(selector)
     assert words.count(str(errno.EPERM) + ",") == MOST_REFUSALS + 1
@@ -152,12 +152,12 @@ def test_one_that_is_killed_before_it_is_heard_closes_nothing(start, selector):
 
 
 def test_one_that_is_killed_while_it_is_judged_is_no_error(start, selector):
-    def judge(question: Question) -> Verdict:
-        os.kill(question.pid, signal.SIGKILL)
+    def decide(notification: Notification) -> Reply:
+        os.kill(notification.pid, signal.SIGKILL)
         time.sleep(0.1)
         return ALLOWED
 
-    asker, _listener = start(unshare, judge)
+    asker, _listener = start(unshare, decide)
     assert asker.heard(selector) == ""
 
 

@@ -22,7 +22,7 @@ import atoll
 from atoll import guest
 from atoll.backends.native import launch
 from atoll.channel import MAX_CALL_BYTES
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from atoll.launch import interpreter
 from atoll.policy import Mount
 
@@ -154,12 +154,12 @@ def test_a_mount_that_does_not_exist_is_a_clear_error():
         atoll.create_sandbox(policy=atoll.ExecutionPolicy(mounts=mounts))
 
 
-def test_a_warden_lost_under_a_cell_is_a_clear_error_and_is_replaced():
+def test_a_supervisor_lost_under_a_cell_is_a_clear_error_and_is_replaced():
     with atoll.create_sandbox() as box:
         box.execute("x = 1")
-        killer = threading.Timer(0.3, os.kill, (warden.pid, signal.SIGKILL))
+        killer = threading.Timer(0.3, os.kill, (supervisor.pid, signal.SIGKILL))
         killer.start()
-        with pytest.raises(atoll.SandboxError, match="the warden has gone"):
+        with pytest.raises(atoll.SandboxError, match="the supervisor has gone"):
             box.execute("import time; time.sleep(30)")
         assert box.execute("6 * 7").value == 42
 
@@ -177,14 +177,14 @@ def test_a_guest_lost_between_cells_is_replaced_and_the_result_says_so():
         assert not box.execute("1").state_lost
 
 
-def test_guests_do_not_outlive_a_killed_warden():
+def test_guests_do_not_outlive_a_killed_supervisor():
     with atoll.create_sandbox() as box:
         marker = f"atoll-test-{os.getpid()}"
         box.execute(
             f"import subprocess; subprocess.Popen(['sleep', '300'], env={{'MARK': '{marker}'}})"
         )
         assert _appears(marker)
-        os.kill(warden.pid, signal.SIGKILL)
+        os.kill(supervisor.pid, signal.SIGKILL)
         assert _gone(marker)
 
 
@@ -204,17 +204,19 @@ def test_nothing_outlives_a_killed_host():
     assert _gone(marker)
 
 
-def test_a_fork_of_the_host_has_a_warden_of_its_own():
+def test_a_fork_of_the_host_has_a_supervisor_of_its_own():
     with atoll.create_sandbox() as box:
         box.execute("x = 1")
-        first = warden.pid
+        first = supervisor.pid
         child = os.fork()
         if child == 0:
             status = 1
             try:
                 with atoll.create_sandbox() as own:
-                    status = 0 if own.execute("6 * 7").value == 42 and warden.pid != first else 2
-                warden.stop()
+                    status = (
+                        0 if own.execute("6 * 7").value == 42 and supervisor.pid != first else 2
+                    )
+                supervisor.stop()
             finally:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -145,10 +145,10 @@ def test_every_call_of_the_table_is_allowed_with_harmless_arguments(arch):
 
 def test_every_number_outside_of_the_table_does_not_exist_or_is_asked_about(arch):
     known = set(numbers().values())
-    gift, cloning = {seccomp.asked_number("setns")}, set(map(seccomp.asked_number, ASKED))
+    passed_fd, cloning = {seccomp.asked_number("setns")}, set(map(seccomp.asked_number, ASKED))
     programs = (
-        (seccomp.jail_program(), gift),
-        (seccomp.confined_program(), gift),
+        (seccomp.jail_program(), passed_fd),
+        (seccomp.confined_program(), passed_fd),
         (seccomp.jail_program(clones=True), cloning),
     )
     privileged = {*bpf.numbers(REFUSED).values(), *cloning}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atoll.backends.wasm import build
-from atoll.backends.wasm.launch import _nest
+from atoll.backends.wasm.launch import _warm_workers
 
 
 @pytest.fixture
@@ -18,4 +18,4 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "cache"))
     yield place
     if (built := build._found.pop(place / folder.name, None)) is not None:
-        _nest(built).close()
+        _warm_workers(built).close()

@@ -17,7 +17,7 @@ import atoll
 from atoll import ExecutionPolicy, run_untrusted_python
 from atoll.backends.wasm import build, launch
 from atoll.backends.wasm.gauge import Ending, Gauge, Reading
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 
 FREE = ExecutionPolicy(fuel_budget=None)
 MIB = 1 << 20
@@ -102,19 +102,22 @@ def test_few_open_files_are_the_guests_not_the_workers(count):
     assert run_untrusted_python("open('f', 'w').write('x')", policy=policy).value == 1
 
 
-def test_a_killed_warden_costs_nothing_but_what_ran(box):
-    os.kill(warden.pid, signal.SIGKILL)
+def test_a_killed_supervisor_costs_nothing_but_what_ran(box):
+    os.kill(supervisor.pid, signal.SIGKILL)
     with contextlib.suppress(atoll.SandboxLostError):
         while not box.execute("1").state_lost:  # the guest may outlive it by a moment
             time.sleep(0.01)
     assert box.execute("6 * 7").value == 42
-    os.kill(warden.pid, signal.SIGKILL)
+    os.kill(supervisor.pid, signal.SIGKILL)
     assert [run_untrusted_python("6 * 7").value for _ in range(3)] == [42] * 3
 
 
-def test_all_that_wait_are_killed_at_once_with_the_warden():
+def test_all_that_wait_are_killed_at_once_with_the_supervisor():
     assert run_untrusted_python("6 * 7").value == 42
-    for pid in [warden.pid, *_descendants(warden.pid)]:  # the tests' daemon is not among them
+    for pid in [
+        supervisor.pid,
+        *_descendants(supervisor.pid),
+    ]:  # the tests' daemon is not among them
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert run_untrusted_python("6 * 7").value == 42
@@ -122,21 +125,21 @@ def test_all_that_wait_are_killed_at_once_with_the_warden():
 
 def test_what_cannot_be_parked_does_not_cost_what_was_launched(monkeypatch):
     """The host may have descriptors for one more sandbox, and for no other."""
-    nest = launch._nest(build.find())
+    workers = launch._warm_workers(build.find())
     run_untrusted_python("1")
-    nest.forsake(whole=False)
-    refill, tried = nest.refill, []
+    workers.forsake(whole=False)
+    refill, tried = workers.refill, []
 
-    def lay_none(limits):
+    def request_none(limits):
         tried.append(limits)
         raise OSError(24, "Too many open files")
 
     def refill_without_descriptors():
         with monkeypatch.context() as patch:
-            patch.setattr(nest, "_lay", lay_none)
+            patch.setattr(workers, "_request", request_none)
             refill()
 
-    monkeypatch.setattr(nest, "refill", refill_without_descriptors)
+    monkeypatch.setattr(workers, "refill", refill_without_descriptors)
     assert run_untrusted_python("6 * 7").value == 42
     assert tried
 
@@ -147,18 +150,18 @@ def test_what_cannot_be_parked_does_not_cost_what_was_launched(monkeypatch):
     ["gone", *(pytest.param(one, marks=pytest.mark.long) for one in ("cut off", "unreadable"))],
 )
 def test_a_damaged_image_is_said_and_leaves_no_process(tmp_path, damage):
-    """In a process of its own: its warden has to end with it."""
+    """In a process of its own: its supervisor has to end with it."""
     if damage == "unreadable" and os.geteuid() != 0:
         pytest.skip("what builds a jail may read all that is of the user's own")
     folder = tmp_path / "wasm" / build.find().folder.name
     shutil.copytree(build.find().folder, folder)
     code = (
-        "import os, sys, atoll\nfrom atoll.backends.wasm import build\nfrom atoll.jail.client import warden\n"
+        "import os, sys, atoll\nfrom atoll.backends.wasm import build\nfrom atoll.jail.client import supervisor\n"
         "image = build.find().image\n"
         "{'gone': os.unlink, 'cut off': lambda p: os.truncate(p, 999),"
         f" 'unreadable': lambda p: os.chmod(p, 0)}}[{damage!r}](image)\n"
         "try: atoll.run_untrusted_python('1')\n"
-        "except atoll.AtollError as exc: print(warden.pid, exc, flush=True)\n"
+        "except atoll.AtollError as exc: print(supervisor.pid, exc, flush=True)\n"
         "os._exit(0)"
     )
     env = {**os.environ, "ATOLL_CACHE": str(tmp_path)}
@@ -175,7 +178,7 @@ def test_a_damaged_image_is_said_and_leaves_no_process(tmp_path, damage):
         if not Path(f"/proc/{pid}").exists():
             return
         time.sleep(0.1)
-    pytest.fail("the warden did not end")
+    pytest.fail("the supervisor did not end")
 
 
 def test_a_wasmtime_that_the_interpreter_does_not_know_is_given_to_the_worker(tmp_path):

@@ -13,7 +13,7 @@ import atoll
 from atoll import ExecutionPolicy
 from atoll.backends.wasm.gauge import Ending, Gauge, Reading
 from atoll.backends.wasm.memory import Cells, LinearMemory, UnknownLayoutError
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 
 FREE = ExecutionPolicy(fuel_budget=None)
 IMPORTS = "import sys\nwit = next(m for n, m in sys.modules.items() if n == 'wit_world')\n"
@@ -125,7 +125,7 @@ def test_nothing_is_left_of_many_sandboxes():
     assert time.monotonic() - started < 200
     assert _descriptors() <= before + 4
     assert _resident("self") - memory < 8 << 20
-    assert _resident(str(warden.pid)) < 64 << 20
+    assert _resident(str(supervisor.pid)) < 64 << 20
 
 
 def _descriptors() -> int:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from atoll.files.changes import remove_tree, rename
 from atoll.files.openat2 import open_beneath
 from atoll.files.owner import acting_as_owner
-from atoll.guest.place import MOST_FOLDERS_DEEP, check_name, fill, locate
+from atoll.guest.local_files import MOST_FOLDERS_DEEP, check_name, fill, locate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

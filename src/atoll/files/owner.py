@@ -22,7 +22,7 @@ _ASK = -1
 def acting_as_owner(folder: int) -> Iterator[None]:
     """In this thread alone, be the folder's owner towards files. Who is not root stays as is.
 
-    A file system that was mounted by a guest's nursery takes no files of users it does not know.
+    A file system that a zygote host mounted refuses files of users that are not in its namespace.
     """
     info = os.fstat(folder)
     if os.geteuid() != 0 or info.st_uid == 0:

@@ -57,8 +57,8 @@ class EmbeddedGuest:
 
     def __init__(self, port: Port, gate: Gate, folder: str) -> None:
         runtime = HiddenPackage((__package__ or "guest").partition(".")[0])
-        streams, gifts = PortStreams(port), PortGifts(port)
-        self._server = Server(PortCalls(port), gate, streams, gifts, folder, runtime=runtime)
+        streams, passed = PortStreams(port), PortPassedData(port)
+        self._server = Server(PortCalls(port), gate, streams, passed, folder, runtime=runtime)
         time.sleep = _sleeper(port)
         sys.path.append(folder)
         runtime.hide()
@@ -143,7 +143,7 @@ class PortFile(io.RawIOBase):
         return len(piece)
 
 
-class PortGifts:
+class PortPassedData:
     """Context and state, as text through the port."""
 
     def __init__(self, port: Port) -> None:

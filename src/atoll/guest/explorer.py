@@ -5,7 +5,7 @@ A file of the guest's own is looked into here: no host has to open what a guest 
 
 from __future__ import annotations
 
-from .looking import Hits, entries_of, grep_file, open_own, peek_file
+from .own_files import Hits, entries_of, grep_file, open_own, peek_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
             """No more."""
             ...
 
-    class Gifts(Protocol):
-        """What the host hands over beside its messages."""
+    class PassedData(Protocol):
+        """Data that the host passes beside its messages."""
 
         def text(self, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:
             """The context, and whether it is shared instead of copied."""

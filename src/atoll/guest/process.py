@@ -39,8 +39,8 @@ class ProcessServer(Server):
         *,
         runtime: HiddenPackage,
     ) -> None:
-        gifts = rights.Descriptors()
-        super().__init__(channel, gate, streams, gifts, folder, runtime=runtime)
+        passed = rights.Descriptors()
+        super().__init__(channel, gate, streams, passed, folder, runtime=runtime)
         self._channel, self._kept, self._own_gate = channel, streams, gate
         self._pid = os.getpid()
         self._methods.update(fork=self._fork, shell=self._shell)

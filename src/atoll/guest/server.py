@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from .hidden import HiddenPackage
-    from .ports import Calls, Gate, Gifts, Stream, Streams
+    from .ports import Calls, Gate, PassedData, Stream, Streams
     from .state import Keeper
 
     Handler = Callable[[dict[str, Any]], Any]
@@ -35,12 +35,12 @@ class Server:
         calls: Calls,
         gate: Gate,
         streams: Streams,
-        gifts: Gifts,
+        passed: PassedData,
         folder: str,
         *,
         runtime: HiddenPackage,
     ) -> None:
-        self._gate, self._streams, self._gifts = gate, streams, gifts
+        self._gate, self._streams, self._passed = gate, streams, passed
         self._folder, self._runtime = folder, runtime
         self._repl = repl.Repl(runtime)
         self._bridge = Bridge(calls, self._context)
@@ -151,7 +151,7 @@ class Server:
     def _load_context(self, source: dict[str, Any]) -> tuple[Any, bool]:
         if "value" in source:
             return values.decode(source["value"]), False
-        text, shared = self._gifts.text(source["width"], source["length"], source["ascii"])
+        text, shared = self._passed.text(source["width"], source["length"], source["ascii"])
         if not source["json"]:
             return text, shared
         import json
@@ -284,7 +284,7 @@ class Server:
         """Run `work` with the stream that the host opened; whatever it raises is an answer."""
         stream: Stream | None = None
         try:
-            stream = opened = self._gifts.stream()
+            stream = opened = self._passed.stream()
             answer: dict[str, Any] = self._gate.run(
                 lambda: work(opened), lambda: {"interrupted": True}
             )
@@ -298,9 +298,9 @@ class Server:
     def _workspace(self, params: dict[str, Any]) -> dict[str, Any]:
         """Run a file operation, for a host that cannot reach the files otherwise."""
         with self._runtime:
-            from .place import OpenPlace
+            from .local_files import LocalFiles
             from .workspace import Workspace
-        space = Workspace(OpenPlace(self._folder, *ALSO_SHOWN), most=params["most"])
+        space = Workspace(LocalFiles(self._folder, *ALSO_SHOWN), most=params["most"])
         wanted = values.decode(params["params"])
         answer: dict[str, Any] = self._gate.run(
             lambda: {"answer": values.encode(space.run(params["operation"], wanted))},

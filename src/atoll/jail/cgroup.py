@@ -1,6 +1,6 @@
 """Control groups, version 2 or 1, whichever this host lets us use: memory, pids, CPU accounting.
 
-The warden makes one group a sandbox and removes it; a process joins before it is jailed.
+The supervisor makes one group a sandbox and removes it; a process joins before it is jailed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Hierarchies:
         return group
 
     def sweep(self) -> None:
-        """Remove groups that a killed warden left behind."""
+        """Remove groups that a killed supervisor left behind."""
         for parent in set(self.parents.values()):
             for folder in parent.glob(f"{PREFIX}*-*"):
                 pid = folder.name.removeprefix(PREFIX).split("-")[0]

@@ -1,4 +1,4 @@
-"""The host's end of the warden: starts it on first use, asks it for jails, holds their leases."""
+"""Client of the supervisor: starts it on first use, requests jails, holds their leases."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ if TYPE_CHECKING:
 
 _BOOT = (
     "import sys; sys.path.append(sys.argv[2]); "
-    "from atoll.jail.warden import main; main(int(sys.argv[1]))"
+    "from atoll.jail.supervisor import main; main(int(sys.argv[1]))"
 )
 _SEND_BUFFER = 1 << 20
 _EXIT_SECONDS = 5
 MAX_EVENT = 1 << 16
 FULL_SECONDS = 0.005
 ANSWER_SECONDS = 20.0
-"""In which the warden answers: it gives up on a jail that will not end after half of that."""
+"""In which the supervisor answers: it gives up on a jail that will not end after half of that."""
 SEND_SECONDS = 5
 
 
 class Lease:
-    """The hold on one jail. Closing it, or dying, ends the jail."""
+    """The host's socket to one jail. When it closes, or the host dies, the jail is killed."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
-        self._socket, self._warden = sock, warden.pid
+        self._socket, self._supervisor = sock, supervisor.pid
         self._killed = False
         self._overdue: asyncio.TimerHandle | None = None
         self._usage: list[asyncio.Future[float]] = []
         self._folders: list[asyncio.Future[list[int]]] = []
         self.usage = JailUsage({})
-        """What the jail has used; of no jail until it has started."""
+        """CPU time and memory of the jail; empty until it has started."""
         self.started: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.ended: asyncio.Future[EndReport] = self._loop.create_future()
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._on_readable)
 
     def interrupt(self) -> None:
-        """SIGINT for the guest's main process."""
+        """Send SIGINT to the guest's main process."""
         self._send(b"interrupt")
 
     def kill(self) -> None:
-        """SIGKILL for all of them; `ended` follows."""
+        """Send SIGKILL to every process of the jail; `ended` is set afterwards."""
         self._send(b"kill")
         self._killed = True
         self._expect()
@@ -70,9 +70,9 @@ class Lease:
         self._send(b"retire")
 
     def give(self, *fds: int) -> None:
-        """Have descriptors put into the guest when it asks, in place of any it never asked for.
+        """Offer descriptors to the guest, replacing earlier ones that it did not take.
 
-        Tell the guest only afterwards. They stay the caller's to close. SandboxError if it fails.
+        Send the guest its request only afterwards. The caller closes them. SandboxError on failure.
         """
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         try:
@@ -80,21 +80,21 @@ class Lease:
         except OSError as exc:
             raise SandboxError(f"the guest cannot be given a descriptor: {exc}") from None
 
-    def branch(self, status: socket.socket) -> Lease:
-        """The hold on a clone that the guest is about to make; it reports on `status`'s peer."""
+    def clone(self, status: socket.socket) -> Lease:
+        """Return the lease of a clone that the guest will make; it reports on `status`'s peer."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fds = array.array("i", [theirs.fileno(), status.fileno()])
             try:
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
-                self._socket.sendmsg([b"branch"], rights)
+                self._socket.sendmsg([b"clone"], rights)
             except OSError as exc:
                 ours.close()
                 raise SandboxStartError("clone", str(exc)) from exc
         return Lease(ours)
 
     async def cpu_seconds(self) -> float:
-        """CPU time used by the jail so far."""
+        """Return the CPU time that the jail has used so far."""
         answer: asyncio.Future[float] = self._loop.create_future()
         self._usage.append(answer)
         self._send(b"usage")
@@ -102,15 +102,15 @@ class Lease:
         return await answer
 
     async def folders(self) -> list[int]:
-        """Descriptors of the jail's folders, as SHOWN_FOLDERS has them; the caller's to close.
+        """Return descriptors of the jail's SHOWN_FOLDERS; the caller closes them.
 
-        Where the guest has no root of its own, the working folder alone. SandboxLostError if all
-        is gone.
+        Without a root of its own the guest has only the working folder. Raise SandboxLostError if
+        the jail has ended.
         """
         fds: list[int] = []
         if not self.ended.done():
             answer: asyncio.Future[list[int]] = self._loop.create_future()
-            while not self._send(b"folders"):  # noqa: ASYNC110 - the warden has much to read
+            while not self._send(b"folders"):  # noqa: ASYNC110 - the supervisor has much to read
                 await asyncio.sleep(FULL_SECONDS)
             self._folders.append(answer)
             self._expect()
@@ -127,7 +127,7 @@ class Lease:
         self._detach()
 
     def _send(self, command: bytes) -> bool:
-        """Whether there was room for it, or nobody is there to read it any more."""
+        """Send a command; return False if the socket is full."""
         if self._socket.fileno() >= 0 and not self.ended.done():
             try:
                 self._socket.send(command)
@@ -138,9 +138,11 @@ class Lease:
         return True
 
     def _expect(self) -> None:
-        """End a warden that does not answer: nobody would hear of its jails any more."""
+        """Kill the supervisor if it does not answer in time: its jails would go unwatched."""
         if self._overdue is None and self._socket.fileno() >= 0:
-            self._overdue = self._loop.call_later(ANSWER_SECONDS, warden.end_stuck, self._warden)
+            self._overdue = self._loop.call_later(
+                ANSWER_SECONDS, supervisor.end_stuck, self._supervisor
+            )
 
     def _heard(self) -> None:
         if self._overdue is not None:
@@ -158,7 +160,7 @@ class Lease:
             self._take_folders([])
             return
         if not data:
-            self._fail(SandboxLostError("the warden has gone, and the sandbox with it"))
+            self._fail(SandboxLostError("the supervisor has gone, and the sandbox with it"))
             return
         message = json.loads(data)
         event = message.pop("event")
@@ -177,14 +179,14 @@ class Lease:
         self._heard()
 
     def _receive(self) -> tuple[bytes, list[int]]:
-        """The next message. A reset stands before it if the warden left a command unread."""
+        """Return the next message. If the supervisor left a command unread, a reset comes first."""
         for _ in range(2):
             with contextlib.suppress(ConnectionResetError):
                 return packets.receive(self._socket, MAX_EVENT)
         return b"", []
 
     def _take_folders(self, fds: list[int]) -> None:
-        """For whoever asked first; if nobody waits any more, they are closed."""
+        """Give the descriptors to the oldest waiter, or close them if it was cancelled."""
         answer = self._folders.pop(0)
         if answer.done():
             _close_all(fds)
@@ -222,7 +224,7 @@ class Lease:
 
 
 async def _unless_cancelled(answer: asyncio.Future[list[int]]) -> list[int]:
-    """Descriptors; if whoever waits is cancelled when they are there, they are closed."""
+    """Await the descriptors; close them if the waiter is cancelled after they arrived."""
     try:
         return await answer
     except asyncio.CancelledError:
@@ -237,13 +239,13 @@ def _close_all(fds: list[int]) -> None:
 
 
 def _settle(future: asyncio.Future[Any], value: Any) -> None:
-    """Unless whoever waited was cancelled, and the future with it."""
+    """Set the result unless the waiter was cancelled."""
     if not future.done():
         future.set_result(value)
 
 
-class WardenClient:
-    """The warden of this process: lives as long as it does, started again if it died."""
+class SupervisorClient:
+    """The supervisor of this host process; started again if it died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -252,11 +254,11 @@ class WardenClient:
         self._control: socket.socket | None = None
 
     def request(self, spec: Spec, guest_fds: list[int]) -> Lease:
-        """Ask for a jail. The descriptors stay the caller's to close."""
+        """Request a jail. The caller closes the descriptors."""
         return Lease(self.ask(spec, guest_fds))
 
     def ask(self, spec: Spec, guest_fds: list[int]) -> socket.socket:
-        """The lease's socket alone, for whoever has no loop to watch it with yet."""
+        """Request a jail and return only the lease's socket, for callers without an event loop."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fds = array.array("i", [theirs.fileno(), *guest_fds])
@@ -265,23 +267,23 @@ class WardenClient:
                 self._send(to_json(spec), rights)
             except OSError as exc:
                 ours.close()
-                raise SandboxStartError("warden", str(exc)) from exc
+                raise SandboxStartError("supervisor", str(exc)) from exc
         return ours
 
     def stop(self) -> None:
-        """End the warden and all its jails."""
+        """End the supervisor and all its jails."""
         with self._lock:
             self._forget()
 
     def end_stuck(self, pid: int | None) -> None:
-        """Kill the warden if it is still this process; all its jails end, and leases tell."""
+        """Kill the supervisor if it still has this pid; its jails end and their leases fail."""
         with self._lock:
             if self._process is not None and self._process.pid == pid:
                 self._process.kill()
 
     @property
     def pid(self) -> int | None:
-        """The warden's process, if it runs."""
+        """The supervisor's process, if it runs."""
         return self._process.pid if self._process else None
 
     def _send(self, data: bytes, rights: list[tuple[int, int, array.array[int]]]) -> None:
@@ -293,7 +295,7 @@ class WardenClient:
                 self._ensure().sendmsg([data], rights)
 
     def _ensure(self) -> socket.socket:
-        if self._owner != os.getpid():  # we are a fork: the parent's warden is not ours
+        if self._owner != os.getpid():  # we are a fork: the parent's supervisor is not ours
             if self._control is not None:
                 self._control.close()
             self._process = self._control = None
@@ -335,4 +337,4 @@ def _start(control_fd: int) -> subprocess.Popen[bytes]:
     )
 
 
-warden = WardenClient()
+supervisor = SupervisorClient()

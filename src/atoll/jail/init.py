@@ -1,7 +1,7 @@
-"""Pid 1 of a jail: starts the guest, reaps what it leaves behind, tells the warden how it ended.
+"""Pid 1 of a jail: starts the guest, reaps orphans, reports to the supervisor how it ended.
 
-SECURITY: it stands behind the same walls as the guest, and its memory and descriptors are closed
-to it (not dumpable). It ends, and with it the whole jail, when the warden is gone.
+SECURITY: it has the same restrictions as the guest, which cannot read its memory or descriptors
+(not dumpable). It ends, and with it the whole jail, when the supervisor is gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FIRST_HIGH_FD = 16
 
 
 def run(spec: JailSpec, guest_fds: list[int], status_fd: int, lifeline_fd: int) -> NoReturn:
-    """Start the guest and stay until it, or the warden, is gone."""
+    """Start the guest; exit when the guest or the supervisor ends."""
     syscalls.prctl(syscalls.PR_SET_DUMPABLE, 0)
     wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake_write)
@@ -50,9 +50,9 @@ def run(spec: JailSpec, guest_fds: list[int], status_fd: int, lifeline_fd: int) 
 def execute(
     spec: JailSpec, guest_fds: list[int], status_fd: int, folder: str | None = None
 ) -> NoReturn:
-    """Become the guest's interpreter; its descriptors are 0, 1, 2 and so on in order.
+    """Execute the guest's interpreter, with its descriptors as 0, 1, 2 and so on.
 
-    `folder` is home and place of temporary files where the jail has no root of its own.
+    `folder` becomes HOME and TMPDIR if the jail has no root of its own.
     """
     try:
         os.setsid()
@@ -69,7 +69,7 @@ def execute(
 
 
 def report(status_fd: int, line: str, fds: Sequence[int] = ()) -> None:
-    """Tell the warden, on the socket that only it reads; the descriptors are ours no more."""
+    """Send the supervisor a line on its private socket, and close the descriptors sent with it."""
     data = line.replace("\n", " ").encode(errors="replace")[:4000]
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(status_fd)) as end:
         packets.send_bytes(end, data, fds)
@@ -78,7 +78,7 @@ def report(status_fd: int, line: str, fds: Sequence[int] = ()) -> None:
 
 
 def _reap(guest: int) -> int | None:
-    """Collect whoever has ended; the guest's own wait status if it was among them."""
+    """Reap all ended children; return the guest's wait status if it is among them."""
     found = None
     with contextlib.suppress(ChildProcessError):
         while True:

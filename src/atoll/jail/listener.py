@@ -1,9 +1,8 @@
-"""The calls that a filter asks the warden about: for a descriptor, or what a clone needs.
+"""Answers seccomp notifications: requests for a passed descriptor, and the calls of a live clone.
 
-A guest asks for the next descriptor that the host has for it by a call that names none; so no
-socket has to stay open in it. SECURITY: nothing is let through but the calls of a clone that
-the host asked for. A guest that asks unasked is refused, and after some times no longer heard:
-the kernel refuses then.
+A guest takes the next descriptor that the host passes to it by calling `setns` with fd -1; so no
+socket has to stay open in the guest. SECURITY: only the calls of a clone that the host requested
+are allowed. Other calls are refused; after MOST_REFUSALS the listener closes.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 
 _RECEIVE, _SEND, _ADD = 0xC0502100, 0xC0182101, 0x40182103
 _CONTINUE = 1
-_NOTICE, _VERDICT, _ADDITION = "=QIIiIQ6Q", "=QqiI", "=QIIII"
+_NOTICE, _REPLY, _ADDITION = "=QIIiIQ6Q", "=QqiI", "=QIIII"
 _ANY = 0xFFFFFFFF
 MOST_REFUSALS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A process that waits in a system call."""
+class Notification:
+    """A system call that waits for the supervisor's reply."""
 
     ident: int
     pid: int
@@ -40,33 +39,33 @@ class Question:
     argument: int
 
     @property
-    def wants_gift(self) -> bool:
-        """Whether it asks for a descriptor: it names none to enter."""
+    def wants_fd(self) -> bool:
+        """Whether the guest asks for a passed descriptor: `setns` with fd -1."""
         return self.call == seccomp.asked_number("setns") and self.argument & _ANY == _ANY
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What becomes of it: it goes on, it gets a descriptor (closed here then), or it is refused."""
+class Reply:
+    """The answer: continue, add `passed_fd` to the process (and close it here), or refuse."""
 
     allowed: bool = False
-    gift: int | None = None
+    passed_fd: int | None = None
 
 
 class Listener:
-    """One filter's questions. `judge` says what becomes of each."""
+    """The notifications of one filter. `judge` says what becomes of each."""
 
     def __init__(
-        self, fd: int, judge: Callable[[Question], Verdict], selector: selectors.BaseSelector
+        self, fd: int, decide: Callable[[Notification], Reply], selector: selectors.BaseSelector
     ) -> None:
-        self._fd, self._judge, self._selector = fd, judge, selector
+        self._fd, self._decide, self._selector = fd, decide, selector
         self._refusals = 0
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
         selector.register(fd, 1, self._on_event)
 
     def close(self) -> None:
-        """Hear no more: the kernel answers then that there is no such call."""
+        """Close the listener; the kernel then answers ENOSYS."""
         if self._fd >= 0:
             self._selector.unregister(self._fd)
             os.close(self._fd)
@@ -74,52 +73,52 @@ class Listener:
 
     @property
     def open(self) -> bool:
-        """Whether anybody is heard."""
+        """Whether notifications are still answered."""
         return self._fd >= 0
 
     def _on_event(self) -> None:
         events = dict(self._poll.poll(0)).get(self._fd, 0)
         if events & select.POLLIN:
-            question = self._receive()
-            if question is not None:
-                self._consider(question)
+            notification = self._receive()
+            if notification is not None:
+                self._consider(notification)
         elif events:
-            self.close()  # whoever was under the filter is gone
+            self.close()  # no process with this filter is left
 
-    def _consider(self, question: Question) -> None:
+    def _consider(self, notification: Notification) -> None:
         try:
-            verdict = self._judge(question)
+            reply = self._decide(notification)
         except OSError:
-            verdict = Verdict()  # it is gone, and with it what was to be looked at
+            reply = Reply()  # the process ended while it was checked
         with contextlib.suppress(OSError):  # it may have been killed meanwhile
-            self._answer(question, verdict)
+            self._answer(notification, reply)
         if self._refusals > MOST_REFUSALS:
             self.close()
 
-    def _answer(self, question: Question, verdict: Verdict) -> None:
-        if verdict.gift is not None:
-            answer = self._give(question, verdict.gift), 0, 0
-        elif verdict.allowed:
+    def _answer(self, notification: Notification, reply: Reply) -> None:
+        if reply.passed_fd is not None:
+            answer = self._add_fd(notification, reply.passed_fd), 0, 0
+        elif reply.allowed:
             answer = 0, 0, _CONTINUE
         else:
             self._refusals += 1
             answer = 0, -errno.EPERM, 0
-        fcntl.ioctl(self._fd, _SEND, struct.pack(_VERDICT, question.ident, *answer))
+        fcntl.ioctl(self._fd, _SEND, struct.pack(_REPLY, notification.ident, *answer))
 
-    def _give(self, question: Question, fd: int) -> int:
-        """Put a copy of a descriptor into the process; its number there."""
+    def _add_fd(self, notification: Notification, fd: int) -> int:
+        """Add a copy of a descriptor to the process; return its number there."""
         try:
-            request = bytearray(struct.pack(_ADDITION, question.ident, 0, fd, 0, os.O_CLOEXEC))
+            request = bytearray(struct.pack(_ADDITION, notification.ident, 0, fd, 0, os.O_CLOEXEC))
             return int(fcntl.ioctl(self._fd, _ADD, request))
         finally:
             os.close(fd)
 
-    def _receive(self) -> Question | None:
-        """The next question; None if whoever asked was killed before it was heard."""
+    def _receive(self) -> Notification | None:
+        """Return the next notification; None if the process was killed before it was read."""
         buffer = bytearray(struct.calcsize(_NOTICE))
         try:
             fcntl.ioctl(self._fd, _RECEIVE, buffer)
         except OSError:
             return None
         ident, pid, _, call, _, _, argument, *_ = struct.unpack(_NOTICE, buffer)
-        return Question(ident, pid, call, argument)
+        return Notification(ident, pid, call, argument)

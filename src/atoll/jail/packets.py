@@ -1,4 +1,4 @@
-"""Messages among the warden and its helpers: one JSON object a packet, descriptors beside it."""
+"""Messages between the supervisor and its helpers: one JSON object a packet, with descriptors."""
 
 from __future__ import annotations
 

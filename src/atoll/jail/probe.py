@@ -17,7 +17,7 @@ from atoll.errors import (
     SandboxError,
 )
 from atoll.jail import syscalls, users
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from atoll.jail.spec import JailSpec, Limits
 from atoll.policy import Isolation
 
@@ -123,7 +123,7 @@ async def availability(resolve: Callable[[], Any]) -> Availability:
 
 def _limits(report: HostReport) -> dict[str, str]:
     jailed, group = report.level >= Isolation.JAILED, report.cgroup_version
-    counted = f"cgroup v{group}" if group else "the warden's meter"
+    counted = f"cgroup v{group}" if group else "the supervisor's meter"
     processes = (
         f"RLIMIT_NPROC{f', cgroup v{group}' if group else ''}" if jailed else "no new process"
     )
@@ -164,7 +164,7 @@ async def _try(*, jailed: bool) -> tuple[str, int | None]:
     spec = JailSpec(jailed=jailed, argv=_TRUE, env={}, binds=(), workspace=None, limits=limits)
     null = os.open(os.devnull, os.O_RDWR)
     try:
-        lease = warden.request(spec, [null] * 4)
+        lease = supervisor.request(spec, [null] * 4)
         report = await asyncio.shield(lease.ended)
     except SandboxError as exc:
         return str(exc), None

@@ -42,7 +42,7 @@ def _table(limits: Limits, inherited: int, *, jailed: bool) -> list[tuple[int, i
         table.append((resource.RLIMIT_FSIZE, limits.file_size))
     if limits.memory is not None:
         # Bounds for one process, with room for what libraries reserve and never touch; what is
-        # really used, by all of them, is for the control group or the warden's meter to count.
+        # really used, by all of them, is for the control group or the supervisor's meter to count.
         table.append((resource.RLIMIT_DATA, limits.memory + RESERVED + inherited))
         room = limits.memory + limits.context + limits.reserved + MAPPED + inherited
         table.append((resource.RLIMIT_AS, room))

@@ -97,8 +97,8 @@ def build(
     _raise(binds, lambda: furnish(workspace))
 
 
-def build_nursery(binds: tuple[Bind, ...], owner: int) -> None:
-    """The root that all guests of a nursery share, and go into it.
+def build_zygote_host(binds: tuple[Bind, ...], owner: int) -> None:
+    """The root that all guests of a zygote host share, and go into it.
 
     Its proc is a plain one: a guest's own can only be mounted where a whole one is in sight.
     """

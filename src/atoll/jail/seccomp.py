@@ -1,6 +1,6 @@
 """The system calls that a guest may make, in a jail and without one; `bpf` says what a filter is.
 
-A few are asked of the warden (see listener), and answer ENOSYS when it has stopped to listen.
+A few are asked of the supervisor (see listener), and answer ENOSYS when it has stopped to listen.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _SO_PEERPIDFD = 77
 
 @functools.cache
 def jail_program(*, clones: bool = False) -> bytes:
-    """The filter of a jail with namespaces of its own; `clones`: the warden is asked about them."""
+    """Return the filter of a jail; with `clones` it asks the supervisor about a clone's calls."""
     rules = _mode_rules() | {
         "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
         "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
@@ -116,7 +116,7 @@ def _mode_rules() -> dict[str, list[Instruction]]:
 
 
 def asked_number(name: str) -> int:
-    """The number of a call that the warden is asked about."""
+    """The number of a call that the supervisor is asked about."""
     return ASKED[name][0 if syscalls.ARCH == "x86_64" else 1]
 
 

@@ -1,4 +1,4 @@
-"""What a jail is to be, as plain data: made by the host, sent to the warden, read by the steps."""
+"""Specifications of jails as plain data: the host sends them to the supervisor."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the kernel is told; None is no limit."""
+    """Limits that the kernel enforces; None is no limit."""
 
     memory: int | None
     processes: int | None
@@ -45,7 +45,7 @@ class JailSpec:
     """One jail. Descriptors travel beside it, in the order of `FD_NAMES`."""
 
     jailed: bool
-    """Namespaces and a root of its own; else Landlock, seccomp and rlimits alone."""
+    """True: namespaces and a root of its own. False: Landlock, seccomp and rlimits only."""
     argv: tuple[str, ...]
     env: dict[str, str]
     binds: tuple[Bind, ...]
@@ -54,8 +54,8 @@ class JailSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NurserySpec:
-    """A place where guests are forked off one warm process, the zygote, instead of started."""
+class ZygoteHostSpec:
+    """A zygote host: a process that keeps one warm zygote alive, off which guests are forked."""
 
     name: str
     argv: tuple[str, ...]
@@ -65,21 +65,21 @@ class NurserySpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HatchSpec:
-    """One guest out of a nursery, in a jail of its own."""
+class ForkSpec:
+    """One guest forked off a zygote, in a jail of its own."""
 
-    nursery: str
+    zygote_host: str
     limits: Limits
 
 
-Spec = JailSpec | NurserySpec | HatchSpec
-_KINDS: dict[str, type[Spec]] = {"jail": JailSpec, "nursery": NurserySpec, "hatch": HatchSpec}
+Spec = JailSpec | ZygoteHostSpec | ForkSpec
+_KINDS: dict[str, type[Spec]] = {"jail": JailSpec, "zygote_host": ZygoteHostSpec, "fork": ForkSpec}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
 def to_json(spec: Spec) -> bytes:
-    """The spec as the warden gets it."""
-    return _hatch_json(spec) if isinstance(spec, HatchSpec) else _encode(spec)
+    """Encode a spec for the supervisor."""
+    return _fork_json(spec) if isinstance(spec, ForkSpec) else _encode(spec)
 
 
 def _encode(spec: Spec) -> bytes:
@@ -87,13 +87,13 @@ def _encode(spec: Spec) -> bytes:
 
 
 @functools.lru_cache(maxsize=64)
-def _hatch_json(spec: HatchSpec) -> bytes:
-    """The few kinds of guests that a pool asks for again and again."""
+def _fork_json(spec: ForkSpec) -> bytes:
+    """Encode a fork request; cached, since a pool repeats a few of them."""
     return _encode(spec)
 
 
 def from_json(data: bytes) -> Spec:
-    """The spec that `to_json` wrote."""
+    """Decode what `to_json` wrote."""
     fields = json.loads(data)
     kind = _KINDS[fields.pop("kind")]
     if "argv" in fields:

@@ -1,15 +1,15 @@
-"""The order in which the walls go up. Each step is one mechanism; each may fail, and says so.
+"""The steps that build a jail, in order. Each step is one mechanism; StepError names a failed one.
 
 A cold start (OUTER, then INNER):
 
-    warden ──fork──▶ A  enters namespaces; puts B into the control group, and is done
+    supervisor ──fork──▶ A  enters namespaces; puts B into the control group, and is done
                      └─fork──▶ B  pid 1: builds the root, becomes the guest's user, gives up
                                │          everything; waits for A's word, then reaps (see init)
                                └─fork──▶ C  executes the guest's interpreter
 
-A guest that is forked off a zygote takes the same steps: the nursery makes an empty jail and does
-what need not be done by the guest itself (EMPTY); the guest does the rest (FORKED). A process
-without namespaces (CONFINED) takes those that are left.
+A guest that is forked off a zygote takes the same steps: the zygote host builds an empty jail
+(EMPTY), the guest enters it and does the rest (FORKED). CONFINED is for a process without
+namespaces.
 
 Joining a control group takes the kernel longer than all else together, so A does it for B while
 B builds.
@@ -46,19 +46,20 @@ SHARED_NAMESPACES = (
 )
 """What a jail has of its own, but for pids and users: those a process enters in other ways."""
 CLONING = (1 << 18) | (1 << 21)
-"""CAP_SYS_CHROOT and CAP_SYS_ADMIN, over a user namespace that owns nothing but mount tables of its
-clones. They lie dormant: only `capset` wakes them, and the filter asks the warden about that."""
+"""CAP_SYS_CHROOT and CAP_SYS_ADMIN, in a user namespace that owns nothing but mount namespaces of
+its clones. They are permitted, not effective: `capset` raises them, and the filter asks the
+supervisor about each `capset`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Jail:
-    """One jail in the making."""
+    """The state of one jail while its steps run."""
 
     limits: Limits
     binds: tuple[Bind, ...]
     """Host paths in its root."""
     host_uid: int | None
-    """The host user to become, if we may; else the guest stays who we are."""
+    """The host uid to switch to; None keeps the caller's uid."""
     folder: str = WORK_FOLDER
     """The working folder as the guest will name it."""
     jailed: bool = True
@@ -68,22 +69,22 @@ class Jail:
     counted: bool = False
     """Whether a control group counts memory and processes."""
     init: int = -1
-    """The pidfd of the jail's pid 1, where that was there first."""
+    """The pidfd of the jail's pid 1, if that was started before the guest."""
     inherited: int = 0
-    """Address space that a forked guest is born with."""
+    """Address space that a forked guest inherits."""
     proc_fd: int = -1
     mount_namespace_fd: int = -1
     listener: int | None = None
-    """Where the filter's questions come, for the warden."""
+    """The descriptor of the filter's notifications, for the supervisor."""
 
     def descriptors(self) -> set[int]:
-        """What a forked guest's steps need."""
+        """Return the descriptors that a forked guest's steps need."""
         rules = _scope_rules()
         return {*self.cgroup_fds, self.init} | (set() if rules is None else {rules})
 
 
 class StepError(Exception):
-    """A wall that could not be put up."""
+    """A step that failed."""
 
     def __init__(self, step: str, cause: Exception) -> None:
         self.step = step
@@ -91,46 +92,46 @@ class StepError(Exception):
 
 
 def open_cgroup(jail: Jail) -> None:
-    """While the host's files are in sight."""
+    """Open the control group's files while the host's mounts are visible."""
     if jail.cgroup is not None:
         jail.cgroup_fds = jail.cgroup.open()
 
 
 def join_cgroup(jail: Jail) -> None:
-    """Be counted."""
+    """Join the control group."""
     cgroup.admit(jail.cgroup_fds, 0)
 
 
 def enter_user_namespace(jail: Jail) -> None:
-    """Without root, rights over new namespaces come from a user namespace of our own."""
+    """Enter a user namespace if not root: it gives the capabilities to create the others."""
     if jail.host_uid is None:
         users.enter_own_user_namespace()
 
 
 def enter_namespaces(_jail: Jail) -> None:
-    """Mounts, processes, network, IPC, host name, control groups: all our own."""
+    """Enter new mount, pid, network, IPC, UTS and cgroup namespaces."""
     syscalls.unshare(syscalls.CLONE_NEWPID | SHARED_NAMESPACES)
 
 
 def join_namespaces(jail: Jail) -> None:
-    """Enter those of the jail's pid 1; in its pid namespace this process was born."""
+    """Enter the namespaces of the jail's pid 1; this process was forked into its pid namespace."""
     syscalls.join(jail.init, SHARED_NAMESPACES)
 
 
 def visit_namespaces(jail: Jail) -> None:
-    """Enter mounts and network of the jail, to build there and leave again."""
+    """Enter the jail's mount and network namespaces to build in them; the caller leaves them."""
     syscalls.join(jail.init, syscalls.CLONE_NEWNS | syscalls.CLONE_NEWNET)
 
 
 def set_host_name(_jail: Jail | None = None) -> None:
-    """The real host's name is none of the guest's business. A zygote's guests inherit theirs."""
+    """Hide the real host name. A zygote's guests inherit this one."""
     socket.sethostname(HOST_NAME)
 
 
 def set_up_network(jail: Jail) -> None:
-    """A network of just the guest's own loopback, with small buffers.
+    """Bring up the loopback device, with small buffers.
 
-    Where they cannot be made small and no control group counts them, there is none at all.
+    It stays down if the buffers cannot be limited and no control group counts them.
     """
     try:
         for name in ("tcp_rmem", "tcp_wmem"):
@@ -144,7 +145,7 @@ def set_up_network(jail: Jail) -> None:
 
 
 def build_root(jail: Jail) -> None:
-    """A root of its own, and the host's is gone."""
+    """Build a root file system and pivot into it; the host's is unmounted."""
     jail.proc_fd = os.open("/proc", os.O_PATH)
     switched = jail.host_uid is not None
     owner = jail.host_uid or os.geteuid()
@@ -152,7 +153,7 @@ def build_root(jail: Jail) -> None:
 
 
 def build_private_folders(jail: Jail) -> None:
-    """Private folders in the root that all guests of a zygote share; their limit comes later."""
+    """Mount private folders over the root that a zygote's guests share; limit_disk limits them."""
     covered = root.lift(root.covered(jail.binds))
     owner = os.geteuid() if jail.host_uid is None else jail.host_uid
     root.mount_box("", None, owner, private_app=True)
@@ -160,33 +161,33 @@ def build_private_folders(jail: Jail) -> None:
 
 
 def mount_terminals(_jail: Jail) -> None:
-    """Pseudo-terminals of its own: none of another's can be named."""
+    """Mount a devpts of its own, so that other jails' terminals cannot be opened."""
     root.mount_terminals("")
 
 
 def mount_own_proc(jail: Jail) -> None:
-    """Only a process of a pid namespace can mount its proc."""
+    """Mount proc; only a process of the pid namespace can."""
     jail.proc_fd = os.open("/proc", os.O_PATH)
     root.mount_proc("")
 
 
 def limit_disk(jail: Jail) -> None:
-    """The private folders together may take so much."""
+    """Limit the size of the private folders together."""
     if jail.limits.disk is not None:
         root.resize_box(jail.limits.disk)
 
 
 def become_guest(jail: Jail) -> None:
-    """No longer the caller."""
+    """Switch to the guest's user."""
     users.become_guest(jail.host_uid, jail.proc_fd)
 
 
 def hide_mount_table(jail: Jail) -> None:
-    """No host path shows in /proc/self/mountinfo.
+    """Hide all mounts, and so host paths, from /proc/self/mountinfo.
 
-    Live in a copy of the mount namespace, but below the root of the first: the kernel lists only
-    mounts of one's own namespace that are below one's root, so none. Somebody has to keep the first
-    namespace alive: its pid 1, or the descriptor that is kept here.
+    Move into a copy of the mount namespace, but keep the root of the first one: the kernel lists
+    only mounts of the process's own namespace below its root, so none. The first namespace must
+    stay alive: by its pid 1, or by the descriptor that is kept here.
     """
     if jail.init < 0:
         jail.mount_namespace_fd = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
@@ -198,28 +199,28 @@ def hide_mount_table(jail: Jail) -> None:
 
 
 def enter_folder(jail: Jail) -> None:
-    """Start in the working folder."""
+    """Change to the working folder."""
     os.chdir(jail.folder)
 
 
 def set_rlimits(jail: Jail) -> None:
-    """Limits of each process."""
+    """Set the limits of each process."""
     rlimits.apply(jail.limits, jailed=jail.jailed, inherited=jail.inherited)
 
 
 def forbid_new_privileges(_jail: Jail) -> None:
-    """No setuid program gives anything any more; Landlock and seccomp ask for this."""
+    """Set no_new_privs: no setuid program gains rights. Landlock and seccomp require it."""
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
 
 
 def restrict_files(jail: Jail) -> None:
-    """Landlock as a second wall around the files of the jail."""
+    """Restrict file access with Landlock, in addition to the mounts."""
     extra = [bind.target for bind in jail.binds if bind.writable]
     landlock.restrict(["/"], [*root.PRIVATE_FOLDERS.values(), *extra], DEVICE_PATHS, no_tcp=False)
 
 
 def confine_files(jail: Jail) -> None:
-    """Landlock as the only wall: what is not named cannot be opened."""
+    """Restrict file access with Landlock alone: only the named paths can be opened."""
     readable = [bind.source for bind in jail.binds if not bind.writable]
     writable = [bind.source for bind in jail.binds if bind.writable]
     readable += [*root.SYSTEM_PATHS, f"/proc/{os.getpid()}"]
@@ -229,7 +230,7 @@ def confine_files(jail: Jail) -> None:
 
 
 def restrict_scope(_jail: Jail) -> None:
-    """Landlock around signals, sockets and mounts; files are left to the mounts (see landlock)."""
+    """Restrict signals, abstract sockets and mounts with Landlock; mounts restrict the files."""
     landlock.restrict_scope(_scope_rules())
 
 
@@ -237,9 +238,9 @@ _scope_rules = functools.cache(landlock.scope_rules)
 
 
 def prepare_forked() -> None:
-    """In a zygote: make what the steps of all its guests have in common, so that it is inherited.
+    """Compute in the zygote what the steps of all its guests share, so that they inherit it.
 
-    Nothing of it knows a guest: a filter, rules about the root that all share, names in proc.
+    None of it depends on a guest: the filter, Landlock rules for the shared root, names in proc.
     """
     seccomp.jail_program(clones=True)
     _scope_rules()
@@ -247,27 +248,27 @@ def prepare_forked() -> None:
 
 
 def drop_capabilities(_jail: Jail) -> None:
-    """Nothing left to give up."""
+    """Drop all capabilities."""
     syscalls.drop_capabilities()
 
 
 def drop_all_but_dormant(_jail: Jail) -> None:
-    """Nothing is left in effect; what a live clone needs stays permitted."""
+    """Drop all capabilities but those of CLONING, which stay permitted and not effective."""
     syscalls.drop_capabilities(dormant=CLONING)
 
 
 def filter_calls(jail: Jail) -> None:
-    """The allow-list of system calls; from here on nothing but it."""
+    """Install the allow-list of system calls."""
     jail.listener = syscalls.install_filter(seccomp.jail_program(), listen=True)
 
 
 def filter_calls_of_fork(jail: Jail) -> None:
-    """The same; about the calls that a live clone needs the warden is asked."""
+    """Install the allow-list that asks the supervisor about the calls of a live clone."""
     jail.listener = syscalls.install_filter(seccomp.jail_program(clones=True), listen=True)
 
 
 def filter_calls_confined(jail: Jail) -> None:
-    """The stricter allow-list of a process without namespaces."""
+    """Install the stricter allow-list of a process without namespaces."""
     jail.listener = syscalls.install_filter(seccomp.confined_program(), listen=True)
 
 
@@ -320,7 +321,7 @@ CONFINED: tuple[Step, ...] = (
 
 
 def take(steps: tuple[Step, ...], jail: Jail) -> None:
-    """Take the steps in order; StepError names the one that failed."""
+    """Run the steps in order; StepError names the one that failed."""
     for step in steps:
         try:
             step(jail)
@@ -329,7 +330,7 @@ def take(steps: tuple[Step, ...], jail: Jail) -> None:
 
 
 def folder_of(spec: JailSpec, private: str | None) -> str:
-    """The working folder: /app in a jail; the real one where there is no root of its own."""
+    """Return the working folder: /app in a jail; the real path without a root of its own."""
     if spec.jailed:
         return WORK_FOLDER
     return spec.workspace or private or "/"

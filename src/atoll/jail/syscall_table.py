@@ -249,7 +249,7 @@ ASKED: dict[str, tuple[int, int]] = {
     "setns": (308, 268),
     "unshare": (272, 97),
 }
-"""Calls that the warden is asked about each time: see listener."""
+"""Calls that the supervisor is asked about each time: see listener."""
 
 REFUSED: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),

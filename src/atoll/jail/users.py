@@ -48,7 +48,7 @@ def enter_own_user_namespace(seen_as: int = GUEST_UID) -> None:
 
 
 def pick_range() -> int:
-    """The first of a range of host users that nobody else is, for one nursery."""
+    """The first of a range of host users that nobody else is, for one zygote host."""
     return FIRST_RANGE + RANGE * _random_below(RANGES)
 
 

@@ -19,35 +19,35 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from atoll.jail import hatch, packets, preload, steps, syscalls
-from atoll.jail.nursery import CONTROL_FD, INITS_FD, READY_INITS, end_jails, reap
+from atoll.jail import fork_guest, packets, preload, steps, syscalls
+from atoll.jail.zygote_host import CONTROL_FD, INITS_FD, READY_INITS, end_jails, reap
 
 _MADV_COLLAPSE = 25
 _HUGE = 2 << 20
 ROOM_A_LINE = 12 << 20
-"""What one line of imports may take of the interpreter's heap; what is too much goes back."""
+"""Heap to reserve for each import statement; what is not used is freed."""
 GUEST_FDS = 8
-"""So many a guest may be given."""
+"""The most descriptors that a guest may be given."""
 _ARENA, _BLOCK = 1 << 20, 512
 
 
 def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
-    """Import what `lines` (a JSON list of import statements) say, then serve.
+    """Run `lines` (a JSON list of import statements), then serve.
 
-    Its children are guests, or what `role` (module:function) makes of them with `settings`.
+    Children run the guest, or the function that `role` (module:function) returns for `settings`.
     """
     started = time.monotonic()
     control, inits = _take_sockets()
     wanted = json.loads(lines)
-    stakes = _stake_out(len(wanted) * ROOM_A_LINE)
+    blocks = _reserve_arenas(len(wanted) * ROOM_A_LINE)
     names, missing = preload.load(wanted)
-    hatch.prepare(names, role, settings)
-    stakes.clear()
+    fork_guest.prepare(names, role, settings)
+    blocks.clear()
     steps.prepare_forked()
     gc.collect()
     gc.freeze()
     collapsed = _collapse()
-    hatch.measure()
+    fork_guest.measure()
     ready = {
         "missing": missing,
         "seconds": round(time.monotonic() - started, 3),
@@ -59,7 +59,7 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
 
 
 def _take_sockets() -> tuple[socket.socket, socket.socket]:
-    """Both sockets with higher numbers: a guest's own descriptors will have the lowest ones."""
+    """Move both sockets to higher numbers: a guest's descriptors take the lowest ones."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, GUEST_FDS) for fd in (CONTROL_FD, INITS_FD)]
     for fd in range(CONTROL_FD, GUEST_FDS):
         os.dup2(0, fd)
@@ -67,20 +67,20 @@ def _take_sockets() -> tuple[socket.socket, socket.socket]:
 
 
 class Zygote:
-    """The loop: fork, report, reap."""
+    """The event loop: fork guests, report them, reap them."""
 
     def __init__(self, control: socket.socket, inits: socket.socket) -> None:
         self._control, self._inits = control, inits
         self._home = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._guests: dict[int, tuple[int, int]] = {}
-        """The number that the warden gave each child, and the pidfd of its jail's pid 1."""
+        """By pid: the supervisor's number of the guest, and the pidfd of its jail's pid 1."""
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _ignore)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def serve(self) -> NoReturn:
-        """Until the warden or the nursery is gone."""
+        """Serve until the supervisor or the zygote host is gone."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -93,7 +93,7 @@ class Zygote:
                 self._on_request()
 
     def _reap(self) -> None:
-        """The warden is told of each end: it may not have met the jail's pid 1 yet."""
+        """Report each end with the jail's pid 1, which the supervisor may not know yet."""
         for pid, status in reap():
             number, init = self._guests.pop(pid)
             packets.send(self._control, {"ended": number, "status": status}, [init])
@@ -117,7 +117,7 @@ class Zygote:
     def _fork_guest(self, request: dict[str, Any], fds: list[int]) -> None:
         """Fork a guest into an empty jail."""
         init, uid = self._enter_next_jail()
-        jail = hatch.jail(request, fds, init, uid)
+        jail = fork_guest.jail(request, fds, init, uid)
         try:
             pid = os.fork()
             if pid == 0:
@@ -126,28 +126,27 @@ class Zygote:
             end_jails([init])
             raise
         finally:
-            with contextlib.suppress(OSError):  # before the next fork it is somewhere else again
+            with contextlib.suppress(OSError):  # the next fork enters another namespace anyway
                 syscalls.join(self._home)
         self._guests[pid] = request["fork"], init
 
     def _become_guest(self, request: dict[str, Any], fds: list[int], jail: steps.Jail) -> NoReturn:
-        """In the child. SECURITY: nothing may unwind into the loop of the zygote, its parent."""
+        """Run the child. SECURITY: nothing may unwind into the zygote's event loop."""
         try:
-            hatch.become(request, fds, jail, self._control)
+            fork_guest.become(request, fds, jail, self._control)
         finally:
             os._exit(1)
 
     def _enter_next_jail(self) -> tuple[int, int | None]:
-        """Have the next child born in an empty jail; the pidfd of its pid 1, and whose it is.
+        """Enter the pid namespace of an empty jail for the next fork; return its pidfd and uid.
 
-        What could not be built, or was killed, while it stood in line is nobody's loss: one more
-        than stand in line is tried.
+        Empty jails may have failed or been killed while they waited: try one more than wait.
         """
         reason = ""
         for _ in range(READY_INITS + 1):
             packets.send(self._inits, {"taken": 1})
             data, fds = packets.receive(self._inits)
-            answer: dict[str, Any] = json.loads(data or b'{"error": "the nursery is gone"}')
+            answer: dict[str, Any] = json.loads(data or b'{"error": "the zygote host is gone"}')
             try:
                 if "error" in answer:
                     raise OSError(answer["error"])  # noqa: TRY301 - handled as if entering had failed
@@ -160,18 +159,18 @@ class Zygote:
         raise OSError(reason)
 
 
-def _stake_out(size: int) -> list[bytes]:
-    """Make the heap's arenas before any library is mapped, so that they lie side by side.
+def _reserve_arenas(size: int) -> list[bytes]:
+    """Allocate the heap's arenas before any library is mapped, so that they are contiguous.
 
-    Scattered among libraries they are too small for huge pages. The blocks that are returned keep
-    each from going back; freed later, they leave only what is in use.
+    Scattered between libraries they are too small for huge pages. The returned blocks keep the
+    arenas from being freed; the caller frees the blocks later.
     """
     blocks = [bytes(_BLOCK - sys.getsizeof(b"")) for _ in range(size // _BLOCK)]
     return blocks[:: _ARENA // _BLOCK // 2]
 
 
 def _collapse() -> int:
-    """Make huge pages of the private heaps, so that a fork copies fewer page tables; how many."""
+    """Collapse private heaps into huge pages, which makes forks cheaper; return how many."""
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:

@@ -1,1 +1,1 @@
-"""Guests on their way up: interpreter, jail, first words; warm ones; the sandbox around one."""
+"""Starts guests: interpreter, handshake, warm pool, zygote client, and the sandbox around one."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from atoll.files.base import Files
-    from atoll.launch.greeting import Launched
+    from atoll.launch.handshake import RunningGuest
     from atoll.types import SandboxResult
 
 STATE_TIMEOUT_MS = 30_000
@@ -48,7 +48,7 @@ class GuestSandbox(BaseSandbox):
     def __init__(self, config: REPLConfig | None = None) -> None:
         self._config = config or REPLConfig(backend=self.backend)
         super().__init__(self._config.policy, self._config.workspace, self._config.logger)
-        self._guest: Launched | None = None
+        self._guest: RunningGuest | None = None
         self._context: Any = None
         self._shared: contexts.Context | None = None
         self._level = Isolation.NONE
@@ -221,7 +221,7 @@ class GuestSandbox(BaseSandbox):
         """Find out what a guest needs, and return its isolation level."""
 
     @abstractmethod
-    async def _launch(self) -> Launched:
+    async def _launch(self) -> RunningGuest:
         """Start a new guest."""
 
     @abstractmethod
@@ -237,7 +237,7 @@ class GuestSandbox(BaseSandbox):
         """Return the tier of libraries that the guest started with; None if there is none."""
         return None
 
-    def _measured(self, _guest: Launched, result: SandboxResult) -> SandboxResult:
+    def _measured(self, _guest: RunningGuest, result: SandboxResult) -> SandboxResult:
         """Return the result with the numbers that the backend itself has measured."""
         return result
 
@@ -246,7 +246,7 @@ class GuestSandbox(BaseSandbox):
         if not self._open:
             raise SandboxClosedError(NOT_STARTED)
 
-    async def _ensure(self) -> Launched:
+    async def _ensure(self) -> RunningGuest:
         self._require_open()
         if self._guest is not None and self._guest.session.dead:
             await self._release()
@@ -280,7 +280,7 @@ class GuestSandbox(BaseSandbox):
     def _state_timeout(self) -> float:
         return min(self._config.timeout_ms, STATE_TIMEOUT_MS)
 
-    async def _bury(self, guest: Launched) -> None:
+    async def _bury(self, guest: RunningGuest) -> None:
         """Release a guest that has died, so that the next call starts another."""
         if not guest.session.alive:
             await self._release()

@@ -1,4 +1,4 @@
-"""The host's part in a live clone: new pipes for it, the warden told, the guest asked."""
+"""Makes a live clone of a guest: opens its pipes, tells the supervisor, asks the guest to fork."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from atoll.bridge import HostBridge
 from atoll.channel import ChannelEndedError, HostChannel
 from atoll.errors import SandboxError, SandboxStartError
-from atoll.launch.greeting import START_SECONDS, Launched
-from atoll.launch.line import Line, pipes
+from atoll.launch.guest_handle import GuestHandle, pipes
+from atoll.launch.handshake import START_SECONDS, RunningGuest
 from atoll.session import GuestSession
 
 if TYPE_CHECKING:
@@ -23,16 +23,16 @@ REFUSAL_SECONDS = 0.25
 
 
 async def clone(
-    guest: Launched, config: REPLConfig, context: Any, shared: Context | None
-) -> Launched:
-    """A live clone of a guest; SandboxStartError if it does not come up."""
-    line = await _fork_line(guest, config.timeout_ms)
+    guest: RunningGuest, config: REPLConfig, context: Any, shared: Context | None
+) -> RunningGuest:
+    """Return a live clone of a guest; raise SandboxStartError if it does not start."""
+    handle = await _fork_handle(guest, config.timeout_ms)
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
-    line.channel.on_call = bridge.handle
-    session = GuestSession(config, line.lease, line.channel, line.output_fds)
-    twin = Launched(line.lease, session, bridge, guest.context_shared)
+    handle.channel.on_call = bridge.handle
+    session = GuestSession(config, handle.lease, handle.channel, handle.output_fds)
+    twin = RunningGuest(handle.lease, session, bridge, guest.context_shared)
     try:
-        await _arrival(line)
+        await _await_start(handle)
     except BaseException as exc:
         if words := session.last_words():
             exc.add_note(f"the clone's last words:\n{words}")
@@ -41,9 +41,11 @@ async def clone(
     return twin
 
 
-async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
+async def _fork_handle(guest: RunningGuest, timeout_ms: float) -> GuestHandle:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # who calls there is known
+    ours.setsockopt(
+        socket.SOL_SOCKET, socket.SO_PASSCRED, 1
+    )  # the kernel then reports the sender's pid
     with (
         ours,
         theirs,
@@ -51,7 +53,7 @@ async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
     ):
         given = [requests[0], answers[1], errors[1], output[1]]
         socket.send_fds(ours, [b"channel and streams"], given)
-        lease = guest.lease.branch(ours)
+        lease = guest.lease.clone(ours)
         try:
             guest.lease.give(theirs.fileno())
             await guest.session.fork(timeout_ms)
@@ -63,25 +65,25 @@ async def _fork_line(guest: Launched, timeout_ms: float) -> Line:
             await lease.close()
             raise
         for fd in given:
-            os.close(fd)  # not before: while we waited, the numbers could have become another's
+            os.close(fd)  # not earlier: the numbers could have been reused while we waited
         channel = HostChannel(answers[0], requests[1])
-    return Line(lease, channel, [output[0], errors[0]])
+    return GuestHandle(lease, channel, [output[0], errors[0]])
 
 
 async def _refusal(lease: Lease) -> BaseException | None:
-    """Why the warden allows no clone, if that is it: its word may come after the guest's."""
+    """Return the supervisor's reason for a refusal; it may arrive after the guest's answer."""
     await asyncio.wait({lease.started}, timeout=REFUSAL_SECONDS)
     return lease.started.exception() if lease.started.done() else None
 
 
-async def _arrival(line: Line) -> None:
+async def _await_start(handle: GuestHandle) -> None:
     try:
         async with asyncio.timeout(START_SECONDS):
-            await line.lease.started
-            await line.channel.ready
+            await handle.lease.started
+            await handle.channel.ready
     except TimeoutError:
         reason = f"the clone did not come up within {START_SECONDS} s"
         raise SandboxStartError("clone", reason) from None
     except ChannelEndedError as exc:
-        report = await asyncio.shield(line.lease.ended)
+        report = await asyncio.shield(handle.lease.ended)
         raise SandboxStartError("clone", f"{exc}; {report}") from None

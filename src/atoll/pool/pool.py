@@ -1,4 +1,4 @@
-"""The pool: a hatchery for each tier, shelves of parked guests for what is asked for often."""
+"""The pool: one zygote client a tier, and a warm pool for each kind of guest in demand."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from atoll.errors import ConfigError
 from atoll.launch import interpreter
-from atoll.launch.hatchery import OLDEST, Hatchery
-from atoll.launch.shelf import Shelf
+from atoll.launch.warm_pool import WarmPool
+from atoll.launch.zygote_client import OLDEST, ZygoteClient
 from atoll.pool import tiers
 from atoll.pool.sandbox import PooledSandbox
 from atoll.state.envelope import tier_of
@@ -18,11 +18,11 @@ from atoll.state.envelope import tier_of
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
     from atoll.jail.spec import Limits
-    from atoll.launch.line import Line
+    from atoll.launch.guest_handle import GuestHandle
 
 WARM_SECONDS = 60.0
 ASKED_BEFORE_PARKED = 2
-MOST_SHELVES = 16
+MOST_WARM_POOLS = 16
 MOST_KINDS = 1000
 
 Kind = tuple[str, "Limits"]
@@ -30,12 +30,12 @@ Kind = tuple[str, "Limits"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSettings:
-    """How a pool is to be."""
+    """Settings of a pool."""
 
     python: str | None = None
     tiers: tiers.Tiers = field(default_factory=lambda: tiers.TIERS)
     default_tier: str | None = None
-    """For sessions, whose code is not known when they start; unset: the largest."""
+    """The tier of sessions, whose code is not known when they start; unset: the largest."""
     parked: int = 2
     most_parked: int = 16
     warm_seconds: float = WARM_SECONDS
@@ -64,8 +64,8 @@ class Pool:
     def __init__(self, settings: PoolSettings | None = None) -> None:
         self.settings = settings or PoolSettings()
         self.python = interpreter.resolve(self.settings.python)
-        self._hatcheries: dict[str, Hatchery] = {}
-        self._shelves: dict[Kind, Shelf] = {}
+        self._zygote_clients: dict[str, ZygoteClient] = {}
+        self._warm_pools: dict[Kind, WarmPool] = {}
         self._asked: Counter[Kind] = Counter()
         self._warming: dict[str, asyncio.Task[None]] = {}
 
@@ -79,7 +79,7 @@ class Pool:
         return self.settings.default_tier or tiers.largest(self.settings.tiers)
 
     def why_cold(self, config: REPLConfig) -> str | None:
-        """Why no zygote can serve this, so that its guest has to be started; None if one can."""
+        """Return why no zygote can serve this config, so that it starts cold; None if one can."""
         if not self.usable:
             return f"a zygote needs Python {OLDEST[0]}.{OLDEST[1]} or newer"
         if config.workspace is not None:
@@ -104,7 +104,7 @@ class Pool:
         if config.preload is not None or code is None:
             return max(self.tier_of(config), least, key=known.index)
         wanted = max(tiers.choose(code, self.settings.tiers), least, key=known.index)
-        warm = [name for name in known[known.index(wanted) :] if self._hatchery(name).warm]
+        warm = [name for name in known[known.index(wanted) :] if self._zygote_client(name).warm]
         if tiers.makes_code(code):
             return warm[-1] if warm else wanted
         if not warm or warm[0] == wanted:
@@ -113,17 +113,17 @@ class Pool:
         return warm[0]
 
     def _tier_of_state(self, config: REPLConfig) -> str:
-        """The tier of the session that a state was saved from; the smallest if it had none."""
+        """Return the tier of the session that saved the state; the smallest if it had none."""
         smallest = next(iter(self.settings.tiers))
         tier = None if config.state is None else tier_of(config.state)
         return tier if tier is not None and tier in self.settings.tiers else smallest
 
     def tier_of(self, config: REPLConfig) -> str:
-        """The tier asked for, or the default: for code that is not known."""
+        """Return the requested tier, or the default."""
         return self._default if config.preload is None else self._known(config.preload)
 
     async def open(self, config: REPLConfig, code: str | None = None) -> PooledSandbox:
-        """A sandbox, started; `code` is what will run in it, if that is known."""
+        """Return a started sandbox; `code` is what will run in it, if known."""
         box = PooledSandbox(config, self, self.tier(config, code))
         try:
             await box.initialize(config.context)
@@ -133,37 +133,39 @@ class Pool:
         return box
 
     async def warm(self, *names: str) -> None:
-        """Have the zygotes of these tiers (unset: of the default one) before the first request."""
+        """Start the zygotes of these tiers (unset: the default tier) before the first request."""
         wanted = [self._known(name) for name in names] or [self._default]
-        await asyncio.gather(*(self._hatchery(name).start() for name in wanted))
+        await asyncio.gather(*(self._zygote_client(name).start() for name in wanted))
 
     async def park(self, tier: str, limits: Limits) -> None:
-        """Fill the shelf of this kind now, instead of when it has been asked for some times."""
-        shelf = self._shelf((tier, limits))
-        shelf.refill()
-        await shelf.filled()
+        """Fill the warm pool of this kind now, before it is asked for."""
+        warm_pool = self._warm_pool((tier, limits))
+        warm_pool.refill()
+        await warm_pool.filled()
 
-    async def take(self, tier: str, limits: Limits) -> Line:
-        """A guest nobody has spoken to."""
+    async def take(self, tier: str, limits: Limits) -> GuestHandle:
+        """Return a fresh guest, before its handshake."""
         kind = (tier, limits)
-        if kind in self._shelves:
-            return await self._shelves[kind].take()
+        if kind in self._warm_pools:
+            return await self._warm_pools[kind].take()
         if len(self._asked) > MOST_KINDS:
             self._asked.clear()
         self._asked[kind] += 1
-        if self._asked[kind] > ASKED_BEFORE_PARKED and len(self._shelves) < MOST_SHELVES:
-            return await self._shelf(kind).take()
-        return await Shelf(lambda: self._hatchery(tier).hatch(limits), 0, 1).take()
+        if self._asked[kind] > ASKED_BEFORE_PARKED and len(self._warm_pools) < MOST_WARM_POOLS:
+            return await self._warm_pool(kind).take()
+        return await WarmPool(lambda: self._zygote_client(tier).fork_guest(limits), 0, 1).take()
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Each tier that is warm: how long it took, what is missing, how many guests wait."""
+        """Return for each tier: its start time, its missing libraries, its parked guests."""
         return {
             name: {
                 "warm_seconds": one.warm_seconds,
                 "missing": one.missing,
-                "parked": sum(s.parked for (tier, _), s in self._shelves.items() if tier == name),
+                "parked": sum(
+                    s.parked for (tier, _), s in self._warm_pools.items() if tier == name
+                ),
             }
-            for name, one in self._hatcheries.items()
+            for name, one in self._zygote_clients.items()
         }
 
     async def close(self) -> None:
@@ -172,10 +174,10 @@ class Pool:
         for task in warming:
             task.cancel()
         await asyncio.gather(*warming, return_exceptions=True)
-        await asyncio.gather(*(shelf.close() for shelf in self._shelves.values()))
-        await asyncio.gather(*(one.close() for one in self._hatcheries.values()))
-        self._shelves.clear()
-        self._hatcheries.clear()
+        await asyncio.gather(*(warm_pool.close() for warm_pool in self._warm_pools.values()))
+        await asyncio.gather(*(one.close() for one in self._zygote_clients.values()))
+        self._warm_pools.clear()
+        self._zygote_clients.clear()
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,9 +192,9 @@ class Pool:
         return name
 
     def _warm_later(self, name: str) -> None:
-        """Start a zygote that nobody waits for; whoever needs it will be told if it fails."""
+        """Start a zygote in the background; a failure is raised to the request that needs it."""
         if name not in self._warming:
-            task = self._warming[name] = asyncio.ensure_future(self._hatchery(name).start())
+            task = self._warming[name] = asyncio.ensure_future(self._zygote_client(name).start())
             task.add_done_callback(lambda done: self._warmed(name, done))
 
     def _warmed(self, name: str, task: asyncio.Task[None]) -> None:
@@ -200,15 +202,19 @@ class Pool:
         if not task.cancelled():
             task.exception()
 
-    def _hatchery(self, tier: str) -> Hatchery:
-        if tier not in self._hatcheries:
+    def _zygote_client(self, tier: str) -> ZygoteClient:
+        if tier not in self._zygote_clients:
             lines = self.settings.tiers[tier]
-            self._hatcheries[tier] = Hatchery(self.python, lines, self.settings.warm_seconds)
-        return self._hatcheries[tier]
+            self._zygote_clients[tier] = ZygoteClient(
+                self.python, lines, self.settings.warm_seconds
+            )
+        return self._zygote_clients[tier]
 
-    def _shelf(self, kind: Kind) -> Shelf:
-        if kind not in self._shelves:
+    def _warm_pool(self, kind: Kind) -> WarmPool:
+        if kind not in self._warm_pools:
             tier, limits = kind
             least, most = self.settings.parked, self.settings.most_parked
-            self._shelves[kind] = Shelf(lambda: self._hatchery(tier).hatch(limits), least, most)
-        return self._shelves[kind]
+            self._warm_pools[kind] = WarmPool(
+                lambda: self._zygote_client(tier).fork_guest(limits), least, most
+            )
+        return self._warm_pools[kind]

@@ -14,14 +14,14 @@ from atoll.backends.native import NativePythonSandbox
 from atoll.context import Context
 from atoll.errors import ConfigError, SandboxLostError, UnsupportedError
 from atoll.idempotency import KeyedResults
-from atoll.launch.greeting import greet
-from atoll.launch.line import limits_of
+from atoll.launch.guest_handle import limits_of
+from atoll.launch.handshake import handshake
 from atoll.policy import Capability, Isolation
 from atoll.pool.clone import clone
 
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
-    from atoll.launch.greeting import Launched
+    from atoll.launch.handshake import RunningGuest
     from atoll.pool.pool import Pool
 
 SMALL_CONTEXT = 64 << 20
@@ -40,7 +40,7 @@ class PooledSandbox(NativePythonSandbox):
         super().__init__(config)
         self._pool = pool
         self._tier = tier or pool.tier(config)
-        self._marks: dict[str, Launched] = {}
+        self._marks: dict[str, RunningGuest] = {}
         self.cold_start: str | None = None
         """Why the guest was started instead of forked off a zygote; None if it was forked."""
 
@@ -86,16 +86,20 @@ class PooledSandbox(NativePythonSandbox):
         marks, self._marks = self._marks, {}
         await asyncio.gather(*(kept.close() for kept in marks.values()))
 
-    async def _launch(self) -> Launched:
+    async def _launch(self) -> RunningGuest:
         self.cold_start = self._why_cold()
         if self.cold_start is not None:
             return await super()._launch()
         size = self._shared.size if self._shared else 0
         limits = limits_of(self.policy, size if size > SMALL_CONTEXT else 0)
-        line = await self._pool.take(self._tier, limits)
-        return await greet(line, self._config, self._context, self._shared, env=self.policy.env)
+        handle = await self._pool.take(self._tier, limits)
+        return await handshake(
+            handle, self._config, self._context, self._shared, env=self.policy.env
+        )
 
-    async def _clone_of(self, guest: Launched, config: REPLConfig | None = None) -> Launched:
+    async def _clone_of(
+        self, guest: RunningGuest, config: REPLConfig | None = None
+    ) -> RunningGuest:
         if why := self.cold_start:
             raise UnsupportedError(self.backend, f"fork a session that started cold: {why}")
         return await clone(guest, config or self._config, self._context, self._shared)
@@ -111,7 +115,7 @@ class PooledSandbox(NativePythonSandbox):
     def _facts(self) -> dict[str, Any]:
         return {**super()._facts(), "cold_start": self.cold_start}
 
-    def _sibling(self, guest: Launched, config: REPLConfig) -> Self:
+    def _sibling(self, guest: RunningGuest, config: REPLConfig) -> Self:
         """Another sandbox like this one, around the clone."""
         twin = copy.copy(self)
         shared = config.context if isinstance(config.context, Context) else self._shared

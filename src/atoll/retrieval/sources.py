@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from atoll.errors import RetrievalError
 from atoll.files.openat2 import open_beneath
-from atoll.guest.place import MOST_FOLDERS_DEEP
+from atoll.guest.local_files import MOST_FOLDERS_DEEP
 from atoll.retrieval.languages import IGNORED_FOLDERS
 
 if TYPE_CHECKING:

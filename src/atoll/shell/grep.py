@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.guest import search
 from atoll.guest.globs import chooser
-from atoll.guest.place import MOST_FOLDERS_DEEP
+from atoll.guest.local_files import MOST_FOLDERS_DEEP
 from atoll.guest.texts import MAX_FILE_BYTES
 from atoll.shell import told
 from atoll.shell.commands import encoded

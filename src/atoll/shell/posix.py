@@ -9,7 +9,7 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from atoll.files.answers import checked
-from atoll.guest.place import MOST_FOLDERS_DEEP, check_name
+from atoll.guest.local_files import MOST_FOLDERS_DEEP, check_name
 from atoll.guest.texts import check_lines, count_lines, lines_of
 from atoll.guest.workspace import EMPTY, Workspace, page, words
 from atoll.shell import told

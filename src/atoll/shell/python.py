@@ -62,14 +62,14 @@ def _unpack(packed: bytes) -> dict[str, Any]:
 
 @cache
 def _program() -> str:
-    return encoded(zlib.compress(_source("errand").encode()))
+    return encoded(zlib.compress(_source("file_script").encode()))
 
 
 @cache
 def _modules() -> dict[str, str]:
     """The texts of the modules that the operations are made of."""
     found: dict[str, str] = {}
-    wanted = ["workspace", "place"]
+    wanted = ["workspace", "local_files"]
     while wanted:
         name = wanted.pop()
         if name not in found:

@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atoll.guest.place import fill
+from atoll.guest.local_files import fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from atoll.errors import SandboxError
-from atoll.guest.place import MOST_FOLDERS_DEEP
+from atoll.guest.local_files import MOST_FOLDERS_DEEP
 from atoll.guest.search import shown
 from atoll.shell.recalled import RecalledPlace, Row, fault_of, status
 

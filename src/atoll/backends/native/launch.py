@@ -1,4 +1,4 @@
-"""Puts a guest into a jail: what the warden is asked for, and the first hello."""
+"""Puts a guest into a jail: what the supervisor is asked for, and the first hello."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.jail.spec import GUEST_CODE, Bind, JailSpec
 from atoll.launch import library
-from atoll.launch.greeting import greet
+from atoll.launch.guest_handle import limits_of, start_guest
+from atoll.launch.handshake import handshake
 from atoll.launch.interpreter import GUEST_FOLDER, environment
-from atoll.launch.line import limits_of, open_line
 from atoll.policy import Isolation
 
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
     from atoll.context import Context
-    from atoll.launch.greeting import Launched
+    from atoll.launch.handshake import RunningGuest
     from atoll.launch.interpreter import Interpreter
 
 _BOOT = """
@@ -43,16 +43,16 @@ async def launch(
     level: Isolation,
     context: Any,
     shared: Context | None,
-) -> Launched:
+) -> RunningGuest:
     """Start a guest; SandboxStartError if it does not come up. Leaves nothing behind then."""
     spec = make_spec(config, interpreter, level, shared.size if shared else 0)
-    return await greet(open_line(spec), config, context, shared)
+    return await handshake(start_guest(spec), config, context, shared)
 
 
 def make_spec(
     config: REPLConfig, interpreter: Interpreter, level: Isolation, context_size: int
 ) -> JailSpec:
-    """What the warden is asked for."""
+    """What the supervisor is asked for."""
     policy, jailed = config.policy, level >= Isolation.JAILED
     root = GUEST_CODE if jailed else os.path.dirname(GUEST_FOLDER)
     code = GUEST_FOLDER if jailed else root  # the importer lists the folder it finds it in

@@ -16,7 +16,7 @@ from atoll.sandbox import check_command
 if TYPE_CHECKING:
     from atoll.availability import Availability
     from atoll.config import REPLConfig
-    from atoll.launch.greeting import Launched
+    from atoll.launch.handshake import RunningGuest
     from atoll.launch.interpreter import Interpreter
     from atoll.types import ExecuteResponse
 
@@ -64,7 +64,7 @@ class NativePythonSandbox(GuestSandbox):
             return interpreter.resolve(None)
         return await asyncio.to_thread(interpreter.resolve, self._config.python)
 
-    async def _launch(self) -> Launched:
+    async def _launch(self) -> RunningGuest:
         """A new guest. A pool overrides this."""
         return await launch(self._config, self._python, self._level, self._context, self._shared)
 

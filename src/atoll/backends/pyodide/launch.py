@@ -57,7 +57,7 @@ class Parts:
 
 
 def make_spec(config: REPLConfig, parts: Parts, level: Isolation, context_bytes: int) -> JailSpec:
-    """What the warden is asked for, to have a guest."""
+    """What the supervisor is asked for, to have a guest."""
     pages = _pages(config.policy.memory_bytes, context_bytes)
     flags = [f"--wasm-max-mem-pages={pages}", f"--stack-size={STACK_KIB}"]
     limits = _limits(config.policy, context_bytes)

@@ -23,7 +23,7 @@ def describe(
 ) -> Availability:
     """Usable with Deno and a process to keep it in; what else there is."""
     if host.level < Isolation.CONFINED:
-        return Availability(usable=False, reason=no_warden(host), hint=HINT)
+        return Availability(usable=False, reason=no_supervisor(host), hint=HINT)
     return Availability(
         usable=True,
         isolation=Isolation.VIRTUAL,
@@ -39,7 +39,7 @@ def describe(
     )
 
 
-def no_warden(host: HostReport) -> str:
+def no_supervisor(host: HostReport) -> str:
     """Why Deno cannot be run so that nothing of it is left behind."""
     return f"Deno cannot be kept in: {host.failure}"
 
@@ -52,7 +52,7 @@ def _walls(host: HostReport) -> str:
 
 def _limits(host: HostReport, *, worker: bool) -> dict[str, str]:
     group = host.cgroup_version
-    counted = f"cgroup v{group}" if group else "the warden's meter"
+    counted = f"cgroup v{group}" if group else "the supervisor's meter"
     return {
         "time": "interrupt, then kill" if worker else "kill",
         "memory": f"pages of wasm memory; {counted} around Deno",

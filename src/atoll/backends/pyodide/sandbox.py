@@ -15,8 +15,8 @@ from atoll.backends.pyodide.spare import spare, start
 from atoll.errors import BackendUnavailableError, SandboxLostError, UnsupportedError
 from atoll.jail import probe
 from atoll.launch import library
-from atoll.launch.greeting import greet
 from atoll.launch.guestfiles import GuestFiles
+from atoll.launch.handshake import handshake
 from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from atoll.backends.pyodide.spare import Started
     from atoll.config import REPLConfig
     from atoll.files.base import Files
-    from atoll.launch.greeting import Launched
+    from atoll.launch.handshake import RunningGuest
 
 FILES_TIMEOUT_MS = 30_000
 GRACE_SECONDS = 1.0
@@ -72,7 +72,7 @@ class PyodideSandbox(GuestSandbox):
         self._parts = await asyncio.to_thread(_find_parts, self._config)
         host = await probe.host()
         if host.level < Isolation.CONFINED:
-            raise BackendUnavailableError(self.backend, report.no_warden(host), report.HINT)
+            raise BackendUnavailableError(self.backend, report.no_supervisor(host), report.HINT)
         self._walls = host.level
         return Isolation.VIRTUAL
 
@@ -82,25 +82,27 @@ class PyodideSandbox(GuestSandbox):
         if self._config.python is not None:
             raise UnsupportedError(self.backend, Capability.INTERPRETER)
 
-    async def _launch(self) -> Launched:
+    async def _launch(self) -> RunningGuest:
         if self._parts.gone:
             self._parts = await asyncio.to_thread(_find_parts, self._config)
         size = self._shared.size - self._shared.width if self._shared else 0
         spec = make_spec(self._config, self._parts, self._walls, size)
         try:
-            return await self._greet(spare.take(spec), size)
+            return await self._handshake(spare.take(spec), size)
         except SandboxLostError:  # somebody has killed the one that waited; nothing has run in it
-            return await self._greet(start(spec), size)
+            return await self._handshake(start(spec), size)
 
-    async def _greet(self, process: Started, context_bytes: int) -> Launched:
-        line = process.join(context_bytes, listens=self._config.use_worker)
-        line.channel.on_output = _unheard
-        guest = await greet(line, self._config, self._context, self._shared, env=self.policy.env)
+    async def _handshake(self, process: Started, context_bytes: int) -> RunningGuest:
+        handle = process.join(context_bytes, listens=self._config.use_worker)
+        handle.channel.on_output = _unheard
+        guest = await handshake(
+            handle, self._config, self._context, self._shared, env=self.policy.env
+        )
         guest.session.grace_seconds = GRACE_SECONDS
-        line.channel.on_output = functools.partial(self._hear, guest)
+        handle.channel.on_output = functools.partial(self._hear, guest)
         return guest
 
-    def _hear(self, guest: Launched, stream: int, data: bytes) -> None:
+    def _hear(self, guest: RunningGuest, stream: int, data: bytes) -> None:
         """Sort what a guest sends beside its answers; see js/wire.mjs."""
         if stream in (1, 2):
             guest.session.hear(stream, data)

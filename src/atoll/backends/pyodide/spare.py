@@ -1,6 +1,6 @@
 """One Deno process that waits, so that the next sandbox need not: of the kind asked for last.
 
-It belongs to no event loop until it is taken, and ends with the warden, so with the host.
+It belongs to no event loop until it is taken, and ends with the supervisor, so with the host.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from atoll.backends.pyodide.lease import DenoLease
 from atoll.channel import HostChannel
 from atoll.errors import SandboxStartError
-from atoll.jail.client import warden
-from atoll.launch.line import Line, pipes
+from atoll.jail.client import supervisor
+from atoll.launch.guest_handle import GuestHandle, pipes
 
 if TYPE_CHECKING:
     import socket
@@ -39,24 +39,24 @@ class Started:
         """Whether it has said its first word."""
         return _polls(self.answers, select.POLLIN)
 
-    def join(self, context_bytes: int, *, listens: bool) -> Line:
+    def join(self, context_bytes: int, *, listens: bool) -> GuestHandle:
         """Belong to the running event loop; `listens`: while guest code runs."""
         channel = HostChannel(self.answers, self.requests)
         lease = DenoLease(self.socket, channel, context_bytes, listens=listens)
-        return Line(lease, channel, self.output)
+        return GuestHandle(lease, channel, self.output)
 
     def close(self) -> None:
-        """End it unheard: the warden does that when the socket closes."""
+        """End it unheard: the supervisor does that when the socket closes."""
         self.socket.close()
         for fd in (self.answers, self.requests, *self.output):
             os.close(fd)
 
 
 def start(spec: JailSpec) -> Started:
-    """Ask the warden for a Deno."""
+    """Ask the supervisor for a Deno."""
     with pipes(4) as (requests, answers, output, errors):
         given = [requests[0], answers[1], errors[1], output[1]]
-        sock = warden.ask(spec, given)
+        sock = supervisor.ask(spec, given)
         for fd in given:
             os.close(fd)
     return Started(sock, answers[0], requests[1], [output[0], errors[0]])
@@ -119,7 +119,7 @@ class Spare:
         return None
 
     def _forget_parents(self) -> None:
-        """A fork of the host has a warden of its own, and none of these."""
+        """A fork of the host has a supervisor of its own, and none of these."""
         if self._owner != os.getpid():
             if self._waiting is not None:
                 self._waiting[1].close()
@@ -127,7 +127,7 @@ class Spare:
 
 
 def _ended(sock: socket.socket) -> bool:
-    """Whether the warden has hung up, whatever it has said before."""
+    """Whether the supervisor has hung up, whatever it has said before."""
     return _polls(sock.fileno(), select.POLLRDHUP)
 
 

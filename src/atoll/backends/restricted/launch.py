@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, cast
 from atoll.backends.restricted.process import PlainProcess, start
 from atoll.channel import HostChannel
 from atoll.errors import SandboxStartError
-from atoll.launch.greeting import greet
-from atoll.launch.line import Line, pipes
+from atoll.launch.guest_handle import GuestHandle, pipes
+from atoll.launch.handshake import handshake
 
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
     from atoll.context import Context
     from atoll.jail.client import Lease
-    from atoll.launch.greeting import Launched
+    from atoll.launch.handshake import RunningGuest
 
 _BOOT = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
@@ -30,13 +30,13 @@ _ENVIRONMENT = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS
 _KEPT = ("LD_LIBRARY_PATH",)
 
 
-async def launch(config: REPLConfig, context: Any, shared: Context | None) -> Launched:
+async def launch(config: REPLConfig, context: Any, shared: Context | None) -> RunningGuest:
     """A worker that has said hello; SandboxStartError if none comes up, and nothing is left."""
-    line = _open_line(config, shared)
-    return await greet(line, config, context, shared)
+    handle = _start_worker(config, shared)
+    return await handshake(handle, config, context, shared)
 
 
-def _open_line(config: REPLConfig, shared: Context | None) -> Line:
+def _start_worker(config: REPLConfig, shared: Context | None) -> GuestHandle:
     with pipes(5) as (requests, answers, output, errors, lifeline):
         passed = [output[1], lifeline[0], *([shared.fd] if shared else [])]
         settings = _settings(config, shared, output[1], lifeline[0])
@@ -49,7 +49,7 @@ def _open_line(config: REPLConfig, shared: Context | None) -> Line:
             os.close(fd)
     # What else a lease can do is for files and states, which this backend does not declare.
     lease = cast("Lease", PlainProcess(child, lifeline[1]))
-    return Line(lease, HostChannel(answers[0], requests[1]), [output[0], errors[0]])
+    return GuestHandle(lease, HostChannel(answers[0], requests[1]), [output[0], errors[0]])
 
 
 def _settings(config: REPLConfig, shared: Context | None, output: int, lifeline: int) -> str:

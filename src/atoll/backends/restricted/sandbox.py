@@ -16,7 +16,7 @@ from atoll.policy import Capability, Isolation
 if TYPE_CHECKING:
     from atoll.config import REPLConfig
     from atoll.files.base import Files
-    from atoll.launch.greeting import Launched
+    from atoll.launch.handshake import RunningGuest
 
 LIMITS = {
     "time": "interrupt, then kill",
@@ -80,7 +80,7 @@ class RestrictedSandbox(GuestSandbox):
             raise UnsupportedError(self.backend, "show environment variables")
         return Isolation.GUARDED
 
-    async def _launch(self) -> Launched:
+    async def _launch(self) -> RunningGuest:
         return await launch(self._config, self._context, self._shared)
 
     @property

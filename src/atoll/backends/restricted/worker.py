@@ -70,11 +70,11 @@ class RestrictedServer(Server):
     def __init__(
         self, channel: Channel, gate: InterruptGate, auditor: Auditor, facts: dict[str, Any]
     ) -> None:
-        gifts = InheritedContext(facts["context_fd"])
+        passed = InheritedContext(facts["context_fd"])
         streams, runtime = StandardStreams(), HiddenPackage("atoll")
         streams.keep(FIRST_HIGH_FD)
         runtime.hide()
-        super().__init__(channel, gate, streams, gifts, NO_FOLDER, runtime=runtime)
+        super().__init__(channel, gate, streams, passed, NO_FOLDER, runtime=runtime)
         self._channel, self._auditor = channel, auditor
         self._repl: RestrictedRepl = RestrictedRepl(
             auditor.trusted, policy_guard=facts["guard"] == "restrictedpython"

@@ -101,7 +101,7 @@ async def availability(config: REPLConfig) -> Availability:
             "time": "interrupt, then kill",
             "memory": "the linear memory's size",
             "fuel": "counted by wasmtime; limited if fuel_budget is set",
-            "cpu": "cgroup" if walls.cgroup_version else "the warden's meter",
+            "cpu": "cgroup" if walls.cgroup_version else "the supervisor's meter",
             "disk": "size of a tmpfs" if jailed else "not enforced",
             "file size": "RLIMIT_FSIZE",
             "output": "cut by the host",

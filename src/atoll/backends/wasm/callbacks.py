@@ -1,4 +1,4 @@
-"""What the guest calls in the worker: the host, its output, gifts, time.
+"""Functions that the guest imports from the worker: host calls, output, passed descriptors, time.
 
 SECURITY: all arguments are the guest's. A line is only passed on if it is a single one and a call.
 """
@@ -28,7 +28,7 @@ class Callbacks:
 
     def __init__(self, lines: Lines, interrupts: Interrupts) -> None:
         self._lines, self._interrupts = lines, interrupts
-        self._gift, self._at = -1, 0
+        self._passed_fd, self._at = -1, 0
         self.memory: LinearMemory | None = None
         self.on_leave: Callable[[int], None] = os._exit
 
@@ -50,28 +50,28 @@ class Callbacks:
         _write_all(2 if number == 2 else 1, data)
 
     def take(self, size: int) -> str:
-        """Bytes of the gift that the host has ready; nothing at its end."""
-        fd = self._open_gift()
+        """Return bytes of the passed descriptor; none at its end."""
+        fd = self._open_passed_fd()
         try:
             data = os.pread(fd, min(size, PIECE), self._at)
         except OSError:  # a pipe has no places
             data = os.read(fd, min(size, PIECE))
         self._at += len(data)
         if not data:
-            self.drop_gift()
+            self.drop_passed_fd()
         return data.decode(LATIN)
 
     def fill(self, address: int, size: int) -> bool:
-        """The whole gift into the guest's memory; false if it has to be taken piece by piece."""
-        fd = self._open_gift()
+        """Copy the passed file into guest memory; return False if it must be read in pieces."""
+        fd = self._open_passed_fd()
         done = self.memory is not None and self.memory.read_from(fd, address, size)
         if done:
-            self.drop_gift()
+            self.drop_passed_fd()
         return done
 
     def put(self, data: str) -> None:
-        """Bytes for the gift's taker."""
-        _write_all(self._open_gift(), data)
+        """Write bytes to the passed descriptor."""
+        _write_all(self._open_passed_fd(), data)
 
     def sleep(self, seconds: float) -> bool:
         """Let time pass; whether an interrupt ended it."""
@@ -89,16 +89,16 @@ class Callbacks:
         """Guest code begins or ends."""
         return self._interrupts.gate(is_open=is_open)
 
-    def drop_gift(self) -> None:
+    def drop_passed_fd(self) -> None:
         """Nobody takes more of it."""
-        if self._gift >= 0:
-            os.close(self._gift)
-        self._gift, self._at = -1, 0
+        if self._passed_fd >= 0:
+            os.close(self._passed_fd)
+        self._passed_fd, self._at = -1, 0
 
-    def _open_gift(self) -> int:
-        if self._gift < 0:
-            self._gift = rights.receive()
-        return self._gift
+    def _open_passed_fd(self) -> int:
+        if self._passed_fd < 0:
+            self._passed_fd = rights.receive()
+        return self._passed_fd
 
 
 def single(line: str) -> bytes:

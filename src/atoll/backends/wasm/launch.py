@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.backends.wasm.gauge import Gauge
-from atoll.backends.wasm.nest import Egg, Nest
 from atoll.backends.wasm.packages import package_folder
+from atoll.backends.wasm.warm_workers import WarmWorker, WarmWorkers
 from atoll.errors import (
     BackendUnavailableError,
     ConfigError,
@@ -20,10 +20,10 @@ from atoll.errors import (
 )
 from atoll.extras import hint as install_hint
 from atoll.jail.spec import GUEST_CODE, WORK_FOLDER, Bind, JailSpec
-from atoll.launch.greeting import greet
-from atoll.launch.hatchery import LOST, nursery_spec
+from atoll.launch.guest_handle import limits_of, request_guest
+from atoll.launch.handshake import handshake
 from atoll.launch.interpreter import environment, resolve
-from atoll.launch.line import lay, limits_of
+from atoll.launch.zygote_client import LOST, zygote_host_spec
 from atoll.policy import MIB, Isolation
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.context import Context
     from atoll.errors import SandboxError
     from atoll.jail.spec import Limits
-    from atoll.launch.greeting import Launched
+    from atoll.launch.handshake import RunningGuest
     from atoll.policy import ExecutionPolicy
 
 IMAGE = f"{GUEST_CODE}/wasm/python.cwasm"
@@ -62,7 +62,7 @@ _BOOT = (
 
 async def launch(
     config: REPLConfig, built: Built, level: Isolation, context: Any, shared: Context | None
-) -> tuple[Launched, Gauge]:
+) -> tuple[RunningGuest, Gauge]:
     """A worker whose guest has said hello, and its gauge."""
     size = shared.size if shared else 0
     if size > MOST_CONTEXT:
@@ -70,19 +70,19 @@ async def launch(
         raise ConfigError(f"{text}: use the backend native, which shares it")
     warm = level >= Isolation.JAILED and config.workspace is None and not config.policy.mounts
     if not warm:
-        return await _greet(_start(config, built, level, size), config, context, shared)
-    nest = _nest(built)
+        return await _handshake(_start(config, built, level, size), config, context, shared)
+    workers = _warm_workers(built)
     for attempt in range(RETRIES):
-        egg = nest.take(_limits(config.policy, size))
+        worker = workers.take(_limits(config.policy, size))
         try:
-            greeted = await _greet(egg, config, context, shared)
+            guest = await _handshake(worker, config, context, shared)
         except (SandboxStartError, SandboxLostError) as exc:  # nothing of the caller's has run
-            nest.forsake(whole=getattr(exc, "step", LOST[0]) in LOST)
+            workers.forsake(whole=getattr(exc, "step", LOST[0]) in LOST)
             if attempt == RETRIES - 1:
                 raise _advised(exc, built) from None
         else:
-            nest.refill()
-            return greeted
+            workers.refill()
+            return guest
     raise AssertionError("unreachable")
 
 
@@ -94,14 +94,14 @@ def _advised(exc: SandboxError, built: Built) -> SandboxError:
     return SandboxStartError(exc.step, f"{exc.reason}; {hint}")
 
 
-async def _greet(
-    egg: Egg, config: REPLConfig, context: Any, shared: Context | None
-) -> tuple[Launched, Gauge]:
-    gauge = egg.gauge
+async def _handshake(
+    worker: WarmWorker, config: REPLConfig, context: Any, shared: Context | None
+) -> tuple[RunningGuest, Gauge]:
+    gauge = worker.gauge
     try:
         words = _words(config, shared.size if shared else 0)
-        guest = await greet(
-            egg.laid.open(), config, context, shared, env=config.policy.env, extra=words
+        guest = await handshake(
+            worker.starting.open(), config, context, shared, env=config.policy.env, extra=words
         )
     except BaseException:
         gauge.close()
@@ -137,11 +137,13 @@ def _limits(policy: ExecutionPolicy, context_size: int) -> Limits:
     )
 
 
-def _start(config: REPLConfig, built: Built, level: Isolation, context_size: int) -> Egg:
+def _start(config: REPLConfig, built: Built, level: Isolation, context_size: int) -> WarmWorker:
     """Where a zygote cannot serve: a host folder, mounts, no jail."""
     gauge = Gauge.create()
     try:
-        return Egg(lay(_jail_spec(config, built, level, context_size), gauge.fd), gauge)
+        return WarmWorker(
+            request_guest(_jail_spec(config, built, level, context_size), gauge.fd), gauge
+        )
     except BaseException:
         gauge.close()
         raise
@@ -149,7 +151,7 @@ def _start(config: REPLConfig, built: Built, level: Isolation, context_size: int
 
 def _jail_spec(config: REPLConfig, built: Built, level: Isolation, context_size: int) -> JailSpec:
     python, jailed = resolve(None), level >= Isolation.JAILED
-    spec = nursery_spec("", python, _binds(built, config.policy))
+    spec = zygote_host_spec("", python, _binds(built, config.policy))
     image, packages = (IMAGE, PACKAGES) if jailed else (built.image, str(package_folder(built)))
     library = LIBRARY if jailed else str(_wasmtime().parent)
     places = [[m.target, m.target, m.writable] for m in config.policy.mounts]
@@ -183,13 +185,13 @@ def _binds(built: Built, policy: ExecutionPolicy | None = None) -> list[Bind]:
 
 
 @functools.lru_cache(maxsize=4)
-def _nest(built: Built) -> Nest:
+def _warm_workers(built: Built) -> WarmWorkers:
     settings = _settings(IMAGE, LIBRARY, built, [[PACKAGES, SITE_PACKAGES, False], TEMPORARY])
 
     def make_spec(name: str) -> Any:
-        return nursery_spec(name, resolve(None), _binds(built), role=(ROLE, settings))
+        return zygote_host_spec(name, resolve(None), _binds(built), role=(ROLE, settings))
 
-    return Nest(make_spec)
+    return WarmWorkers(make_spec)
 
 
 def _settings(image: str, library: str, built: Built, places: list[list[Any]]) -> str:

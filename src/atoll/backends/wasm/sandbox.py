@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from atoll.availability import Availability
     from atoll.backends.wasm.build import Built
     from atoll.backends.wasm.gauge import Gauge
-    from atoll.launch.greeting import Launched
+    from atoll.launch.handshake import RunningGuest
     from atoll.log import SandboxLogger
     from atoll.policy import ExecutionPolicy
     from atoll.types import SandboxResult
@@ -115,7 +115,7 @@ class PythonSandbox(GuestSandbox):
         self._jail = await probe.level_for(self.backend, replace(self._config, min_isolation=least))
         return Isolation.VIRTUAL
 
-    async def _launch(self) -> Launched:
+    async def _launch(self) -> RunningGuest:
         guest, self._gauge = await launch(
             self._config, self._built, self._jail, self._context, self._shared
         )
@@ -128,7 +128,7 @@ class PythonSandbox(GuestSandbox):
     def _state_params(self) -> dict[str, Any]:
         return {"max_bytes": self._config.max_state_bytes, "cloudpickle": ""}
 
-    def _measured(self, guest: Launched, result: SandboxResult) -> SandboxResult:
+    def _measured(self, guest: RunningGuest, result: SandboxResult) -> SandboxResult:
         fuel, ending = self._gauge.read()
         if not guest.session.alive and ending is Ending.NONE:  # killed, and not counted to the end
             return result

@@ -72,7 +72,7 @@ class Worker:
             raise
         except Exception as exc:  # noqa: BLE001 - whatever a guest can bring wasmtime to raise
             self._end(exc)
-        self._callbacks.drop_gift()
+        self._callbacks.drop_passed_fd()
         self._note(Ending.NONE)
         self._lines.write(single(answer))
 

@@ -1,7 +1,7 @@
-"""What a zygote's child does: moves into its jail, gives up everything, becomes a guest.
+"""What a zygote's child does: enters its jail, drops its privileges, becomes a guest.
 
-SECURITY: it holds rights over the nursery's user namespace until it is the guest's user, and runs
-nothing but this file and its imports until the filter is in place.
+SECURITY: the child has capabilities in the zygote host's user namespace until it switches to the
+guest's user. It runs only this file and its imports until the seccomp filter is installed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 PARTS = ("__main__", "clone", "state")
 _run_guest: list[Callable[[int | None], NoReturn]] = []
-"""What a child runs; it is told the memory limit."""
+"""The function that a child runs, given its memory limit."""
 _held = {"memory": 0, "address_space": 0}
-"""Bytes that every child is born with."""
+"""Bytes that every child inherits from the zygote."""
 _kept: set[int] = set()
-"""Descriptors of the zygote's that its children need; high ones."""
+"""Descriptors of the zygote, with high numbers, that its children need."""
 
 
 def prepare(names: dict[str, ModuleType], role: str = "", settings: str = "") -> None:
-    """In the zygote: load all that a guest needs, so that it is inherited; then hide it."""
+    """Load all that a guest needs in the zygote, so that its children inherit it."""
     if role:
         module, _, function = role.partition(":")
         run, kept = getattr(importlib.import_module(module), function)(settings)
@@ -44,7 +44,7 @@ def prepare(names: dict[str, ModuleType], role: str = "", settings: str = "") ->
 
 
 def measure() -> None:
-    """In the zygote, when all is loaded: what every child is born with."""
+    """Measure the memory that every child inherits; call it when all is loaded."""
     with open("/proc/self/statm", encoding="ascii") as file:
         size, resident, shared, *_ = map(int, file.read().split())
     page = os.sysconf("SC_PAGE_SIZE")
@@ -52,7 +52,7 @@ def measure() -> None:
 
 
 def jail(request: dict[str, Any], fds: list[int], init: int, uid: int | None) -> steps.Jail:
-    """The jail that a child is to enter, whose pid 1 is `init`."""
+    """Return the jail that a child enters; the pidfd `init` is its pid 1."""
     groups = fds[: request["groups"]]
     return steps.Jail(
         limits=Limits(**request["limits"]),
@@ -68,14 +68,14 @@ def jail(request: dict[str, Any], fds: list[int], init: int, uid: int | None) ->
 def become(
     request: dict[str, Any], fds: list[int], jail: steps.Jail, control: socket.socket
 ) -> NoReturn:
-    """In the child. `fds`: control groups, then the guest's own.
+    """Turn the forked child into a guest. `fds`: control groups, then the guest's own.
 
-    The zygote's socket is used once more: for the warden, which gets both processes to hold, and
-    the filter's questions.
+    Send the supervisor, on the zygote's socket, the pidfds of pid 1 and of the guest, and the
+    descriptor of the filter's notifications.
     """
     number, given = request["fork"], fds[request["groups"] :]
     try:
-        pid = int(os.readlink("/proc/self"))  # as the nursery counts
+        pid = int(os.readlink("/proc/self"))  # the pid in the zygote host's namespace
         _reset_signals()
         held = [jail.init, os.pidfd_open(os.getpid())]
         own = _lower(given)
@@ -88,9 +88,11 @@ def become(
         _freshen()
         _run_guest[0](jail.limits.memory)
     except steps.StepError as exc:
-        packets.send(control, {"error": f"hatch: {exc}", "number": number})
+        packets.send(control, {"error": f"enter_jail: {exc}", "number": number})
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the zygote's loop
-        packets.send(control, {"error": f"hatch: {type(exc).__name__}: {exc}", "number": number})
+        packets.send(
+            control, {"error": f"enter_jail: {type(exc).__name__}: {exc}", "number": number}
+        )
     os._exit(1)
 
 
@@ -101,14 +103,14 @@ def _reset_signals() -> None:
 
 
 def _lower(given: list[int]) -> list[int]:
-    """The guest's descriptors as 0, 1, 2 and so on, which the zygote keeps free."""
+    """Move the guest's descriptors to 0, 1, 2 and so on, which the zygote keeps free."""
     for number, fd in enumerate(given):
         os.dup2(fd, number)
     return list(range(len(given)))
 
 
 def _freshen() -> None:
-    """What every guest of a zygote would have in common, and must not."""
+    """Reseed what every guest would otherwise inherit alike: numpy's random, temporary names."""
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     if "tempfile" in sys.modules:

@@ -1,14 +1,14 @@
-"""The nursery's pid 1: keeps a zygote alive and has the first process of new jails ready for it.
+"""Pid 1 of the zygote host: keeps a zygote alive and builds empty jails for its guests.
 
-    warden ──▶ nursery ──clone──▶ pid 1 of an empty jail, asleep
+    supervisor ──▶ zygote host ──clone──▶ pid 1 of an empty jail, asleep
                   │ a few pidfds, and one more for each that was taken
                   ▼
                zygote ──fork──▶ guest, in that jail
 
-All ends when the warden goes. SECURITY: it is root in a user namespace of its own and nowhere
-else, with the root file system that its guests will share. It runs no guest code, and neither
-does the zygote: a guest is a fork. The first process of a jail has the nursery's rights, but runs
-nothing; a guest is another user in another user namespace, so it cannot see, signal or trace it.
+It ends with the supervisor, and its guests with it. SECURITY: it is root only in a user namespace
+of its own, with the root file system that its guests share. Neither it nor the zygote runs guest
+code: a guest is a fork. Pid 1 of a jail has the zygote host's capabilities but only sleeps; a guest
+is another user in another user namespace, so it cannot see, signal or trace it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator
 
-    from atoll.jail.spec import NurserySpec
+    from atoll.jail.spec import ZygoteHostSpec
 
 CONTROL_FD, INITS_FD = 3, 4
 READY_INITS = 4
@@ -36,20 +36,20 @@ GUEST_UIDS = 65_000
 NO_LIMITS = Limits(memory=None, processes=None, disk=None, file_size=None, open_files=0)
 HASTE_SECONDS, MOST_HASTE = 5.0, 3
 RETRY_MS = 500
-"""Until a zygote is started again for which no process or descriptor was free."""
+"""The pause before a zygote is started again after fork or open failed."""
 
 
 def become(
-    spec: NurserySpec, control: socket.socket, status: int, *, switches: bool, counted: bool
+    spec: ZygoteHostSpec, control: socket.socket, status: int, *, switches: bool, counted: bool
 ) -> NoReturn:
-    """Enter namespaces, fork pid 1 in them, and be done: the warden is told its number.
+    """Enter namespaces, fork pid 1 in them, report its pid to the supervisor, and exit.
 
-    `switches`: guests are users of their own. `counted`: control groups count what they use.
+    `switches`: each guest gets a uid of its own. `counted`: control groups limit it.
     """
     if switches:
         proc, first = os.open("/proc", os.O_PATH | os.O_DIRECTORY), users.pick_range()
         syscalls.unshare(syscalls.CLONE_NEWNS)
-        root.build_nursery(spec.binds, first)
+        root.build_zygote_host(spec.binds, first)
         users.enter_user_range(first, proc)
     else:
         users.enter_own_user_namespace(seen_as=0)
@@ -63,17 +63,17 @@ def become(
         flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
         syscalls.mount("proc", "/proc", "proc", flags)
     else:
-        root.build_nursery(spec.binds, os.geteuid())
+        root.build_zygote_host(spec.binds, os.geteuid())
     init.report(status, "built")
     os.close(status)
-    Nursery(spec, control, switches=switches, counted=counted).serve()
+    ZygoteHost(spec, control, switches=switches, counted=counted).serve()
 
 
-class Nursery:
-    """The loop of pid 1."""
+class ZygoteHost:
+    """The event loop of pid 1."""
 
     def __init__(
-        self, spec: NurserySpec, control: socket.socket, *, switches: bool, counted: bool
+        self, spec: ZygoteHostSpec, control: socket.socket, *, switches: bool, counted: bool
     ) -> None:
         self._spec, self._control = spec, control
         uids = itertools.cycle(range(1, GUEST_UIDS)) if switches else itertools.repeat(None)
@@ -90,11 +90,11 @@ class Nursery:
         self._inits_socket: socket.socket | None = None
         self._generation = 0
         self._inits: dict[int, int] = {}
-        """First processes of jails: which generation of zygotes each was started for."""
+        """Pid 1 of each jail, and the generation of the zygote that it was started for."""
         self._starts: list[float] = []
 
     def serve(self) -> NoReturn:
-        """Until the warden is gone; then the kernel ends every process in here."""
+        """Serve until the supervisor is gone; the kernel then kills the whole pid namespace."""
         self._start_zygote()
         while True:
             ready = {fd for fd, _ in self._poll.poll(RETRY_MS if self._zygote_fd < 0 else None)}
@@ -107,9 +107,9 @@ class Nursery:
                 self._reap()
                 self._start_zygote()
             if self._control.fileno() in ready:
-                self._on_warden()
+                self._on_supervisor()
 
-    def _on_warden(self) -> None:
+    def _on_supervisor(self) -> None:
         try:
             data, _ = packets.receive(self._control)
         except BlockingIOError:
@@ -119,7 +119,7 @@ class Nursery:
         self._starts.clear()  # the zygote is warm: one that has come so far ends for another reason
 
     def _on_taken(self, inits: socket.socket) -> None:
-        """Have another ready; the end of the socket is the zygote's, which is seen elsewhere."""
+        """Build another empty jail; if the zygote has ended, only close the socket."""
         try:
             taken = packets.receive(inits)[0]
         except BlockingIOError:
@@ -134,7 +134,7 @@ class Nursery:
             self._inits_socket = None
 
     def _add_init(self, inits: socket.socket) -> None:
-        """Build an empty jail, and let the zygote have it."""
+        """Build an empty jail and send it to the zygote."""
         fds: list[int] = []
         message: dict[str, object] = {}
         try:
@@ -145,15 +145,15 @@ class Nursery:
             end_jails(fds)
         try:
             packets.send(inits, message, fds)
-        except OSError:  # the zygote has just ended, or must not wait for what cannot be sent
+        except OSError:  # the zygote has just ended, or its socket is full
             end_jails(fds)
         for fd in fds:
             os.close(fd)
 
     def _build(self, init: int) -> int | None:
-        """Do in the jail what need not be done by the guest; the user that it is for.
+        """Run the steps of an empty jail; return the uid that it is for.
 
-        Done from here it costs a tenth: a guest would first have to copy the pages of the code.
+        Here they cost a tenth of what they cost in a guest, which would copy the pages of the code.
         """
         uid = next(self._uids)
         jail = steps.Jail(
@@ -173,7 +173,7 @@ class Nursery:
     def _start_init(self) -> int:
         """Start the first process of a jail, and return its pidfd.
 
-        Whatever ends while SIGCHLD is ignored leaves no status: it is so for microseconds.
+        A child that ends while SIGCHLD is ignored leaves no status; that lasts microseconds.
         """
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         try:
@@ -189,7 +189,7 @@ class Nursery:
             raise
 
     def _start_zygote(self) -> None:
-        """A new zygote; the warden gets the other end of its socket."""
+        """Start a zygote; the supervisor gets the other end of its socket."""
         now = time.monotonic()
         self._starts = [one for one in self._starts if now - one < HASTE_SECONDS] + [now]
         if len(self._starts) > MOST_HASTE:
@@ -203,7 +203,7 @@ class Nursery:
                 self._add_init(self._inits_socket)
 
     def _fork_zygote(self) -> socket.socket:
-        """Fork the process and give the warden its socket; our end of the one for empty jails."""
+        """Fork the zygote, send the supervisor its socket, return our socket for empty jails."""
         ours, theirs = packets.pair()
         with ours, theirs:
             inits, its_inits = packets.pair()
@@ -220,7 +220,7 @@ class Nursery:
         return inits
 
     def _hold_zygote(self, pid: int) -> None:
-        """Watch for its end; without a descriptor for that it is ended at once."""
+        """Watch the zygote by a pidfd; kill it if there is no descriptor for that."""
         try:
             self._zygote_fd = os.pidfd_open(pid)
         except OSError:
@@ -241,7 +241,7 @@ class Nursery:
         self._sweep()
 
     def _reap(self) -> None:
-        """Collect who has ended; the warden is told of guests whose zygote ended before them."""
+        """Reap children; report guests whose zygote ended before them to the supervisor."""
         ends = reap()
         inits = [pid for pid, _ in ends if self._inits.pop(pid, 0)]
         others = [(pid, status) for pid, status in ends if pid not in inits]
@@ -250,7 +250,7 @@ class Nursery:
             self._sweep()
 
     def _sweep(self) -> None:
-        """End jails that a zygote which is gone has left empty."""
+        """Kill pid 1 of jails that a dead zygote has left empty."""
         children = meter.children(os.getpid())
         self._inits = {pid: self._inits[pid] for pid in children if pid in self._inits}
         old = [pid for pid, zygote in self._inits.items() if zygote < self._generation]
@@ -267,7 +267,7 @@ class Nursery:
 
 
 def end_jails(inits: list[int]) -> None:
-    """Kill the first processes of jails that nobody will live in, and let go of them."""
+    """Kill pid 1 of jails that will not be used, and close the pidfds."""
     while inits:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(inits[0], signal.SIGKILL)
@@ -275,7 +275,7 @@ def end_jails(inits: list[int]) -> None:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Whoever has ended, with wait statuses."""
+    """Reap all ended children; return pids and wait statuses."""
     ends = []
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -287,14 +287,14 @@ def reap() -> list[tuple[int, int]]:
 
 
 def _pid_namespace(pid: int) -> str:
-    """The pid namespace of a process; empty if it is gone."""
+    """Return the pid namespace of a process; empty if it is gone."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:
         return ""
 
 
-def _execute(spec: NurserySpec, control: int, inits: int) -> NoReturn:
+def _execute(spec: ZygoteHostSpec, control: int, inits: int) -> NoReturn:
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

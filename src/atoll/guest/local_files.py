@@ -1,4 +1,4 @@
-"""Files by their paths, as any program sees them: used inside a guest, which is jailed already."""
+"""Local file operations by path: used inside a guest, which is jailed already."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
     from typing import Iterator
 
 READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-"""A FIFO must not hold us up."""
+"""Do not block on a FIFO."""
 MOST_FOLDERS_DEEP = 200
 
 
 def locate(path: str, roots: tuple[str, ...]) -> tuple[str, str]:
-    """The root that a path is below, and the rest of it; the first root if it names none.
+    """Return the root that contains a path, and the path below it; the first root by default.
 
-    `/notes.md` is `notes.md` in the first root: for whoever takes it for the whole world.
+    `/notes.md` is `notes.md` in the first root: a model may take the root for `/`.
     """
     if "\0" in path:
         raise ValueError("a path has no zero bytes")
@@ -36,47 +36,47 @@ def check_name(path: str) -> None:
         raise ValueError("the working folder itself cannot be moved or deleted")
 
 
-class OpenPlace:
-    """The files of this process: below some roots, or where each path says if there are none."""
+class LocalFiles:
+    """The files of this process: below the roots, or anywhere if there are none."""
 
     def __init__(self, *roots: str) -> None:
         self._roots = roots
 
     def open(self, path: str) -> int:
-        """A descriptor to read something by."""
+        """Open a file for reading; return the descriptor."""
         return os.open(self._at(path), READ)
 
     def is_link(self, path: str) -> bool:
-        """Whether it is a link itself."""
+        """Return whether the path is a symbolic link."""
         return os.path.islink(self._at(path))
 
     def entries(self, path: str) -> list[tuple[str, os.stat_result]]:
-        """What is in a folder, links not followed."""
+        """Return names and stats of a folder's entries; links are not followed."""
         with os.scandir(self._at(path)) as found:
             return [(one.name, one.stat(follow_symlinks=False)) for one in found]
 
-    def walk(self, path: str) -> Iterator[OpenFound]:
-        """Files and folders below a folder; a file is all that is below itself."""
+    def walk(self, path: str) -> Iterator[LocalEntry]:
+        """Yield files and folders below a folder; for a file, the file itself."""
         top = self._at(path)
         info = os.stat(top)
         if not stat.S_ISDIR(info.st_mode):
-            yield OpenFound(os.path.basename(top), info, top)
+            yield LocalEntry(os.path.basename(top), info, top)
             return
         yield from self._below(top, "", MOST_FOLDERS_DEEP)
 
-    def _below(self, folder: str, prefix: str, deeper: int) -> Iterator[OpenFound]:
+    def _below(self, folder: str, prefix: str, deeper: int) -> Iterator[LocalEntry]:
         try:
             entries = sorted(self.entries(folder), key=lambda entry: entry[0])
         except OSError:
             return
         for name, info in entries:
             whole, is_folder = os.path.join(folder, name), stat.S_ISDIR(info.st_mode)
-            yield OpenFound(prefix + name, info, whole, is_folder and not deeper)
+            yield LocalEntry(prefix + name, info, whole, is_folder and not deeper)
             if is_folder and deeper:
                 yield from self._below(whole, prefix + name + "/", deeper - 1)
 
     def store(self, path: str, data: bytes, *, fresh: bool) -> None:
-        """Make a file, and folders on the way to it."""
+        """Write a file, and make its parent folders."""
         place = self._at(path)
         parent = os.path.dirname(place)
         if parent:
@@ -138,14 +138,14 @@ class OpenPlace:
         return os.path.join(*locate(path, self._roots))
 
 
-class OpenFound:
-    """Something that a walk came by."""
+class LocalEntry:
+    """A file or folder that walk() found."""
 
     def __init__(self, path: str, info: os.stat_result, whole: str, too_deep: bool = False) -> None:
         self.path, self.info, self._whole, self.too_deep = path, info, whole, too_deep
 
     def open(self) -> int:
-        """A descriptor to read it by."""
+        """Open it for reading; return the descriptor."""
         return os.open(self._whole, READ | getattr(os, "O_NOFOLLOW", 0))
 
 
@@ -164,7 +164,7 @@ def _mode_of(path: str) -> int:
 
 
 def _create(path: str, mode: int, data: bytes) -> None:
-    """A new file, whole or not at all."""
+    """Create a file whole, or not at all."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         fill(fd, data)
@@ -174,7 +174,7 @@ def _create(path: str, mode: int, data: bytes) -> None:
 
 
 def fill(fd: int, data: bytes) -> None:
-    """Write all of it, and close the file."""
+    """Write all data and close the descriptor."""
     try:
         view = memoryview(data)
         while view:

@@ -1,6 +1,6 @@
-"""One sandbox under the warden: its lease, its limits, its control group, its end.
+"""What the supervisor knows of one sandbox: its lease, limits, control group and end.
 
-What runs in it, and how it came to be, is for the subclasses: see jailed, hatched, brood.
+Subclasses say how its processes are started: see started_jail, forked_guest and clone.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from atoll.jail import meter, packets
-from atoll.jail.house import namespace_of
-from atoll.jail.listener import Verdict
+from atoll.jail.listener import Reply
+from atoll.jail.shared_jail import namespace_of
 from atoll.jail.spec import SHOWN_FOLDERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.jail.branch import BranchWard
     from atoll.jail.cgroup import Cgroup
-    from atoll.jail.house import House
+    from atoll.jail.clone import CloneRecord
+    from atoll.jail.shared_jail import SharedJail
     from atoll.jail.spec import Limits
 
 GROUP_PATIENCE_SECONDS = 5.0
 KILL_PATIENCE_SECONDS = 5.0
-"""Then the host is told that a sandbox has ended, though the kernel has not ended it yet: the
-process that has to reap its processes, or has yet to say which they are, stands still."""
+"""After this time the host is told that a sandbox has ended even if the kernel has not reaped it:
+the process that reaps it, or reports its pids, may be stopped."""
 MEMORY_SLACK = 32 << 20
 MEASURE_PAUSE = 20
-"""A sandbox that takes long to measure is measured less often: a twentieth of the time at most."""
+"""Measuring takes at most a twentieth of the time: large sandboxes are measured less often."""
 _SHOWN = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Ward(ABC):
-    """What the warden knows of one sandbox."""
+class JailRecord(ABC):
+    """One sandbox: the supervisor's handle on its processes and its lease."""
 
     def __init__(
         self,
@@ -52,85 +52,85 @@ class Ward(ABC):
         selector: selectors.BaseSelector,
     ) -> None:
         self.limits, self.lease, self.cgroup, self._selector = limits, lease, group, selector
-        self._killed = self._gone = self._reaped = self._told = self._over_memory = False
+        self._killed = self._gone = self._reaped = self._end_reported = self._over_memory = False
         self._wait_status: int | None = None
         self._failure: str | None = None
         self._deadline: float | None = None
         self._kill_deadline, self._measure_at = math.inf, 0.0
         self._final: dict[str, Any] = {}
-        self._gifts: deque[int] = deque()
+        self._passed_fds: deque[int] = deque()
         lease.setblocking(False)
         self.due = self._measured()
-        """Whether the warden has to look at it: it is going, or its memory is measured."""
-        self.house: House | None = None
+        """Whether the supervisor checks it each round: it is ending, or its memory is measured."""
+        self.shared_jail: SharedJail | None = None
         self.mount_namespace = 0
-        self.branching: BranchWard | None = None
-        """The clone of this one that is being made."""
-        self.admit_branch: Callable[[Ward, socket.socket, socket.socket], None] | None = None
+        self.clone_in_progress: CloneRecord | None = None
+        """The clone of this sandbox that is being made."""
+        self.admit_clone: Callable[[JailRecord, socket.socket, socket.socket], None] | None = None
         self.give_back: Callable[[Cgroup], bool] | None = None
-        """Where its control group goes, if not away."""
+        """Takes its control group back for reuse; None if the group is removed instead."""
 
     @abstractmethod
     def guest_pid(self) -> int:
-        """The guest's own process, as numbered here; 0 if there is none."""
+        """Return the guest's pid in the supervisor's namespace; 0 if there is none."""
 
     @abstractmethod
     def roots(self) -> list[int]:
-        """The processes that all others descend from; empty before there are any."""
+        """Return the pids that all other processes descend from; empty before the start."""
 
     @abstractmethod
     def _signal_guest(self) -> None:
-        """SIGINT for the guest."""
+        """Send SIGINT to the guest."""
 
     @abstractmethod
     def _signal_all(self) -> None:
-        """SIGKILL for everything."""
+        """Send SIGKILL to every process."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Let go of descriptors and files."""
+        """Close descriptors and remove files."""
 
     def kill(self) -> None:
-        """End every process of the sandbox."""
+        """Kill every process of the sandbox."""
         if not self._killed:
             self._killed = self.due = True
             self._kill_deadline = time.monotonic() + KILL_PATIENCE_SECONDS
         self.leave()
 
     def leave(self) -> None:
-        """Be gone: with the whole jail, unless others live in it."""
+        """Kill this session: the whole jail, unless other sessions share it."""
         if self._gone or self._reaped:
-            return  # the numbers may be somebody else's by now
+            return  # the pids may have been reused
         self._gone = self.due = True
-        if self.house is None:
+        if self.shared_jail is None:
             self._signal_all()
         else:
-            self.house.leave(self)
+            self.shared_jail.leave(self)
 
     def all_gone(self) -> None:
-        """No process is left."""
+        """Note that no process is left."""
         self._reaped = self.due = True
 
     def retire(self) -> None:
-        """End as soon as no other sandbox depends on this one: at once, unless it is a nursery."""
+        """End when no other sandbox depends on this one: at once, except for a zygote host."""
         self.kill()
 
     @property
-    def told(self) -> bool:
-        """Whether the host has heard of its end."""
-        return self._told
+    def end_reported(self) -> bool:
+        """Whether the host was told of its end."""
+        return self._end_reported
 
     def needs_attention(self) -> bool:
-        """Whether time alone can change something: memory to measure, a group to remove."""
+        """Return whether to check it again later: memory to measure, a group to remove."""
         return self._reaped or self._killed or self.leaving() or self._measured()
 
     def leaving(self) -> bool:
-        """Whether it is gone from a jail that others live in, and may have left processes."""
-        lives_on = self.house is not None and bool(self.house.tenants)
-        return self._gone and lives_on and not self._told
+        """Return whether it has left a shared jail and may have left processes there."""
+        lives_on = self.shared_jail is not None and bool(self.shared_jail.sessions)
+        return self._gone and lives_on and not self._end_reported
 
     def check_memory(self) -> None:
-        """Without a control group, end a sandbox whose processes together are over the limit."""
+        """Kill a sandbox whose processes together exceed the limit, where no control group does."""
         started = time.monotonic()
         if not self._measured() or self._reaped or started < self._measure_at:
             return
@@ -145,10 +145,10 @@ class Ward(ABC):
         self._measure_at = started + took * MEASURE_PAUSE
 
     def is_over(self) -> bool:
-        """Whether all is gone: processes, and the control group unless it will not go."""
+        """Return whether its processes have ended and its control group is removed."""
         overdue = time.monotonic() > self._kill_deadline
-        if overdue or (self.leaving() and self._evicted()):
-            self._say_farewell()
+        if overdue or (self.leaving() and self._killed_in_shared_jail()):
+            self._report_end()
         if not self._reaped:
             return False
         if self._deadline is None:
@@ -160,36 +160,36 @@ class Ward(ABC):
         return time.monotonic() > self._deadline
 
     def _left_group(self) -> bool:
-        """Whether its control group is removed, or kept for another sandbox."""
+        """Return whether its control group is removed, or given back for reuse."""
         if self.cgroup is None:
             return True
         return self.cgroup.remove() if self.give_back is None else self.give_back(self.cgroup)
 
     def close(self) -> None:
-        """Say how it ended, and let go of everything."""
+        """Report how it ended, and release all resources."""
         self._release()
-        self._keep_gifts([])
-        self._say_farewell()
+        self._keep_passed_fds([])
+        self._report_end()
 
-    def _evicted(self) -> bool:
-        """Whether none of its processes is left in a jail that lives on."""
-        assert self.house is not None
-        self.house.lay_to_sleep()
+    def _killed_in_shared_jail(self) -> bool:
+        """Kill its processes in a shared jail; return whether none was left."""
+        assert self.shared_jail is not None
+        self.shared_jail.kill_privileged()
         if self.cgroup is not None and not self.cgroup.emptied():
             return False
-        return not self.mount_namespace or self.house.evict(self.mount_namespace)
+        return not self.mount_namespace or self.shared_jail.evict(self.mount_namespace)
 
-    def _say_farewell(self) -> None:
-        if self._told:
+    def _report_end(self) -> None:
+        if self._end_reported:
             return
-        self._told = True
+        self._end_reported = True
         self._unwatch(self.lease.fileno())
         final = self._final or self._report()
         self.tell("failed" if self._failure else "ended", **final)
         self.lease.close()
 
     def fail(self, reason: str) -> None:
-        """Note why it could not be started: the first reason counts."""
+        """Note why it could not be started; the first reason is kept."""
         self._failure = self._failure or reason
 
     def tell(self, event: str, **fields: Any) -> None:
@@ -205,7 +205,7 @@ class Ward(ABC):
         )
 
     def usage_source(self) -> dict[str, Any]:
-        """What the host reads CPU time and memory from: see atoll.jail.usage."""
+        """Return where the host reads CPU time and memory: see atoll.jail.usage."""
         source = self.cgroup.usage_source() if self.cgroup else {"files": {}}
         if len(source["files"]) == 2:
             return source
@@ -214,7 +214,7 @@ class Ward(ABC):
         return {**source, "parent": next(iter(self.roots()), 0)}
 
     def _on_command(self) -> None:
-        """Do what the host asks on the lease; its end means kill."""
+        """Carry out a command from the lease; kill the sandbox when the lease is closed."""
         try:
             command, fds = packets.receive(self.lease)
         except BlockingIOError:
@@ -222,9 +222,9 @@ class Ward(ABC):
         except OSError:
             command, fds = b"", []
         if command == b"give":
-            self._keep_gifts(fds)
-        elif command == b"branch" and len(fds) == 2:
-            self._branch(socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1]))
+            self._keep_passed_fds(fds)
+        elif command == b"clone" and len(fds) == 2:
+            self._clone(socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1]))
         elif command == b"interrupt":
             self._signal_guest()
         elif command == b"usage":
@@ -239,7 +239,7 @@ class Ward(ABC):
             self._unwatch(self.lease.fileno())
 
     def _show_folders(self) -> None:
-        """Let the host have the guest's folders; none if they are gone."""
+        """Send the host descriptors of the guest's folders; none if they are gone."""
         fds = self._open_folders()
         try:
             with contextlib.suppress(OSError):
@@ -249,7 +249,7 @@ class Ward(ABC):
                 os.close(fd)
 
     def _open_folders(self) -> list[int]:
-        """Through the root of the guest's process, which is still its own when all are open."""
+        """Open the folders through /proc/PID/root; check afterwards that the pid was not reused."""
         fds: list[int] = []
         pid = self.guest_pid()
         with contextlib.suppress(OSError):
@@ -262,23 +262,23 @@ class Ward(ABC):
             os.close(fd)
         return []
 
-    def _keep_gifts(self, fds: list[int]) -> None:
-        for fd in self._gifts:
+    def _keep_passed_fds(self, fds: list[int]) -> None:
+        for fd in self._passed_fds:
             os.close(fd)
-        self._gifts = deque(fds)
+        self._passed_fds = deque(fds)
 
-    def next_gift(self) -> Verdict:
-        """A descriptor that the host has for the guest: it told us before it told the guest."""
-        while not self._gifts and _readable(self.lease):
+    def next_passed_fd(self) -> Reply:
+        """Return the next descriptor for the guest; the host sends it before the request."""
+        while not self._passed_fds and _readable(self.lease):
             self._on_command()
-        return Verdict(gift=self._gifts.popleft()) if self._gifts else Verdict()
+        return Reply(passed_fd=self._passed_fds.popleft()) if self._passed_fds else Reply()
 
-    def _branch(self, lease: socket.socket, status: socket.socket) -> None:
-        """The host is about to ask the guest to clone itself; one clone at a time."""
-        listener = self.house.listener if self.house else None
+    def _clone(self, lease: socket.socket, status: socket.socket) -> None:
+        """Prepare for a clone that the host is about to request; one at a time."""
+        listener = self.shared_jail.listener if self.shared_jail else None
         able = listener is not None and listener.open
-        if self.admit_branch is not None and able and self.branching is None:
-            self.admit_branch(self, lease, status)
+        if self.admit_clone is not None and able and self.clone_in_progress is None:
+            self.admit_clone(self, lease, status)
             return
         reason = "clone: another one is being made" if able else "clone: this jail allows none"
         with lease, status, contextlib.suppress(OSError):
@@ -287,10 +287,10 @@ class Ward(ABC):
     def _report(self) -> dict[str, Any]:
         if self._failure:
             return {"reason": self._failure}
-        if self._wait_status is None:  # a clone's parent is the guest it came from
+        if self._wait_status is None:  # only the origin guest, a clone's parent, could wait for it
             return {"out_of_memory": self._over_memory or self._group_killed()}
         status = self._wait_status
-        # The kernel may have ended a grandchild long ago: it counts if it ended the guest.
+        # The OOM killer may have hit a grandchild long ago: it counts only if it hit the guest.
         ended = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         return {
             "exit": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
@@ -304,7 +304,7 @@ class Ward(ABC):
         try:
             return self.cgroup is not None and self.cgroup.oom_kills() > 0
         except OSError:
-            return False  # nobody can tell any more; an end that is not reported would be worse
+            return False  # unknown by now; the end must be reported anyway
 
     def _measured(self) -> bool:
         return self.cgroup is None and self.limits is not None and self.limits.memory is not None
@@ -314,10 +314,10 @@ class Ward(ABC):
         return meter.cpu_seconds(self._processes()) if counted is None else counted
 
     def _processes(self) -> list[int]:
-        """The jail's first process, and all that are this sandbox's own."""
+        """Return the jail's first process and all processes of this sandbox."""
         found = meter.processes(self.roots())
         if not self.mount_namespace:
-            return found  # nobody else ever lived there
+            return found  # it never shared the jail
         own = [pid for pid in found[1:] if namespace_of(pid) == self.mount_namespace]
         return found[:1] + own
 
@@ -334,14 +334,14 @@ def _readable(sock: socket.socket) -> bool:
 
 
 class StatusLines:
-    """The lines that a jail in the making sends on its status socket, and a descriptor at most."""
+    """The lines that a starting jail sends on its status socket, with descriptors."""
 
     def __init__(self) -> None:
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.read_fd, self.write_fd = self._ours.fileno(), self._theirs.fileno()
 
     def read(self) -> tuple[list[tuple[str, str]], list[int]] | None:
-        """The next lines, each as a word and the rest, and descriptors; None at the end."""
+        """Return the next lines, split into word and rest, and descriptors; None at the end."""
         try:
             data, fds = packets.receive(self._ours)
         except BlockingIOError:
@@ -354,9 +354,9 @@ class StatusLines:
         return [(word, rest) for word, _, rest in parts], fds
 
     def handed_over(self) -> None:
-        """The other end is another process's now."""
+        """Close the child's end after the fork."""
         self._theirs.close()
 
     def close(self) -> None:
-        """Let go of our end."""
+        """Close the supervisor's end."""
         self._ours.close()

@@ -1,13 +1,14 @@
-"""A live clone: a guest forks itself, and gets mounts, files and a control group of its own.
+"""Live clones: a guest forks itself and gets mounts, files and a control group of its own.
 
-    host: "branch" ──▶ warden ──fork──▶ helper: mounts, copies of the guest's folders
-    guest ──fork──▶ clone                 │    meanwhile: calls "here", wakes two rights (asked)
+    host: "clone" ──▶ supervisor ──fork──▶ helper: mounts, copies of the guest's folders
+    guest ──fork──▶ clone                  │    sends "here", raises two capabilities (asked)
                       │ ◀── its mount namespace and root
                       ▼
-                    enters them (asked), lays the rights to sleep (asked), "entered"
+                    enters them (asked), drops the capabilities (asked), "entered"
 
-SECURITY: clone and guest run the same, possibly hostile, code. Whatever is done to mounts is done
-by the helper, which trusts nothing that it finds in the guest's folders.
+`(asked)`: the seccomp filter asks the supervisor, which allows each call once and in order.
+SECURITY: clone and guest run the same, possibly hostile, code. Only the helper changes mounts, and
+it trusts nothing that it finds in the guest's folders.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail import cgroup, packets, root, seccomp, syscalls
 from atoll.jail.copytree import copy_tree
-from atoll.jail.house import is_awake, namespace_of, parent_of
+from atoll.jail.jail_record import JailRecord
+from atoll.jail.shared_jail import has_capabilities, namespace_of, parent_of
 from atoll.jail.spec import GUEST_UID
-from atoll.jail.ward import Ward
 
 if TYPE_CHECKING:
     import selectors
 
     from atoll.jail.cgroup import Cgroup
-    from atoll.jail.house import House
-    from atoll.jail.listener import Question
+    from atoll.jail.listener import Notification
+    from atoll.jail.shared_jail import SharedJail
     from atoll.jail.spec import Bind
 
 _CREDENTIALS = struct.Struct("3i")
 STEPS = ("capset", "setns", "unshare", "chroot", "capset")
-"""The calls of a clone in the making, in their order. Each is let through once."""
+"""System calls that a new clone makes, in order. Each is allowed once."""
 
 
-class BranchWard(Ward):
-    """A session that was cloned off another."""
+class CloneRecord(JailRecord):
+    """A session that was cloned from another one."""
 
     def __init__(
         self,
-        origin: Ward,
+        origin: JailRecord,
         lease: socket.socket,
         status: socket.socket,
         *,
@@ -51,22 +52,22 @@ class BranchWard(Ward):
         selector: selectors.BaseSelector,
     ) -> None:
         super().__init__(origin.limits, lease, group, selector)
-        assert origin.house is not None
+        assert origin.shared_jail is not None
         self._origin, self._status = origin, status
-        self.house: House = origin.house
+        self.shared_jail: SharedJail = origin.shared_jail
         self._pid = self._helper = self._caller = 0
         self._pidfd: int | None = None
         self._helper_fd: int | None = None
-        """While it is at work."""
+        """The helper's pidfd while it runs."""
         self._kept_namespace: int | None = None
         self._steps = list(STEPS)
-        origin.branching = self
-        self.house.tenants.add(self)
+        origin.clone_in_progress = self
+        self.shared_jail.sessions.add(self)
         self._watch(lease.fileno(), self._on_command)
         self._watch(status.fileno(), self._on_status)
         try:
-            self._furnish()  # while the guest forks
-        except OSError as exc:  # half made, it would leave its sockets with the selector
+            self._start_helper()  # while the guest forks
+        except OSError as exc:  # unregister its sockets, which the selector already has
             self.fail(f"clone: {exc}")
             self.kill()
 
@@ -75,35 +76,35 @@ class BranchWard(Ward):
         return self._pid
 
     def roots(self) -> list[int]:
-        """Those of the jail: what the clone has orphaned is init's child."""
-        return self.house.roots() if self.mount_namespace else []
+        """Return the jail's root processes: the clone's orphans become children of its init."""
+        return self.shared_jail.roots() if self.mount_namespace else []
 
-    def allows(self, question: Question) -> bool:
-        """Whether the clone that is being made may go on with a call."""
+    def allows(self, notification: Notification) -> bool:
+        """Return whether the new clone may make this system call now."""
         call = self._steps[0] if self._steps else ""
-        if not call or question.call != seccomp.asked_number(call):
+        if not call or notification.call != seccomp.asked_number(call):
             return False
-        if self._pid != question.pid and (self._pid or not self._adopt(question.pid)):
+        if self._pid != notification.pid and (self._pid or not self._adopt(notification.pid)):
             return False
-        if call == "unshare" and not self._keep_namespace(question.argument):
+        if call == "unshare" and not self._keep_namespace(notification.argument):
             return False
         del self._steps[0]
         return True
 
     def leaving(self) -> bool:
-        """Whether it is gone, and may have left processes: told or not, that is looked after."""
+        """Return whether the clone has ended and may have left processes behind."""
         return self._gone and not self._reaped
 
     def is_over(self) -> bool:
-        """Whether nothing of the clone is left."""
+        """Return whether no process of the clone is left."""
         if self._gone and not self._reaped:
-            self._reaped = not self._alive() and self._evicted() and self._helper_fd is None
+            self._reaped = not self._alive() and self._killed_in_shared_jail() and self._helper_fd is None
         return super().is_over()
 
     def _adopt(self, pid: int) -> bool:
-        """Take whoever has called here as the clone: one that was given up may still ask."""
+        """Accept the process as the clone if it sent "here"; an abandoned clone may still ask."""
         if not self._caller:
-            self._on_status()  # it calls before it asks
+            self._on_status()  # "here" is sent before the first asked call
         if pid != self._caller or parent_of(pid) != self._origin.guest_pid():
             return False
         pidfd = os.pidfd_open(pid)
@@ -118,7 +119,7 @@ class BranchWard(Ward):
         return True
 
     def _keep_namespace(self, flags: int) -> bool:
-        """Before the clone leaves the namespace that its root is in: somebody has to hold it."""
+        """Hold the mount namespace of the clone's root open before the clone leaves it."""
         if flags == syscalls.CLONE_NEWNS:
             path = f"/proc/{self._pid}/ns/mnt"
             self._kept_namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -131,36 +132,38 @@ class BranchWard(Ward):
             return
         if word == b"here" and not self._caller:
             self._caller = sender
-        elif word == b"entered" and not self._steps and not is_awake(self._pid):
+        elif word == b"entered" and not self._steps and not has_capabilities(self._pid):
             self.mount_namespace = namespace_of(self._pid)
-            self._origin.branching = None
+            self._origin.clone_in_progress = None
             self._unwatch(self._status.fileno())
-            self.house.lay_to_sleep()
+            self.shared_jail.kill_privileged()
             self._started()
         else:
             self._unwatch(self._status.fileno())
             self.fail("clone: it ended before it was ready")
             self.kill()
 
-    def _furnish(self) -> None:
-        """Let a helper do what needs rights; the warden itself never enters a guest's files."""
+    def _start_helper(self) -> None:
+        """Start the helper that builds the mounts: the supervisor never touches a guest's files."""
         self._helper = os.fork()
         if self._helper == 0:
-            self._help()
+            self._run_helper()
         try:
             self._helper_fd = os.pidfd_open(self._helper)
-        except OSError:  # nobody would wait for it
+        except OSError:  # without a pidfd nothing would reap it
             os.kill(self._helper, signal.SIGKILL)
             os.waitpid(self._helper, 0)
             raise
         self._watch(self._helper_fd, self._on_helper)
 
-    def _help(self) -> NoReturn:
-        """In the helper. SECURITY: nothing may unwind into the loop of the warden, its parent."""
+    def _run_helper(self) -> NoReturn:
+        """Run the helper. SECURITY: nothing may unwind into the supervisor's event loop."""
         try:
             disk = self.limits.disk if self.limits else None
             groups = self.cgroup.open() if self.cgroup else []
-            furnish(self._origin.guest_pid(), disk, self._status, groups, self.house.binds)
+            build_mounts(
+                self._origin.guest_pid(), disk, self._status, groups, self.shared_jail.binds
+            )
         finally:
             os._exit(1)
 
@@ -191,11 +194,11 @@ class BranchWard(Ward):
         self._send(signal.SIGKILL)
 
     def leave(self) -> None:
-        """Be gone: the clone itself at once, what it started when it is looked for."""
+        """Kill the clone now; is_over() finds and kills the processes that it started."""
         self._send(signal.SIGKILL)
         _send_signal(self._helper_fd, signal.SIGKILL)
-        if self._origin.branching is self:
-            self._origin.branching = None
+        if self._origin.clone_in_progress is self:
+            self._origin.clone_in_progress = None
         super().leave()
 
     def _send(self, number: signal.Signals) -> None:
@@ -211,7 +214,7 @@ class BranchWard(Ward):
 
 
 def _receive_word(status: socket.socket) -> tuple[bytes, int]:
-    """The next word and who sent it, by the kernel's word; no bytes at the end."""
+    """Return the next word and its sender's pid as the kernel reports it; no bytes at the end."""
     try:
         room = socket.CMSG_SPACE(_CREDENTIALS.size)
         word, ancillary, _, _ = status.recvmsg(64, room, socket.MSG_DONTWAIT)
@@ -226,17 +229,17 @@ def _send_signal(pidfd: int | None, number: signal.Signals) -> None:
             signal.pidfd_send_signal(pidfd, number)
 
 
-def furnish(
+def build_mounts(
     guest: int,
     disk: int | None,
     status: socket.socket,
     groups: list[int],
     binds: tuple[Bind, ...],
 ) -> NoReturn:
-    """Make mounts for a clone: the guest's, with copies of its private folders. Then let it in.
+    """Build a mount namespace for a clone, with copies of the guest's private folders, and send it.
 
-    Whoever fills a page of a file is charged for it: the copies are the clone's. Joining a group
-    takes the kernel its time, so only where there is something to copy.
+    The kernel charges a page to the group of the process that fills it, so the helper joins the
+    clone's group before it copies. Joining is slow, so it happens only if there are files.
     """
 
     def fill(source: str, target: str) -> None:
@@ -247,7 +250,9 @@ def furnish(
 
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)  # the guest's does not know us
+        proc = os.open(
+            "/proc", os.O_PATH | os.O_DIRECTORY
+        )  # the guest's proc does not show this process
         spaces = [os.open(f"/proc/{guest}/ns/{name}", os.O_RDONLY) for name in ("user", "mnt")]
         for space in spaces:
             syscalls.join(space)

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from atoll.jail import house, meter
-from atoll.jail.house import House
+from atoll.jail import meter, shared_jail
+from atoll.jail.shared_jail import SharedJail
 
 IN_MOUNTS_OF_ITS_OWN = """
 import os, sys, time
@@ -31,13 +31,15 @@ def alone(monkeypatch):
     known, find = set(meter.processes([os.getpid()])), meter.processes
 
     def processes(roots):
-        return [pid for pid in find(roots) if pid not in known and house.parent_of(pid) in roots]
+        return [
+            pid for pid in find(roots) if pid not in known and shared_jail.parent_of(pid) in roots
+        ]
 
     monkeypatch.setattr(meter, "processes", processes)
 
 
 @pytest.fixture
-def tenant():
+def session():
     """A process in a mount namespace of its own."""
     process = subprocess.Popen(
         [sys.executable, "-c", IN_MOUNTS_OF_ITS_OWN], stdout=subprocess.PIPE, text=True
@@ -49,28 +51,28 @@ def tenant():
     process.stdout.close()
 
 
-def make(**tenants: int) -> House:
+def make(**sessions: int) -> SharedJail:
     """A house of this test's process, with tenants by their mount namespaces."""
-    one = House(lambda: [os.getpid()], lambda: None)
-    for number in tenants.values():
-        one.tenants.add(_Tenant(number))
+    one = SharedJail(lambda: [os.getpid()], lambda: None)
+    for number in sessions.values():
+        one.sessions.add(_Session(number))
     return one
 
 
-class _Tenant(SimpleNamespace):
-    def __init__(self, space: int, branching: object = None) -> None:
-        super().__init__(mount_namespace=space, branching=branching)
+class _Session(SimpleNamespace):
+    def __init__(self, space: int, clone_in_progress: object = None) -> None:
+        super().__init__(mount_namespace=space, clone_in_progress=clone_in_progress)
 
     def __hash__(self) -> int:
         return id(self)
 
 
-def test_a_process_that_is_gone_has_no_namespace_and_no_parent(tenant):
-    assert house.namespace_of(tenant.pid) not in (0, house.namespace_of(os.getpid()))
-    assert house.parent_of(tenant.pid) == os.getpid()
-    tenant.kill()
-    tenant.wait()
-    assert (house.namespace_of(tenant.pid), house.parent_of(tenant.pid)) == (0, 0)
+def test_a_process_that_is_gone_has_no_namespace_and_no_parent(session):
+    assert shared_jail.namespace_of(session.pid) not in (0, shared_jail.namespace_of(os.getpid()))
+    assert shared_jail.parent_of(session.pid) == os.getpid()
+    session.kill()
+    session.wait()
+    assert (shared_jail.namespace_of(session.pid), shared_jail.parent_of(session.pid)) == (0, 0)
 
 
 def test_a_parent_is_found_whatever_a_process_calls_itself():
@@ -87,15 +89,15 @@ def test_a_parent_is_found_whatever_a_process_calls_itself():
         stack.callback(os.kill, pid, signal.SIGKILL)
         os.close(write)
         os.read(read, 1)
-        assert house.parent_of(pid) == os.getpid()
+        assert shared_jail.parent_of(pid) == os.getpid()
 
 
-def test_who_has_left_is_killed_and_nobody_else(tenant):
-    own = house.namespace_of(os.getpid())
+def test_who_has_left_is_killed_and_nobody_else(session):
+    own = shared_jail.namespace_of(os.getpid())
     other = subprocess.Popen(["sleep", "60"])
     one = make(own=own)
-    assert not one.evict(house.namespace_of(tenant.pid))
-    assert tenant.wait(5) == -signal.SIGKILL
+    assert not one.evict(shared_jail.namespace_of(session.pid))
+    assert session.wait(5) == -signal.SIGKILL
     try:
         assert one.evict(12345)
         assert other.poll() is None
@@ -104,32 +106,32 @@ def test_who_has_left_is_killed_and_nobody_else(tenant):
         other.wait()
 
 
-def test_what_is_in_nobodys_mounts_is_killed_too(tenant):
-    one = make(own=house.namespace_of(os.getpid()))
+def test_what_is_in_nobodys_mounts_is_killed_too(session):
+    one = make(own=shared_jail.namespace_of(os.getpid()))
     assert not one.evict(12345)
-    assert tenant.wait(5) == -signal.SIGKILL
+    assert session.wait(5) == -signal.SIGKILL
 
 
-def test_a_clone_on_its_way_is_spared(tenant):
-    one = House(lambda: [os.getpid()], lambda: None)
-    one.tenants.add(_Tenant(house.namespace_of(os.getpid()), branching=object()))
+def test_a_clone_on_its_way_is_spared(session):
+    one = SharedJail(lambda: [os.getpid()], lambda: None)
+    one.sessions.add(_Session(shared_jail.namespace_of(os.getpid()), clone_in_progress=object()))
     assert one.evict(12345)
-    assert tenant.poll() is None
+    assert session.poll() is None
 
 
 def test_the_last_one_to_leave_ends_the_jail():
     ends: list[int] = []
-    one = House(list, lambda: ends.append(1))
-    first, second = _Tenant(1), _Tenant(2)
-    one.tenants |= {first, second}
+    one = SharedJail(list, lambda: ends.append(1))
+    first, second = _Session(1), _Session(2)
+    one.sessions |= {first, second}
     one.leave(first)
     assert ends == []
     one.leave(second)
     assert ends == [1]
 
 
-def test_a_house_without_processes_has_nobody_to_kill():
-    assert House(list, lambda: None).evict(1)
+def test_a_shared_jail_without_processes_has_nobody_to_kill():
+    assert SharedJail(list, lambda: None).evict(1)
 
 
 def test_rights_in_effect_are_seen_in_any_thread():
@@ -148,8 +150,8 @@ time.sleep(60)
         command = [sys.executable, "-c", code, kind]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         process.stdout.readline()
-        assert house.is_awake(process.pid) is expected
+        assert shared_jail.has_capabilities(process.pid) is expected
         process.kill()
         process.wait()
         process.stdout.close()
-    assert not house.is_awake(process.pid)
+    assert not shared_jail.has_capabilities(process.pid)

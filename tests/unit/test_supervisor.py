@@ -1,4 +1,4 @@
-"""The warden and its client: shared by threads, lost at any moment, and clear about failures."""
+"""The supervisor and its client: shared by threads, lost at any moment, and clear about failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 
 import atoll
 from atoll.backends.native import launch
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from atoll.jail.spec import Bind, JailSpec, Limits, from_json, to_json
 from atoll.launch import interpreter
 from atoll.policy import Isolation, Mount
@@ -33,10 +33,10 @@ def spec(**changes) -> JailSpec:
 
 
 async def failure(wanted: JailSpec) -> atoll.SandboxStartError:
-    """Ask the warden for a jail that cannot be, and hand back what it says."""
+    """Ask the supervisor for a jail that cannot be, and hand back what it says."""
     null = os.open(os.devnull, os.O_RDWR)
     try:
-        lease = warden.request(wanted, [null] * 4)
+        lease = supervisor.request(wanted, [null] * 4)
         with pytest.raises(atoll.SandboxStartError) as caught:
             await lease.ended
         return caught.value
@@ -44,9 +44,9 @@ async def failure(wanted: JailSpec) -> atoll.SandboxStartError:
         os.close(null)
 
 
-def test_event_loops_of_several_threads_share_one_warden():
+def test_event_loops_of_several_threads_share_one_supervisor():
     with atoll.create_sandbox():
-        pid = warden.pid
+        pid = supervisor.pid
     answers: list[int] = []
     failures: list[BaseException] = []
 
@@ -72,40 +72,40 @@ def test_event_loops_of_several_threads_share_one_warden():
     assert failures == []
     wanted = [10 * thread + number for thread in range(THREADS) for number in range(SANDBOXES)]
     assert sorted(answers) == wanted
-    assert warden.pid == pid
+    assert supervisor.pid == pid
 
 
-async def test_a_warden_killed_during_a_start_is_a_clear_error_and_the_next_start_works():
+async def test_a_supervisor_killed_during_a_start_is_a_clear_error_and_the_next_start_works():
     async with atoll.aio.create_sandbox():
         pass
     for delay in (0.0, 0.002, 0.005, 0.01):
-        others = _children(warden.pid)
+        others = _children(supervisor.pid)
         opening = asyncio.ensure_future(_open())
-        while _children(warden.pid) == others and not opening.done():  # noqa: ASYNC110 - the kernel's
+        while _children(supervisor.pid) == others and not opening.done():  # noqa: ASYNC110 - the kernel's
             await asyncio.sleep(0)
         await asyncio.sleep(delay)
         assert not opening.done()
-        os.kill(warden.pid, signal.SIGKILL)
-        with pytest.raises(atoll.SandboxError, match="the warden has gone"):
+        os.kill(supervisor.pid, signal.SIGKILL)
+        with pytest.raises(atoll.SandboxError, match="the supervisor has gone"):
             await opening
         async with atoll.aio.create_sandbox() as box:
             assert (await box.execute("6 * 7")).value == 42
 
 
-async def test_a_warden_that_is_about_to_end_is_replaced_at_once():
+async def test_a_supervisor_that_is_about_to_end_is_replaced_at_once():
     """Its socket is gone before its process is: that is no reason to fail."""
     async with atoll.aio.create_sandbox():
         pass
-    os.kill(warden.pid, signal.SIGSTOP)
-    first = warden.pid
-    warden._control.shutdown(2)
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    first = supervisor.pid
+    supervisor._control.shutdown(2)
     threading.Timer(0.2, os.kill, (first, signal.SIGCONT)).start()
     async with atoll.aio.create_sandbox() as box:
         assert (await box.execute("6 * 7")).value == 42
-    assert warden.pid != first
+    assert supervisor.pid != first
 
 
-async def test_many_failing_starts_at_once_do_not_harm_the_warden():
+async def test_many_failing_starts_at_once_do_not_harm_the_supervisor():
     mounts = (Mount(source=Path("/no/such/thing"), target="/data"),)
     policy = atoll.ExecutionPolicy(mounts=mounts)
     async with atoll.aio.create_sandbox() as box:
@@ -118,10 +118,10 @@ async def test_many_failing_starts_at_once_do_not_harm_the_warden():
         assert (await box.execute("x")).value == 1
 
 
-async def test_a_warden_without_descriptors_refuses_and_its_sandboxes_live_on():
+async def test_a_supervisor_without_descriptors_refuses_and_its_sandboxes_live_on():
     async with atoll.aio.create_sandbox() as box:
         await box.execute("x = 1")
-        pid = warden.pid
+        pid = supervisor.pid
         descriptors = f"/proc/{pid}/fd"
         used = await _settled(lambda: len(os.listdir(descriptors)))
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -134,7 +134,7 @@ async def test_a_warden_without_descriptors_refuses_and_its_sandboxes_live_on():
             resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
         assert refused > 4
         assert (await box.execute("x")).value == 1
-        assert warden.pid == pid
+        assert supervisor.pid == pid
         end = time.monotonic() + 30  # a lease is closed after its last word
         while len(os.listdir(descriptors)) > used and time.monotonic() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -143,9 +143,9 @@ async def test_a_warden_without_descriptors_refuses_and_its_sandboxes_live_on():
             assert (await other.execute("6 * 7")).value == 42
 
 
-def test_the_warden_may_open_as_many_files_as_this_user_may():
+def test_the_supervisor_may_open_as_many_files_as_this_user_may():
     with atoll.create_sandbox():
-        soft, hard = resource.prlimit(warden.pid, resource.RLIMIT_NOFILE)
+        soft, hard = resource.prlimit(supervisor.pid, resource.RLIMIT_NOFILE)
     assert soft == hard
 
 
@@ -153,10 +153,10 @@ def test_guests_do_not_outlive_a_host_that_has_a_fork():
     """A fork holds copies of the host's sockets, so those do not end when the host does."""
     code = (
         "import atoll, os, time\n"
-        "from atoll.jail.client import warden\n"
+        "from atoll.jail.client import supervisor\n"
         "box = atoll.create_sandbox()\n"
         "if os.fork() == 0:\n    os.closerange(0, 3)\n    time.sleep(20)\n    os._exit(0)\n"
-        "print(warden.pid, flush=True)\ntime.sleep(60)"
+        "print(supervisor.pid, flush=True)\ntime.sleep(60)"
     )
     host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     with host.stdout:
@@ -237,15 +237,15 @@ def test_a_file_that_is_not_executable_is_no_interpreter(tmp_path):
         atoll.create_sandbox(python=str(tmp_path / "python"))
 
 
-async def test_a_request_that_is_no_spec_is_refused_and_the_warden_goes_on(monkeypatch):
+async def test_a_request_that_is_no_spec_is_refused_and_the_supervisor_goes_on(monkeypatch):
     async with atoll.aio.create_sandbox() as box:
-        pid = warden.pid
+        pid = supervisor.pid
         monkeypatch.setattr("atoll.jail.client.to_json", lambda _: b'{"kind": "jail"}')
         with pytest.raises(atoll.SandboxStartError):
             await _open()
         monkeypatch.undo()
         assert (await box.execute("6 * 7")).value == 42
-        assert warden.pid == pid
+        assert supervisor.pid == pid
 
 
 async def test_usage_counts_the_processor_time_of_child_processes():

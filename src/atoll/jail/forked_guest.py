@@ -1,11 +1,11 @@
-"""A nursery as the warden sees it, and the guests that are forked off its zygote.
+"""The supervisor's records of a zygote host and of the guests forked off its zygote.
 
-    warden ── "fork" ──▶ zygote ──fork──▶ guest: builds its jail, "entered" ──▶ warden
+    supervisor ── "fork" ──▶ zygote ──fork──▶ guest: builds its jail, "entered" ──▶ supervisor
       ▲                     │
-      └────── "ended" ──────┘  (from the nursery if the zygote has ended before its guest)
+      └────── "ended" ──────┘  (from the zygote host if the zygote has ended before its guest)
 
-The zygote may die at any moment: the nursery starts another, what waits goes on waiting, and
-guests that were born live on.
+The zygote may die at any moment: the zygote host starts another, waiting requests stay queued, and
+forked guests live on.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from atoll.jail import packets
-from atoll.jail.house import House
-from atoll.jail.jailed import StartedWard
-from atoll.jail.ward import Ward
+from atoll.jail.jail_record import JailRecord
+from atoll.jail.shared_jail import SharedJail
+from atoll.jail.started_jail import StartedRecord
 
 if TYPE_CHECKING:
     import selectors
 
     from atoll.jail.cgroup import Cgroup
-    from atoll.jail.spec import HatchSpec, NurserySpec
+    from atoll.jail.spec import ForkSpec, ZygoteHostSpec
 
 
-class NurseryWard(StartedWard):
-    """One nursery: its control socket, its zygote's, and who waits for what."""
+class ZygoteHostRecord(StartedRecord):
+    """One zygote host: its control socket, its zygote's socket, and its guests."""
 
     def __init__(
-        self, spec: NurserySpec, lease: socket.socket, selector: selectors.BaseSelector
+        self, spec: ZygoteHostSpec, lease: socket.socket, selector: selectors.BaseSelector
     ) -> None:
         super().__init__(spec, lease, None, selector)
         self.name, self.binds = spec.name, spec.binds
@@ -43,61 +43,61 @@ class NurseryWard(StartedWard):
         self._zygote: socket.socket | None = None
         self._warm = self._retired = False
         self._numbers = itertools.count(1)
-        self._wards: dict[int, HatchedWard] = {}
-        self._by_pid: dict[int, HatchedWard] = {}
-        self._waiting: list[HatchedWard] = []
+        self._records: dict[int, ForkedGuestRecord] = {}
+        self._by_pid: dict[int, ForkedGuestRecord] = {}
+        self._waiting: list[ForkedGuestRecord] = []
 
     def forked(self, pid: int) -> None:
-        """The first process is on its way."""
+        """Note the pid of the first process."""
         super().forked(pid)
         self.their_control.close()
-        self._watch(self._control.fileno(), self._on_nursery)
+        self._watch(self._control.fileno(), self._on_zygote_host)
 
     def abandon(self) -> None:
-        """Nothing was forked after all."""
+        """Release everything if the fork failed."""
         super().abandon()
         self._control.close()
         self.their_control.close()
 
-    def admit(self, ward: HatchedWard) -> int:
-        """Take a guest that is to be forked; its number here."""
+    def admit(self, record: ForkedGuestRecord) -> int:
+        """Register a guest that is to be forked; return its number."""
         number = next(self._numbers)
-        self._wards[number] = ward
+        self._records[number] = record
         return number
 
-    def hatch(self, ward: HatchedWard) -> None:
-        """Ask for the guest, now or when there is a zygote."""
+    def fork_guest(self, record: ForkedGuestRecord) -> None:
+        """Request the guest from the zygote, or queue it until there is one."""
         if self._zygote is None or not self._warm:
-            self._waiting.append(ward)
+            self._waiting.append(record)
             return
         try:
-            packets.send(self._zygote, ward.request(), ward.given())
+            packets.send(self._zygote, record.request(), record.given())
         except BlockingIOError:
-            self._waiting.append(ward)
+            self._waiting.append(record)
         except OSError:
-            ward.zygote_lost()
+            record.zygote_lost()
         else:
-            ward.sent()
+            record.sent()
 
-    def forget(self, ward: HatchedWard) -> None:
-        """It is over."""
-        self._wards.pop(ward.number, None)
-        self._by_pid.pop(ward.nursery_pid, None)
-        if ward in self._waiting:
-            self._waiting.remove(ward)
+    def forget(self, record: ForkedGuestRecord) -> None:
+        """Remove the record of a guest that has ended."""
+        self._records.pop(record.number, None)
+        self._by_pid.pop(record.zygote_host_pid, None)
+        if record in self._waiting:
+            self._waiting.remove(record)
         if self._retired:
             self.retire()
 
     def retire(self) -> None:
-        """End with the last guest; guests that were given up while it stood still do not count."""
+        """End with the last guest; guests whose end was already reported do not count."""
         self._retired = True
-        if all(ward.told for ward in self._wards.values()):
+        if all(record.end_reported for record in self._records.values()):
             self.kill()
 
     def _built(self) -> None:
-        """Not yet of use: the zygote says when it is warm."""
+        """Do nothing yet: the zygote reports when it is warm."""
 
-    def _on_nursery(self) -> None:
+    def _on_zygote_host(self) -> None:
         data, fds = _receive(self._control)
         if not data:
             self._unwatch(self._control.fileno())
@@ -126,32 +126,34 @@ class NurseryWard(StartedWard):
         message = json.loads(data)
         if "ready" in message:
             self._warm = True
-            with contextlib.suppress(OSError):  # its end, if it is that, is seen elsewhere
+            with contextlib.suppress(OSError):  # if it has ended, its pidfd reports it
                 packets.send(self._control, {"warm": True})
             self.tell("started", zygote=message["ready"])
-            self._hatch_waiting()
+            self._fork_waiting()
         else:
             self._on_guest(message, fds)
-            self._hatch_waiting()
+            self._fork_waiting()
 
     def _on_guest(self, message: dict[str, Any], fds: list[int]) -> None:
-        """What a child of the zygote says of itself, or the zygote of it."""
-        ward = self._wards.get(message.get("entered") or message.get("ended") or message["number"])
-        if ward is None:
+        """Handle a message about a guest, from itself or from the zygote."""
+        record = self._records.get(
+            message.get("entered") or message.get("ended") or message["number"]
+        )
+        if record is None:
             close_all(fds)
         elif "entered" in message:
-            self._by_pid[message["pid"]] = ward
-            ward.entered(message["pid"], fds)
+            self._by_pid[message["pid"]] = record
+            record.entered(message["pid"], fds)
         elif "ended" in message:
-            ward.ended(message["status"], *fds)
+            record.ended(message["status"], *fds)
         else:
-            ward.failed(message["error"])
+            record.failed(message["error"])
 
-    def _hatch_waiting(self) -> None:
-        """There is a zygote, or room again in its socket."""
+    def _fork_waiting(self) -> None:
+        """Send queued requests: there is a zygote, or room again in its socket."""
         waiting, self._waiting = self._waiting, []
-        for ward in waiting:
-            self.hatch(ward)
+        for record in waiting:
+            self.fork_guest(record)
 
     def _lose_zygote(self) -> None:
         if self._zygote is None:
@@ -159,65 +161,65 @@ class NurseryWard(StartedWard):
         self._unwatch(self._zygote.fileno())
         self._zygote.close()
         self._zygote, self._warm = None, False
-        for ward in list(self._wards.values()):
-            if ward.hatching:
-                ward.zygote_lost()
+        for record in list(self._records.values()):
+            if record.forking:
+                record.zygote_lost()
 
     def _reaped_pids(self, ends: list[list[int]]) -> None:
         for pid, status in ends:
-            ward = self._by_pid.pop(pid, None)
-            if ward is not None:
-                ward.ended(status)
+            record = self._by_pid.pop(pid, None)
+            if record is not None:
+                record.ended(status)
 
-    def end_reason(self, otherwise: str = "nursery: it was ended") -> str:
-        """Why no guest can come from here any more."""
+    def end_reason(self, otherwise: str = "zygote host: it was ended") -> str:
+        """Return why no guest can be forked here any more."""
         return self._failure or otherwise
 
     def _release(self) -> None:
-        """Also if it never came to be: who waits for it must not wait for ever."""
+        """End waiting guests, also if the zygote host never started."""
         super()._release()
-        for ward in list(self._wards.values()):
-            ward.nursery_lost()
+        for record in list(self._records.values()):
+            record.zygote_host_lost()
         self._unwatch(self._control.fileno())
         self._control.close()
         self._lose_zygote()
 
 
-class HatchedWard(Ward):
+class ForkedGuestRecord(JailRecord):
     """A guest forked off a zygote, in a jail of its own."""
 
     def __init__(
         self,
-        spec: HatchSpec,
+        spec: ForkSpec,
         lease: socket.socket,
         *,
         group: Cgroup | None,
         selector: selectors.BaseSelector,
-        nursery: NurseryWard,
+        zygote_host: ZygoteHostRecord,
         guest_fds: list[int],
     ) -> None:
         super().__init__(spec.limits, lease, group, selector)
-        self.spec, self._nursery = spec, nursery
-        self._jail = self.house = House(self.roots, self._signal_all)
-        self._jail.tenants.add(self)
-        self._jail.binds = nursery.binds
-        self.hatching = self._lost = False
-        self.number = self.nursery_pid = 0
+        self.spec, self._zygote_host = spec, zygote_host
+        self._jail = self.shared_jail = SharedJail(self.roots, self._signal_all)
+        self._jail.sessions.add(self)
+        self._jail.binds = zygote_host.binds
+        self.forking = self._lost = False
+        self.number = self.zygote_host_pid = 0
         self._init_fd: int | None = None
         self._guest_fd: int | None = None
         self._guest_fds = [os.dup(fd) for fd in guest_fds]
 
     def start(self) -> None:
-        """Ask for the guest; the rest follows."""
+        """Request the guest from the zygote."""
         self._watch(self.lease.fileno(), self._on_command)
-        self.number = self._nursery.admit(self)
-        self._nursery.hatch(self)
+        self.number = self._zygote_host.admit(self)
+        self._zygote_host.fork_guest(self)
 
     def request(self) -> dict[str, Any]:
-        """What the zygote is asked.
+        """Return the request for the zygote.
 
-        Where a control group counts processes it does so for each live clone apart; the limit of
-        a process's user would count them together.
+        A control group counts the processes of each live clone separately, the rlimit of a user
+        would count them together: so there is no rlimit where there is a group.
         """
         limits = {name: getattr(self.spec.limits, name) for name in self.spec.limits.__slots__}
         if self.cgroup is not None:
@@ -229,17 +231,17 @@ class HatchedWard(Ward):
         }
 
     def given(self) -> list[int]:
-        """The descriptors that go with it: control groups, and the guest's own."""
+        """Return the descriptors of the request: control groups, then the guest's own."""
         return [*(self.cgroup.entrances if self.cgroup else ()), *self._guest_fds]
 
     def sent(self) -> None:
-        """The zygote has the request, and what goes with it."""
-        self.hatching = True
+        """Close the descriptors that the zygote has received."""
+        self.forking = True
         self._close_given()
 
     def entered(self, pid: int, fds: list[int]) -> None:
-        """The guest is in its jail. `pid` is its number in the nursery."""
-        self.hatching, self.nursery_pid = False, pid
+        """Note that the guest has entered its jail. `pid` counts in the zygote host's namespace."""
+        self.forking, self.zygote_host_pid = False, pid
         self._init_fd, self._guest_fd, *listener = fds
         self._watch(self._init_fd, self._on_init_end)
         for fd in listener:
@@ -250,14 +252,14 @@ class HatchedWard(Ward):
             self._started()
 
     def ended(self, status: int, init: int | None = None) -> None:
-        """The guest has ended: with it the jail, unless clones live there.
+        """Note that the guest has ended; end the jail unless clones live there.
 
-        One that ended before it had entered has left a jail that was not known here: `init`.
+        If it ended before it had entered the jail, `init` is the pidfd of the jail's pid 1.
         """
         self._wait_status = status
         if self._init_fd is None and init is not None:
-            self.hatching = False
-            self.fail("hatch: it was ended while it entered its jail")
+            self.forking = False
+            self.fail("enter_jail: it was ended while it entered its jail")
             self._init_fd = init
             self._watch(init, self._on_init_end)
             self._gone = True
@@ -268,19 +270,19 @@ class HatchedWard(Ward):
         self.leave()
 
     def failed(self, reason: str) -> None:
-        """There is no guest, or there will be none in a moment: `ended` tells then."""
+        """Note that the guest failed to start; after a failed fork there is no `ended`."""
         self.fail(reason)
         if reason.startswith("fork: "):
-            self.hatching = False
+            self.forking = False
             self.all_gone()
 
     def zygote_lost(self) -> None:
-        """It died between the request and the answer. A child that it had cannot answer any more.
+        """Fail the guest: the zygote died between the request and the answer.
 
-        Such a child is killed by its control group; without one, the host's end of its channel
-        ends it. The nursery ends its jail.
+        A child that it may have forked is killed through its control group; without one it ends
+        when the host closes its channel. The zygote host ends its jail.
         """
-        self.hatching, self._lost = False, True
+        self.forking, self._lost = False, True
         self.fail("zygote: it was ended while it forked this guest")
         self.all_gone()
 
@@ -289,24 +291,24 @@ class HatchedWard(Ward):
             self.cgroup.emptied()
         return super()._left_group()
 
-    def nursery_lost(self) -> None:
-        """All is gone with it."""
+    def zygote_host_lost(self) -> None:
+        """Note that the guest has ended with its zygote host."""
         if self._guest_fd is None:
-            self.fail(self._nursery.end_reason())
+            self.fail(self._zygote_host.end_reason())
         self.all_gone()
 
     def leave(self) -> None:
-        """Be gone; one that nobody has been asked for yet is gone at once."""
+        """End the guest; one that was not requested yet has no process to wait for."""
         super().leave()
-        if not self.hatching and self._init_fd is None:
+        if not self.forking and self._init_fd is None:
             self.all_gone()
 
     def guest_pid(self) -> int:
-        """The guest's own process."""
+        """Return the guest's pid."""
         return 0 if self._guest_fd is None else max(0, _pid_of(self._guest_fd))
 
     def roots(self) -> list[int]:
-        """Pid 1 of the jail and the guest, by their numbers here."""
+        """Return the pids of the jail's pid 1 and of the guest."""
         fds = [fd for fd in (self._init_fd, self._guest_fd) if fd is not None]
         return [pid for pid in map(_pid_of, fds) if pid > 0]
 
@@ -326,7 +328,7 @@ class HatchedWard(Ward):
         self._guest_fds = []
 
     def _release(self) -> None:
-        self._nursery.forget(self)
+        self._zygote_host.forget(self)
         self._close_given()
         self._jail.close()
         fds, self._init_fd, self._guest_fd = (self._init_fd, self._guest_fd), None, None
@@ -337,7 +339,7 @@ class HatchedWard(Ward):
 
 
 def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """The next packet; none at the end, and an empty object if there is nothing after all."""
+    """Return the next packet; no bytes at the end, an empty object if there is none yet."""
     try:
         return packets.receive(sock)
     except BlockingIOError:
@@ -353,7 +355,7 @@ def _send_signal(pidfd: int | None, number: signal.Signals) -> None:
 
 
 def _pid_of(pidfd: int) -> int:
-    """The process behind a pidfd, as numbered here; 0 or less if it is gone."""
+    """Return the pid behind a pidfd; 0 or less if the process is gone."""
     with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
         return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), 0)
 

@@ -1,4 +1,4 @@
-"""What leads to a guest: a lease on its jail, a channel, the pipes that it prints to."""
+"""The handle on a guest process: the lease of its jail, its channel, its output pipes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.channel import HostChannel
-from atoll.jail.client import Lease, warden
+from atoll.jail.client import Lease, supervisor
 from atoll.jail.spec import Limits
 
 if TYPE_CHECKING:
@@ -23,59 +23,59 @@ PIPE_SIZE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """What leads to a guest that is there, or on its way, and has not been spoken to."""
+class GuestHandle:
+    """A guest that is running or starting, before its handshake."""
 
     lease: Lease
     channel: HostChannel
     output_fds: list[int]
-    said: dict[str, Any] = field(default_factory=dict)
-    """The first words that were said to it beforehand, if any."""
+    applied: dict[str, Any] = field(default_factory=dict)
+    """The handshake parameters that its zygote has already applied, if any."""
 
     async def close(self) -> None:
-        """End the guest unheard."""
+        """End the guest."""
         self.channel.close()
         for fd in self.output_fds:
             os.close(fd)
         await self.lease.close()
 
 
-def open_line(spec: Spec, *more: int) -> Line:
-    """Ask the warden for a guest, with everything that it will be spoken to by."""
-    return lay(spec, *more).open()
+def start_guest(spec: Spec, *more: int) -> GuestHandle:
+    """Start a guest in the running event loop."""
+    return request_guest(spec, *more).open()
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
-    """A line that nobody listens at yet: its guest comes up meanwhile. It has no loop."""
+class StartingGuest:
+    """A guest that was requested without an event loop; open() attaches it to the running one."""
 
     lease: socket.socket
     channel_fds: tuple[int, int]
     output_fds: list[int]
 
-    def open(self) -> Line:
-        """Listen, in the loop that runs."""
-        return Line(Lease(self.lease), HostChannel(*self.channel_fds), self.output_fds)
+    def open(self) -> GuestHandle:
+        """Return the handle, attached to the running event loop."""
+        return GuestHandle(Lease(self.lease), HostChannel(*self.channel_fds), self.output_fds)
 
     def close(self) -> None:
-        """End the guest unheard."""
+        """End the guest."""
         self.lease.close()
         for fd in (*self.channel_fds, *self.output_fds):
             os.close(fd)
 
 
-def lay(spec: Spec, *more: int) -> Laid:
-    """Ask the warden for a guest; `more` descriptors follow its own, and stay the caller's."""
+def request_guest(spec: Spec, *more: int) -> StartingGuest:
+    """Request a guest; `more` descriptors follow its own, and the caller closes them."""
     with pipes(4) as (requests, answers, output, errors):
         given = [requests[0], answers[1], errors[1], output[1]]
-        lease = warden.ask(spec, [*given, *more])
+        lease = supervisor.ask(spec, [*given, *more])
         for fd in given:
             os.close(fd)
-    return Laid(lease, (answers[0], requests[1]), [output[0], errors[0]])
+    return StartingGuest(lease, (answers[0], requests[1]), [output[0], errors[0]])
 
 
 def limits_of(policy: ExecutionPolicy, context_size: int) -> Limits:
-    """What of a policy the kernel is told."""
+    """Return the limits of a policy that the kernel enforces."""
     return Limits(
         memory=policy.memory_bytes,
         processes=policy.max_processes,
@@ -88,7 +88,7 @@ def limits_of(policy: ExecutionPolicy, context_size: int) -> Limits:
 
 @contextlib.contextmanager
 def pipes(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Pipes that are closed again if one cannot be had, or the block fails."""
+    """Open pipes; close them all if one cannot be opened or the block raises."""
     pipes: list[tuple[int, int]] = []
     try:
         for _ in range(count):

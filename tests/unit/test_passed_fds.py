@@ -10,7 +10,7 @@ import time
 import pytest
 
 import atoll
-from atoll.jail.client import warden
+from atoll.jail.client import supervisor
 from atoll.jail.listener import MOST_REFUSALS
 
 ASK = "import ctypes; libc = ctypes.CDLL(None, use_errno=True); fd = libc.setns(-1, 0); (fd, ctypes.get_errno())"
@@ -67,7 +67,7 @@ thread = threading.Thread(target=steal); thread.start(); thread.join()
 
 def test_what_was_never_asked_for_is_closed_with_the_sandbox():
     def open_files() -> int:
-        return len(os.listdir(f"/proc/{warden.pid}/fd"))
+        return len(os.listdir(f"/proc/{supervisor.pid}/fd"))
 
     with atoll.create_sandbox(backend="native") as box:
         box.execute("pass")

@@ -1,4 +1,4 @@
-"""A sandbox that was started: the warden's own child, as pid 1 of a jail or confined."""
+"""Records of processes that the supervisor starts itself: pid 1 of a jail, or a confined guest."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ import signal
 import tempfile
 from typing import TYPE_CHECKING
 
-from atoll.jail.listener import Listener, Verdict
+from atoll.jail.jail_record import JailRecord, StatusLines
+from atoll.jail.listener import Listener, Reply
 from atoll.jail.remove import remove_tree
-from atoll.jail.ward import StatusLines, Ward
 
 if TYPE_CHECKING:
     import selectors
     import socket
 
     from atoll.jail.cgroup import Cgroup
-    from atoll.jail.listener import Question
-    from atoll.jail.spec import JailSpec, NurserySpec
+    from atoll.jail.listener import Notification
+    from atoll.jail.spec import JailSpec, ZygoteHostSpec
 
 
-class StartedWard(Ward):
-    """A process that reports its number, then what becomes of it, on its status pipe."""
+class StartedRecord(JailRecord):
+    """A process that reports its pid and its progress on a status socket."""
 
     def __init__(
         self,
-        spec: JailSpec | NurserySpec,
+        spec: JailSpec | ZygoteHostSpec,
         lease: socket.socket,
         group: Cgroup | None,
         selector: selectors.BaseSelector,
@@ -46,11 +46,11 @@ class StartedWard(Ward):
 
     @property
     def status_write(self) -> int:
-        """What the new process reports on."""
+        """The descriptor on which the new process reports."""
         return self._status.write_fd
 
     def forked(self, pid: int) -> None:
-        """The first process is on its way."""
+        """Note the pid of the first process."""
         self._starter = pid
         self._status.handed_over()
         os.close(self.lifeline_read)
@@ -58,22 +58,22 @@ class StartedWard(Ward):
         self._watch(self._status.read_fd, self._on_status)
 
     def abandon(self) -> None:
-        """Nothing was forked after all."""
+        """Release everything if the fork failed."""
         self._status.handed_over()
         self._status.close()
         for fd in (self.lifeline_read, self._lifeline):
             os.close(fd)
 
     def guest_pid(self) -> int:
-        """Nobody asks: what was started is never cloned."""
+        """Return 0: a started sandbox is never cloned."""
         return 0
 
     def _open_folders(self) -> list[int]:
-        """Those that were opened when it was built."""
+        """Return the folders that were opened when the jail was built."""
         return [os.dup(fd) for fd in self._folders]
 
     def roots(self) -> list[int]:
-        """The one process: pid 1 of the jail, or the confined one."""
+        """Return pid 1 of the jail, or the confined process."""
         return [self._pid] if self._pid else []
 
     def _signal_guest(self) -> None:
@@ -83,14 +83,14 @@ class StartedWard(Ward):
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:
-        # Never the starter: killed between its fork and its report, it would leave a pid 1 that
-        # nobody knows and nobody waits for. It reports within milliseconds; see _note.
+        # Never the starter: killed between its fork and its report, it would leave a pid 1 whose
+        # pid is unknown and which is never reaped. It reports within milliseconds; see _note.
         if self._pid and not self._reaped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, number)
 
     def _on_status(self) -> None:
-        """Read what the jail reports. Without a root of its own that ends when it executes."""
+        """Read the jail's reports. A confined process closes the socket when it executes."""
         if self._status.read_fd not in self._selector.get_map():
             return  # read to its end by _on_exit, in the same round
         report = self._status.read()
@@ -98,7 +98,7 @@ class StartedWard(Ward):
             self._hear(*report)
             return
         self._unwatch(self._status.read_fd)
-        if not self._pid:  # it never came to the process that is waited for
+        if not self._pid:  # the process to wait for was never forked
             self._reap_starter()
             self.all_gone()
 
@@ -109,10 +109,10 @@ class StartedWard(Ward):
             self._folders = fds
             return
         for fd in fds:
-            self._listener = Listener(fd, self._judge, self._selector)
+            self._listener = Listener(fd, self._decide, self._selector)
 
-    def _judge(self, question: Question) -> Verdict:
-        return self.next_gift() if question.wants_gift else Verdict()
+    def _decide(self, notification: Notification) -> Reply:
+        return self.next_passed_fd() if notification.wants_fd else Reply()
 
     def _note(self, word: str, rest: str) -> None:
         if word == "pid":
@@ -133,7 +133,7 @@ class StartedWard(Ward):
         self._started()
 
     def _on_exit(self) -> None:
-        """The process has ended, and with it (as pid 1) every other of its namespace."""
+        """Note the end of the process; if it was pid 1, its whole namespace has ended."""
         assert self._pidfd is not None
         self._unwatch(self._pidfd)
         while self._status.read_fd in self._selector.get_map():
@@ -145,7 +145,7 @@ class StartedWard(Ward):
         self.all_gone()
 
     def is_over(self) -> bool:
-        """Whether all is gone; the end of a process without a handle has to be asked for."""
+        """Return whether all has ended; without a pidfd, poll with waitpid."""
         if self._killed and self._pid and self._pidfd is None and not self._reaped:
             with contextlib.suppress(ChildProcessError):  # its parent is still the starter
                 if os.waitpid(self._pid, os.WNOHANG)[0]:
@@ -154,7 +154,7 @@ class StartedWard(Ward):
         return super().is_over()
 
     def _reap_starter(self) -> None:
-        """The process that only started the other has ended, or is about to."""
+        """Reap the process that forked pid 1; it exits at once."""
         if self._starter and self._starter != self._pid:
             os.waitpid(self._starter, 0)
             self._starter = 0
@@ -168,7 +168,7 @@ class StartedWard(Ward):
                 os.close(fd)
 
 
-class JailedWard(StartedWard):
+class ColdJailRecord(StartedRecord):
     """A guest in a jail, or confined in a private folder."""
 
     def __init__(
@@ -183,7 +183,7 @@ class JailedWard(StartedWard):
         self.private_folder = None if alone else tempfile.mkdtemp("-atoll")
 
     def abandon(self) -> None:
-        """Nothing was forked after all."""
+        """Release everything if the fork failed."""
         super().abandon()
         if self.private_folder:
             os.rmdir(self.private_folder)

@@ -1,4 +1,4 @@
-"""The first words to a guest: what it may call, what it may use, its context."""
+"""The first request to a guest: its tools, its limits, its context."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from atoll.config import REPLConfig
     from atoll.context import Context
     from atoll.jail.client import Lease
-    from atoll.launch.line import Line
+    from atoll.launch.guest_handle import GuestHandle
 
 START_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
-    """A guest that has said hello."""
+class RunningGuest:
+    """A guest after its handshake."""
 
     lease: Lease
     session: GuestSession
     bridge: HostBridge
     context_shared: bool = False
     on_close: Callable[[], None] | None = None
-    """What else there is to let go of."""
+    """Called when the guest is closed."""
 
     async def close(self) -> None:
-        """End the guest, and let go of all that leads to it."""
+        """End the guest and close all that leads to it."""
         self.session.close()
         self.bridge.close()
         if self.on_close is not None:
@@ -44,26 +44,26 @@ class Launched:
         await self.lease.close()
 
 
-async def greet(
-    line: Line,
+async def handshake(
+    handle: GuestHandle,
     config: REPLConfig,
     context: Any,
     shared: Context | None,
     *,
     env: Mapping[str, str] | None = None,
     extra: Mapping[str, Any] | None = None,
-) -> Launched:
-    """Speak the first words; SandboxStartError if there is no answer, and nothing is left then.
+) -> RunningGuest:
+    """Send the first request. On failure end the guest and raise SandboxStartError.
 
-    `env` is for a guest that was not started with its environment, `extra` what a backend adds.
+    `env` is for a guest that was started without its environment, `extra` is added by a backend.
     """
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
-    line.channel.on_call = bridge.handle
-    session = GuestSession(config, line.lease, line.channel, line.output_fds)
-    guest = Launched(line.lease, session, bridge)
+    handle.channel.on_call = bridge.handle
+    session = GuestSession(config, handle.lease, handle.channel, handle.output_fds)
+    guest = RunningGuest(handle.lease, session, bridge)
     try:
-        params = {**_first_words(config, context, shared, env), **(extra or {})}
-        first = {} if params == line.said else await _hello(line, params, shared)
+        params = {**_parameters(config, context, shared, env), **(extra or {})}
+        first = {} if params == handle.applied else await _send(handle, params, shared)
     except BaseException as exc:
         if words := session.last_words():
             exc.add_note(f"the guest's last words:\n{words}")
@@ -72,18 +72,18 @@ async def greet(
     return replace(guest, context_shared=bool(first.get("context_shared")))
 
 
-async def await_ready(line: Line, memory: int | None) -> Line:
-    """Wait for a guest of a zygote, which needs no greeting if it is used as most are."""
+async def await_ready(handle: GuestHandle, memory: int | None) -> GuestHandle:
+    """Wait for a forked guest; its zygote has already applied the default handshake."""
     try:
-        await line.lease.started
-        await line.channel.ready
+        await handle.lease.started
+        await handle.channel.ready
     except ChannelEndedError as exc:
-        raise await _lost(line, exc) from None
-    said: dict[str, Any] = {"tools": [], "memory_bytes": memory, "private_folder": True}
-    return replace(line, said=said)
+        raise await _lost(handle, exc) from None
+    applied: dict[str, Any] = {"tools": [], "memory_bytes": memory, "private_folder": True}
+    return replace(handle, applied=applied)
 
 
-def _first_words(
+def _parameters(
     config: REPLConfig, context: Any, shared: Context | None, env: Mapping[str, str] | None
 ) -> dict[str, Any]:
     params: dict[str, Any] = {
@@ -108,41 +108,45 @@ def _first_words(
     return params
 
 
-async def _hello(line: Line, params: dict[str, Any], shared: Context | None) -> dict[str, Any]:
+async def _send(
+    handle: GuestHandle, params: dict[str, Any], shared: Context | None
+) -> dict[str, Any]:
     try:
-        if shared is None:  # the guest finds the request as soon as it is there
-            asked = line.channel.request("initialize", params)
-        await _ready(line)
+        if (
+            shared is None
+        ):  # sent before the guest is ready: it reads the request as soon as it starts
+            asked = handle.channel.request("initialize", params)
+        await _ready(handle)
         async with asyncio.timeout(START_SECONDS):
             if shared is not None:
-                line.lease.give(shared.fd)
-                asked = line.channel.request("initialize", params)
+                handle.lease.give(shared.fd)
+                asked = handle.channel.request("initialize", params)
             answer = await asked
     except TimeoutError:
         raise _late() from None
     except RemoteError as exc:
         raise SandboxStartError("guest", str(exc)) from None
     except ChannelEndedError as exc:
-        raise await _lost(line, exc) from None
+        raise await _lost(handle, exc) from None
     return answer if isinstance(answer, dict) else {}
 
 
-async def _ready(line: Line) -> None:
+async def _ready(handle: GuestHandle) -> None:
     try:
         async with asyncio.timeout(START_SECONDS):
-            await line.lease.started
-            await line.channel.ready
+            await handle.lease.started
+            await handle.channel.ready
     except TimeoutError:
         raise _late() from None
     except ChannelEndedError as exc:
-        raise await _lost(line, exc) from None
+        raise await _lost(handle, exc) from None
 
 
 def _late() -> SandboxStartError:
     return SandboxStartError("initialize", f"the guest did not answer within {START_SECONDS} s")
 
 
-async def _lost(line: Line, exc: ChannelEndedError) -> SandboxStartError:
-    """The reason why a guest has gone; the warden may know better, and this raises it."""
-    report = await asyncio.shield(line.lease.ended)
+async def _lost(handle: GuestHandle, exc: ChannelEndedError) -> SandboxStartError:
+    """Return why the guest has ended; raise the supervisor's reason if it has one."""
+    report = await asyncio.shield(handle.lease.ended)
     return SandboxStartError("guest", f"{exc}; {report}")

@@ -1,10 +1,11 @@
-"""The warden: a small trusted process that forks jails for one host process and watches over them.
+"""The supervisor: a small trusted process that forks and watches the jails of one host process.
 
-    host ──control socket──▶ warden ──▶ ward (a jail)
-      └──── one lease socket a ward ──▶   "interrupt", "kill", "usage"; its end means kill
+    host ──control socket──▶ supervisor ──▶ jails
+      └──── one lease socket a jail ──▶   "interrupt", "kill", "usage"; its end means kill
 
-Single-threaded, so forking is safe; free of secrets, as it is started with no environment. When
-the host dies, every lease ends with it, so nothing outlives it: no process, no control group.
+It is single-threaded, so forking is safe, and it is started without environment variables, so it
+holds no secrets. When the host dies, every lease closes: no process and no control group outlives
+the host.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
-from atoll.jail import cgroup, init, nursery, packets, seccomp, steps, syscalls, users
-from atoll.jail.branch import BranchWard
-from atoll.jail.brood import HatchedWard, NurseryWard
-from atoll.jail.house import namespace_of
-from atoll.jail.jailed import JailedWard
-from atoll.jail.spec import SHOWN_FOLDERS, JailSpec, NurserySpec, from_json
-from atoll.jail.ward import Ward
+from atoll.jail import cgroup, init, packets, seccomp, steps, syscalls, users, zygote_host
+from atoll.jail.clone import CloneRecord
+from atoll.jail.forked_guest import ForkedGuestRecord, ZygoteHostRecord
+from atoll.jail.jail_record import JailRecord
+from atoll.jail.shared_jail import namespace_of
+from atoll.jail.spec import SHOWN_FOLDERS, JailSpec, ZygoteHostSpec, from_json
+from atoll.jail.started_jail import ColdJailRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from atoll.jail.spec import HatchSpec, Limits, Spec
+    from atoll.jail.spec import ForkSpec, Limits, Spec
 
 METER_SECONDS = 0.1
 LEAVING_SECONDS = 0.005
 JUST_THE_GUEST = 1
-"""Pid 1 of its jail is in no control group of a guest that was forked."""
+"""Atoll's processes in a forked guest's control group: pid 1 of its jail is not in it."""
 
 
 def main(control_fd: int) -> NoReturn:
@@ -47,14 +48,14 @@ def main(control_fd: int) -> NoReturn:
     syscalls.prctl(syscalls.PR_SET_CHILD_SUBREAPER, 1)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a jail takes four
-    warden = Warden(socket.socket(fileno=control_fd))
+    supervisor = Supervisor(socket.socket(fileno=control_fd))
     gc.freeze()  # a collection in a fork would write to, and so copy, the pages of every module
-    warden.serve()
+    supervisor.serve()
     sys.exit(0)
 
 
-class Warden:
-    """The event loop and its wards."""
+class Supervisor:
+    """The event loop and the records of its jails."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -63,8 +64,8 @@ class Warden:
         # A fork of the host holds copies of its sockets, so their end is not the host's end.
         self._host = os.pidfd_open(os.getppid())
         self._selector.register(self._host, selectors.EVENT_READ, self._close)
-        self._wards: set[Ward] = set()
-        self._nurseries: dict[str, NurseryWard] = {}
+        self._records: set[JailRecord] = set()
+        self._zygote_hosts: dict[str, ZygoteHostRecord] = {}
         self._open = True
         self._may_switch = users.may_switch()
         seccomp.jail_program()  # assembled once, inherited by every fork
@@ -74,63 +75,63 @@ class Warden:
             self._groups = cgroup.Groups(found)
 
     def serve(self) -> None:
-        """Until the host is gone and the last ward with it."""
-        while self._open or self._wards:
+        """Serve until the host is gone and the last jail has ended."""
+        while self._open or self._records:
             for key, _ in self._selector.select(self._tick()):
                 self._call(key)
-            for ward in [ward for ward in self._wards if ward.due]:
-                self._look_after(ward)
+            for record in [record for record in self._records if record.due]:
+                self._check(record)
         if self._groups:
             self._groups.close()
 
     def _call(self, key: selectors.SelectorKey) -> None:
-        """One sandbox's fault must not end the others: it is ended itself."""
+        """Run a callback; a fault ends only the sandbox that it belongs to."""
         try:
             key.data()
-        except Exception:  # noqa: BLE001 - whatever it is
+        except Exception:  # noqa: BLE001 - any fault
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(key.fileobj)
             self._give_up(getattr(key.data, "__self__", None))
 
-    def _look_after(self, ward: Ward) -> None:
-        """Do what time alone makes necessary; what fails is tried again in the next round."""
+    def _check(self, record: JailRecord) -> None:
+        """Check memory and the end of one sandbox; a failure ends only this sandbox."""
         try:
-            ward.check_memory()
-            over = ward.is_over()
+            record.check_memory()
+            over = record.is_over()
         except Exception:  # noqa: BLE001 - a fault of one sandbox is not the others'
-            self._give_up(ward)
+            self._give_up(record)
             return
         if over:
-            self._forget(ward)
+            self._forget(record)
 
     def _give_up(self, owner: object) -> None:
         traceback.print_exc()
-        if isinstance(owner, Ward):
-            owner.fail("warden: it failed to look after this sandbox")
+        if isinstance(owner, JailRecord):
+            owner.fail("supervisor: it failed to check this sandbox")
             owner.kill()
 
-    def _forget(self, ward: Ward) -> None:
-        self._wards.discard(ward)
-        ward.close()
-        if self._groups and ward.cgroup is not None:
-            self._groups.give_up(ward.cgroup)
-        if isinstance(ward, NurseryWard):
-            self._nurseries.pop(ward.name, None)
+    def _forget(self, record: JailRecord) -> None:
+        self._records.discard(record)
+        record.close()
+        if self._groups and record.cgroup is not None:
+            self._groups.give_up(record.cgroup)
+        if isinstance(record, ZygoteHostRecord):
+            self._zygote_hosts.pop(record.name, None)
 
     def _tick(self) -> float | None:
-        due = [ward for ward in self._wards if ward.due]
-        if any(ward.leaving() for ward in due):
+        due = [record for record in self._records if record.due]
+        if any(record.leaving() for record in due):
             return LEAVING_SECONDS
-        needed = any(ward.needs_attention() for ward in due)
+        needed = any(record.needs_attention() for record in due)
         return METER_SECONDS if needed else None
 
     def _on_request(self) -> None:
         try:
             data, fds = packets.receive(self._control)
         except packets.LostDescriptorsError:
-            return  # the lease was among them: its end tells the host
+            return  # the lease was among them: the host sees it closed
         except BlockingIOError:
-            return  # it is still there in the next round
+            return  # the packet is still there in the next round
         if not data:
             self._close()
             return
@@ -154,28 +155,28 @@ class Warden:
         self._open = False
         self._selector.unregister(self._control)
         self._selector.unregister(self._host)
-        for ward in self._wards:
-            ward.kill()
+        for record in self._records:
+            record.kill()
 
     def _admit(self, spec: Spec, lease: socket.socket, guest_fds: list[int]) -> None:
         if isinstance(spec, JailSpec):
             self._admit_jail(spec, lease, guest_fds)
-        elif isinstance(spec, NurserySpec):
-            self._admit_nursery(spec, lease)
+        elif isinstance(spec, ZygoteHostSpec):
+            self._admit_zygote_host(spec, lease)
         else:
-            self._admit_hatch(spec, lease, guest_fds)
+            self._admit_fork(spec, lease, guest_fds)
 
     def _admit_jail(self, spec: JailSpec, lease: socket.socket, guest_fds: list[int]) -> None:
         with contextlib.ExitStack() as undo:
             if group := self._new_group(spec.limits):
                 undo.callback(group.remove)
-            ward = JailedWard(spec, lease, group, self._selector)
-            undo.callback(ward.abandon)
+            record = ColdJailRecord(spec, lease, group, self._selector)
+            undo.callback(record.abandon)
             jail = steps.Jail(
                 limits=spec.limits,
                 binds=spec.binds,
                 host_uid=users.pick_host_uid() if self._may_switch and spec.jailed else None,
-                folder=steps.folder_of(spec, ward.private_folder),
+                folder=steps.folder_of(spec, record.private_folder),
                 jailed=spec.jailed,
                 workspace=spec.workspace,
                 cgroup=group,
@@ -183,19 +184,19 @@ class Warden:
             )
             pid = os.fork()
             if pid == 0:
-                _become_jail(spec, jail, guest_fds, ward.status_write, ward.lifeline_read)
+                _become_jail(spec, jail, guest_fds, record.status_write, record.lifeline_read)
             undo.pop_all()
-        ward.forked(pid)
-        self._add(ward)
+        record.forked(pid)
+        self._add(record)
 
-    def _admit_nursery(self, spec: NurserySpec, lease: socket.socket) -> None:
+    def _admit_zygote_host(self, spec: ZygoteHostSpec, lease: socket.socket) -> None:
         with contextlib.ExitStack() as undo:
-            ward = NurseryWard(spec, lease, self._selector)
-            undo.callback(ward.abandon)
+            record = ZygoteHostRecord(spec, lease, self._selector)
+            undo.callback(record.abandon)
             pid = os.fork()
             if pid == 0:
-                control, status = ward.their_control, ward.status_write
-                _become_nursery(
+                control, status = record.their_control, record.status_write
+                _become_zygote_host(
                     spec,
                     control,
                     status,
@@ -203,54 +204,54 @@ class Warden:
                     counted=self._groups is not None,
                 )
             undo.pop_all()
-        ward.forked(pid)
-        self._wards.add(ward)
-        self._nurseries[spec.name] = ward
+        record.forked(pid)
+        self._records.add(record)
+        self._zygote_hosts[spec.name] = record
 
-    def _admit_hatch(self, spec: HatchSpec, lease: socket.socket, guest_fds: list[int]) -> None:
-        home = self._nurseries.get(spec.nursery)
+    def _admit_fork(self, spec: ForkSpec, lease: socket.socket, guest_fds: list[int]) -> None:
+        home = self._zygote_hosts.get(spec.zygote_host)
         if home is None:
             with lease:
-                reason = "nursery: it has ended"
+                reason = "zygote host: it has ended"
                 lease.send(json.dumps({"event": "failed", "reason": reason}).encode())
             return
         with contextlib.ExitStack() as undo:
             if group := self._new_group(spec.limits, JUST_THE_GUEST):
                 undo.callback(group.remove)
-            ward = HatchedWard(
+            record = ForkedGuestRecord(
                 spec,
                 lease,
                 group=group,
                 selector=self._selector,
-                nursery=home,
+                zygote_host=home,
                 guest_fds=guest_fds,
             )
             undo.pop_all()
-        self._add(ward)
-        ward.start()
+        self._add(record)
+        record.start()
 
-    def _admit_branch(self, origin: Ward, lease: socket.socket, status: socket.socket) -> None:
+    def _admit_clone(self, origin: JailRecord, lease: socket.socket, status: socket.socket) -> None:
         origin.mount_namespace = origin.mount_namespace or namespace_of(origin.guest_pid())
         group = self._new_group(origin.limits, JUST_THE_GUEST) if origin.limits else None
-        self._add(BranchWard(origin, lease, status, group=group, selector=self._selector))
+        self._add(CloneRecord(origin, lease, status, group=group, selector=self._selector))
 
-    def _add(self, ward: Ward) -> None:
-        ward.admit_branch = self._admit_branch
-        ward.give_back = self._groups.give_back if self._groups else None
-        self._wards.add(ward)
+    def _add(self, record: JailRecord) -> None:
+        record.admit_clone = self._admit_clone
+        record.give_back = self._groups.give_back if self._groups else None
+        self._records.add(record)
 
     def _new_group(
         self, limits: Limits, runtime: int = cgroup.RUNTIME_PROCESSES
     ) -> cgroup.Cgroup | None:
-        """None where there are no groups: rlimits and the meter hold instead."""
+        """Return a control group; None where there are none, and rlimits and the meter apply."""
         return None if self._groups is None else self._groups.take(limits, runtime)
 
 
 def _become_jail(
     spec: JailSpec, jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int
 ) -> NoReturn:
-    """Process A, and (in a jail) B: never returns to the warden's loop."""
-    gc.disable()  # it lives until the guest's interpreter is executed, or only reaps
+    """Run process A, and (in a jail) B; never return to the supervisor's loop."""
+    gc.disable()  # short-lived, or only reaps
     try:
         _drop_inherited({*guest_fds, status, lifeline})
         if jail.jailed:
@@ -262,19 +263,19 @@ def _become_jail(
         init.execute(spec, guest_fds, status, folder=jail.folder)
     except steps.StepError as exc:
         init.report(status, f"error {exc}")
-    except BaseException:  # noqa: BLE001 - nothing may unwind into the warden's loop
+    except BaseException:  # noqa: BLE001 - nothing may unwind into the supervisor's loop
         init.report(status, f"error {traceback.format_exc()}")
     os._exit(1)
 
 
-def _become_nursery(
-    spec: NurserySpec, control: socket.socket, status: int, *, switches: bool, counted: bool
+def _become_zygote_host(
+    spec: ZygoteHostSpec, control: socket.socket, status: int, *, switches: bool, counted: bool
 ) -> NoReturn:
     try:
         _drop_inherited({control.fileno(), status})
-        nursery.become(spec, control, status, switches=switches, counted=counted)
-    except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the warden's loop
-        init.report(status, f"error nursery: {type(exc).__name__}: {exc}")
+        zygote_host.become(spec, control, status, switches=switches, counted=counted)
+    except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the supervisor's loop
+        init.report(status, f"error zygote host: {type(exc).__name__}: {exc}")
     os._exit(1)
 
 
@@ -303,16 +304,16 @@ def _become_init(
 
 
 def _report_built(status: int, jail: steps.Jail, folders: Sequence[str]) -> None:
-    """Folders first: once it is built, the host may ask for them."""
+    """Report the folders, then "built": the host may ask for them from then on."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     init.report(status, "folders", [os.open(folder, flags) for folder in folders])
     init.report(status, "built", [] if jail.listener is None else [jail.listener])
 
 
 def _hand_over(fds: list[int], owner: int) -> None:
-    """Pipes become the guest's, so that it can open /dev/stdout and /dev/stderr by name.
+    """Make the guest the owner of its pipes, so that it can open /dev/stdout and /dev/stderr.
 
-    SECURITY: nothing but a pipe; a file of the host's keeps its owner.
+    SECURITY: only pipes; a file of the host keeps its owner.
     """
     for fd in fds:
         if stat.S_ISFIFO(os.fstat(fd).st_mode):

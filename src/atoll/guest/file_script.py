@@ -1,6 +1,6 @@
-"""Carries out one file operation where a host can only run commands: request in, answer out.
+"""A script that a remote shell runs to carry out one file operation: request in, answer out.
 
-Sent as text, with the modules that it needs in the request.
+It is sent as text; the request holds the modules that it needs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-PACKAGE = "atoll_errand"
+PACKAGE = "atoll_file_script"
 
 
 class Sources:
@@ -30,26 +30,26 @@ class Sources:
     def find_spec(
         self, name: str, path: Any = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """For the import system: what we have."""
+        """Return the spec of a module that the request holds."""
         del path, target
         if name not in self._texts:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=name == PACKAGE)  # type: ignore[arg-type]
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
-        """An ordinary module will do."""
+        """Use the default module."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill it."""
+        """Run the module's source."""
         code = compile(self._texts[module.__name__], module.__name__, "exec", dont_inherit=True)
         exec(code, module.__dict__)
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """The operation's answer; `invalid` if its arguments make no sense."""
-    place = importlib.import_module(PACKAGE + ".place").OpenPlace()
+    """Return the operation's answer; `invalid` if its arguments are invalid."""
+    files = importlib.import_module(PACKAGE + ".local_files").LocalFiles()
     operations = importlib.import_module(PACKAGE + ".workspace").Workspace
-    workspace = operations(place, most=request["most"])
+    workspace = operations(files, most=request["most"])
     params = request["params"]
     if "data" in params:
         params["data"] = base64.b64decode(params["data"])
@@ -63,7 +63,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """One request from stdin, one answer to stdout: both are JSON, compressed."""
+    """Read one request from stdin, write one answer to stdout: JSON, compressed."""
     request = json.loads(zlib.decompress(sys.stdin.buffer.read()).decode())
     sys.meta_path.insert(0, Sources(request["modules"]))
     text = json.dumps(answer(request))

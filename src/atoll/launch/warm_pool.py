@@ -1,4 +1,4 @@
-"""Guests of one kind that wait to be taken, refilled off the request's path, by demand."""
+"""Keeps guests of one kind parked; refills in the background, by demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atoll.errors import SandboxError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from atoll.launch.line import Line
+    from atoll.launch.guest_handle import GuestHandle
 
 DEMAND_SECONDS = 1.0
 TAKEN_PER_PARKED = 8
@@ -22,30 +22,32 @@ PAUSE_SECONDS = 0.05
 _closing: set[asyncio.Task[None]] = set()
 
 
-class Shelf:
-    """A few parked guests: at least `least`, more (up to `most`) while many are taken."""
+class WarmPool:
+    """Parked guests: at least `least`, up to `most` while many are taken."""
 
-    def __init__(self, hatch: Callable[[], Awaitable[Line]], least: int, most: int) -> None:
-        self._hatch, self._least, self._most = hatch, least, most
-        self._parked: deque[Line] = deque()
+    def __init__(
+        self, fork_guest: Callable[[], Awaitable[GuestHandle]], least: int, most: int
+    ) -> None:
+        self._fork_guest, self._least, self._most = fork_guest, least, most
+        self._parked: deque[GuestHandle] = deque()
         self._taken: deque[float] = deque(maxlen=most * TAKEN_PER_PARKED)
         self._refills: set[asyncio.Task[None]] = set()
         self._open = True
 
     @property
     def parked(self) -> int:
-        """How many wait."""
+        """The number of parked guests."""
         return len(self._parked)
 
-    async def take(self) -> Line:
-        """A guest nobody has spoken to: a parked one that lives, or a new one."""
+    async def take(self) -> GuestHandle:
+        """Return a fresh guest: a parked one that is alive, or a new one."""
         self._taken.append(time.monotonic())
-        line = self._next_alive()
+        handle = self._next_alive()
         self.refill()
-        return line if line is not None else await self._new()
+        return handle if handle is not None else await self._new()
 
     def refill(self) -> None:
-        """Start what is missing, in the background."""
+        """Start missing guests in the background; close surplus ones."""
         while self._open and self.parked + len(self._refills) < self._target():
             task = asyncio.ensure_future(self._park())
             self._refills.add(task)
@@ -54,12 +56,12 @@ class Shelf:
             _close_later(self._parked.pop())
 
     async def filled(self) -> None:
-        """Wait until nothing is on its way any more."""
+        """Wait until no refill is running."""
         while self._refills:
             await asyncio.wait(self._refills)
 
     async def close(self) -> None:
-        """End all that wait."""
+        """End all parked guests."""
         self._open = False
         await self.filled()
         while self._parked:
@@ -71,35 +73,35 @@ class Shelf:
             self._taken.popleft()
         return min(self._most, self._least + len(self._taken) // TAKEN_PER_PARKED)
 
-    def _next_alive(self) -> Line | None:
+    def _next_alive(self) -> GuestHandle | None:
         while self._parked:
-            line = self._parked.popleft()
-            if not line.channel.ended and not line.lease.ended.done():
-                return line
-            _close_later(line)
+            handle = self._parked.popleft()
+            if not handle.channel.ended and not handle.lease.ended.done():
+                return handle
+            _close_later(handle)
         return None
 
     async def _park(self) -> None:
-        with contextlib.suppress(SandboxError):  # whoever takes next will meet it and be told
-            line = await self._new()
+        with contextlib.suppress(SandboxError):  # the next take() raises it
+            handle = await self._new()
             if self._open:
-                self._parked.append(line)
+                self._parked.append(handle)
             else:
-                await line.close()
+                await handle.close()
 
-    async def _new(self) -> Line:
-        """A new guest. Nothing of a caller's has run in one that fails, so another may be tried."""
+    async def _new(self) -> GuestHandle:
+        """Start a guest; retry on failure, since no caller's code has run in it."""
         for attempt in range(RETRIES):
             try:
-                return await self._hatch()
+                return await self._fork_guest()
             except SandboxError:
                 if attempt == RETRIES - 1:
                     raise
-                await asyncio.sleep(PAUSE_SECONDS)  # until it is known what was killed
+                await asyncio.sleep(PAUSE_SECONDS)  # until the loss of a killed zygote is known
         raise AssertionError("unreachable")
 
 
-def _close_later(line: Line) -> None:
-    task = asyncio.ensure_future(line.close())
+def _close_later(handle: GuestHandle) -> None:
+    task = asyncio.ensure_future(handle.close())
     _closing.add(task)
     task.add_done_callback(_closing.discard)

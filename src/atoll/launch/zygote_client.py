@@ -1,4 +1,4 @@
-"""One tier's nursery as the host sees it: started on first need, started again if it is lost."""
+"""Client of one tier's zygote host: starts it on first use and again if it is lost."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxLostError, SandboxStartError
-from atoll.jail.client import warden
-from atoll.jail.spec import GUEST_CODE, Bind, HatchSpec, NurserySpec
+from atoll.jail.client import supervisor
+from atoll.jail.spec import GUEST_CODE, Bind, ForkSpec, ZygoteHostSpec
 from atoll.launch import library
-from atoll.launch.greeting import await_ready
+from atoll.launch.guest_handle import start_guest
+from atoll.launch.handshake import await_ready
 from atoll.launch.interpreter import GUEST_FOLDER, environment
-from atoll.launch.line import open_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from atoll.jail.client import Lease
     from atoll.jail.spec import Limits
+    from atoll.launch.guest_handle import GuestHandle
     from atoll.launch.interpreter import Interpreter
-    from atoll.launch.line import Line
 
-LOST = ("zygote", "nursery")
-"""Steps of a start that fail because somebody killed what was to take them."""
+LOST = ("zygote", "zygote host")
+"""Start steps that fail because the zygote or its host was killed."""
 OLDEST = (3, 11)
-"""The zygote runs the jail's own code, which needs what the host needs."""
+"""The zygote runs atoll.jail, which needs the host's Python version."""
 FORK_SECONDS = 25.0
-"""What a warm zygote may take on a machine full of work; one that is stopped takes for ever."""
+"""The time limit of a fork on a busy machine; a stopped zygote would take for ever."""
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); from atoll.jail.zygote import main; "
     "sys.path.remove(sys.argv[1]); main(*sys.argv[2:])"
@@ -37,7 +37,7 @@ _BOOT = (
 _PACKAGE = os.path.dirname(GUEST_FOLDER)
 
 
-class Hatchery:
+class ZygoteClient:
     """Guests forked off one zygote."""
 
     def __init__(self, interpreter: Interpreter, lines: tuple[str, ...], patience: float) -> None:
@@ -46,36 +46,36 @@ class Hatchery:
         self._name = ""
         self._starting = asyncio.Lock()
         self._retired: list[Lease] = []
-        """Nurseries that do not answer: none is forked there any more, but guests may live on."""
+        """Nurseries that do not answer: their guests live on, no new one is forked there."""
         self.missing: list[str] = []
         """Libraries that could not be imported, with the reason: a warning, not a failure."""
         self.warm_seconds: float | None = None
 
     @property
     def warm(self) -> bool:
-        """Whether a guest could be had at once."""
+        """Whether a warm zygote is running."""
         return self._lease is not None and not self._lease.ended.done()
 
     async def start(self) -> None:
-        """Have a warm zygote; SandboxStartError if it does not become one in time."""
+        """Start a zygote and wait until it is warm; SandboxStartError after the time limit."""
         async with self._starting:
             if not self.warm:
                 await self._start()
 
-    async def hatch(self, limits: Limits) -> Line:
-        """A guest that has entered its jail and heard nothing yet."""
+    async def fork_guest(self, limits: Limits) -> GuestHandle:
+        """Return a new guest in its jail, before its handshake."""
         await self.start()
-        nursery = self._lease
-        line = open_line(HatchSpec(nursery=self._name, limits=limits))
+        zygote_host = self._lease
+        handle = start_guest(ForkSpec(zygote_host=self._name, limits=limits))
         try:
             async with asyncio.timeout(FORK_SECONDS):
-                return await await_ready(line, limits.memory)
+                return await await_ready(handle, limits.memory)
         except TimeoutError:
-            self._retire(nursery)
-            await line.close()
+            self._retire(zygote_host)
+            await handle.close()
             raise SandboxLostError(f"no guest within {FORK_SECONDS:g} s: try again") from None
         except BaseException as exc:
-            await line.close()
+            await handle.close()
             if isinstance(exc, SandboxStartError) and exc.step in LOST:
                 raise SandboxLostError(f"{exc.reason}: nothing has run, try again") from exc
             raise
@@ -87,7 +87,7 @@ class Hatchery:
         await asyncio.gather(*(lease.close() for lease in leases))
 
     def _retire(self, lease: Lease | None) -> None:
-        """Start another nursery when the next guest is asked for."""
+        """Start another zygote host when the next guest is asked for."""
         if lease is not None and lease is self._lease:
             self._retired = [one for one in self._retired if not one.ended.done()] + [lease]
             self._lease = None
@@ -95,7 +95,7 @@ class Hatchery:
 
     async def _start(self) -> None:
         self._name = secrets.token_hex(8)
-        lease = warden.request(self._spec(), [])
+        lease = supervisor.request(self._spec(), [])
         try:
             async with asyncio.timeout(self._patience):
                 report: dict[str, Any] = (await lease.started)["zygote"]
@@ -109,26 +109,26 @@ class Hatchery:
         self._lease, self.missing = lease, report["missing"]
         self.warm_seconds = report["seconds"]
 
-    def _spec(self) -> NurserySpec:
-        return nursery_spec(self._name, self._interpreter, library.binds(), self._lines)
+    def _spec(self) -> ZygoteHostSpec:
+        return zygote_host_spec(self._name, self._interpreter, library.binds(), self._lines)
 
 
-def nursery_spec(
+def zygote_host_spec(
     name: str,
     python: Interpreter,
     more: Sequence[Bind],
     lines: Sequence[str] = (),
     role: tuple[str, ...] = (),
-) -> NurserySpec:
-    """What the warden is asked for: a zygote that sees the interpreter, Atoll, and `more`.
+) -> ZygoteHostSpec:
+    """Return the spec of a zygote that sees the interpreter, Atoll, and `more` paths.
 
-    `role` is for children that are no plain guests; see atoll.jail.zygote.
+    `role` replaces the guest runtime in its children; see atoll.jail.zygote.
     """
     binds = [Bind(source=_PACKAGE, target=f"{GUEST_CODE}/atoll")]
     binds += [Bind(source=folder, target=folder) for folder in python.folders]
     binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
     boot = (_BOOT, GUEST_CODE, json.dumps(lines), *role)
-    return NurserySpec(
+    return ZygoteHostSpec(
         name=name,
         argv=(python.path, "-I", "-B", "-X", "utf8", "-c", *boot),
         env=environment(python),

@@ -1,4 +1,4 @@
-"""Looking into the guest's own files, and how hits are shown: pure, for guest/explorer."""
+"""Reads and searches the guest's own files, and prints hits: used by guest/explorer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SKIP = 1 << 20
 
 
 class Hits(list):  # type: ignore[type-arg]
-    """Dicts, printed one a line below how many there are.
+    """A list of dicts, printed one a line below their count.
 
     `total` is how many there are, which may be more than the list has; if not `counted`, there
     are at least so many.
@@ -65,7 +65,7 @@ def _line(item: Any) -> str:
 
 
 def open_own(path: str, mode: str = "r") -> Any:
-    """A file of the guest's own; what to do if there is none."""
+    """Open a file of the guest; the error says how to find it."""
     try:
         if mode == "rb":
             return open(path, mode)
@@ -78,7 +78,7 @@ def open_own(path: str, mode: str = "r") -> Any:
 
 
 def peek_file(path: str, n: int, start: int) -> str:
-    """`n` characters of a text file, from character `start` on; below 0 from its end."""
+    """Return `n` characters of a text file from `start` on; below 0 it counts from the end."""
     if not isinstance(n, int) or n < 0 or not isinstance(start, int):
         raise ValueError("peek(path, n, start) takes numbers, n from 0 on")
     with open_own(path) as file:
@@ -97,7 +97,7 @@ def peek_file(path: str, n: int, start: int) -> str:
 
 
 def grep_file(path: str, pattern: str, ignore_case: bool, most: int) -> Hits:
-    """The lines of a text file that match."""
+    """Return the matching lines of a text file."""
     import re
 
     try:
@@ -123,7 +123,7 @@ def _hit(number: int, at: int, found: Any, line: str) -> dict[str, Any]:
 
 
 def entries_of(path: str) -> list[str] | None:
-    """What is in a folder, folders with a slash; None if it is none."""
+    """Return the names in a folder, folders with a slash; None if it is not a folder."""
     import os
 
     try:

@@ -1,0 +1,140 @@
+"""A jail shared by a session and its live clones.
+
+They share pid 1, the network namespace and the limits. Each has a mount namespace, and so files, of
+its own; the mount namespace tells which session a process belongs to. The jail ends with the last
+session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+from atoll.jail import meter
+from atoll.jail.listener import Listener, Reply
+
+if TYPE_CHECKING:
+    import selectors
+    from collections.abc import Callable
+
+    from atoll.jail.jail_record import JailRecord
+    from atoll.jail.listener import Notification
+    from atoll.jail.spec import Bind
+
+SCANS = 3
+
+
+class SharedJail:
+    """The sessions of one jail."""
+
+    def __init__(self, roots: Callable[[], list[int]], end: Callable[[], None]) -> None:
+        self.roots, self._end = roots, end
+        self.sessions: set[JailRecord] = set()
+        self.listener: Listener | None = None
+        self.binds: tuple[Bind, ...] = ()
+        """Host paths that are mounted in its root."""
+
+    def leave(self, session: JailRecord) -> None:
+        """Remove a session; end the jail with the last one."""
+        self.sessions.discard(session)
+        if not self.sessions:
+            self._end()
+
+    def evict(self, mount_namespace: int) -> bool:
+        """Kill every process in that mount namespace, or in no session's; return if none was left.
+
+        Scan several times: one scan can miss a process that forks and exits all the time.
+        """
+        found = False
+        for _ in range(SCANS):
+            for pid in self._members():
+                space = namespace_of(pid)
+                if space == mount_namespace or self._belongs_to_no_session(space):
+                    _kill(pid, space)
+                    found = True
+        return not found
+
+    def kill_privileged(self) -> None:
+        """Kill processes that still hold effective capabilities after a clone was set up."""
+        making = {
+            one.clone_in_progress.guest_pid()
+            for one in self.sessions
+            if one.clone_in_progress is not None
+        }
+        for pid in self._members():
+            if pid not in making and has_capabilities(pid):
+                _kill(pid, namespace_of(pid))
+
+    def listen(self, fd: int, selector: selectors.BaseSelector) -> None:
+        """Answer the notifications of its seccomp filter."""
+        self.listener = Listener(fd, self._decide, selector)
+
+    def close(self) -> None:
+        """Stop answering notifications."""
+        if self.listener is not None:
+            self.listener.close()
+
+    def _decide(self, notification: Notification) -> Reply:
+        """Give a guest its passed descriptor; allow a new clone its next system call."""
+        if notification.wants_fd:
+            guests = (one for one in self.sessions if one.guest_pid() == notification.pid)
+            return next((guest.next_passed_fd() for guest in guests), Reply())
+        clones = [
+            session.clone_in_progress
+            for session in self.sessions
+            if session.clone_in_progress is not None
+        ]
+        return Reply(allowed=any(clone.allows(notification) for clone in clones))
+
+    def _belongs_to_no_session(self, space: int) -> bool:
+        """Return whether the mount namespace belongs to no session: a failed clone left it."""
+        if not space or any(session.clone_in_progress is not None for session in self.sessions):
+            return False  # the process is gone, or it may be the new clone
+        return all(space != session.mount_namespace for session in self.sessions)
+
+    def _members(self) -> list[int]:
+        roots = self.roots()
+        return [pid for pid in meter.processes(roots) if pid != roots[0]] if roots else []
+
+
+def has_capabilities(pid: int) -> bool:
+    """Return whether a thread of the process has effective capabilities."""
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(
+                f"/proc/{pid}/task/{task}/status", encoding="utf-8", errors="replace"
+            ) as file:
+                rights = next(line for line in file if line.startswith("CapEff:"))
+            if int(rights.split()[1], 16):
+                return True
+    return False
+
+
+def namespace_of(pid: int) -> int:
+    """Return the inode of a process's mount namespace; 0 if the process is gone."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/mnt").st_ino
+    except OSError:
+        return 0
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent's pid; 0 if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _kill(pid: int, mount_namespace: int) -> None:
+    """Kill by pidfd, and check the namespace after it is open: the pid may have been reused."""
+    with contextlib.suppress(OSError):
+        fd = os.pidfd_open(pid)
+        try:
+            if namespace_of(pid) == mount_namespace:
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        finally:
+            os.close(fd)
