@@ -354,13 +354,13 @@ def test_sparse_and_cut_files_do_no_harm(tmp_path, grep, monkeypatch):
     with open(tmp_path / "sparse", "wb") as file:
         file.write(b"needle\n" * 2000)
         file.truncate(texts.MAX_FILE_BYTES + 1)
-    plain_read = blocks.Desk.read
+    plain_read = blocks.SearchBuffer.read
 
-    def read(desk, fd, start, size):
+    def read(search, fd, start, size):
         os.truncate(tmp_path / "cut", 7)
-        return plain_read(desk, fd, start, size)
+        return plain_read(search, fd, start, size)
 
-    monkeypatch.setattr(blocks.Desk, "read", read)
+    monkeypatch.setattr(blocks.SearchBuffer, "read", read)
     assert grep("needle")["matches"] == [["cut", 1, "needle"]]
 
 
@@ -369,8 +369,8 @@ async def test_a_cancelled_search_stops_soon_and_keeps_no_descriptor(tmp_path, m
     for number in range(1, 20):
         os.link(tmp_path / "a0", tmp_path / f"a{number}")
     reads = []
-    plain_read = blocks.Desk.read
-    monkeypatch.setattr(blocks.Desk, "read", lambda *a: reads.append(1) or plain_read(*a))
+    plain_read = blocks.SearchBuffer.read
+    monkeypatch.setattr(blocks.SearchBuffer, "read", lambda *a: reads.append(1) or plain_read(*a))
 
     async def folders(_changing):
         return {"/app": os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)}

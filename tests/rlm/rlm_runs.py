@@ -52,7 +52,7 @@ def told(source: Any, kind: type[events.Event]) -> list[Any]:
     return [one for one in getattr(source, "trajectory", source) if isinstance(one, kind)]
 
 
-class Gauge(ScriptedModel):
+class Counters(ScriptedModel):
     """A model that knows how many of its calls were under way at the same time."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

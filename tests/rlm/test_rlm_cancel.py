@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
-from rlm_runs import TEXT, Gauge, ask, cell, script, told
+from rlm_runs import TEXT, Counters, ask, cell, script, told
 
 from atoll.environment.core import REPLEnvironment
 from atoll.jail.client import warden
@@ -48,7 +48,7 @@ async def until(ready):
 @pytest.mark.parametrize("code", ["llm_query('x')", "rlm_query('x')", "while True: pass", SEVERAL])
 async def test_a_cancelled_run_ends_with_all_that_is_beneath_it(code, tmp_path):
     heard, before, others = [], asyncio.all_tasks(), guests()
-    hanging = Gauge(["never"], forever=True, delay=600)
+    hanging = Counters(["never"], forever=True, delay=600)
     work = asyncio.create_task(
         ask(
             script(cell(f"print({code})") if "(" in code else cell(code)),
@@ -118,7 +118,7 @@ def test_ctrl_c_ends_a_program_that_waits_for_an_answer(tmp_path):
 
 
 def test_ctrl_c_in_a_thread_of_ours_has_ended_the_run_when_it_is_raised():
-    sub, heard = Gauge(["never"], delay=600), []
+    sub, heard = Counters(["never"], delay=600), []
     rlm = blocking.RLM(
         script(cell("llm_query('x')")),
         sub_model=sub,

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from rlm_runs import DONE, TEXT, Gauge, ask, cell, cut, echo, script, told
+from rlm_runs import DONE, TEXT, Counters, ask, cell, cut, echo, script, told
 
 from atoll.errors import ModelReplyError
 from atoll.rlm import prompts
@@ -128,7 +128,7 @@ async def test_calls_are_counted_over_the_whole_run():
 async def test_a_model_that_hangs_is_cut_when_the_time_is_up(where):
     begun = time.monotonic()
     models = {"model": script(cell("llm_query('x')"), "z"), "sub_model": script("y")}
-    models[where] = Gauge(["never"], delay=60, forever=True)
+    models[where] = Counters(["never"], delay=60, forever=True)
     main = models.pop("model")
     answer = await ask(main, budget=Budget(seconds=1.0), **models)
     assert answer.ended in ("forced", "unanswered")

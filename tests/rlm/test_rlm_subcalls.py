@@ -9,7 +9,7 @@ import re
 import time
 
 import pytest
-from rlm_runs import DONE, TEXT, Gauge, ask, cell, first_message, script, told
+from rlm_runs import DONE, TEXT, Counters, ask, cell, first_message, script, told
 
 from atoll.context import Context
 from atoll.errors import ModelUnavailableError
@@ -53,7 +53,7 @@ async def test_no_run_is_made_within_a_run_at_depth_0():
     assert "[40,000 more characters are not shown]" in sub.asked[0].messages[0].content
 
 
-class Together(Gauge):
+class Together(Counters):
     """A model that answers nobody before BATCH of its calls are under way."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ async def test_concurrency_holds_over_all_depths_and_nobody_waits_for_ever():
         inner = "batch_rlm_query(['b1', 'b2'])" if task.startswith("a") else LEAVES
         return cell(f"print({inner})") if turn == 2 + len(EXAMPLE) else cell(f"FINAL('{task}')")
 
-    sub = Gauge([reply], forever=True, delay=0.01)
+    sub = Counters([reply], forever=True, delay=0.01)
     main = script(cell("FINAL(batch_rlm_query(['a1', 'a2', 'a3']))"))
     async with asyncio.timeout(60):
         answer = await ask(main, sub_model=sub, concurrency=2, max_depth=2)

@@ -47,7 +47,7 @@ def test_it_is_built_once(empty_cache, steps):
     assert build.find() is None
     first = build.ensure(None, QUIET)
     assert build.ensure(None, QUIET) == first == build.find()
-    assert steps == ["build", "engine", "examine"]
+    assert steps == ["build", "engine", "inspect_component"]
     assert first.python == (3, 14, 0)
 
 

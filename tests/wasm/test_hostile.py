@@ -16,7 +16,7 @@ import pytest
 import atoll
 from atoll import ExecutionPolicy, run_untrusted_python
 from atoll.backends.wasm import build, launch
-from atoll.backends.wasm.gauge import Ending, Gauge, Reading
+from atoll.backends.wasm.counters import Counters, Ending, Reading
 from atoll.jail.client import supervisor
 
 FREE = ExecutionPolicy(fuel_budget=None)
@@ -57,13 +57,13 @@ def test_a_sleep_of_no_length_is_an_error_of_the_guests(box, seconds):
     assert box.execute("import wit_world; wit_world.sleep(float('nan'))").value is False
 
 
-def test_a_gauge_cannot_be_cut_off_under_the_host():
-    gauge = Gauge.create()
+def test_counters_cannot_be_truncated_under_the_host():
+    counters = Counters.create()
     with pytest.raises(PermissionError):
-        os.ftruncate(gauge.fd, 0)
-    gauge.write(Reading(1, 77))
-    assert gauge.read() == (1, Ending.NONE)
-    gauge.close()
+        os.ftruncate(counters.fd, 0)
+    counters.write(Reading(1, 77))
+    assert counters.read() == (1, Ending.NONE)
+    counters.close()
 
 
 def test_what_is_printed_at_once_needs_no_memory_of_the_workers():

@@ -11,7 +11,7 @@ import pytest
 
 import atoll
 from atoll import ExecutionPolicy
-from atoll.backends.wasm.gauge import Ending, Gauge, Reading
+from atoll.backends.wasm.counters import Counters, Ending, Reading
 from atoll.backends.wasm.memory import Cells, LinearMemory, UnknownLayoutError
 from atoll.jail.client import supervisor
 
@@ -103,13 +103,13 @@ def test_no_write_leaves_the_guests_memory(tmp_path):
         LinearMemory(str(tmp_path / "nothing"))
 
 
-def test_a_gauge_is_read_after_the_worker_is_dead():
-    gauge = Gauge.create()
-    other = Gauge(os.dup(gauge.fd))
+def test_counters_are_read_after_the_worker_is_dead():
+    counters = Counters.create()
+    other = Counters(os.dup(counters.fd))
     other.write(Reading(2**60, Ending.FUEL))
     other.close()
-    assert gauge.read() == (2**60, Ending.FUEL)
-    gauge.close()
+    assert counters.read() == (2**60, Ending.FUEL)
+    counters.close()
 
 
 @pytest.mark.long

@@ -42,7 +42,7 @@ class Archive:
         self.name, self._limits, self._depth = name[-_LONGEST_NAME:], limits, depth
         self._opening = threading.Lock()
         self._process = Process(
-            "atoll.archive.desk",
+            "atoll.archive.server",
             memory=limits.max_memory_bytes,
             seconds=limits.max_seconds,
             most=limits.max_member_bytes,

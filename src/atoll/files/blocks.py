@@ -1,4 +1,4 @@
-"""A searcher's desk: reads files into one buffer and looks through it when it is full.
+"""Search files for lines: read them into one buffer and scan it whenever it is full.
 
 Small files lie in it side by side, as one look at much is cheaper than many at little; a large one
 is looked through line by line, as many as fit. SECURITY: files may change meanwhile. They are
@@ -40,8 +40,8 @@ SECONDS = 60.0
 _LINE_END = 10
 
 
-class Desk:
-    """Files and hits of one search."""
+class SearchBuffer:
+    """The buffer that files are read into, and the matches found in it so far."""
 
     def __init__(self, matcher: Matcher, room: int, stop: Event) -> None:
         """`room`: how many hits are of use."""
@@ -148,26 +148,26 @@ class Desk:
 
 
 class LargeFile:
-    """One that does not fit on the desk."""
+    """A file that is larger than the buffer: searched block by block."""
 
-    def __init__(self, desk: Desk, path: str, fd: int, size: int) -> None:
-        self._desk, self._path, self._fd = desk, path, fd
+    def __init__(self, search: SearchBuffer, path: str, fd: int, size: int) -> None:
+        self._search, self._path, self._fd = search, path, fd
         self._left, self._passed, self._block = size, 0, BLOCK
         self._line, self._counted, self._hit = 1, 0, False
 
     def look(self) -> None:
         """Take its hits, block by block, if it is a text."""
-        desk, kept = self._desk, 0
+        search, kept = self._search, 0
         if b"\0" in os.pread(self._fd, PROBE_BYTES, 0):
             return
-        while (self._left or kept) and desk.wanted:
+        while (self._left or kept) and search.wanted:
             filled = kept + self._fill(kept)
-            end = desk.buffer.rfind(b"\n", 0, filled) + 1
+            end = search.buffer.rfind(b"\n", 0, filled) + 1
             if not end and filled > texts.LONGEST_LINE:
                 kept = self._look_at_head(filled)
                 continue
             if not self._left and filled:
-                end = desk.ended(filled)
+                end = search.ended(filled)
             if end:
                 self._look_until(end, self._passed - filled)
             else:
@@ -175,15 +175,15 @@ class LargeFile:
             kept = self._keep(end, filled)
 
     def _fill(self, kept: int) -> int:
-        self._desk.reserve(self._block)
-        read = self._desk.read(self._fd, kept, min(self._left, self._block - kept))
+        self._search.reserve(self._block)
+        read = self._search.read(self._fd, kept, min(self._left, self._block - kept))
         self._left, self._passed = self._left - read if read else 0, self._passed + read
         return read
 
     def _keep(self, start: int, filled: int) -> int:
         """Move what is not looked at yet to the front."""
         kept = max(filled - start, 0)
-        self._desk.view[:kept] = bytes(self._desk.view[start : start + kept])
+        self._search.view[:kept] = bytes(self._search.view[start : start + kept])
         return kept
 
     def _look_until(self, end: int, offset: int, *, whole: bool = True) -> None:
@@ -192,8 +192,8 @@ class LargeFile:
         Before the first hit no lines are counted: there may be none. After it all are, as they
         pass by: there will be more.
         """
-        desk = self._desk
-        find = desk.matcher(desk.buffer, end)
+        search = self._search
+        find = search.matcher(search.buffer, end)
         place = find(0)
         self._hit |= place >= 0
         if not self._hit:
@@ -201,11 +201,11 @@ class LargeFile:
         self._count_until(offset)
         line, counted = self._line, 0
         if place >= 0:
-            counted = desk.buffer.rfind(b"\n", 0, place) + 1
-            line += desk.line_ends(0, counted)
-            line, counted = desk.collect(self._path, find, (counted, end), line)
+            counted = search.buffer.rfind(b"\n", 0, place) + 1
+            line += search.line_ends(0, counted)
+            line, counted = search.collect(self._path, find, (counted, end), line)
         if whole:
-            self._line, self._counted = line + desk.line_ends(counted, end), offset + end
+            self._line, self._counted = line + search.line_ends(counted, end), offset + end
 
     def _count_until(self, offset: int) -> None:
         """Count the lines of blocks that were passed by uncounted: read them again."""
@@ -217,14 +217,14 @@ class LargeFile:
 
     def _look_at_head(self, filled: int) -> int:
         """Of a line that is too long, the head is searched; how much is kept of what follows."""
-        desk, end = self._desk, texts.LONGEST_LINE
-        desk.headed = True
-        desk.buffer[end] = _LINE_END
+        search, end = self._search, texts.LONGEST_LINE
+        search.headed = True
+        search.buffer[end] = _LINE_END
         self._look_until(end + 1, self._passed - filled, whole=False)
         self._block = BLOCK
-        while self._left and desk.wanted:
+        while self._left and search.wanted:
             read = self._fill(0)
-            end = desk.buffer.find(b"\n", 0, read)
+            end = search.buffer.find(b"\n", 0, read)
             if end >= 0:
                 return self._keep(end + 1, read)
         return 0

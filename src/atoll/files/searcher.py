@@ -7,7 +7,7 @@ from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from atoll.files.blocks import Desk
+from atoll.files.blocks import SearchBuffer
 from atoll.files.matchers import make_matcher
 from atoll.files.tree import Tree
 from atoll.guest.globs import chooser
@@ -51,27 +51,27 @@ class Searcher:
         except (OSError, ValueError):
             return {"matches": [], "truncated": False}
         tree = Tree(top, os.path.basename(path), chosen)
-        desk = Desk(matcher, max_results + 1, self._stop)
+        search = SearchBuffer(matcher, max_results + 1, self._stop)
         try:
-            _search(tree, desk)
+            _search(tree, search)
         finally:
             os.close(top)
-        self.met_large = desk.met_large
-        cut = desk.full or tree.too_deep or desk.headed or desk.late
-        return {"matches": desk.hits[:max_results], "truncated": cut}
+        self.met_large = search.met_large
+        cut = search.full or tree.too_deep or search.headed or search.late
+        return {"matches": search.hits[:max_results], "truncated": cut}
 
 
-def _search(tree: Tree, desk: Desk) -> None:
+def _search(tree: Tree, search: SearchBuffer) -> None:
     files = iter(tree)
     try:
         for path, fd in files:
             try:
                 with suppress(OSError):  # it is not for us to read after all
-                    desk.add(path, fd)
+                    search.add(path, fd)
             finally:
                 os.close(fd)
-            if not desk.wanted:
+            if not search.wanted:
                 return
-        desk.look()
+        search.look()
     finally:
         files.close()

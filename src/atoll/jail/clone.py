@@ -98,7 +98,9 @@ class CloneRecord(JailRecord):
     def is_over(self) -> bool:
         """Return whether no process of the clone is left."""
         if self._gone and not self._reaped:
-            self._reaped = not self._alive() and self._killed_in_shared_jail() and self._helper_fd is None
+            self._reaped = (
+                not self._alive() and self._killed_in_shared_jail() and self._helper_fd is None
+            )
         return super().is_over()
 
     def _adopt(self, pid: int) -> bool:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 SOURCES = Path(__file__).resolve().parent / "component"
 GUEST = Path(guest.__file__).resolve().parent
-SECONDS = {"build": 15.0, "compile": 30.0, "examine": 2.0}
+SECONDS = {"build": 15.0, "compile": 30.0, "inspect_component": 2.0}
 """What each step takes about, for the bar."""
 _COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
 _found: dict[Path, Built] = {}
@@ -168,8 +168,10 @@ def _make(folder: Path, binary: Path | None, progress: Progress) -> None:
             shutil.copyfile(binary, made / WASM)
         with progress.step("compiling it for this machine", SECONDS["compile"]):
             _run_part("engine", made / WASM, made / IMAGE)
-        with progress.step("trying it", SECONDS["examine"]):
-            (made / FACTS).write_text(_run_part("examine", made / IMAGE), encoding="ascii")
+        with progress.step("trying it", SECONDS["inspect_component"]):
+            (made / FACTS).write_text(
+                _run_part("inspect_component", made / IMAGE), encoding="ascii"
+            )
         for file in made.iterdir():
             file.chmod(0o644)  # guests read it as another user, whatever our umask
         made.chmod(0o755)

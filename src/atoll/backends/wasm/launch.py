@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.wasm.gauge import Gauge
+from atoll.backends.wasm.counters import Counters
 from atoll.backends.wasm.packages import package_folder
 from atoll.backends.wasm.warm_workers import WarmWorker, WarmWorkers
 from atoll.errors import (
@@ -62,8 +62,8 @@ _BOOT = (
 
 async def launch(
     config: REPLConfig, built: Built, level: Isolation, context: Any, shared: Context | None
-) -> tuple[RunningGuest, Gauge]:
-    """A worker whose guest has said hello, and its gauge."""
+) -> tuple[RunningGuest, Counters]:
+    """A worker whose guest has said hello, and its counters."""
     size = shared.size if shared else 0
     if size > MOST_CONTEXT:
         text = f"a context of {size:,} bytes does not fit the wasm backend: it has 4 GiB in all"
@@ -96,17 +96,17 @@ def _advised(exc: SandboxError, built: Built) -> SandboxError:
 
 async def _handshake(
     worker: WarmWorker, config: REPLConfig, context: Any, shared: Context | None
-) -> tuple[RunningGuest, Gauge]:
-    gauge = worker.gauge
+) -> tuple[RunningGuest, Counters]:
+    counters = worker.counters
     try:
         words = _words(config, shared.size if shared else 0)
         guest = await handshake(
             worker.starting.open(), config, context, shared, env=config.policy.env, extra=words
         )
     except BaseException:
-        gauge.close()
+        counters.close()
         raise
-    return replace(guest, on_close=gauge.close), gauge
+    return replace(guest, on_close=counters.close), counters
 
 
 def _words(config: REPLConfig, context_size: int) -> dict[str, Any]:
@@ -139,13 +139,13 @@ def _limits(policy: ExecutionPolicy, context_size: int) -> Limits:
 
 def _start(config: REPLConfig, built: Built, level: Isolation, context_size: int) -> WarmWorker:
     """Where a zygote cannot serve: a host folder, mounts, no jail."""
-    gauge = Gauge.create()
+    counters = Counters.create()
     try:
         return WarmWorker(
-            request_guest(_jail_spec(config, built, level, context_size), gauge.fd), gauge
+            request_guest(_jail_spec(config, built, level, context_size), counters.fd), counters
         )
     except BaseException:
-        gauge.close()
+        counters.close()
         raise
 
 

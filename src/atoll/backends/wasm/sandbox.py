@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.backends.wasm import advice, build
-from atoll.backends.wasm.gauge import Ending
+from atoll.backends.wasm import build, limit_messages
+from atoll.backends.wasm.counters import Ending
 from atoll.backends.wasm.launch import launch
 from atoll.backends.wasm.progress import Progress
 from atoll.config import REPLConfig
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from atoll.availability import Availability
     from atoll.backends.wasm.build import Built
-    from atoll.backends.wasm.gauge import Gauge
+    from atoll.backends.wasm.counters import Counters
     from atoll.launch.handshake import RunningGuest
     from atoll.log import SandboxLogger
     from atoll.policy import ExecutionPolicy
@@ -57,7 +57,7 @@ class PythonSandbox(GuestSandbox):
 
     _not_shown: ClassVar[set[str]] = {GUEST_HOME}
     _built: Built
-    _gauge: Gauge
+    _counters: Counters
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class PythonSandbox(GuestSandbox):
     @classmethod
     async def availability(cls, config: REPLConfig) -> Availability:
         """Return whether this backend can run here."""
-        return await advice.availability(config)
+        return await limit_messages.availability(config)
 
     async def _prepare(self) -> Isolation:
         binary = self._config.wasm_binary_path
@@ -116,7 +116,7 @@ class PythonSandbox(GuestSandbox):
         return Isolation.VIRTUAL
 
     async def _launch(self) -> RunningGuest:
-        guest, self._gauge = await launch(
+        guest, self._counters = await launch(
             self._config, self._built, self._jail, self._context, self._shared
         )
         return guest
@@ -129,10 +129,10 @@ class PythonSandbox(GuestSandbox):
         return {"max_bytes": self._config.max_state_bytes, "cloudpickle": ""}
 
     def _measured(self, guest: RunningGuest, result: SandboxResult) -> SandboxResult:
-        fuel, ending = self._gauge.read()
+        fuel, ending = self._counters.read()
         if not guest.session.alive and ending is Ending.NONE:  # killed, and not counted to the end
             return result
-        result = self._advised(result, advice.explain(result, ending, fuel, self.policy))
+        result = self._advised(result, limit_messages.explain(result, ending, fuel, self.policy))
         return replace(result, fuel_consumed=fuel)
 
     def _advised(self, before: SandboxResult, after: SandboxResult) -> SandboxResult:

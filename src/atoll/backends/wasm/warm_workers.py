@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from atoll.backends.wasm.gauge import Gauge
+from atoll.backends.wasm.counters import Counters
 from atoll.errors import SandboxError
 from atoll.jail.client import supervisor
 from atoll.jail.spec import ForkSpec
@@ -37,12 +37,12 @@ class WarmWorker:
     """A worker that is starting, or waiting for a request."""
 
     starting: StartingGuest
-    gauge: Gauge
+    counters: Counters
 
     def close(self) -> None:
         """End the worker and free its counters."""
         self.starting.close()
-        self.gauge.close()
+        self.counters.close()
 
 
 class WarmWorkers:
@@ -93,13 +93,14 @@ class WarmWorkers:
             self._zygote_host = supervisor.ask(self._make_spec(self._name), [])
 
     def _request(self, limits: Limits) -> WarmWorker:
-        gauge = Gauge.create()
+        counters = Counters.create()
         try:
             return WarmWorker(
-                request_guest(ForkSpec(zygote_host=self._name, limits=limits), gauge.fd), gauge
+                request_guest(ForkSpec(zygote_host=self._name, limits=limits), counters.fd),
+                counters,
             )
         except BaseException:
-            gauge.close()
+            counters.close()
             raise
 
     def _drop(self, *, whole: bool) -> None:

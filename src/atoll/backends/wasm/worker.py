@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.backends.wasm import engine
 from atoll.backends.wasm.callbacks import Callbacks, single
-from atoll.backends.wasm.gauge import Ending, Gauge, Reading
+from atoll.backends.wasm.counters import Counters, Ending, Reading
 from atoll.backends.wasm.instance import Instance, Place
 from atoll.backends.wasm.interrupts import Interrupts
 from atoll.backends.wasm.lines import HostGoneError, Lines
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-OUTPUT_FD, GAUGE_FD = 3, 4
+OUTPUT_FD, COUNTERS_FD = 3, 4
 FREE_FUEL = 1 << 60
 UNCOUNTED = ("initialize", "save", "restore")
 """What the host asks for itself: to parse a context, to pack a state. Time alone limits these."""
@@ -38,7 +38,7 @@ class Worker:
 
     def __init__(self, runtime: Runtime, places: Sequence[Place]) -> None:
         requests, answers = _take_channel()
-        self._lines, self._gauge = Lines(requests, answers), Gauge(GAUGE_FD)
+        self._lines, self._counters = Lines(requests, answers), Counters(COUNTERS_FD)
         self._budget = self._fuel = FREE_FUEL
         interrupts = Interrupts()
         self._lines.watch(interrupts.alarm)
@@ -65,7 +65,7 @@ class Worker:
         if message["method"] == "initialize":
             self._obey(message["params"])
         self._fuel = FREE_FUEL if message["method"] in UNCOUNTED else self._budget
-        self._gauge.write(Reading(0))  # the last request's fuel is not this one's
+        self._counters.write(Reading(0))  # the last request's fuel is not this one's
         try:
             answer = self._instance.handle(line, self._fuel)
         except HostGoneError:
@@ -83,10 +83,10 @@ class Worker:
             self._instance.limit_memory(params["linear_memory"])
 
     def _note(self, ending: Ending) -> None:
-        self._gauge.write(Reading(self._fuel - self._instance.fuel_left(), ending))
+        self._counters.write(Reading(self._fuel - self._instance.fuel_left(), ending))
 
     def _end(self, exc: Exception) -> NoReturn:
-        """The guest is dead. The host reads why off the gauge."""
+        """The guest is dead. The host reads why off the counters."""
         from wasmtime import ExitTrap  # noqa: PLC0415 - an extra
 
         if isinstance(exc, ExitTrap):

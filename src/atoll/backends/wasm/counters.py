@@ -1,8 +1,8 @@
-"""What the worker counts, in memory that host and worker share: fuel, and how it ended.
+"""Counters in memory that host and worker share: fuel used, and how the worker ended.
 
-The host reads it when a result comes, and when the worker is dead; the guest cannot reach it.
-SECURITY: it is sealed, as a host that reads where a page was cut off is ended by the kernel; and
-a worker that a guest has broken out into may write anything there.
+The host reads them when a result arrives and after the worker died; the guest cannot reach them.
+SECURITY: the memory file is sealed against truncation, since reading a truncated page would kill
+the host with SIGBUS. A guest that broke out into the worker may write any value there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
     ending: Ending = Ending.NONE
 
 
-class Gauge:
+class Counters:
     """The shared page, on either side."""
 
     def __init__(self, fd: int) -> None:
@@ -44,24 +44,24 @@ class Gauge:
         self._page = mmap.mmap(fd, mmap.PAGESIZE)
 
     @classmethod
-    def create(cls) -> Gauge:
-        """A new one, on the host."""
-        fd = os.memfd_create("atoll-gauge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def create(cls) -> Counters:
+        """Create the shared page, on the host."""
+        fd = os.memfd_create("atoll-counters", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, mmap.PAGESIZE)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
         return cls(fd)
 
     def write(self, reading: Reading) -> None:
-        """Note what the last request took, and how it ended."""
+        """Record the fuel of the last request, and how the worker ended."""
         _LAYOUT.pack_into(self._page, 0, *reading)
 
     def read(self) -> Reading:
-        """What the last request took, and how the worker ended, if it did."""
+        """Return the fuel of the last request, and how the worker ended, if it did."""
         fuel, ending = _LAYOUT.unpack_from(self._page)
         known = ending in Ending._value2member_map_
         return Reading(fuel, Ending(ending) if known else Ending.NONE)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Unmap the page and close its file descriptor."""
         self._page.close()
         os.close(self.fd)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from atoll.availability import Availability
 from atoll.backends.wasm import build
-from atoll.backends.wasm.gauge import Ending
+from atoll.backends.wasm.counters import Ending
 from atoll.errors import BackendUnavailableError, ComponentMissingError
 from atoll.jail import probe
 from atoll.policy import MIB, Isolation

@@ -1,4 +1,4 @@
-"""The program that reads one archive: run by `process`, in limits, and spoken to by `archive`."""
+"""The program that reads one archive: `process` starts it in limits, `archive` sends requests."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Answer = tuple[dict[str, Any], bytes]
 
 
-class Desk:
-    """One archive, once it is open."""
+class ArchiveServer:
+    """Answers requests about one archive."""
 
     def __init__(self) -> None:
         self._reader: Reader
@@ -34,7 +34,7 @@ class Desk:
             import re2  # noqa: F401, PLC0415 - an extra
 
     def open(self) -> Answer:
-        """Its kind, members and what was skipped."""
+        """Return the kind, the members and what was skipped."""
         self._clock = Clock(self._limits)
         reader = open_reader(self._source, self._name, self._limits, self._clock)
         self._reader, catalog = reader, reader.catalog
@@ -42,17 +42,17 @@ class Desk:
         return {"kind": reader.kind, "members": members, "skipped": catalog.skipped}, b""
 
     def read(self, name: str) -> Answer:
-        """A member's bytes."""
+        """Return the bytes of a member."""
         self._clock.start()
         return {}, self._reader.read(name)
 
     def search(self, query: str, most: int, *, regex: bool, ignore_case: bool) -> Answer:
-        """Lines with the query in them."""
+        """Return the lines that match."""
         self._clock.start()
         return search(self._reader, query, most, regex=regex, ignore_case=ignore_case), b""
 
 
 def main() -> None:
-    """Serve until there is nobody to serve."""
-    desk = Desk()
-    serve({"open": desk.open, "read": desk.read, "search": desk.search}, desk.load)
+    """Serve requests until the parent closes the connection."""
+    server = ArchiveServer()
+    serve({"open": server.open, "read": server.read, "search": server.search}, server.load)
