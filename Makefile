@@ -21,7 +21,7 @@ LAYERS := guest > errors,extras,certificates,markup > policy,types,log > guard,t
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-pythons test-llm check format spec bench soak docs clean
+.PHONY: help setup demo test test-all test-pythons test-llm check format spec bench eval soak docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
@@ -73,6 +73,11 @@ spec: $(STAMP) ## Print every requirement with the tests that show it
 
 bench: $(STAMP) ## Print the table of speeds, ratios first
 	$(BIN)/python -m bench $(ARGS)
+
+eval: $(STAMP) ## Ask a model generated long-context questions: right answers, tokens, seconds
+	@$(BIN)/python -c 'import xllamacpp' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[localllm]'
+	$(BIN)/python -m evals $(ARGS)
 
 soak: $(STAMP) ## Run 10,000 fresh executions while zygotes are killed: none lost, nothing left
 	$(BIN)/python -m bench.soak --kill-every 100 $(ARGS)

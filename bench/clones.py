@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from atoll import ExecutionPolicy, SyncSandbox
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.pool import Pool, PooledSandbox
 from atoll.sync import Portal
 from bench import kernel, warm
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from bench.rows import Probe, Scale
 
-BARE = REPLConfig(preload="bare")
+BARE = SandboxConfig(preload="bare")
 TWENTIETH = Goal(ratio=1 / 20)
 FIFTIETH = Goal(ratio=1 / 50, at_full_size=True)
 BYTES_A_NUMBER, ROOM = 8, 4

@@ -21,7 +21,7 @@ from bench.rows import Arms, Goal, row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from bench.rows import Scale
 
 AT_ONCE = 4
@@ -39,14 +39,14 @@ def _arms(tier: str, scale: Scale) -> Iterator[Arms]:
     )
 
 
-def measure(pool: warm.Warm, config: REPLConfig, count: int) -> dict[str, float]:
+def measure(pool: warm.Warm, config: SandboxConfig, count: int) -> dict[str, float]:
     """CPU-ms of one fresh execution, by process."""
     before = _used()
     pool.run(_execute(pool, config, count))
     return {name: (now - before.get(name, 0.0)) / count for name, now in _used().items()}
 
 
-async def _execute(pool: warm.Warm, config: REPLConfig, count: int) -> None:
+async def _execute(pool: warm.Warm, config: SandboxConfig, count: int) -> None:
     async def work() -> None:
         for _ in range(count // AT_ONCE):
             async with await pool.open(config) as box:

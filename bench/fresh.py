@@ -18,7 +18,7 @@ from bench.rows import Arms, Goal, row, timed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from bench.rows import Scale
 
 FRAME = """
@@ -86,7 +86,7 @@ def _rate_arms(tier: str, workers: int, scale: Scale) -> Iterator[Arms]:
     )
 
 
-async def _rate(pool: warm.Warm, config: REPLConfig, workers: int, count: int) -> float:
+async def _rate(pool: warm.Warm, config: SandboxConfig, workers: int, count: int) -> float:
     async def work() -> None:
         for _ in range(count // workers):
             async with await pool.open(config) as box:

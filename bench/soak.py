@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import atoll
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.daemon.paths import Place
 from atoll.daemon.server import DaemonServer
 from atoll.daemon.sessions import Storage
@@ -48,7 +48,7 @@ Run = Callable[[str], Awaitable[atoll.SandboxResult]]
 
 @contextlib.asynccontextmanager
 async def _through_pool(tier: str) -> AsyncIterator[Run]:
-    config = REPLConfig(preload=tier)
+    config = SandboxConfig(preload=tier)
     async with Pool() as pool:
 
         async def run(code: str) -> atoll.SandboxResult:

@@ -12,7 +12,7 @@ from bench.rows import Arms, Goal, needs, row, timed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.pool import PooledSandbox
     from bench.rows import Probe, Scale
 
@@ -43,7 +43,7 @@ def state_frame(_scale: Scale) -> Iterator[Arms]:
         yield Arms(ours=timed(lambda: pool.run(_there_and_back(pool, config, box))), theirs=theirs)
 
 
-async def _there_and_back(pool: warm.Warm, config: REPLConfig, box: PooledSandbox) -> None:
+async def _there_and_back(pool: warm.Warm, config: SandboxConfig, box: PooledSandbox) -> None:
     saved = await box.save()
     async with await pool.open(dataclasses.replace(config, state=saved)):
         pass

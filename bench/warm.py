@@ -8,7 +8,7 @@ import functools
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.launch.guest_handle import limits_of
 from atoll.pool import Pool, PooledSandbox
 from bench.rows import UnavailableError
@@ -33,28 +33,28 @@ class Warm:
         """Wait for `work`."""
         return self.runner.run(work)
 
-    def config(self, tier: str) -> REPLConfig:
+    def config(self, tier: str) -> SandboxConfig:
         """A configuration for this tier; UnavailableError if its libraries are not installed."""
         self.run(self.pool.warm(tier))
         if missing := self.pool.stats()[tier]["missing"]:
             raise UnavailableError(f"not installed: pip install '.[data]' ({missing})"[:80])
-        config = REPLConfig(preload=tier)
+        config = SandboxConfig(preload=tier)
         self.run(self.park(config))
         return config
 
-    async def park(self, config: REPLConfig) -> None:
+    async def park(self, config: SandboxConfig) -> None:
         """Have guests of this kind wait, and nothing on its way."""
         assert config.preload is not None
         await self.pool.park(config.preload, limits_of(config.policy, 0))
 
-    async def open(self, config: REPLConfig) -> PooledSandbox:
+    async def open(self, config: SandboxConfig) -> PooledSandbox:
         """A sandbox whose guest was waiting, if one was."""
         box = PooledSandbox(config, self.pool)
         await box.initialize()
         return box
 
     @contextlib.contextmanager
-    def session(self, config: REPLConfig) -> Iterator[PooledSandbox]:
+    def session(self, config: SandboxConfig) -> Iterator[PooledSandbox]:
         """A sandbox that is destroyed after the block."""
         box = self.run(self.open(config))
         try:
@@ -62,7 +62,7 @@ class Warm:
         finally:
             self.run(box.destroy())
 
-    def fresh(self, config: REPLConfig, code: str = HI) -> Probe:
+    def fresh(self, config: SandboxConfig, code: str = HI) -> Probe:
         """A probe: seconds from the wish for a sandbox to the code's answer, in a parked guest.
 
         What comes after is off the clock: the end of the sandbox, and another guest to wait.

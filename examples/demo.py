@@ -99,7 +99,7 @@ def what_to_type(name: str) -> str:
     """Return the command that makes a backend ready; empty if it can start at once."""
     if name not in OTHERS:
         return ""
-    found = asyncio.run(registry.load(name).availability(atoll.REPLConfig(backend=name)))
+    found = asyncio.run(registry.load(name).availability(atoll.SandboxConfig(backend=name)))
     prepare = f"{sys.executable} -m atoll.cli.main {OTHERS[name]}"
     if not found.usable:
         return f"{install_command(name)} && {prepare}"

@@ -256,7 +256,7 @@ def counted_cpu(backend: str) -> None:
 
 @functools.cache
 def _why_not_usable(backend: str) -> str | None:
-    found = asyncio.run(registry.load(backend).availability(atoll.REPLConfig(backend=backend)))
+    found = asyncio.run(registry.load(backend).availability(atoll.SandboxConfig(backend=backend)))
     return None if found.usable else found.reason
 
 

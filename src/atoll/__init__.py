@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from atoll.backends.pyodide import PyodideSandbox as PyodideSandbox
     from atoll.backends.wasm import PythonSandbox as PythonSandbox
     from atoll.backends.wasm import run_untrusted_python as run_untrusted_python
-    from atoll.config import REPLConfig as REPLConfig
+    from atoll.config import SandboxConfig as SandboxConfig
     from atoll.context import Context as Context
     from atoll.environment.blocking import REPLEnvironment as REPLEnvironment
+    from atoll.environment.options import EnvironmentConfig as EnvironmentConfig
+    from atoll.environment.options import REPLConfig as REPLConfig
     from atoll.environment.types import Final as Final
     from atoll.environment.types import Turn as Turn
     from atoll.errors import ArchiveError as ArchiveError
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
     from atoll.rlm.models.types import Message as Message
     from atoll.rlm.models.types import Model as Model
     from atoll.rlm.models.types import Usage as Usage
+    from atoll.rlm.options import RLMConfig as RLMConfig
     from atoll.rlm.types import Answer as Answer
     from atoll.rlm.types import Ended as Ended
     from atoll.sandbox import BaseSandbox as BaseSandbox
@@ -115,7 +118,7 @@ _HOMES = {
     "NativePythonSandbox": "backends.native",
     "DirectPyodideSandbox": "backends.pyodide",
     "PyodideSandbox": "backends.pyodide",
-    "REPLConfig": "config",
+    "SandboxConfig": "config",
     "Context": "context",
     "AtollError": "errors",
     "ArchiveError": "errors",
@@ -143,6 +146,8 @@ _HOMES = {
     "UnsupportedError": "errors",
     "VariableError": "errors",
     "REPLEnvironment": "environment.blocking",
+    "EnvironmentConfig": "environment.options",
+    "REPLConfig": "environment.options",
     "Final": "environment.types",
     "Turn": "environment.types",
     "Evidence": "explore.evidence",
@@ -179,6 +184,7 @@ _HOMES = {
     "Message": "rlm.models.types",
     "Model": "rlm.models.types",
     "Usage": "rlm.models.types",
+    "RLMConfig": "rlm.options",
     "Answer": "rlm.types",
     "Ended": "rlm.types",
     "BaseSandbox": "sandbox",

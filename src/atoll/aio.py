@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from atoll.factory import Opening, merge
 
 if TYPE_CHECKING:
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.environment.core import REPLEnvironment
-    from atoll.factory import Options
+    from atoll.factory import SandboxOptions
     from atoll.rlm.core import RLM
     from atoll.shell.local import LocalSandbox
     from atoll.shell.sandbox import ShellSandbox
@@ -24,7 +24,9 @@ _HOMES = {
 __all__ = ["RLM", "LocalSandbox", "REPLEnvironment", "ShellSandbox", "create_sandbox"]
 
 
-def create_sandbox(config: REPLConfig | None = None, **options: Unpack[Options]) -> Opening:
+def create_sandbox(
+    config: SandboxConfig | None = None, **options: Unpack[SandboxOptions]
+) -> Opening:
     """Open a sandbox for async code: `await` the result, or use it in `async with`."""
     return Opening(merge(config, options))
 

@@ -15,7 +15,7 @@ from atoll.guest.stdin import STDIN_CALL
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from atoll.config import Handler, REPLConfig
+    from atoll.config import Handler, SandboxConfig
 
     _Jobs = SimpleQueue[Callable[[], None] | None]
 
@@ -54,7 +54,7 @@ class _HandlerEndedError(Exception):
 class HostBridge:
     """Answers the guest's calls. Sync handlers run in threads, async ones in the loop."""
 
-    def __init__(self, config: REPLConfig, get_context: Callable[[], Any]) -> None:
+    def __init__(self, config: SandboxConfig, get_context: Callable[[], Any]) -> None:
         self._get_context = get_context
         self._threads = _Threads(config.max_concurrency)
         self._concurrency = config.max_concurrency

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 from atoll.log import SandboxLogger
-from atoll.policy import MIB, ExecutionPolicy, Isolation, check_positive
+from atoll.policy import MIB, ExecutionPolicy, Isolation, check_positive, checked_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,9 +47,10 @@ def max_state_from_environment() -> int:
     return size
 
 
+@checked_keywords("option")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class REPLConfig:
-    """Everything that `create_sandbox` takes: the one table of options.
+class SandboxConfig:
+    """Everything that `create_sandbox` takes. EnvironmentConfig adds what an environment has.
 
     What the daemon is sent and what has to be positive follow from the fields' traits.
     """
@@ -105,30 +106,16 @@ class REPLConfig:
     """Set by REPLEnvironment: the guest gets peek, grep and FINAL for so many characters."""
     timeout_seconds: InitVar[float | None] = None
     """`timeout_ms` in seconds; if both are given, this one is used."""
-    output_cap: int = field(default=8192, metadata=_NUMBER)
-    """Characters of a turn's output above which the model sees a summary; a file has the rest."""
-    spill_dir: Path | None = None
-    """The folder of these files; unset: a private one, deleted at the end."""
-    max_output_preview: int = field(default=1500, metadata=_NUMBER)
-    """Characters of a summary with its header and footer."""
-    max_grep_results: int = field(default=100, metadata=_NUMBER)
-    require_exploration_before_final: bool = False
-    """Whether FINAL is refused before `min_exploration_calls` looks into the context."""
-    min_exploration_calls: int = field(default=1, metadata=_NUMBER)
-    use_toon_encoding: bool = True
-    """Whether structured values are shown to the model as TOON where that is shorter."""
 
     def __post_init__(self, timeout_seconds: float | None) -> None:
         if timeout_seconds is not None and not isinstance(timeout_seconds, _Derived):
             check_positive("timeout_seconds", timeout_seconds)
             object.__setattr__(self, "timeout_ms", timeout_seconds * 1000)
         object.__setattr__(self, "policy", ExecutionPolicy.of(self.policy))
-        for name in _POSITIVE_NAMES:
+        for name in options_with(POSITIVE, type(self)):
             check_positive(name, getattr(self, name))
         if self.guard is not None and self.guard not in GUARDS:
             raise ConfigError(f"no guard {self.guard!r}: there are {', '.join(GUARDS)}")
-        if self.spill_dir is not None:
-            object.__setattr__(self, "spill_dir", expand_home(self.spill_dir).absolute())
         if self.min_isolation is not None:
             object.__setattr__(self, "min_isolation", Isolation.parse(self.min_isolation))
         if self.wasm_binary_path is not None:
@@ -143,12 +130,9 @@ class REPLConfig:
                 raise ConfigError(f"a tool's name must be a Python name, not {name!r}")
 
 
-def options_with(trait: str) -> tuple[str, ...]:
+def options_with(trait: str, kind: type[SandboxConfig] | None = None) -> tuple[str, ...]:
     """Return the names of the options that have a trait."""
-    return tuple(one.name for one in fields(REPLConfig) if trait in one.metadata)
-
-
-_POSITIVE_NAMES = options_with(POSITIVE)
+    return tuple(one.name for one in fields(kind or SandboxConfig) if trait in one.metadata)
 
 
 class _Derived(float):
@@ -156,7 +140,7 @@ class _Derived(float):
 
 
 # Set after the class: dataclass would take a property for the field's default.
-setattr(REPLConfig, "timeout_seconds", property(lambda self: _Derived(self.timeout_ms / 1000)))  # noqa: B010
+setattr(SandboxConfig, "timeout_seconds", property(lambda self: _Derived(self.timeout_ms / 1000)))  # noqa: B010
 
 
 def _index_url(given: str | Sequence[str] | None) -> str | tuple[str, ...] | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 from atoll.backends import registry
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
+from atoll.errors import ConfigError
 from atoll.policy import check_keys
 from atoll.sync import Portal, SyncSandbox
 from atoll.tools import by_name
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from atoll.policy import Capability, ExecutionPolicy, Isolation
     from atoll.sandbox import BaseSandbox
 
+ConfigT = TypeVar("ConfigT", bound=SandboxConfig)
 
-class Options(TypedDict, total=False):
-    """The fields of REPLConfig, as keyword arguments."""
+
+class SandboxOptions(TypedDict, total=False):
+    """The fields of SandboxConfig, as keyword arguments."""
 
     backend: str
     context: Any
@@ -53,29 +56,24 @@ class Options(TypedDict, total=False):
     lazy_queries: bool
     guard: str | None
     timeout_seconds: float | None
-    output_cap: int
-    spill_dir: PathLike[str] | str | None
-    max_output_preview: int
-    max_grep_results: int
-    require_exploration_before_final: bool
-    min_exploration_calls: int
-    use_toon_encoding: bool
     explored_length: int | None
 
 
-def create_sandbox(config: REPLConfig | None = None, **options: Unpack[Options]) -> SyncSandbox:
+def create_sandbox(
+    config: SandboxConfig | None = None, **options: Unpack[SandboxOptions]
+) -> SyncSandbox:
     """Start a sandbox for blocking code. Use it in a `with` block, or call destroy().
 
-    `options` are fields of REPLConfig; they override those of `config`.
+    `options` are fields of SandboxConfig; they override those of `config`.
     """
-    settings = merge(config, options)
+    settings: SandboxConfig = merge(config, options)
     return SyncSandbox(Portal.shared().run(open_sandbox(settings)))
 
 
 class Opening:
     """A sandbox that is not started yet: `await` it, or use it in `async with`."""
 
-    def __init__(self, config: REPLConfig) -> None:
+    def __init__(self, config: SandboxConfig) -> None:
         self._config = config
         self._box: BaseSandbox | None = None
 
@@ -97,7 +95,7 @@ class Opening:
 
 
 async def open_sandbox(
-    config: REPLConfig, needed: frozenset[Capability] = frozenset()
+    config: SandboxConfig, needed: frozenset[Capability] = frozenset()
 ) -> BaseSandbox:
     """Choose the backend, make the sandbox and start it; a failed start leaves nothing behind."""
     sandbox_class = await registry.choose(config, needed)
@@ -110,11 +108,30 @@ async def open_sandbox(
     return box
 
 
-def merge(config: REPLConfig | None, options: Options) -> REPLConfig:
+def merge(
+    config: SandboxConfig | None,
+    options: Mapping[str, Any],
+    kind: type[ConfigT] = SandboxConfig,  # type: ignore[assignment]
+) -> ConfigT:
     """Return `config` with the options; ConfigError for an unknown one names the closest."""
-    known = [field.name for field in dataclasses.fields(REPLConfig)]
+    known = [field.name for field in dataclasses.fields(kind)]
     check_keys("option", options, [*known, "timeout_seconds"])
-    given: dict[str, Any] = dict(options)
+    given = dict(options)
     if "tools" in given and not isinstance(given["tools"], Mapping):
         given["tools"] = by_name(given["tools"])
-    return dataclasses.replace(config or REPLConfig(), **given)
+    return dataclasses.replace(_as_kind(config, kind), **given)
+
+
+def _as_kind(config: Any, kind: type[ConfigT]) -> ConfigT:
+    """Return a configuration of this kind; a sandbox's own gets defaults for the rest."""
+    if config is None:
+        return kind()
+    if isinstance(config, kind):
+        return config
+    if not isinstance(config, SandboxConfig):
+        raise ConfigError(
+            f"not a {kind.__name__}: {config!r:.60}. Write options by name, such as "
+            f"backend='native' or context=..., or give an atoll.{kind.__name__}"
+        )
+    fields = dataclasses.fields(SandboxConfig)
+    return kind(**{one.name: getattr(config, one.name) for one in fields})

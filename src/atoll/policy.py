@@ -3,19 +3,50 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+T = TypeVar("T")
 MIB = 1 << 20
+
+
+def check_keys(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ConfigError for a key that is not known; the message names the closest one."""
+    names = sorted(known)
+    for key in given:
+        if key not in names:
+            close = difflib.get_close_matches(str(key), names, 1)
+            hint = f": did you mean {close[0]!r}?" if close else ""
+            raise ConfigError(f"unknown {what} {key!r}{hint or ': use one of ' + ', '.join(names)}")
+
+
+def checked_keywords(what: str) -> Callable[[type[T]], type[T]]:
+    """Make a dataclass raise ConfigError for an unknown keyword, with the closest one it has."""
+
+    def decorate(cls: type[T]) -> type[T]:
+        inner = cls.__init__
+        known = [name for name in inspect.signature(inner).parameters if name != "self"]
+
+        @functools.wraps(inner)
+        def checked(self: T, *args: Any, **options: Any) -> None:
+            check_keys(what, options, known)
+            inner(self, *args, **options)
+
+        cls.__init__ = checked  # type: ignore[assignment]
+        return cls
+
+    return decorate
 
 
 class Isolation(IntEnum):
@@ -121,6 +152,7 @@ class Mount:
         )
 
 
+@checked_keywords("policy field")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionPolicy:
     """Limits of one sandbox. None means no limit."""
@@ -169,7 +201,6 @@ class ExecutionPolicy:
         if not _is_mapping(given):
             kind = type(given).__name__
             raise ConfigError(f"policy must be an ExecutionPolicy or a dict, not {kind}")
-        check_keys("policy field", given, (field.name for field in fields(cls)))
         return cls(**given)
 
     def snapshot(self) -> dict[str, object]:
@@ -194,16 +225,6 @@ def _mounts(given: Any) -> tuple[Mount, ...]:
     if isinstance(given, str | Mount | Mapping) or not hasattr(given, "__iter__"):
         raise ConfigError(f"mounts must be a list of mounts, not {type(given).__name__}")
     return tuple(Mount.of(one) for one in given)
-
-
-def check_keys(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise ConfigError for a key that is not known; the message names the closest one."""
-    names = sorted(known)
-    for key in given:
-        if key not in names:
-            close = difflib.get_close_matches(str(key), names, 1)
-            hint = f": did you mean {close[0]!r}?" if close else ""
-            raise ConfigError(f"unknown {what} {key!r}{hint or ': use one of ' + ', '.join(names)}")
 
 
 def check_positive(name: str, value: float | None) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from atoll.channel import HostChannel
-    from atoll.config import LineCallback, REPLConfig
+    from atoll.config import LineCallback, SandboxConfig
     from atoll.types import ExecuteResponse, GuestProcess
 
     Reader = Callable[[dict[str, Any]], dict[str, Any]]
@@ -48,7 +48,11 @@ class GuestSession:
     """Runs one request at a time against one guest."""
 
     def __init__(
-        self, config: REPLConfig, process: GuestProcess, channel: HostChannel, output_fds: list[int]
+        self,
+        config: SandboxConfig,
+        process: GuestProcess,
+        channel: HostChannel,
+        output_fds: list[int],
     ) -> None:
         self._config, self._process, self._channel = config, process, channel
         self._loop = asyncio.get_running_loop()

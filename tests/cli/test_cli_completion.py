@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from atoll import REPLConfig, aio
+from atoll import SandboxConfig, aio
 from atoll.cli import completion
 from atoll.cli.streams import GuestOutput
 from atoll.cli.tab_completion import INDENT, Completer
@@ -97,7 +97,7 @@ import json
 @pytest.fixture
 def completer():
     output = GuestOutput()
-    config = REPLConfig(backend="native", on_stdout=output.stdout, on_stderr=output.stderr)
+    config = SandboxConfig(backend="native", on_stdout=output.stdout, on_stderr=output.stderr)
     with asyncio.Runner() as runner:
         box = runner.run(_open(config))
         runner.run(box.execute(CELL))

@@ -19,7 +19,7 @@ from atoll.cli import attacks, doctor, selfcheck
 from atoll.cli.attack_report import AttackReport, AttackResult
 from atoll.cli.canaries import MARK, Canaries
 from atoll.cli.colours import Colours
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.policy import Isolation
 
 QUICK = ("secret-file", "loopback", "forged-answers", "write-outside", "survivors", "leftovers")
@@ -140,7 +140,7 @@ def test_an_attack_that_gets_through_exits_with_1(atoll, monkeypatch):
 
 async def _judge(code: str, **fields: object) -> AttackResult:
     attack = attacks.Attack(name="x", category="x", claim="x", code=code, **fields)
-    config, _ = await selfcheck._prepare(REPLConfig())
+    config, _ = await selfcheck._prepare(SandboxConfig())
     async with Canaries() as bait:
         return await selfcheck.judge(config, attack, bait)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll import Capability, ConfigError, REPLConfig
+from atoll import Capability, ConfigError, SandboxConfig
 
 pytestmark = pytest.mark.needs(Capability.BRIDGE)
 
@@ -69,4 +69,4 @@ def test_arguments_are_sys_argv(open_box):
 def test_arguments_that_are_not_a_list_of_str_are_refused():
     for bad in ("text", [1], [b"x"]):
         with pytest.raises(ConfigError, match="argv must be a list of str"):
-            REPLConfig(argv=bad)
+            SandboxConfig(argv=bad)

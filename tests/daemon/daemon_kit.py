@@ -17,7 +17,7 @@ from atoll.factory import open_sandbox
 from atoll.types import Outcome, SandboxResult
 
 
-async def open_native(config: atoll.REPLConfig) -> atoll.BaseSandbox:
+async def open_native(config: atoll.SandboxConfig) -> atoll.BaseSandbox:
     """Sandboxes of the native backend, for servers without a pool."""
     return await open_sandbox(dataclasses.replace(config, backend="native"))
 
@@ -30,7 +30,7 @@ class Notebook(atoll.BaseSandbox):
     opened: ClassVar[list[Notebook]] = []
     isolation = atoll.Isolation.JAILED
 
-    def __init__(self, config: atoll.REPLConfig) -> None:
+    def __init__(self, config: atoll.SandboxConfig) -> None:
         super().__init__(config.policy)
         self.config, self.destroyed = config, False
         self.names: dict[str, Any] = json.loads(config.state) if config.state else {}
@@ -104,7 +104,7 @@ class Plain(Notebook):
     save = save_whole = atoll.BaseSandbox.save
 
 
-async def open_plain(config: atoll.REPLConfig) -> Plain:
+async def open_plain(config: atoll.SandboxConfig) -> Plain:
     return Plain(config)
 
 
@@ -115,7 +115,7 @@ def left_out(blob: bytes) -> list[str]:
     return json.loads(blob).get("left_out", [])
 
 
-async def open_notebook(config: atoll.REPLConfig) -> Notebook:
+async def open_notebook(config: atoll.SandboxConfig) -> Notebook:
     return Notebook(config)
 
 

@@ -20,7 +20,7 @@ from atoll.guest import rpc
 from atoll.wire import options, outbox
 from atoll.wire import peer as peers
 
-OPEN = {"config": options.to_wire(atoll.REPLConfig())}
+OPEN = {"config": options.to_wire(atoll.SandboxConfig())}
 
 
 def line(ident, method, **params):
@@ -198,7 +198,7 @@ async def test_a_guest_that_prints_for_ever_to_a_deaf_client_is_bounded(serve):
     daemon = await serve()
     sock = daemon.raw()
     loop = asyncio.get_running_loop()
-    config = atoll.REPLConfig(on_stdout=print, max_output_length=1 << 30)
+    config = atoll.SandboxConfig(on_stdout=print, max_output_length=1 << 30)
     await loop.sock_sendall(
         sock, line(0, "initialize", session="1", config=options.to_wire(config))
     )

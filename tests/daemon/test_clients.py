@@ -43,7 +43,7 @@ async def test_a_name_of_another_connection_means_nothing(serve):
 async def test_one_name_on_two_connections_is_two_sessions(serve):
     daemon = await serve(open_notebook)
     links = [await daemon.link() for _ in range(2)]
-    config = {"config": options.to_wire(atoll.REPLConfig()), "session": "same"}
+    config = {"config": options.to_wire(atoll.SandboxConfig()), "session": "same"}
     for number, link in enumerate(links):
         await link.peer.call("initialize", config)
         await link.peer.call("execute", {"session": "same", "code": f"x = {number}"})
@@ -313,7 +313,7 @@ async def test_executions_within_executions_do_not_wait_for_each_other_for_ever(
 async def test_sessions_are_limited(serve, limits):
     daemon = await serve(open_notebook, **limits)
     link = await daemon.link()
-    config = {"config": options.to_wire(atoll.REPLConfig())}
+    config = {"config": options.to_wire(atoll.SandboxConfig())}
     for name in "12":
         await link.peer.call("initialize", {**config, "session": name})
     with pytest.raises(atoll.BusyError):
@@ -337,7 +337,7 @@ async def test_auto_uses_a_daemon_that_runs_and_native_without_one(serve, monkey
     monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(stale))
     async with atoll.aio.create_sandbox() as box:
         assert box.backend == "native"
-    found = await DaemonClientSandbox.availability(atoll.REPLConfig())
+    found = await DaemonClientSandbox.availability(atoll.SandboxConfig())
     assert (found.usable, found.hint) == (False, "Type: atoll daemon start")
 
 

@@ -33,7 +33,7 @@ async def test_a_guest_cannot_play_daemon(tmp_path, monkeypatch):
         (tmp_path / "daemon.sock").chmod(0o777)
         with pytest.raises(atoll.BackendUnavailableError, match="is not your daemon: it "):
             await atoll.aio.create_sandbox(backend="daemon")
-        found = await DaemonClientSandbox.availability(atoll.REPLConfig())
+        found = await DaemonClientSandbox.availability(atoll.SandboxConfig())
         assert not found.usable
         assert (await guest.execute("heard")).value in ([], [b""] * 2, [b""])
 

@@ -154,7 +154,7 @@ def test_the_configuration_crosses_with_every_limit(tmp_path):
     default = ExecutionPolicy()
     for field in dataclasses.fields(policy):
         assert getattr(policy, field.name) != getattr(default, field.name)
-    config = atoll.REPLConfig(
+    config = atoll.SandboxConfig(
         policy=policy, timeout_ms=5, max_output_length=6, max_concurrency=7,
         workspace=tmp_path, min_isolation="confined", python="/usr/bin/python3",
     )  # fmt: skip
@@ -166,19 +166,17 @@ def test_the_configuration_crosses_with_every_limit(tmp_path):
 
 
 def test_the_clients_own_python_is_meant_by_none():
-    assert options.to_wire(atoll.REPLConfig())["python"] == sys.executable
-    assert config_crossed(atoll.REPLConfig()).python is None
+    assert options.to_wire(atoll.SandboxConfig())["python"] == sys.executable
+    assert config_crossed(atoll.SandboxConfig()).python is None
 
 
 def test_every_field_of_the_configuration_is_thought_of():
     """A new field fails here: let it cross, or name it among those that stay."""
     stay = {"backend", "context", "state", "logger", "wasm_binary_path", "inject_setup"}
-    stay |= {"index_url", "use_worker", "guard", "output_cap", "spill_dir", "max_output_preview"}
-    stay |= {"max_grep_results", "require_exploration_before_final", "min_exploration_calls"}
-    stay |= {"use_toon_encoding"}
+    stay |= {"index_url", "use_worker", "guard"}
     crossing = {*options._PLAIN, *options.HANDLERS, *options.STREAMS}
     crossing |= {"min_isolation", "policy", "python", "workspace", "tools"}
-    assert {field.name for field in dataclasses.fields(atoll.REPLConfig)} == stay | crossing
+    assert {field.name for field in dataclasses.fields(atoll.SandboxConfig)} == stay | crossing
 
 
 @pytest.mark.parametrize(
@@ -188,7 +186,7 @@ def test_every_field_of_the_configuration_is_thought_of():
 )  # fmt: skip
 def test_a_configuration_that_cannot_be_is_refused(changes):
     with pytest.raises(atoll.ConfigError):
-        config_crossed(atoll.REPLConfig(), **changes)
+        config_crossed(atoll.SandboxConfig(), **changes)
 
 
 def facts(**changes):

@@ -17,13 +17,13 @@ from typing import Any
 import roles
 
 import atoll
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.pool import Pool, PoolSettings
 
 ANSWER_SECONDS = 60
 """In which every call ends, whatever happened; a hang on a busy machine is still told apart."""
 SETTLE_SECONDS = 20
-CONFIG = REPLConfig(preload="bare", timeout_ms=20_000)
+CONFIG = SandboxConfig(preload="bare", timeout_ms=20_000)
 Answer = atoll.SandboxResult | atoll.AtollError | bytes | atoll.BaseSandbox | None
 
 

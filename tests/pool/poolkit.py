@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import atoll
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.jail import cgroup, meter
 from atoll.jail.client import supervisor
 from atoll.policy import ExecutionPolicy
@@ -36,7 +36,7 @@ class Family:
         limits = {name: options.pop(name) for name in LIMITS if name in options}
         if limits:
             options["policy"] = ExecutionPolicy(**limits)
-        box = self.keep(PooledSandbox(REPLConfig(**options), self.pool))
+        box = self.keep(PooledSandbox(SandboxConfig(**options), self.pool))
         await box.initialize(context)
         return box
 

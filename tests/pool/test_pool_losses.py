@@ -137,7 +137,7 @@ async def test_the_supervisor_takes_its_sessions_along_and_is_started_again(fami
 
 HOST = """
     import asyncio, json, os
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.jail import meter
     from atoll.jail.client import supervisor
     from atoll.pool import Pool, PooledSandbox
@@ -147,7 +147,7 @@ HOST = """
     async def main():
         async with Pool() as pool:
             await pool.park("bare", limits_of(ExecutionPolicy(), 0))
-            box = PooledSandbox(REPLConfig(preload="bare"), pool)
+            box = PooledSandbox(SandboxConfig(preload="bare"), pool)
             await box.initialize()
             await box.execute("import subprocess; p = subprocess.Popen(['sleep', '300'])")
             twin = await box.fork()

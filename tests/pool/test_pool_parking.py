@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from poolkit import Family, said, until, zygote_hosts
 
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
 from atoll.jail import meter
 from atoll.jail.client import supervisor
@@ -79,7 +79,7 @@ async def test_a_parked_guest_that_died_is_passed_over(pool):
     for line in dead:
         line.lease.kill()
     await until(lambda: all(line.lease.ended.done() for line in dead))
-    box = PooledSandbox(REPLConfig(preload="bare"), pool)
+    box = PooledSandbox(SandboxConfig(preload="bare"), pool)
     await box.initialize()
     assert await said(box, "print('alive')") == "alive"
     await box.destroy()
@@ -98,7 +98,7 @@ async def test_many_taken_at_once_are_parked_for(pool):
 
 async def test_an_unknown_tier_is_refused_at_once(pool):
     with pytest.raises(ConfigError, match=r"no tier 'huge'.*bare, numeric, full"):
-        PooledSandbox(REPLConfig(preload="huge"), pool)
+        PooledSandbox(SandboxConfig(preload="huge"), pool)
 
 
 def test_settings_take_nothing_but_import_statements():
@@ -112,7 +112,7 @@ def test_settings_take_nothing_but_import_statements():
 async def test_a_missing_library_is_a_warning():
     lines = ("import no_such_lib as q", "import json", "from email import nothing_there")
     async with Pool(PoolSettings(tiers={"x": lines})) as pool:
-        box = PooledSandbox(REPLConfig(), pool)
+        box = PooledSandbox(SandboxConfig(), pool)
         await box.initialize()
         assert await said(box, "print(json.dumps([1]))") == "[1]"
         missing = pool.stats()["x"]["missing"]
@@ -133,23 +133,23 @@ async def test_preloaded_names_need_no_import(family):
 
 @pytest.mark.spec("R2.4")
 async def test_the_code_chooses_the_tier(pool):
-    config = REPLConfig()
+    config = SandboxConfig()
     assert pool.tier(config, "print(1)") == "bare"
     assert pool.tier(config, "np.zeros(3)") == "numeric"
     assert pool.tier(config, "import seaborn") == "full"
     assert pool.tier(config) == "full"  # a session, whose code nobody knows
-    assert pool.tier(REPLConfig(preload="bare"), "np.zeros(3)") == "bare"
+    assert pool.tier(SandboxConfig(preload="bare"), "np.zeros(3)") == "bare"
 
 
 async def test_a_larger_tier_that_is_warm_will_do_for_code_that_is_known():
     lines = ("import json",)
     tiers = {"small": lines, "large": lines}
     async with Pool(PoolSettings(tiers=tiers)) as pool:
-        assert pool.tier(REPLConfig(), "print(1)") == "small"
+        assert pool.tier(SandboxConfig(), "print(1)") == "small"
         await pool.warm("large")
-        assert pool.tier(REPLConfig(), "print(1)") == "large"
+        assert pool.tier(SandboxConfig(), "print(1)") == "large"
         await pool.warm("small")
-        assert pool.tier(REPLConfig(), "print(1)") == "small"
+        assert pool.tier(SandboxConfig(), "print(1)") == "small"
 
 
 async def test_a_library_outside_the_tier_can_still_be_imported(family):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.errors import UnsupportedError
 from atoll.policy import ExecutionPolicy, Mount
 from atoll.pool import Pool, PooledSandbox, PoolSettings
@@ -33,7 +33,7 @@ def tiers():
 
 async def run(pool, code, state=None):
     """What the REPL server does with a request: a fresh sandbox in a tier that the code chooses."""
-    box = await pool.open(REPLConfig(state=state), code)
+    box = await pool.open(SandboxConfig(state=state), code)
     try:
         result = await box.execute(code)
         assert result.success, result
@@ -63,19 +63,19 @@ async def test_the_tier_of_a_state_is_the_least(tiers):
         _, state = await run(pool, "def f(): return words")
         await pool.warm("small")
         for asked in (None, "small", "large"):
-            config = REPLConfig(state=state, preload=asked)
+            config = SandboxConfig(state=state, preload=asked)
             assert [pool.tier(config, code) for code in (None, "f()", "1")] == ["large"] * 3
 
 
 async def test_code_that_makes_code_takes_the_largest_warm_tier(tiers):
     async with Pool(tiers) as pool:
-        assert pool.tier(REPLConfig(), "exec('1')") == "small"
+        assert pool.tier(SandboxConfig(), "exec('1')") == "small"
         await pool.warm("small")
-        assert pool.tier(REPLConfig(), "exec('1')") == "small"
+        assert pool.tier(SandboxConfig(), "exec('1')") == "small"
         await pool.warm("large")
-        assert pool.tier(REPLConfig(), "1") == "small"
+        assert pool.tier(SandboxConfig(), "1") == "small"
         for code in ("exec('1')", "eval('1')", "def f(t): return eval(t)", "g = exec"):
-            assert pool.tier(REPLConfig(), code) == "large"
+            assert pool.tier(SandboxConfig(), code) == "large"
 
 
 async def test_a_tier_that_this_pool_has_not_is_no_fault(tiers):
@@ -96,12 +96,12 @@ async def test_what_is_not_served_warm_says_why(tiers, tmp_path):
         cases.popitem()
     async with Pool(tiers) as pool:
         for why, options in cases.items():
-            async with await pool.open(REPLConfig(**options)) as box:
+            async with await pool.open(SandboxConfig(**options)) as box:
                 result = await box.execute("1")
                 assert why in result.cold_start
                 with pytest.raises(UnsupportedError, match="started cold: "):
                     await box.fork()
-        async with await pool.open(REPLConfig()) as warm:
+        async with await pool.open(SandboxConfig()) as warm:
             assert (await warm.execute("1")).cold_start is None
 
 
@@ -115,6 +115,6 @@ def test_every_name_of_an_interpreter_is_the_same_one(tmp_path, name):
     if not os.path.exists(path):
         pytest.skip(f"this environment has no {name}")
     pool = Pool(PoolSettings(tiers={"small": SMALL}))
-    same = pool.why_cold(REPLConfig(python=path)) is None
+    same = pool.why_cold(SandboxConfig(python=path)) is None
     assert same == (name != "elsewhere" or sys.prefix == sys.base_prefix)
-    assert isinstance(PooledSandbox(REPLConfig(), pool), PooledSandbox)
+    assert isinstance(PooledSandbox(SandboxConfig(), pool), PooledSandbox)

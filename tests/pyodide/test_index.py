@@ -155,7 +155,7 @@ def test_a_folder_will_do_too(package, prefix):
 @pytest.mark.parametrize("bad", ["", [], [""], [5], 7, ("a", None)])
 def test_what_is_no_url_is_refused(bad):
     with pytest.raises((atoll.ConfigError, TypeError)):
-        atoll.REPLConfig(index_url=bad)
+        atoll.SandboxConfig(index_url=bad)
 
 
 def test_another_scheme_is_refused():

@@ -16,7 +16,7 @@ from atoll.backends.pyodide import PyodideSandbox, deno, distribution, image, wh
 
 
 def availability(**options):
-    config = atoll.REPLConfig(backend="pyodide", **options)
+    config = atoll.SandboxConfig(backend="pyodide", **options)
     return asyncio.run(PyodideSandbox.availability(config))
 
 

@@ -128,7 +128,7 @@ def test_without_a_jail_it_is_virtual_all_the_same(confined, worker):
         result = box.execute("while True: pass", timeout_ms=500)
         assert (result.kind, result.state_lost) == ("timeout", not worker)
         assert not box.execute("open('/etc/shadow')").success
-    config = atoll.REPLConfig(backend="pyodide")
+    config = atoll.SandboxConfig(backend="pyodide")
     found = asyncio.run(PyodideSandbox.availability(config))
     assert "no jail (no namespaces)" in found.details["around deno"]
 
@@ -140,7 +140,7 @@ def test_a_host_that_can_keep_nothing_in_is_refused(monkeypatch):
     monkeypatch.setattr(probe, "_cached", report)
     with pytest.raises(atoll.BackendUnavailableError, match="old kernel"):
         atoll.create_sandbox(backend="pyodide")
-    config = atoll.REPLConfig(backend="pyodide")
+    config = atoll.SandboxConfig(backend="pyodide")
     assert not asyncio.run(PyodideSandbox.availability(config)).usable
 
 

@@ -15,7 +15,7 @@ import pytest
 from replkit import plain, running, wait_for
 
 import atoll
-from atoll import Capability, ExecutionPolicy, ExecutionTimeoutError, REPLConfig
+from atoll import Capability, ExecutionPolicy, ExecutionTimeoutError, SandboxConfig
 from atoll.config import ReplSettings
 from atoll.errors import ConfigError, SandboxClosedError, SandboxLostError, SandboxStartError
 from atoll.replserver.blocking import SyncREPLExecutor
@@ -26,7 +26,7 @@ DEAF = "print('>>> READY <<<', flush=True); import time; time.sleep(600)"
 
 
 def light():
-    return REPLConfig(python=plain())
+    return SandboxConfig(python=plain())
 
 
 def alive(pid):
@@ -72,7 +72,7 @@ async def test_disabled_by_the_environment_there_is_no_server(monkeypatch):
 @pytest.mark.parametrize("enabled", [True, False], ids=["server", "direct"])
 async def test_state_through_the_executor(backend, enabled):
     settings = replace(PATIENT, enabled=enabled)
-    async with REPLExecutor(REPLConfig(backend=backend), settings=settings) as executor:
+    async with REPLExecutor(SandboxConfig(backend=backend), settings=settings) as executor:
         first = await executor.execute("x = 41", capture_state=True)
         second = await executor.execute("print(x + 1)", first.state)
         assert second.stdout == "42\n"
@@ -89,7 +89,7 @@ async def test_a_timeout_raises_with_what_was_printed(enabled):
 
 
 async def test_the_configuration_reaches_the_server():
-    config = REPLConfig(
+    config = SandboxConfig(
         python=plain(), timeout_ms=400, policy=ExecutionPolicy(memory_bytes=200 << 20)
     )
     async with REPLExecutor(config, settings=PATIENT) as executor:
@@ -100,11 +100,11 @@ async def test_the_configuration_reaches_the_server():
 
 
 async def test_what_cannot_reach_the_server_is_refused():
-    executor = REPLExecutor(REPLConfig(tools={"f": print}), settings=PATIENT)
+    executor = REPLExecutor(SandboxConfig(tools={"f": print}), settings=PATIENT)
     with pytest.raises(ConfigError, match=r"cannot be given tools: .*REPL_ENABLED=false"):
         await executor.execute("f(1)")
     policy = ExecutionPolicy(cpu_seconds=1)
-    executor = REPLExecutor(REPLConfig(policy=policy), settings=PATIENT)
+    executor = REPLExecutor(SandboxConfig(policy=policy), settings=PATIENT)
     with pytest.raises(ConfigError, match="cannot be given cpu_seconds"):
         await executor.start()
 
@@ -175,7 +175,7 @@ async def test_a_server_that_is_not_ready_in_time_is_ended(monkeypatch):
 
 
 async def test_a_server_that_ends_instead_of_being_ready(capfd):
-    executor = REPLExecutor(REPLConfig(python="/no/such/python"), settings=PATIENT)
+    executor = REPLExecutor(SandboxConfig(python="/no/such/python"), settings=PATIENT)
     with pytest.raises(SandboxStartError, match="exit code 2"):
         await executor.start()
     assert "no Python interpreter" in capfd.readouterr().err
@@ -247,9 +247,9 @@ async def test_a_forgotten_executor_takes_its_server_with_it():
 @pytest.mark.parametrize("end", ["pass", "import os; os._exit(0)"], ids=["exit", "_exit"])
 def test_a_host_that_ends_takes_its_server_with_it(end):
     code = (
-        "from atoll import REPLConfig\n"
+        "from atoll import SandboxConfig\n"
         "from atoll.replserver.blocking import SyncREPLExecutor\n"
-        f"executor = SyncREPLExecutor(REPLConfig(python={plain()!r})); executor.start()\n"
+        f"executor = SyncREPLExecutor(SandboxConfig(python={plain()!r})); executor.start()\n"
         f"print(executor.server_pid, flush=True)\n{end}"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -7,7 +7,14 @@ import base64
 
 import pytest
 
-from atoll import BaseSandbox, Capability, REPLConfig, SandboxResult, SandboxStartError, StateError
+from atoll import (
+    BaseSandbox,
+    Capability,
+    SandboxConfig,
+    SandboxResult,
+    SandboxStartError,
+    StateError,
+)
 from atoll.factory import open_sandbox
 from atoll.replserver.messages import REPLRequest
 from atoll.replserver.runner import Runner
@@ -97,7 +104,7 @@ async def test_a_timeout_is_told_with_what_was_printed():
 
 
 async def test_the_configured_timeout_holds_without_one_in_the_request():
-    response = await run("while True: pass", config=REPLConfig(timeout_ms=300))
+    response = await run("while True: pass", config=SandboxConfig(timeout_ms=300))
     assert response.kind == "timeout"
 
 
@@ -137,7 +144,7 @@ async def test_a_spare_that_could_not_be_opened_is_no_failure_of_the_request():
 
 
 async def test_no_sandbox_to_be_had_is_told():
-    response = await run("1", config=REPLConfig(python="/no/such/python"))
+    response = await run("1", config=SandboxConfig(python="/no/such/python"))
     assert (response.kind, response.exit_code) == ("failed", 1)
     assert "no Python interpreter" in response.error
 
@@ -211,7 +218,7 @@ async def test_no_state_is_taken_of_a_sandbox_that_was_stopped():
 @pytest.mark.spec("R2.3", "R2.6")
 @pytest.mark.needs(Capability.SAVE)
 async def test_state_lives_on_from_request_to_request(backend):
-    config = REPLConfig(backend=backend)
+    config = SandboxConfig(backend=backend)
     first = await run("x = [1]\ndef f(): return x", config=config, capture_state=True)
     assert first.state_error is None
     second = await run("x.append(2); print(f())", config=config, state=first.state)
@@ -223,15 +230,15 @@ async def test_state_lives_on_from_request_to_request(backend):
 @pytest.mark.needs(Capability.SAVE)
 async def test_what_the_state_has_not_is_named(backend):
     code = "x = 1\nnumbers = (n for n in [1])"
-    response = await run(code, config=REPLConfig(backend=backend), capture_state=True)
+    response = await run(code, config=SandboxConfig(backend=backend), capture_state=True)
     assert "numbers" in response.left_out
-    again = await run("print(x)", config=REPLConfig(backend=backend), state=response.state)
+    again = await run("print(x)", config=SandboxConfig(backend=backend), state=response.state)
     assert again.stdout == "1\n"
 
 
 @pytest.mark.needs(Capability.SAVE)
 @pytest.mark.parametrize("state", [b"no state at all", base64.b64decode("gASVAAAA")])
 async def test_a_state_that_cannot_be_restored_is_told_and_nothing_runs(backend, state):
-    response = await run("print(1)", config=REPLConfig(backend=backend), state=state)
+    response = await run("print(1)", config=SandboxConfig(backend=backend), state=state)
     assert (response.kind, response.exit_code, response.stdout) == ("bad-state", 1, "")
     assert response.error.startswith("State restoration failed: ")

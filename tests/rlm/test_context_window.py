@@ -76,17 +76,15 @@ async def test_a_record_is_a_model_by_name(tmp_path):
 
 
 def test_one_name_is_one_model():
-    main, sub = resolve_both("local/x", None, HERE)
-    assert main is sub
-    main, sub = resolve_both("local/x", "local/x", HERE)
-    assert main is sub
+    for sub in (None, "local/x"):
+        models = resolve_both("local/x", sub, HERE)
+        assert models.main is models.sub
 
 
 def test_an_address_is_for_models_of_the_same_provider_alone(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    main, sub = resolve_both("local/x", "local/y", HERE)
-    assert [repr(one).rpartition(" at ")[2] for one in (main, sub)] == ["127.0.0.1>"] * 2
-    main, sub = resolve_both("local/x", "openai/gpt-5", HERE)
-    hosts = [repr(one).rpartition(" at ")[2] for one in (main, sub)]
-    assert hosts == ["127.0.0.1>", "api.openai.com>"]
+    for sub, host in (("local/y", "127.0.0.1>"), ("openai/gpt-5", "api.openai.com>")):
+        models = resolve_both("local/x", sub, HERE)
+        hosts = [repr(one).rpartition(" at ")[2] for one in (models.main, models.sub)]
+        assert hosts == ["127.0.0.1>", host]

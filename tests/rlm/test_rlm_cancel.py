@@ -79,8 +79,8 @@ async def test_a_run_that_is_cancelled_while_it_begins_leaves_no_descriptor(tmp_
     begun = threading.Event()
 
     class Slow(REPLEnvironment):
-        def __init__(self, **options):
-            super().__init__(**options)
+        def __init__(self, config):
+            super().__init__(config)
             begun.set()
             time.sleep(0.2)
 

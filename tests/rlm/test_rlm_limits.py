@@ -47,7 +47,10 @@ class Priced:
 def asker(most=32, **limits):
     writer = TrajectoryWriter()
     return ModelCalls(
-        account=Account(Budget(**limits)), writer=writer, concurrency=Concurrency(most)
+        models=None,  # each call names its own
+        account=Account(Budget(**limits)),
+        writer=writer,
+        concurrency=Concurrency(most),
     )
 
 

@@ -28,10 +28,10 @@ def blocking(folder: Path) -> None:
         box.files.mkdir("c")
 
 
-def configured(folder: Path) -> atoll.REPLConfig:
+def configured(folder: Path) -> atoll.SandboxConfig:
     mount = atoll.Mount(source=folder, target="/data", writable=True)
     policy = atoll.ExecutionPolicy(mounts=(mount,))
-    return atoll.REPLConfig(
+    return atoll.SandboxConfig(
         policy=policy, context=folder / "text", min_isolation=atoll.Isolation.JAILED
     )
 

@@ -13,7 +13,7 @@ from atoll.bridge import CallFailedError, HostBridge
 
 
 def make(most=4, **tools):
-    return HostBridge(atoll.REPLConfig(tools=tools, max_concurrency=most), lambda: None)
+    return HostBridge(atoll.SandboxConfig(tools=tools, max_concurrency=most), lambda: None)
 
 
 def call(one, name, *args):

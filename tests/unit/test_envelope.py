@@ -116,7 +116,7 @@ def test_a_short_key_is_refused(monkeypatch):
 def test_a_cap_that_is_no_size_is_refused(monkeypatch, text):
     monkeypatch.setenv("STATE_MAX_SIZE_MB", text)
     with pytest.raises(atoll.ConfigError, match="STATE_MAX_SIZE_MB"):
-        atoll.REPLConfig()
+        atoll.SandboxConfig()
 
 
 @pytest.fixture

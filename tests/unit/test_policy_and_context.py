@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.environment.options import split
+from atoll.environment.options import configured
 from atoll.errors import ConfigError
 from atoll.policy import MIB
 from atoll.rlm.options import OURS
@@ -25,8 +25,8 @@ def text(tmp_path):
 def test_a_dict_is_a_policy_with_these_fields():
     given = {"memory_bytes": 64 * MIB, "env": {"A": "b"}}
     assert atoll.ExecutionPolicy.of(given) == atoll.ExecutionPolicy(**given)
-    assert atoll.REPLConfig(policy=given).policy == atoll.ExecutionPolicy(**given)
-    assert split(None, {"policy": given})[0].policy == atoll.ExecutionPolicy(**given)
+    assert atoll.SandboxConfig(policy=given).policy == atoll.ExecutionPolicy(**given)
+    assert configured(None, {"policy": given}).policy == atoll.ExecutionPolicy(**given)
     assert atoll.ExecutionPolicy.of(None) == atoll.ExecutionPolicy()
 
 
@@ -48,7 +48,7 @@ def test_a_dict_is_a_policy_with_these_fields():
 )  # fmt: skip
 def test_a_wrong_policy_says_what_is_wrong(policy, message):
     with pytest.raises(ConfigError) as caught:
-        atoll.REPLConfig(policy=policy)
+        atoll.SandboxConfig(policy=policy)
     assert str(caught.value).startswith(message)
 
 

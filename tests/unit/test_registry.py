@@ -108,8 +108,10 @@ async def not_usable(config):
 @pytest.mark.spec("R0.17")
 async def test_auto_goes_on_to_pyodide_where_native_is_not_to_be_had(monkeypatch):
     monkeypatch.setattr(NativePythonSandbox, "availability", not_usable)
-    assert (await registry.choose(atoll.REPLConfig())).backend == "pyodide"
-    assert (await registry.choose(atoll.REPLConfig(min_isolation="virtual"))).backend == "pyodide"
+    assert (await registry.choose(atoll.SandboxConfig())).backend == "pyodide"
+    assert (
+        await registry.choose(atoll.SandboxConfig(min_isolation="virtual"))
+    ).backend == "pyodide"
 
 
 @pytest.mark.parametrize("option", [{"python": "python3"}, {"workspace": "/"}])
@@ -117,13 +119,13 @@ async def test_auto_takes_no_backend_that_cannot_do_what_is_asked(monkeypatch, o
     monkeypatch.setattr(NativePythonSandbox, "availability", not_usable)
     monkeypatch.setattr(registry, "AUTO_ORDER", ("native", "pyodide"))
     with pytest.raises(atoll.IsolationError, match=r"pyodide: it has no (interpreter|host-folder)"):
-        await registry.choose(atoll.REPLConfig(**option))
+        await registry.choose(atoll.SandboxConfig(**option))
 
 
 async def test_auto_says_why_no_backend_is_strong_enough(monkeypatch, no_virtual_backend):
     monkeypatch.setattr(NativePythonSandbox, "availability", not_usable)
     with pytest.raises(atoll.IsolationError, match=r"native: no luck\. Try again\."):
-        await registry.choose(atoll.REPLConfig())
+        await registry.choose(atoll.SandboxConfig())
 
 
 @pytest.mark.parametrize(

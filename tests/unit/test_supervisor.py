@@ -196,7 +196,7 @@ async def test_a_working_folder_that_has_gone_fails_in_building_the_root(tmp_pat
 async def test_a_working_folder_removed_after_the_configuration_is_a_clear_error(tmp_path):
     folder = tmp_path / "work"
     folder.mkdir()
-    box = atoll.NativePythonSandbox(atoll.REPLConfig(workspace=folder))
+    box = atoll.NativePythonSandbox(atoll.SandboxConfig(workspace=folder))
     folder.rmdir()
     with pytest.raises(atoll.SandboxStartError, match=r"build_root: .*No such file"):
         await box.initialize()
@@ -276,7 +276,7 @@ async def test_a_measurement_that_nobody_waits_for_any_more_is_no_error(caplog):
 
 
 def test_every_path_of_the_spec_is_absolute():
-    config = atoll.REPLConfig(
+    config = atoll.SandboxConfig(
         policy=atoll.ExecutionPolicy(mounts=(Mount(source=".", target="/d"),))
     )
     made = launch.make_spec(config, interpreter.resolve(None), Isolation.JAILED, 0)

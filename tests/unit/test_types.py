@@ -13,7 +13,7 @@ import pytest
 import atoll
 import atoll.aio
 from atoll.environment.options import EnvironmentConfig, EnvironmentOptions
-from atoll.factory import Options
+from atoll.factory import SandboxOptions
 from atoll.rlm.options import RLMConfig, RLMOptions
 
 ROOT = Path(__file__).parents[2]
@@ -44,12 +44,11 @@ def test_the_async_names_are_those_that_type_checkers_see():
 
 
 def test_options_are_the_fields_of_the_configuration():
-    config = {field.name for field in dataclasses.fields(atoll.REPLConfig)} | {"timeout_seconds"}
-    assert set(Options.__annotations__) == config
+    config = {field.name for field in dataclasses.fields(atoll.SandboxConfig)} | {"timeout_seconds"}
+    assert set(SandboxOptions.__annotations__) == config
     own = {field.name for field in dataclasses.fields(EnvironmentConfig)}
     assert set(EnvironmentOptions.__annotations__) == config | own
-    settings = {field.name for field in dataclasses.fields(RLMConfig)}
-    settings -= {"model", "sub_model", "environment"}
+    settings = {field.name for field in dataclasses.fields(RLMConfig)} - {"environment"}
     assert set(RLMOptions.__annotations__) == config | own | settings
 
 

@@ -97,7 +97,7 @@ import asyncio, atoll
 async def main():
     async with atoll.Pool() as pool:
         cold = await atoll.aio.create_sandbox(backend="native")
-        warm = await pool.open(atoll.REPLConfig(preload="bare"))
+        warm = await pool.open(atoll.SandboxConfig(preload="bare"))
         twin = await warm.fork()
         for box in (cold, warm, twin):
             result = await box.execute("x = b'x' * (40 << 20)\\nfor _ in range(1_000_000): pass")

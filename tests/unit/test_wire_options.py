@@ -12,7 +12,7 @@ from atoll.wire import options
 
 
 def received(python: str) -> str | None:
-    data = options.to_wire(atoll.REPLConfig())
+    data = options.to_wire(atoll.SandboxConfig())
     return options.from_wire({**data, "python": python, "interpreter": None}).python
 
 
@@ -41,7 +41,7 @@ def test_the_same_program_in_another_venv_is_another_interpreter(venv, tmp_path)
 
 def test_the_clients_own_interpreter_is_known_by_what_it_is(monkeypatch):
     """Whatever name either of them was started by: base executable, version and prefix decide."""
-    data = options.to_wire(atoll.REPLConfig())
+    data = options.to_wire(atoll.SandboxConfig())
     monkeypatch.setattr(sys, "executable", "/somewhere/else/python3.1")
     assert options.from_wire(data).python is None
     for forged in ([], None, "x", [*data["interpreter"][:2], "/other"], {"a": 1}):

@@ -38,7 +38,7 @@ def logger(events):
 @pytest.mark.spec("R1.1")
 def test_it_is_a_sandbox_with_policy_workspace_and_logger(tmp_path, logger):
     policy = ExecutionPolicy(memory_bytes=64 * MIB)
-    config = atoll.REPLConfig(backend="wasm", policy=policy, workspace=tmp_path, logger=logger)
+    config = atoll.SandboxConfig(backend="wasm", policy=policy, workspace=tmp_path, logger=logger)
     sandbox = PythonSandbox(config)
     assert isinstance(sandbox, atoll.BaseSandbox)
     assert (sandbox.policy, sandbox.workspace, sandbox.logger) == (policy, tmp_path, logger)
@@ -74,7 +74,7 @@ async def test_a_cell_says_whether_it_has_the_packages(tmp_path):
         assert (await sandbox.execute(path)).value == ["/app/site-packages"]
         assert (await sandbox.execute("import mine; mine.answer", inject_setup=True)).value == 42
         assert (await sandbox.execute("x = 1; mine.answer", inject_setup=False)).value == 42
-    config = atoll.REPLConfig(backend="wasm", inject_setup=False)
+    config = atoll.SandboxConfig(backend="wasm", inject_setup=False)
     async with PythonSandbox(config) as sandbox:
         assert (await sandbox.execute(path)).value == []
         assert (await sandbox.execute(path, inject_setup=True)).value == ["/app/site-packages"]

@@ -17,7 +17,7 @@ from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
     from atoll.availability import Availability
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.sandbox import BaseSandbox
 
 
@@ -69,11 +69,11 @@ class BackendClass(Protocol):
     backend: str
     capabilities: frozenset[Capability]
 
-    def __call__(self, config: REPLConfig) -> BaseSandbox:
+    def __call__(self, config: SandboxConfig) -> BaseSandbox:
         """A sandbox of this backend, not yet started."""
         ...
 
-    async def availability(self, config: REPLConfig) -> Availability:
+    async def availability(self, config: SandboxConfig) -> Availability:
         """Whether the backend can run here."""
         ...
 
@@ -96,7 +96,9 @@ def load(name: str) -> BackendClass:
     return cast("BackendClass", found)
 
 
-async def choose(config: REPLConfig, needed: frozenset[Capability] = frozenset()) -> BackendClass:
+async def choose(
+    config: SandboxConfig, needed: frozenset[Capability] = frozenset()
+) -> BackendClass:
     """Return the backend to use; `auto` takes the first that is strong enough, or fails."""
     if config.backend != "auto":
         return _named(config.backend, needed)
@@ -126,7 +128,7 @@ def _named(name: str, needed: frozenset[Capability]) -> BackendClass:
     return backend
 
 
-def _wanted(config: REPLConfig) -> set[Capability]:
+def _wanted(config: SandboxConfig) -> set[Capability]:
     """What a backend must be able to do for this configuration to mean anything."""
     wanted = set()
     if config.python is not None:

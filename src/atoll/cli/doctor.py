@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from atoll.cli.attack_report import AttackResult
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
 
 INDENT, WIDTH = 12, 100
 
@@ -42,7 +42,7 @@ def command(args: Namespace) -> int:
     return 0 if usable and all(one.held for one in results) else 1
 
 
-async def examine(names: list[str], config: REPLConfig) -> dict[str, Availability]:
+async def examine(names: list[str], config: SandboxConfig) -> dict[str, Availability]:
     """Return the availability of each backend; `auto` stands for all of them."""
     wanted = list(registry.names()) if names == ["auto"] else names
     return {name: await _ask(name, config) for name in wanted}
@@ -66,7 +66,7 @@ def as_json(backends: dict[str, Availability], results: list[AttackResult]) -> d
     return report
 
 
-async def _ask(name: str, config: REPLConfig) -> Availability:
+async def _ask(name: str, config: SandboxConfig) -> Availability:
     try:
         backend = registry.load(name)
     except BackendUnavailableError as exc:
@@ -120,6 +120,6 @@ def _fields(name: str, one: Availability) -> dict[str, Any]:
     }
 
 
-def _attack(config: REPLConfig, *, quiet: bool) -> list[AttackResult]:
+def _attack(config: SandboxConfig, *, quiet: bool) -> list[AttackResult]:
     report = AttackReport(sys.stdout, Colours.of(sys.stdout), quiet=quiet)
     return asyncio.run(selfcheck.run(config, attacks.load(), report))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from atoll.backends.pyodide import deno, distribution, image, wheels
 from atoll.cli import doctor
 from atoll.cli.colours import Colours
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -41,7 +41,7 @@ def install(args: Namespace) -> int:
 
 def status(_args: Namespace) -> int:
     """Print what `atoll doctor` prints about this backend."""
-    backends = asyncio.run(doctor.examine([deno.BACKEND], REPLConfig(backend=deno.BACKEND)))
+    backends = asyncio.run(doctor.examine([deno.BACKEND], SandboxConfig(backend=deno.BACKEND)))
     print(doctor.describe(backends, Colours.of(sys.stdout)))
     return 0 if backends[deno.BACKEND].usable else 1
 

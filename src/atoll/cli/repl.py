@@ -20,7 +20,7 @@ from atoll.types import Outcome
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.sandbox import BaseSandbox
     from atoll.types import SandboxResult
 
@@ -50,7 +50,7 @@ class Repl:
         self,
         runner: asyncio.Runner,
         box: BaseSandbox,
-        config: REPLConfig,
+        config: SandboxConfig,
         output: streams.GuestOutput,
     ) -> None:
         self._runner, self._box, self._output = runner, box, output
@@ -127,11 +127,11 @@ class Repl:
             cells.complain("the variables are lost; the next cell starts in a new sandbox")
 
 
-async def _open(config: REPLConfig) -> BaseSandbox:
+async def _open(config: SandboxConfig) -> BaseSandbox:
     return await aio.create_sandbox(config)
 
 
-async def banner(box: BaseSandbox, config: REPLConfig) -> str:
+async def banner(box: BaseSandbox, config: SandboxConfig) -> str:
     """Return two lines that say where cells run."""
     backend = await registry.load(box.backend).availability(config)
     python = backend.details.get("python", "unknown")

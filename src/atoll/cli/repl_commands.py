@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.sandbox import BaseSandbox
 
 HELP = """\
@@ -42,7 +42,7 @@ class CommandResult:
 class ReplCommands:
     """Runs %-commands, and holds the time limit that one of them sets."""
 
-    def __init__(self, runner: asyncio.Runner, box: BaseSandbox, config: REPLConfig) -> None:
+    def __init__(self, runner: asyncio.Runner, box: BaseSandbox, config: SandboxConfig) -> None:
         self._runner, self._box, self._config = runner, box, config
         self.timeout_ms = config.timeout_ms
         self._commands: dict[str, Callable[[str], CommandResult]] = {

@@ -17,7 +17,7 @@ from atoll.replserver.trace import Trace
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
 
 
 def command(args: Namespace) -> int:
@@ -29,7 +29,7 @@ def command(args: Namespace) -> int:
     return 0
 
 
-async def _serve(args: Namespace, config: REPLConfig) -> None:
+async def _serve(args: Namespace, config: SandboxConfig) -> None:
     trace = Trace(_say, debug=args.debug, contents=args.debug_contents)
     pool = _pool(args, config)
     if pool is None:
@@ -40,7 +40,7 @@ async def _serve(args: Namespace, config: REPLConfig) -> None:
         await Server(Runner(config, opener=pool.open), take_stdio(), trace).serve()
 
 
-def _pool(args: Namespace, config: REPLConfig) -> Pool | None:
+def _pool(args: Namespace, config: SandboxConfig) -> Pool | None:
     """Return a pool of warm sandboxes; None if the options ask for another kind of sandbox."""
     stronger = config.min_isolation is not None and config.min_isolation > Isolation.JAILED
     if config.backend not in ("auto", "native") or stronger or not args.prefetch:
@@ -49,7 +49,7 @@ def _pool(args: Namespace, config: REPLConfig) -> Pool | None:
     return pool if pool.usable else None
 
 
-async def _warm_up(pool: Pool, config: REPLConfig) -> None:
+async def _warm_up(pool: Pool, config: SandboxConfig) -> None:
     """Warm up the smallest tier and the one in use, and say which libraries are missing."""
     await pool.warm(next(iter(pool.settings.tiers)), pool.tier_of(config))
     for tier, facts in pool.stats().items():

@@ -17,7 +17,7 @@ from atoll.guest import values
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.types import Display, SandboxResult
 
 BROKEN_PIPE = 141
@@ -68,7 +68,7 @@ def plain(value: Any) -> Any:
     return values.encode(value)
 
 
-async def _run(config: REPLConfig, code: str, output: streams.GuestOutput) -> SandboxResult:
+async def _run(config: SandboxConfig, code: str, output: streams.GuestOutput) -> SandboxResult:
     async with aio.create_sandbox(config) as box:
         cells.warn_of_memory(box)
         return await cells.run_cell(box, code, output)

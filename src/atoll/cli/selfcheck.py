@@ -15,7 +15,7 @@ from atoll.policy import MIB, ExecutionPolicy, Isolation
 if TYPE_CHECKING:
     from atoll.cli.attack_report import AttackReport
     from atoll.cli.attacks import Attack
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.sandbox import BaseSandbox
     from atoll.types import SandboxResult
 
@@ -25,7 +25,7 @@ _PROBE, _PROBE_ANSWER = "print(6 * 7)", "42\n"
 
 
 async def run(
-    config: REPLConfig, attacks: list[Attack], report: AttackReport
+    config: SandboxConfig, attacks: list[Attack], report: AttackReport
 ) -> list[AttackResult]:
     """Run each attack in a sandbox of its own."""
     config, level = await _prepare(config)
@@ -40,7 +40,7 @@ async def run(
     return results
 
 
-async def judge(config: REPLConfig, attack: Attack, canaries: Canaries) -> AttackResult:
+async def judge(config: SandboxConfig, attack: Attack, canaries: Canaries) -> AttackResult:
     """Run an attack and see what it got."""
     try:
         note = await _inside(config, attack, canaries)
@@ -56,7 +56,7 @@ async def judge(config: REPLConfig, attack: Attack, canaries: Canaries) -> Attac
     )
 
 
-async def _prepare(config: REPLConfig) -> tuple[REPLConfig, Isolation]:
+async def _prepare(config: SandboxConfig) -> tuple[SandboxConfig, Isolation]:
     """The backend that will be used, with small limits: all of them that it can enforce."""
     chosen = await registry.choose(config)
     level = (await chosen.availability(config)).isolation or Isolation.NONE
@@ -69,7 +69,7 @@ async def _prepare(config: REPLConfig) -> tuple[REPLConfig, Isolation]:
         return settings, level
 
 
-async def _inside(config: REPLConfig, attack: Attack, canaries: Canaries) -> str:
+async def _inside(config: SandboxConfig, attack: Attack, canaries: Canaries) -> str:
     """What went wrong as the caller of the sandbox sees it; nothing if it held."""
     async with aio.create_sandbox(config) as box:
         note = await _attempt(box, attack.code, attack, canaries) or await _aftermath(box)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.cli.standard_streams import require_stdin
 from atoll.cli.streams import STREAM_LIMIT
-from atoll.config import REPLConfig, backend_from_environment
+from atoll.config import SandboxConfig, backend_from_environment
 from atoll.context import Context
 from atoll.errors import BackendUnavailableError, ConfigError
 from atoll.launch import interpreter
@@ -27,7 +27,7 @@ STDIN = "-"
 T = TypeVar("T")
 
 
-def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> REPLConfig:
+def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> SandboxConfig:
     """Return the configuration that the options of run and repl ask for, streaming to `output`."""
     fields: dict[str, Any] = dict(more)
     if output is not None:
@@ -42,12 +42,12 @@ def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> REP
     return backend_config(args, policy=policy_from(args), guard=args.guard, **fields)
 
 
-def backend_config(args: Namespace, **fields: Any) -> REPLConfig:
+def backend_config(args: Namespace, **fields: Any) -> SandboxConfig:
     """Return the configuration that the options about the backend ask for, with `fields` added."""
     if args.python is not None:
         check_python(args.python)
     level = args.min_isolation
-    return REPLConfig(
+    return SandboxConfig(
         backend=args.backend or backend_from_environment(),
         python=args.python,
         min_isolation=None if level is None else Isolation.parse(level),

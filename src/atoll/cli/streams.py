@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from atoll.types import SandboxResult
 
 STREAM_LIMIT = 1 << 26
-"""Characters of one stream of a cell that are passed on, and REPLConfig.max_output_length."""
+"""Characters of one stream of a cell that are passed on, and SandboxConfig.max_output_length."""
 NEWLINE_SECONDS = 0.05
 _CONTROLS = re.compile(r"\x1b(?!\[[\d;]*m)|[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 

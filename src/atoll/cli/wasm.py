@@ -12,7 +12,7 @@ from atoll.backends.wasm import PythonSandbox, build, packages
 from atoll.backends.wasm.progress import Progress
 from atoll.cli import doctor
 from atoll.cli.colours import Colours
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def install(args: Namespace) -> int:
 def status(_args: Namespace) -> int:
     """Print what `atoll doctor` prints about this backend, and the installed packages."""
     name = PythonSandbox.backend
-    backends = asyncio.run(doctor.examine([name], REPLConfig(backend=name)))
+    backends = asyncio.run(doctor.examine([name], SandboxConfig(backend=name)))
     print(doctor.describe(backends, Colours.of(sys.stdout)))
     if backends[name].usable and (built := build.find()) is not None:
         print(f"packages: {', '.join(packages.installed(built)) or 'none'}")

@@ -39,7 +39,7 @@ class ClientCallbacks:
         self._peer, self._session, self._slot = peer, session, slot
 
     def functions(self, data: dict[str, Any]) -> dict[str, Any]:
-        """The fields of REPLConfig that are functions: each asks the client for its own."""
+        """The fields of SandboxConfig that are functions: each asks the client for its own."""
         self._data = data
         fields: dict[str, Any] = {
             "tools": {one["name"]: self._described(one) for one in options.tools(data)}

@@ -23,7 +23,7 @@ from atoll.wire.peer import Reply
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.daemon.concurrency import ConcurrencyLimit
     from atoll.daemon.connection import Connection
     from atoll.daemon.session_table import SessionTable
@@ -89,7 +89,7 @@ class Dispatch:
         self,
         client: Connection,
         name: str,
-        config: REPLConfig,
+        config: SandboxConfig,
         callbacks: ClientCallbacks,
         box: BaseSandbox | None = None,
     ) -> Session:
@@ -271,12 +271,12 @@ class Dispatch:
 class _ForkWith(Protocol):
     """A sandbox whose clone can be given functions of its own."""
 
-    async def fork_with(self, config: REPLConfig) -> BaseSandbox:
+    async def fork_with(self, config: SandboxConfig) -> BaseSandbox:
         """A live clone that calls the functions in `config`."""
         ...
 
 
-async def _fork(box: BaseSandbox, config: REPLConfig) -> BaseSandbox:
+async def _fork(box: BaseSandbox, config: SandboxConfig) -> BaseSandbox:
     if Capability.FORK not in box.capabilities:
         return await box.fork()  # which says that it cannot
     return await cast("_ForkWith", box).fork_with(config)
@@ -307,11 +307,11 @@ def _describe(session: Session) -> Reply:
 
 
 def _with_context(
-    config: REPLConfig,
+    config: SandboxConfig,
     callbacks: ClientCallbacks,
     params: dict[str, Any],
     passed_fds: blobs.PassedFds,
-) -> REPLConfig:
+) -> SandboxConfig:
     """With the context that a request brings: in it, or in a memory file beside it."""
     if params.get("context") is None:
         return config

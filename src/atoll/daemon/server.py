@@ -15,7 +15,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.daemon.concurrency import ConcurrencyLimit
 from atoll.daemon.connection import Connection
 from atoll.daemon.dispatch import Dispatch
@@ -109,7 +109,7 @@ class DaemonServer:
     async def _try_out(self) -> None:
         """Open one sandbox to learn the isolation level; this also warms the pool."""
         try:
-            box = await self._opener(REPLConfig())
+            box = await self._opener(SandboxConfig())
         except AtollError as exc:
             self._why_not = str(exc)
             _LOG.warning("no sandbox can be opened: %s", exc)

@@ -14,7 +14,7 @@ from atoll.daemon.sessions import Session
 from atoll.errors import AtollError, BusyError, SandboxClosedError
 
 if TYPE_CHECKING:
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.daemon.limits import DaemonLimits
     from atoll.daemon.sessions import Opener, Storage
@@ -43,7 +43,7 @@ class SessionTable:
         return sum(one.live for one in self._sessions)
 
     async def open(
-        self, config: REPLConfig, callbacks: ClientCallbacks, box: BaseSandbox | None = None
+        self, config: SandboxConfig, callbacks: ClientCallbacks, box: BaseSandbox | None = None
     ) -> Session:
         """A started session; BusyError if there are too many."""
         known, most = len(self._sessions) + self._opening, self._limits.max_sessions

@@ -17,12 +17,12 @@ from atoll.policy import Capability
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.sandbox import BaseSandbox
     from atoll.state.store import StateStore
 
-Opener = Callable[["REPLConfig"], Awaitable["BaseSandbox"]]
+Opener = Callable[["SandboxConfig"], Awaitable["BaseSandbox"]]
 LeftOut = Callable[[bytes], Collection[str]]
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Session:
     def __init__(
         self,
         ident: str,
-        config: REPLConfig,
+        config: SandboxConfig,
         callbacks: ClientCallbacks,
         opener: Opener,
         storage: Storage,
@@ -125,7 +125,7 @@ class Session:
             self.config = dataclasses.replace(self.config, state=None)
         return self.box
 
-    async def restart(self, config: REPLConfig) -> BaseSandbox:
+    async def restart(self, config: SandboxConfig) -> BaseSandbox:
         """Throw the state away and start afresh, with the context in `config`."""
         self._users += 1
         try:

@@ -13,8 +13,8 @@ from atoll.text.toon import to_text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atoll.config import REPLConfig
     from atoll.environment.invocations import InvocationLog
+    from atoll.environment.options import EnvironmentConfig
     from atoll.explore.index import ContextIndex
     from atoll.explore.ledger import Ledger
 
@@ -33,7 +33,7 @@ class Answers:
 
     def __init__(
         self,
-        config: REPLConfig,
+        config: EnvironmentConfig,
         log: InvocationLog,
         ledger: Ledger,
         index: ContextIndex | None,

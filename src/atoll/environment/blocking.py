@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from types import TracebackType
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.environment.invocations import InvocationLog
     from atoll.environment.options import EnvironmentOptions
     from atoll.environment.types import Final, Turn
@@ -23,9 +23,9 @@ class REPLEnvironment:
     """A context, a sandbox beside it, and the tools that a model looks into it with."""
 
     def __init__(
-        self, config: REPLConfig | None = None, **options: Unpack[EnvironmentOptions]
+        self, config: SandboxConfig | None = None, **options: Unpack[EnvironmentOptions]
     ) -> None:
-        """`options` are fields of REPLConfig, and those of EnvironmentConfig."""
+        """`config` is an EnvironmentConfig; `options` are its fields, and override it."""
         self._portal = Portal.shared()
         self._inner = self._portal.run(_make(config, options))
 
@@ -97,5 +97,5 @@ class REPLEnvironment:
         self.close()
 
 
-async def _make(config: REPLConfig | None, options: EnvironmentOptions) -> core.REPLEnvironment:
+async def _make(config: SandboxConfig | None, options: EnvironmentOptions) -> core.REPLEnvironment:
     return core.REPLEnvironment(config, **options)

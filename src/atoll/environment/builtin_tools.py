@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from atoll.config import REPLConfig
     from atoll.environment.options import EnvironmentConfig
     from atoll.explore.index import ContextIndex
 
@@ -32,28 +31,27 @@ class BuiltinTools:
 
     def __init__(
         self,
-        config: REPLConfig,
-        environment: EnvironmentConfig,
+        config: EnvironmentConfig,
         index: ContextIndex | None,
         spilled: Callable[[], Mapping[str, Path]],
     ) -> None:
         self.registry = Registry()
         self.ledger, self.shown = Ledger(0 if index is None else index.length), Shown(index)
-        log, fields = self.registry.log, environment.submit_fields
+        log, fields = self.registry.log, config.submit_fields
         self.answers = Answers(config, log, self.ledger, index, fields)
         with contextlib.ExitStack() as parts:
-            documents = Documents(environment.documents, spilled)
+            documents = Documents(config.documents, spilled)
             parts.callback(documents.close)
             archives = Archives(documents, config.max_grep_results)
             parts.callback(archives.close)
-            search = SearchTools(environment.documents, index, environment.search_server)
+            search = SearchTools(config.documents, index, config.search_server)
             parts.callback(search.close)
             most = config.max_grep_results
             context = ContextTools(index, documents, self.ledger, self.shown, most)
             self._add(_context_tools(context))
-            self._add(_search_tools(search), shown=environment.documents is not None)
-            self._add(_archive_tools(archives), shown=environment.documents is not None)
-            self._add([_web_tool(Web(environment.web))], shown=environment.web is not None)
+            self._add(_search_tools(search), shown=config.documents is not None)
+            self._add(_archive_tools(archives), shown=config.documents is not None)
+            self._add([_web_tool(Web(config.web))], shown=config.web is not None)
             self._add(self._answer_tools(fields))
             self._parts = parts.pop_all()
         self.registry.add(by_name(config.tools).values())

@@ -16,10 +16,10 @@ import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.environment.builtin_tools import BuiltinTools, query_tools
 from atoll.environment.observe import is_cut, render
-from atoll.environment.options import index_of, split
+from atoll.environment.options import configured, index_of
 from atoll.environment.types import Turn
 from atoll.errors import SandboxClosedError, SandboxError
 from atoll.factory import open_sandbox
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 10.0
 """How long reading the dict `answer` may take: it may be anything, and code of the guest's runs."""
-DEFAULT_OUTPUT_LENGTH = REPLConfig().max_output_length
+DEFAULT_OUTPUT_LENGTH = SandboxConfig().max_output_length
 MATCH_SECONDS = 3.0
 """How long a turn may look for what a model was shown of the context; then too little is noted."""
 MOST_PROMPTS = 2_000
@@ -61,11 +61,11 @@ class REPLEnvironment:
     """A context, a sandbox beside it, and the tools that a model looks into it with."""
 
     def __init__(
-        self, config: REPLConfig | None = None, **options: Unpack[EnvironmentOptions]
+        self, config: SandboxConfig | None = None, **options: Unpack[EnvironmentOptions]
     ) -> None:
-        """`options` are fields of REPLConfig, and those of EnvironmentConfig."""
-        self._config, self._environment = split(config, options)
-        self.session_id = self._environment.session_id or uuid.uuid4().hex
+        """`config` is an EnvironmentConfig; `options` are its fields, and override it."""
+        self._config = configured(config, options)
+        self.session_id = self._config.session_id or uuid.uuid4().hex
         self._index = index_of(self._config.context)
         self._redactor = Redactor(secrets_of(os.environ))
         self._spill = Spill(
@@ -73,7 +73,7 @@ class REPLEnvironment:
             self.session_id,
             cap=self._config.output_cap,
             preview=self._config.max_output_preview,
-            summarise=_awaited(self._environment.worker),
+            summarise=_awaited(self._config.worker),
         )
         self._tools = self._make_tools()
         self._box: BaseSandbox | None = None
@@ -96,7 +96,7 @@ class REPLEnvironment:
     @property
     def submit_fields(self) -> Mapping[str, type] | None:
         """The fields that an answer must have, if it must."""
-        return self._environment.submit_fields
+        return self._config.submit_fields
 
     @property
     def final(self) -> Final | None:
@@ -228,7 +228,7 @@ class REPLEnvironment:
         await self.close()
 
     def _make_tools(self) -> BuiltinTools:
-        tools = BuiltinTools(self._config, self._environment, self._index, self._spill.files)
+        tools = BuiltinTools(self._config, self._index, self._spill.files)
         llm, rlm = self._config.on_llm_query, self._config.on_rlm_query
         tools.registry.add(query_tools(self._overheard(llm), self._overheard(rlm)))
         return tools
@@ -295,7 +295,7 @@ class REPLEnvironment:
         return clean
 
     def _clean(self, text: str) -> str:
-        return self._redactor.redact(text) if self._environment.redact else text
+        return self._redactor.redact(text) if self._config.redact else text
 
     def _show_all(self, observation: str) -> None:
         """Note what the model, and the models of sub-calls, were shown of the context."""

@@ -1,4 +1,4 @@
-"""What an environment is given beside its sandbox's configuration."""
+"""The configuration of an environment, and the same as keyword arguments."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import dataclasses
 import json
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from atoll.config import POSITIVE, SandboxConfig, expand_home
 from atoll.context import Context, from_path, share_text
 from atoll.explore.index import ContextIndex
-from atoll.factory import Options, merge
+from atoll.factory import SandboxOptions, merge
+from atoll.policy import checked_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
+    from pathlib import Path
 
-    from atoll.config import REPLConfig
     from atoll.web import WebPolicy
 
 Worker = Callable[[str], str | Awaitable[str]]
 
 
-class EnvironmentOptions(Options, total=False):
-    """The fields of REPLConfig and of EnvironmentConfig, as keyword arguments."""
+class EnvironmentOptions(SandboxOptions, total=False):
+    """The fields of EnvironmentConfig, as keyword arguments."""
 
     documents: PathLike[str] | str | None
     worker: Worker | None
@@ -34,11 +35,24 @@ class EnvironmentOptions(Options, total=False):
     submit_fields: Mapping[str, type] | None
     session_id: str | None
     redact: bool
+    output_cap: int
+    spill_dir: PathLike[str] | str | None
+    max_output_preview: int
+    max_grep_results: int
+    require_exploration_before_final: bool
+    min_exploration_calls: int
+    use_toon_encoding: bool
 
 
+GENERAL_TIMEOUT_MS = 120_000
+"""Time of a cell where there is nothing to read: no context, no documents, no configuration."""
+_NUMBER = {POSITIVE: True}
+
+
+@checked_keywords("option")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvironmentConfig:
-    """The parts that only an environment has."""
+class EnvironmentConfig(SandboxConfig):
+    """Everything that `REPLEnvironment` takes: a sandbox's configuration, and these."""
 
     documents: Path | None = None
     """A host folder whose files peek, grep, list_dir, archive_open and the searches may read."""
@@ -54,23 +68,41 @@ class EnvironmentConfig:
     """Names the folder of spilled output; unset: a random one."""
     redact: bool = True
     """Whether secrets are taken out of what goes to a model."""
+    output_cap: int = field(default=8192, metadata=_NUMBER)
+    """Characters of a turn's output above which the model sees a summary; a file has the rest."""
+    spill_dir: Path | None = None
+    """The folder of these files; unset: a private one, deleted at the end."""
+    max_output_preview: int = field(default=1500, metadata=_NUMBER)
+    """Characters of a summary with its header and footer."""
+    max_grep_results: int = field(default=100, metadata=_NUMBER)
+    require_exploration_before_final: bool = False
+    """Whether FINAL is refused before `min_exploration_calls` looks into the context."""
+    min_exploration_calls: int = field(default=1, metadata=_NUMBER)
+    use_toon_encoding: bool = True
+    """Whether structured values are shown to the model as TOON where that is shorter."""
 
-    def __post_init__(self) -> None:
-        if self.documents is not None:
-            folder = Path(self.documents).expanduser().absolute()
-            object.__setattr__(self, "documents", folder)
+    def __post_init__(self, timeout_seconds: float | None) -> None:
+        SandboxConfig.__post_init__(self, timeout_seconds)
+        for name in ("documents", "spill_dir"):
+            if (given := getattr(self, name)) is not None:
+                object.__setattr__(self, name, expand_home(given).absolute())
 
 
-def split(
-    config: REPLConfig | None, options: Mapping[str, Any]
-) -> tuple[REPLConfig, EnvironmentConfig]:
-    """The two objects that keyword arguments make."""
-    own = {field.name for field in dataclasses.fields(EnvironmentConfig)}
-    rest: Any = {name: value for name, value in options.items() if name not in own}
-    settings = {name: value for name, value in options.items() if name in own}
-    merged = merge(config, rest)
-    merged = dataclasses.replace(merged, context=context_of(merged.context))
-    return merged, EnvironmentConfig(**settings)
+REPLConfig = EnvironmentConfig
+"""The same under another name."""
+
+
+def configured(config: SandboxConfig | None, options: Mapping[str, Any]) -> EnvironmentConfig:
+    """Return the configuration of an environment; its context is shared memory, or plain data.
+
+    Documents and contexts have the long timeout of the configuration's default. An environment that
+    is made without any of them, for general use, has GENERAL_TIMEOUT_MS.
+    """
+    made = merge(config, options, EnvironmentConfig)
+    timed = {"timeout_ms", "timeout_seconds"} & set(options)
+    if config is None and not timed and made.context is None and made.documents is None:
+        made = dataclasses.replace(made, timeout_ms=GENERAL_TIMEOUT_MS)
+    return dataclasses.replace(made, context=context_of(made.context))
 
 
 def index_of(context: Any) -> ContextIndex | None:

@@ -31,7 +31,7 @@ except ImportError as exc:
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from atoll.factory import Options
+    from atoll.factory import SandboxOptions
 
 NEEDED = frozenset({Capability.SHELL, Capability.WORKSPACE})
 OUTPUT_LENGTH = 4_000_000
@@ -52,7 +52,7 @@ class AtollSandbox(BaseSandbox):
         box: SyncSandbox | None = None,
         *,
         timeout: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[SandboxOptions],
     ) -> None:
         check_positive("timeout", timeout)
         if box is not None and options:
@@ -158,7 +158,7 @@ class AtollSandbox(BaseSandbox):
         await self.aclose()
 
 
-def _open(options: Options) -> SyncSandbox:
+def _open(options: SandboxOptions) -> SyncSandbox:
     options.setdefault("max_output_length", OUTPUT_LENGTH)
     return SyncSandbox(Portal.shared().run(open_sandbox(merge(None, options), NEEDED)))
 

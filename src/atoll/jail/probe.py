@@ -24,7 +24,7 @@ from atoll.policy import Isolation
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
 
 _TRUE = ("/bin/true",)
 _USERNS_HINT = (
@@ -63,7 +63,7 @@ async def host() -> HostReport:
     return _cached
 
 
-async def level_for(backend: str, config: REPLConfig) -> Isolation:
+async def level_for(backend: str, config: SandboxConfig) -> Isolation:
     """The level a sandbox will have; fails closed where the caller asked for more."""
     report = await host()
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
@@ -79,7 +79,7 @@ async def level_for(backend: str, config: REPLConfig) -> Isolation:
     return report.level
 
 
-async def require_counters(backend: str, config: REPLConfig, level: Isolation) -> None:
+async def require_counters(backend: str, config: SandboxConfig, level: Isolation) -> None:
     """Raise LimitUnsupportedError for a limit that only a control group could hold here."""
     if (await host()).cgroup_version is not None:
         return

@@ -16,7 +16,7 @@ from atoll.session import GuestSession
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.context import Context
     from atoll.jail.client import Lease
     from atoll.launch.guest_handle import GuestHandle
@@ -46,7 +46,7 @@ class RunningGuest:
 
 async def handshake(
     handle: GuestHandle,
-    config: REPLConfig,
+    config: SandboxConfig,
     context: Any,
     shared: Context | None,
     *,
@@ -84,7 +84,7 @@ async def await_ready(handle: GuestHandle, memory: int | None) -> GuestHandle:
 
 
 def _parameters(
-    config: REPLConfig, context: Any, shared: Context | None, env: Mapping[str, str] | None
+    config: SandboxConfig, context: Any, shared: Context | None, env: Mapping[str, str] | None
 ) -> dict[str, Any]:
     params: dict[str, Any] = {
         "tools": signatures.describe_all(config.tools),

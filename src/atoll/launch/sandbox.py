@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
 from atoll import guard
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.errors import SandboxClosedError, SandboxError, StateError
 from atoll.files.direct import FolderFiles, close_all
 from atoll.idempotency import KeyedResults
@@ -45,8 +45,8 @@ class GuestSandbox(BaseSandbox):
     _own_guard: ClassVar[str | None] = None
     """The guard of a backend that has one of its own."""
 
-    def __init__(self, config: REPLConfig | None = None) -> None:
-        self._config = config or REPLConfig(backend=self.backend)
+    def __init__(self, config: SandboxConfig | None = None) -> None:
+        self._config = config or SandboxConfig(backend=self.backend)
         super().__init__(self._config.policy, self._config.workspace, self._config.logger)
         self._guest: RunningGuest | None = None
         self._context: Any = None

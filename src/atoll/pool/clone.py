@@ -15,7 +15,7 @@ from atoll.launch.handshake import START_SECONDS, RunningGuest
 from atoll.session import GuestSession
 
 if TYPE_CHECKING:
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.context import Context
     from atoll.jail.client import Lease
 
@@ -23,7 +23,7 @@ REFUSAL_SECONDS = 0.25
 
 
 async def clone(
-    guest: RunningGuest, config: REPLConfig, context: Any, shared: Context | None
+    guest: RunningGuest, config: SandboxConfig, context: Any, shared: Context | None
 ) -> RunningGuest:
     """Return a live clone of a guest; raise SandboxStartError if it does not start."""
     handle = await _fork_handle(guest, config.timeout_ms)

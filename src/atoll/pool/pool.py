@@ -16,7 +16,7 @@ from atoll.pool.sandbox import PooledSandbox
 from atoll.state.envelope import tier_of
 
 if TYPE_CHECKING:
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.jail.spec import Limits
     from atoll.launch.guest_handle import GuestHandle
 
@@ -78,7 +78,7 @@ class Pool:
     def _default(self) -> str:
         return self.settings.default_tier or tiers.largest(self.settings.tiers)
 
-    def why_cold(self, config: REPLConfig) -> str | None:
+    def why_cold(self, config: SandboxConfig) -> str | None:
         """Return why no zygote can serve this config, so that it starts cold; None if one can."""
         if not self.usable:
             return f"a zygote needs Python {OLDEST[0]}.{OLDEST[1]} or newer"
@@ -92,7 +92,7 @@ class Pool:
                 return f"its interpreter is {asked.path}, the zygote's is {self.python.path}"
         return None
 
-    def tier(self, config: REPLConfig, code: str | None = None) -> str:
+    def tier(self, config: SandboxConfig, code: str | None = None) -> str:
         """The tier to use: the one asked for, or the default, or what the code wants.
 
         It has at least what the session had from which the state in `config` was saved. Where
@@ -112,17 +112,17 @@ class Pool:
         self._warm_later(wanted)
         return warm[0]
 
-    def _tier_of_state(self, config: REPLConfig) -> str:
+    def _tier_of_state(self, config: SandboxConfig) -> str:
         """Return the tier of the session that saved the state; the smallest if it had none."""
         smallest = next(iter(self.settings.tiers))
         tier = None if config.state is None else tier_of(config.state)
         return tier if tier is not None and tier in self.settings.tiers else smallest
 
-    def tier_of(self, config: REPLConfig) -> str:
+    def tier_of(self, config: SandboxConfig) -> str:
         """Return the requested tier, or the default."""
         return self._default if config.preload is None else self._known(config.preload)
 
-    async def open(self, config: REPLConfig, code: str | None = None) -> PooledSandbox:
+    async def open(self, config: SandboxConfig, code: str | None = None) -> PooledSandbox:
         """Return a started sandbox; `code` is what will run in it, if known."""
         box = PooledSandbox(config, self, self.tier(config, code))
         try:

@@ -20,7 +20,7 @@ from atoll.policy import Capability, Isolation
 from atoll.pool.clone import clone
 
 if TYPE_CHECKING:
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.launch.handshake import RunningGuest
     from atoll.pool.pool import Pool
 
@@ -36,7 +36,7 @@ class PooledSandbox(NativePythonSandbox):
         Capability.FORK
     }
 
-    def __init__(self, config: REPLConfig, pool: Pool, tier: str | None = None) -> None:
+    def __init__(self, config: SandboxConfig, pool: Pool, tier: str | None = None) -> None:
         super().__init__(config)
         self._pool = pool
         self._tier = tier or pool.tier(config)
@@ -48,7 +48,7 @@ class PooledSandbox(NativePythonSandbox):
         """Return a live clone. Threads are not cloned; open files share their position."""
         return await self.fork_with(self._config)
 
-    async def fork_with(self, config: REPLConfig) -> Self:
+    async def fork_with(self, config: SandboxConfig) -> Self:
         """Return a live clone that calls the host functions of `config`."""
         async with self._turn:
             guest = await self._clone_of(await self._ensure(), config)
@@ -98,7 +98,7 @@ class PooledSandbox(NativePythonSandbox):
         )
 
     async def _clone_of(
-        self, guest: RunningGuest, config: REPLConfig | None = None
+        self, guest: RunningGuest, config: SandboxConfig | None = None
     ) -> RunningGuest:
         if why := self.cold_start:
             raise UnsupportedError(self.backend, f"fork a session that started cold: {why}")
@@ -115,7 +115,7 @@ class PooledSandbox(NativePythonSandbox):
     def _facts(self) -> dict[str, Any]:
         return {**super()._facts(), "cold_start": self.cold_start}
 
-    def _sibling(self, guest: RunningGuest, config: REPLConfig) -> Self:
+    def _sibling(self, guest: RunningGuest, config: SandboxConfig) -> Self:
         """Another sandbox like this one, around the clone."""
         twin = copy.copy(self)
         shared = config.context if isinstance(config.context, Context) else self._shared

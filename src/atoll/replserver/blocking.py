@@ -10,7 +10,7 @@ from atoll.sync import Portal
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from atoll.config import REPLConfig, ReplSettings
+    from atoll.config import ReplSettings, SandboxConfig
     from atoll.replserver.messages import REPLResponse
 
 
@@ -18,7 +18,7 @@ class SyncREPLExecutor:
     """REPLExecutor without `await`. Use it in a `with` block, or call close()."""
 
     def __init__(
-        self, config: REPLConfig | None = None, *, settings: ReplSettings | None = None
+        self, config: SandboxConfig | None = None, *, settings: ReplSettings | None = None
     ) -> None:
         self._executor = REPLExecutor(config, settings=settings)
         self._portal = Portal.shared()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
 from atoll.policy import ExecutionPolicy
 
@@ -21,9 +21,9 @@ _FLAGS: dict[str, tuple[str, Callable[[Any], object]]] = {
 _LIMITS = {"memory_bytes": "--memory", "disk_bytes": "--disk"}
 
 
-def arguments(config: REPLConfig) -> list[str]:
+def arguments(config: SandboxConfig) -> list[str]:
     """The options that say the same; ConfigError for what none of them can say."""
-    _refuse_others(config, REPLConfig(), {*_FLAGS, "policy", "logger"})
+    _refuse_others(config, SandboxConfig(), {*_FLAGS, "policy", "logger"})
     _refuse_others(config.policy, ExecutionPolicy(), {*_LIMITS})
     found: list[object] = []
     for name, (flag, write) in _FLAGS.items():

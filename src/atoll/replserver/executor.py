@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from atoll.config import REPLConfig, ReplSettings
+from atoll.config import ReplSettings, SandboxConfig
 from atoll.errors import (
     AtollError,
     ConfigError,
@@ -55,9 +55,9 @@ class REPLExecutor:
     """
 
     def __init__(
-        self, config: REPLConfig | None = None, *, settings: ReplSettings | None = None
+        self, config: SandboxConfig | None = None, *, settings: ReplSettings | None = None
     ) -> None:
-        self._config = config or REPLConfig()
+        self._config = config or SandboxConfig()
         self._settings = settings or ReplSettings.from_environment()
         self._connect: Callable[[], ServerConnection] = lambda: ServerConnection.start(
             arguments(self._config)
@@ -73,7 +73,7 @@ class REPLExecutor:
         output: HasFileno,
         input: HasFileno,  # noqa: A002 - the two ends are called so
         *,
-        config: REPLConfig | None = None,
+        config: SandboxConfig | None = None,
         settings: ReplSettings | None = None,
     ) -> Self:
         """An executor over a running server's stdout and stdin, which it takes copies of."""

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.errors import AtollError, StateError, UnsupportedError
 from atoll.factory import open_sandbox
 from atoll.replserver import messages, shapes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.sandbox import BaseSandbox
     from atoll.types import SandboxResult
 
-Opener = Callable[[REPLConfig, str | None], Awaitable["BaseSandbox"]]
+Opener = Callable[[SandboxConfig, str | None], Awaitable["BaseSandbox"]]
 """Makes a started sandbox; it is told the code that will run in it, if that is known."""
 
 MAX_STATE_BYTES = 48 << 20
@@ -34,13 +34,13 @@ class Runner:
 
     def __init__(
         self,
-        config: REPLConfig | None = None,
+        config: SandboxConfig | None = None,
         *,
         opener: Opener | None = None,
         prefetch: bool = False,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
-        self._config = config or REPLConfig()
+        self._config = config or SandboxConfig()
         self._opener, self._prefetch = opener or _open_any, prefetch
         self._max_state_bytes = max_state_bytes
         self._spare: asyncio.Task[BaseSandbox] | None = None
@@ -124,7 +124,7 @@ class Runner:
         return state
 
 
-async def _open_any(config: REPLConfig, _code: str | None) -> BaseSandbox:
+async def _open_any(config: SandboxConfig, _code: str | None) -> BaseSandbox:
     return await open_sandbox(config)
 
 

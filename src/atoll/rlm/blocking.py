@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from atoll.rlm import session
-    from atoll.rlm.budget import AnyBudget
     from atoll.rlm.models.resolve import AnyModel
-    from atoll.rlm.options import RLMOptions
+    from atoll.rlm.options import RLMConfig, RLMOptions
     from atoll.rlm.types import Answer
     from atoll.trajectory.events import Event
 
@@ -30,11 +29,11 @@ class RLM:
     def __init__(
         self,
         model: AnyModel,
+        config: RLMConfig | None = None,
         *,
         sub_model: AnyModel | None = None,
         base_url: str | None = None,
         window: int | None = None,
-        budget: AnyBudget = None,
         trajectory: PathLike[str] | str | None = None,
         on_event: Callable[[Event], None] | None = None,
         **options: Unpack[RLMOptions],
@@ -43,10 +42,10 @@ class RLM:
         self._portal = Portal.shared()
         self._inner = core.RLM(
             model,
+            config,
             sub_model=sub_model,
             base_url=base_url,
             window=window,
-            budget=budget,
             trajectory=trajectory,
             on_event=on_event,
             **options,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Union
 
 from atoll.errors import AtollError, ConfigError
-from atoll.policy import check_keys, check_positive
+from atoll.policy import check_positive, checked_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +41,7 @@ class BudgetError(AtollError):
         )
 
 
+@checked_keywords("limit of the budget")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Limits of one run with all its sub-calls; None is no limit."""
@@ -63,7 +64,6 @@ class Budget:
         if given is None or isinstance(given, Budget):
             return given or cls()
         if isinstance(given, Mapping):
-            check_keys("limit of the budget", given, (*METERED, "iterations"))
             return cls(**given)
         if isinstance(given, int | float) and not isinstance(given, bool):
             return cls(usd=given)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from atoll.policy import check_keys
-from atoll.rlm.budget import Account, Budget
+from atoll.rlm.budget import Account
 from atoll.rlm.model_calls import Concurrency, ModelCalls, usage_fields
 from atoll.rlm.models.resolve import resolve_both
-from atoll.rlm.options import RLMConfig, RLMOptions, fitting
+from atoll.rlm.options import configured
 from atoll.rlm.run import Run
 from atoll.rlm.session import Session
 from atoll.rlm.types import Answer
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
-    from atoll.rlm.budget import AnyBudget
     from atoll.rlm.models.resolve import AnyModel
+    from atoll.rlm.options import RLMConfig, RLMOptions
     from atoll.rlm.types import Ending
 
 
@@ -34,41 +32,30 @@ class RLM:
     def __init__(
         self,
         model: AnyModel,
+        config: RLMConfig | None = None,
         *,
         sub_model: AnyModel | None = None,
         base_url: str | None = None,
         window: int | None = None,
-        budget: AnyBudget = None,
         trajectory: PathLike[str] | str | None = None,
         on_event: Callable[[events.Event], None] | None = None,
         **options: Unpack[RLMOptions],
     ) -> None:
-        """`options` are fields of RLMConfig, and options of REPLEnvironment for its sandboxes.
+        """`options` are fields of RLMConfig and of its EnvironmentConfig; they override `config`.
 
-        A model is a name, a function that takes a prompt and returns a text, or a Model. A budget
-        is dollars, a dict of limits, or a Budget. `base_url` is the address of the models, and
-        `window` the number of tokens that they take.
+        A model is a name, a function that takes a prompt and returns a text, or a Model. `base_url`
+        is the address of the models, and `window` the number of tokens that they take.
         """
-        check_keys("option", options, RLMOptions.__annotations__)
-        main, sub = resolve_both(model, sub_model, base_url)
-        settings: dict[str, Any] = {**fitting(window), **options}
-        known = {field.name for field in dataclasses.fields(RLMConfig)}
-        own = {name: value for name, value in settings.items() if name in known}
-        rest = {name: value for name, value in settings.items() if name not in known}
-        self._config = RLMConfig(
-            model=main,
-            sub_model=sub,
-            environment=rest,
-            **own,
-        )
-        self._budget, self._path = Budget.of(budget), trajectory
-        self._on_event = on_event
+        self._config = configured(config, window, options)
+        self._models = resolve_both(model, sub_model, base_url)
+        self._path, self._on_event = trajectory, on_event
 
     async def completion(self, question: str, context: Any = None) -> Answer:
         """The answer to a question over a text, files, a folder, data, or a Context."""
         with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
-            account = Account(self._budget, on_warning=_warner(writer))
+            account = Account(self._config.budget, on_warning=_warner(writer))
             calls = ModelCalls(
+                models=self._models,
                 account=account,
                 writer=writer,
                 concurrency=Concurrency(self._config.concurrency),
@@ -85,7 +72,7 @@ class RLM:
         """The run, and how it ended told to the trajectory."""
         outcome, error = "failed", None
         try:
-            ending = await Run(self._config, self._budget).root(question, context, calls)
+            ending = await Run(self._config).root(question, context, calls)
             outcome = ending.ended.value
         except asyncio.CancelledError:
             outcome = "cancelled"
@@ -100,9 +87,7 @@ class RLM:
 
     async def close(self) -> None:
         """Let go of the models' connections."""
-        await self._config.model.close()
-        if self._config.sub_model is not self._config.model:
-            await self._config.sub_model.close()
+        await self._models.close()
 
     async def __aenter__(self) -> Self:
         return self

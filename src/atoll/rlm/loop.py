@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from atoll.environment.options import split
 from atoll.rlm import prompts
 from atoll.rlm.budget import UNLIMITED, BudgetError, amount_text
 from atoll.rlm.history import History
@@ -54,10 +53,10 @@ class Loop:
     ) -> None:
         """`notes` returns what the model has to know of sub-calls that ended badly."""
         self._config, self._calls, self._env, self._notes = config, calls, env, notes
-        self._model = config.model_at(calls.depth)
+        self._model = calls.models.at(calls.depth)
         self._turns, self._idle = 0, 0
         self._seen: set[str] = set()
-        self._cell_ms = split(None, config.environment)[0].timeout_ms
+        self._cell_ms = config.environment.timeout_ms
 
     async def run(self, question: str, first: str) -> Ending:
         """Work on a question until there is an answer or a limit; `first` describes the context."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from atoll.rlm.budget import Account
+    from atoll.rlm.models.resolve import Models
     from atoll.rlm.models.types import Completion, Message, Model
     from atoll.trajectory.writer import TrajectoryWriter
 
@@ -80,6 +81,7 @@ class Totals:
 class ModelCalls:
     """One run's way to its models; `parent` is the sub-call that the run is, if it is one."""
 
+    models: Models
     account: Account
     writer: TrajectoryWriter
     concurrency: Concurrency

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from atoll.environment.options import EnvironmentOptions, split
+from atoll.environment.options import EnvironmentConfig, EnvironmentOptions
 from atoll.errors import ConfigError
-from atoll.policy import check_positive
+from atoll.factory import merge
+from atoll.policy import check_keys, check_positive, checked_keywords
+from atoll.rlm.budget import Budget
 from atoll.rlm.model_calls import MARGIN, MAX_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atoll.rlm.models.types import Model
+    from atoll.rlm.budget import AnyBudget
 
 DIRECT_TOKENS = 4_000
 HISTORY_TOKENS = 24_000
@@ -22,13 +25,15 @@ CHARACTERS_PER_TOKEN = 3
 LEAST_WINDOW = 2_048
 """The prompt alone has a thousand."""
 OUTPUT_CAP, PREVIEW = 8_192, 1_500
-OURS = {"context", "on_llm_query", "on_rlm_query", "max_concurrency"}
-"""Options of REPLEnvironment that a run has its own for."""
+OURS = ("context", "on_llm_query", "on_rlm_query", "max_concurrency")
+"""Fields of EnvironmentConfig that a run sets itself."""
+POSITIVE = ("direct_tokens", "history_tokens", "max_tokens", "concurrency", "query_characters")
 
 
 class RLMOptions(EnvironmentOptions, total=False):
-    """The fields of RLMConfig and the options of REPLEnvironment, as keyword arguments."""
+    """The fields of RLMConfig and of its EnvironmentConfig, as keyword arguments."""
 
+    budget: AnyBudget
     max_depth: int
     direct_tokens: int
     history_tokens: int
@@ -41,12 +46,13 @@ class RLMOptions(EnvironmentOptions, total=False):
     system_prompt: str | None
 
 
+@checked_keywords("option")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RLMConfig:
     """The settings of runs; the same for every question."""
 
-    model: Model
-    sub_model: Model
+    budget: Budget = field(default_factory=Budget)
+    """The limits of one run: dollars, a dict of limits, or a Budget."""
     max_depth: int = 1
     """Runs within runs: 0 makes every rlm_query an llm_query."""
     direct_tokens: int = DIRECT_TOKENS
@@ -67,27 +73,36 @@ class RLMConfig:
     """Instructions of the caller, at the end of the system prompt."""
     system_prompt: str | None = None
     """A system prompt instead of Atoll's; `{tools}` in it becomes the list of functions."""
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    """Options of REPLEnvironment: backend, policy, documents, web ..."""
-
-    def model_at(self, depth: int) -> Model:
-        """Who works on a question: the sub-model on one that a run asks."""
-        return self.sub_model if depth else self.model
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    """The sandboxes of runs: backend, policy, documents, web ..."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "direct_tokens",
-            "history_tokens",
-            "max_tokens",
-            "concurrency",
-            "query_characters",
-        ):
+        object.__setattr__(self, "budget", Budget.of(self.budget))
+        for name in POSITIVE:
             check_positive(name, getattr(self, name))
         if not isinstance(self.max_depth, int) or self.max_depth < 0:
             raise ConfigError(f"max_depth must be 0 or more, not {self.max_depth!r}")
-        if taken := OURS & set(self.environment):
-            raise ConfigError(f"{min(taken)} is not for a run's sandboxes: the run itself sets it")
-        split(None, self.environment)  # a wrong option is told of now, not in the midst of a run
+        unset = EnvironmentConfig()
+        if taken := [n for n in OURS if getattr(self.environment, n) != getattr(unset, n)]:
+            raise ConfigError(f"{taken[0]} is not for a run's sandboxes: the run itself sets it")
+
+
+def configured(
+    config: RLMConfig | None, window: int | None, options: Mapping[str, Any]
+) -> RLMConfig:
+    """Return the configuration that a window and keyword arguments make of another."""
+    check_keys("option", options, RLMOptions.__annotations__)
+    if not isinstance(config, RLMConfig | None):
+        raise ConfigError(
+            f"not an RLMConfig: {config!r:.60}. Write options by name, such as max_depth=1"
+        )
+    given = {**fitting(window), **options}
+    known = {one.name for one in dataclasses.fields(RLMConfig)}
+    own = {name: value for name, value in given.items() if name in known}
+    rest = {name: value for name, value in given.items() if name not in known}
+    base = config or RLMConfig()
+    environment = merge(base.environment, rest, EnvironmentConfig)
+    return dataclasses.replace(base, environment=environment, **own)
 
 
 def fitting(window: int | None) -> dict[str, int]:

@@ -25,11 +25,12 @@ from atoll.text.tokens import estimate
 from atoll.trajectory import events
 
 if TYPE_CHECKING:
+    from atoll.environment.options import EnvironmentConfig
     from atoll.explore.index import ContextIndex
     from atoll.rlm.model_calls import ModelCalls
     from atoll.rlm.options import RLMConfig
 
-NOT_A_CHILDS = {"documents": None, "submit_fields": None, "session_id": None}
+NOT_A_CHILDS: dict[str, Any] = dict.fromkeys(("documents", "submit_fields", "session_id"))
 """Options that are the root's alone: its documents, its answer's fields, its folder of output."""
 UNPRICED = "what it costs is not counted; name its price in the file of ATOLL_PRICES"
 
@@ -49,10 +50,10 @@ class Plan:
 class Run:
     """A question and all that is asked beneath it."""
 
-    def __init__(self, config: RLMConfig, limits: budget.Budget) -> None:
-        self._config, self._budget = config, limits
+    def __init__(self, config: RLMConfig) -> None:
+        self._config, self._budget = config, config.budget
         redactor = Redactor(secrets_of(os.environ))
-        self._clean = redactor.redact if config.environment.get("redact", True) else str
+        self._clean = redactor.redact if config.environment.redact else str
 
     async def root(self, question: str, context: Any, calls: ModelCalls) -> Ending:
         """Begin: what is given is told to the trajectory first."""
@@ -61,39 +62,43 @@ class Run:
         calls.writer.emit(
             events.RunStarted(
                 question=question,
-                model=self._config.model.name,
-                sub_model=self._config.sub_model.name,
+                model=calls.models.main.name,
+                sub_model=calls.models.sub.name,
                 context=facts(index, given),
                 budget=self._budget.to_dict(),
                 atoll_version=atoll.__version__,
             )
         )
         self._tell_unpriced(calls)
-        options = dict(self._config.environment)
-        if options.get("documents") is None:
-            options["documents"] = given.documents
-        return await self._work(question, given, calls, options)
+        environment = self._config.environment
+        if environment.documents is None:
+            environment = dataclasses.replace(environment, documents=given.documents)
+        return await self._work(question, given, calls, environment)
 
     def _tell_unpriced(self, calls: ModelCalls) -> None:
         """A limit of dollars holds for no model whose price is not known: that is told."""
         if self._budget.usd is None:
             return
         limit = f"the budget of {budget.amount_text('usd', self._budget.usd)}"
-        models = (self._config.model, self._config.sub_model)
+        models = (calls.models.main, calls.models.sub)
         for name in sorted({one.name for one in models if one.would_cost(Usage()) is None}):
             calls.writer.emit(events.Refused(what=limit, why=f"{name} has no price: {UNPRICED}"))
 
     async def _child(self, task: str, context: Any, calls: ModelCalls) -> Ending:
         """Make a run within the run: the same sandboxes, but the documents stay the root's."""
-        options = {**self._config.environment, **NOT_A_CHILDS}
+        environment = dataclasses.replace(self._config.environment, **NOT_A_CHILDS)
         given = ContextSource(context=await asyncio.to_thread(context_of, context))
-        return await self._work(task, given, calls, options)
+        return await self._work(task, given, calls, environment)
 
     async def _work(
-        self, question: str, given: ContextSource, calls: ModelCalls, options: dict[str, Any]
+        self,
+        question: str,
+        given: ContextSource,
+        calls: ModelCalls,
+        environment: EnvironmentConfig,
     ) -> Ending:
         index = await asyncio.to_thread(index_of, given.context)
-        others = options.get("documents") != given.documents  # those are in the context too
+        others = environment.documents != given.documents  # those are in the context too
         chosen = plan(index, others, self._config.direct_tokens)
         place: dict[str, Any] = {"parent": calls.parent, "depth": calls.depth}
         calls.writer.emit(events.Planned(way=chosen.way, why=chosen.why, **place))
@@ -101,7 +106,7 @@ class Run:
             text = "" if index is None else self._clean(index.text(0, index.length))
             ending = await self._direct(question, text, calls)
         else:
-            ending = await self._explore(question, given, calls, options)
+            ending = await self._explore(question, given, calls, environment)
         ending = dataclasses.replace(ending, way=chosen.way, why=chosen.why)
         calls.writer.emit(_final(ending, place))
         return ending
@@ -110,7 +115,7 @@ class Run:
         """Ask one question with the whole text in it; a reply that was cut off is continued."""
         asked = prompts.direct_message(question, text) if text else question
         messages = [Message("system", prompts.DIRECT), Message("user", asked)]
-        model, most = self._config.model_at(calls.depth), self._config.max_tokens
+        model, most = calls.models.at(calls.depth), self._config.max_tokens
         parts: list[str] = []
         for _ in range(MOST_PARTS):
             try:
@@ -125,20 +130,24 @@ class Run:
         return _direct_ending(parts, f"{MOST_PARTS} replies of {most:,} tokens were empty or cut")
 
     async def _explore(
-        self, question: str, given: ContextSource, calls: ModelCalls, options: dict[str, Any]
+        self,
+        question: str,
+        given: ContextSource,
+        calls: ModelCalls,
+        environment: EnvironmentConfig,
     ) -> Ending:
         """The loop, with a sandbox beside it."""
         subcalls = Subcalls(self._config, calls, given.context, self._child, self._clean)
-        environment = await _made(
+        config = dataclasses.replace(
+            environment,
             context=given.context,
             on_llm_query=subcalls.llm_query,
             on_rlm_query=subcalls.rlm_query,
             max_concurrency=self._config.concurrency,
-            **options,
         )
         try:
-            async with environment as env:
-                has_documents = options.get("documents") is not None
+            async with await _made(config) as env:
+                has_documents = environment.documents is not None
                 first = self._clean(describe(env.index, given.kind, has_documents))
                 subcalls.ledger = env.ledger
                 return await Loop(self._config, calls, env, subcalls.notes).run(question, first)
@@ -146,9 +155,9 @@ class Run:
             await subcalls.close()
 
 
-async def _made(**options: Any) -> REPLEnvironment:
+async def _made(config: EnvironmentConfig) -> REPLEnvironment:
     """An environment, made in a thread, as data is written out for its index; never left open."""
-    making = asyncio.ensure_future(asyncio.to_thread(REPLEnvironment, **options))
+    making = asyncio.ensure_future(asyncio.to_thread(REPLEnvironment, config))
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:

@@ -170,6 +170,7 @@ class Subcalls:
 
     def _below(self, call: str, account: Account) -> ModelCalls:
         return ModelCalls(
+            models=self._calls.models,
             account=account,
             writer=self._calls.writer,
             concurrency=self._calls.concurrency,
@@ -188,7 +189,7 @@ class Subcalls:
 
     async def _answer(self, calls: ModelCalls, prompt: str) -> Ending:
         completion = await calls.ask(
-            self._config.sub_model,
+            calls.models.sub,
             [Message("user", prompt)],
             calls.writer.new_call(),
             self._config.max_tokens,

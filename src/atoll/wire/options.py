@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll import signatures
-from atoll.config import CROSSES, HANDLER, STREAM, REPLConfig, options_with
+from atoll.config import CROSSES, HANDLER, STREAM, SandboxConfig, options_with
 from atoll.errors import AtollError, ConfigError
 from atoll.policy import ExecutionPolicy, Isolation, Mount
 
@@ -25,7 +25,7 @@ _LIMITS = tuple(
 )
 
 
-def to_wire(config: REPLConfig) -> dict[str, Any]:
+def to_wire(config: SandboxConfig) -> dict[str, Any]:
     """All of a configuration that concerns the daemon."""
     level = config.min_isolation
     return {
@@ -40,12 +40,12 @@ def to_wire(config: REPLConfig) -> dict[str, Any]:
     }
 
 
-def from_wire(data: dict[str, Any], **fields: Any) -> REPLConfig:
+def from_wire(data: dict[str, Any], **fields: Any) -> SandboxConfig:
     """The configuration on the daemon's side, with `fields` on top."""
     try:
         python, level = data["python"], data["min_isolation"]
         own = data.get("interpreter") == _identity() or _is_own(python)
-        return REPLConfig(
+        return SandboxConfig(
             **{name: data[name] for name in _PLAIN},
             python=None if own else _absolute(python),
             workspace=None if data["workspace"] is None else Path(_absolute(data["workspace"])),

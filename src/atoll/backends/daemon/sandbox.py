@@ -12,7 +12,7 @@ from atoll import guard, variables
 from atoll.availability import Availability
 from atoll.backends.daemon import connection as connections
 from atoll.bridge import HostBridge
-from atoll.config import REPLConfig, daemon_socket
+from atoll.config import SandboxConfig, daemon_socket
 from atoll.errors import AtollError, IsolationError, SandboxClosedError, SandboxError
 from atoll.files.direct import FolderFiles
 from atoll.guest import rpc, values
@@ -40,9 +40,9 @@ class DaemonClientSandbox(BaseSandbox):
     runtime_memory: ClassVar[int] = 32 << 20
 
     def __init__(
-        self, config: REPLConfig | None = None, *, keep: bool = False, token: str | None = None
+        self, config: SandboxConfig | None = None, *, keep: bool = False, token: str | None = None
     ) -> None:
-        self._config = config or REPLConfig(backend="daemon")
+        self._config = config or SandboxConfig(backend="daemon")
         super().__init__(self._config.policy, self._config.workspace, self._config.logger)
         self._keep, self.token = keep, token
         self._connection: DaemonConnection | None = None
@@ -54,7 +54,7 @@ class DaemonClientSandbox(BaseSandbox):
         self.context_is_shared = False
 
     @classmethod
-    async def availability(cls, config: REPLConfig) -> Availability:  # noqa: ARG003 - as asked
+    async def availability(cls, config: SandboxConfig) -> Availability:  # noqa: ARG003 - as asked
         """Whether a daemon answers, and how strong its sandboxes are. One stat if there is none."""
         try:
             path = daemon_socket()

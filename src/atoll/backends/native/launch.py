@@ -13,7 +13,7 @@ from atoll.launch.interpreter import GUEST_FOLDER, environment
 from atoll.policy import Isolation
 
 if TYPE_CHECKING:
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.context import Context
     from atoll.launch.handshake import RunningGuest
     from atoll.launch.interpreter import Interpreter
@@ -38,7 +38,7 @@ boot["start"](codes, root, os.getcwd())
 
 
 async def launch(
-    config: REPLConfig,
+    config: SandboxConfig,
     interpreter: Interpreter,
     level: Isolation,
     context: Any,
@@ -50,7 +50,7 @@ async def launch(
 
 
 def make_spec(
-    config: REPLConfig, interpreter: Interpreter, level: Isolation, context_size: int
+    config: SandboxConfig, interpreter: Interpreter, level: Isolation, context_size: int
 ) -> JailSpec:
     """What the supervisor is asked for."""
     policy, jailed = config.policy, level >= Isolation.JAILED

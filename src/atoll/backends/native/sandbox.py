@@ -15,7 +15,7 @@ from atoll.sandbox import check_command
 
 if TYPE_CHECKING:
     from atoll.availability import Availability
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.launch.handshake import RunningGuest
     from atoll.launch.interpreter import Interpreter
     from atoll.types import ExecuteResponse
@@ -30,7 +30,7 @@ class NativePythonSandbox(GuestSandbox):
     _python: Interpreter
 
     @classmethod
-    async def availability(cls, config: REPLConfig) -> Availability:
+    async def availability(cls, config: SandboxConfig) -> Availability:
         """Whether this backend can run here, and how strongly."""
         return await probe.availability(lambda: interpreter.resolve(config.python))
 

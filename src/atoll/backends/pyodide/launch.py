@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from atoll.backends.pyodide.deno import Deno
     from atoll.backends.pyodide.distribution import Distribution
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
 
 PAGE = 1 << 16
 MOST_PAGES = 65_536
@@ -56,7 +56,9 @@ class Parts:
         return not all(path.exists() for path in kept)
 
 
-def make_spec(config: REPLConfig, parts: Parts, level: Isolation, context_bytes: int) -> JailSpec:
+def make_spec(
+    config: SandboxConfig, parts: Parts, level: Isolation, context_bytes: int
+) -> JailSpec:
     """What the supervisor is asked for, to have a guest."""
     pages = _pages(config.policy.memory_bytes, context_bytes)
     flags = [f"--wasm-max-mem-pages={pages}", f"--stack-size={STACK_KIB}"]
@@ -113,7 +115,7 @@ def _places(parts: Parts) -> dict[str, str]:
     return places
 
 
-def _settings(config: REPLConfig, seen: dict[str, str]) -> dict[str, Any]:
+def _settings(config: SandboxConfig, seen: dict[str, str]) -> dict[str, Any]:
     policy = config.policy
     return {
         **_assets(seen),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from atoll.backends.pyodide.spare import Started
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.files.base import Files
     from atoll.launch.handshake import RunningGuest
 
@@ -52,13 +52,13 @@ class PyodideSandbox(GuestSandbox):
     _parts: Parts
     _walls: Isolation
 
-    def __new__(cls, config: REPLConfig | None = None) -> PyodideSandbox:  # noqa: PYI034
+    def __new__(cls, config: SandboxConfig | None = None) -> PyodideSandbox:  # noqa: PYI034
         """A direct one, if the configuration wants no worker."""
         direct = config is not None and not config.use_worker
         return super().__new__(DirectPyodideSandbox if direct else cls)
 
     @classmethod
-    async def availability(cls, config: REPLConfig) -> Availability:
+    async def availability(cls, config: SandboxConfig) -> Availability:
         """Whether this backend can run here, and with what around it."""
         try:
             runner = await asyncio.to_thread(deno.find)
@@ -142,7 +142,7 @@ class DirectPyodideSandbox(PyodideSandbox):
         Capability.CANCEL
     }
 
-    def __init__(self, config: REPLConfig | None = None) -> None:
+    def __init__(self, config: SandboxConfig | None = None) -> None:
         super().__init__(config)
         self._config = dataclasses.replace(self._config, use_worker=False)
 
@@ -157,7 +157,7 @@ class DirectPyodideSandbox(PyodideSandbox):
         await super().destroy()
 
 
-def _find_parts(config: REPLConfig) -> Parts:
+def _find_parts(config: SandboxConfig) -> Parts:
     runner = deno.find()
     pyodide = index.find(config.index_url)
     return Parts(runner, pyodide, image.find(pyodide, runner), wheels.installed())

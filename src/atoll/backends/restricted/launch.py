@@ -15,7 +15,7 @@ from atoll.launch.guest_handle import GuestHandle, pipes
 from atoll.launch.handshake import handshake
 
 if TYPE_CHECKING:
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.context import Context
     from atoll.jail.client import Lease
     from atoll.launch.handshake import RunningGuest
@@ -30,13 +30,13 @@ _ENVIRONMENT = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS
 _KEPT = ("LD_LIBRARY_PATH",)
 
 
-async def launch(config: REPLConfig, context: Any, shared: Context | None) -> RunningGuest:
+async def launch(config: SandboxConfig, context: Any, shared: Context | None) -> RunningGuest:
     """A worker that has said hello; SandboxStartError if none comes up, and nothing is left."""
     handle = _start_worker(config, shared)
     return await handshake(handle, config, context, shared)
 
 
-def _start_worker(config: REPLConfig, shared: Context | None) -> GuestHandle:
+def _start_worker(config: SandboxConfig, shared: Context | None) -> GuestHandle:
     with pipes(5) as (requests, answers, output, errors, lifeline):
         passed = [output[1], lifeline[0], *([shared.fd] if shared else [])]
         settings = _settings(config, shared, output[1], lifeline[0])
@@ -52,7 +52,7 @@ def _start_worker(config: REPLConfig, shared: Context | None) -> GuestHandle:
     return GuestHandle(lease, HostChannel(answers[0], requests[1]), [output[0], errors[0]])
 
 
-def _settings(config: REPLConfig, shared: Context | None, output: int, lifeline: int) -> str:
+def _settings(config: SandboxConfig, shared: Context | None, output: int, lifeline: int) -> str:
     policy = config.policy
     return json.dumps(
         {

@@ -14,7 +14,7 @@ from atoll.launch.sandbox import GuestSandbox
 from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.files.base import Files
     from atoll.launch.handshake import RunningGuest
 
@@ -48,7 +48,7 @@ class RestrictedSandbox(GuestSandbox):
     _own_guard: ClassVar[str | None] = "restricted"
 
     @classmethod
-    async def availability(cls, config: REPLConfig) -> Availability:  # noqa: ARG003 - as asked
+    async def availability(cls, config: SandboxConfig) -> Availability:  # noqa: ARG003 - as asked
         """It runs wherever Python does."""
         return Availability(
             usable=True,

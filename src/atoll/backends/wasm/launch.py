@@ -28,7 +28,7 @@ from atoll.policy import MIB, Isolation
 
 if TYPE_CHECKING:
     from atoll.backends.wasm.build import Built
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.context import Context
     from atoll.errors import SandboxError
     from atoll.jail.spec import Limits
@@ -61,7 +61,7 @@ _BOOT = (
 
 
 async def launch(
-    config: REPLConfig, built: Built, level: Isolation, context: Any, shared: Context | None
+    config: SandboxConfig, built: Built, level: Isolation, context: Any, shared: Context | None
 ) -> tuple[RunningGuest, Counters]:
     """A worker whose guest has said hello, and its counters."""
     size = shared.size if shared else 0
@@ -95,7 +95,7 @@ def _advised(exc: SandboxError, built: Built) -> SandboxError:
 
 
 async def _handshake(
-    worker: WarmWorker, config: REPLConfig, context: Any, shared: Context | None
+    worker: WarmWorker, config: SandboxConfig, context: Any, shared: Context | None
 ) -> tuple[RunningGuest, Counters]:
     counters = worker.counters
     try:
@@ -109,7 +109,7 @@ async def _handshake(
     return replace(guest, on_close=counters.close), counters
 
 
-def _words(config: REPLConfig, context_size: int) -> dict[str, Any]:
+def _words(config: SandboxConfig, context_size: int) -> dict[str, Any]:
     """Return what the worker is told in addition to the guest's own parameters."""
     return {
         "fuel": config.policy.fuel_budget,
@@ -137,7 +137,7 @@ def _limits(policy: ExecutionPolicy, context_size: int) -> Limits:
     )
 
 
-def _start(config: REPLConfig, built: Built, level: Isolation, context_size: int) -> WarmWorker:
+def _start(config: SandboxConfig, built: Built, level: Isolation, context_size: int) -> WarmWorker:
     """Where a zygote cannot serve: a host folder, mounts, no jail."""
     counters = Counters.create()
     try:
@@ -149,7 +149,9 @@ def _start(config: REPLConfig, built: Built, level: Isolation, context_size: int
         raise
 
 
-def _jail_spec(config: REPLConfig, built: Built, level: Isolation, context_size: int) -> JailSpec:
+def _jail_spec(
+    config: SandboxConfig, built: Built, level: Isolation, context_size: int
+) -> JailSpec:
     python, jailed = resolve(None), level >= Isolation.JAILED
     spec = zygote_host_spec("", python, _binds(built, config.policy))
     image, packages = (IMAGE, PACKAGES) if jailed else (built.image, str(package_folder(built)))

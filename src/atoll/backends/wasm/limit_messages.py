@@ -16,7 +16,7 @@ from atoll.policy import MIB, Isolation
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
-    from atoll.config import REPLConfig
+    from atoll.config import SandboxConfig
     from atoll.policy import ExecutionPolicy
     from atoll.types import SandboxResult
 
@@ -81,7 +81,7 @@ def _with_line(text: str, line: str) -> str:
     return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{line}\n"
 
 
-async def availability(config: REPLConfig) -> Availability:
+async def availability(config: SandboxConfig) -> Availability:
     """Whether the backend can run here."""
     try:
         built = await asyncio.to_thread(build.find, config.wasm_binary_path)

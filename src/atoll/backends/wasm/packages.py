@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll import certificates
-from atoll.config import REPLConfig, cache_folder
+from atoll.config import SandboxConfig, cache_folder
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxError
 from atoll.policy import ExecutionPolicy, Mount
 
@@ -99,7 +99,7 @@ async def _compile(folder: str) -> None:
     _set_modes(folder, 0o777)  # the guest is another user, and the folder above is ours
     mount = Mount(source=Path(folder), target=_PLACE, writable=True)
     policy = ExecutionPolicy(fuel_budget=None, mounts=(mount,))
-    async with PythonSandbox(REPLConfig(backend="wasm", policy=policy)) as box:
+    async with PythonSandbox(SandboxConfig(backend="wasm", policy=policy)) as box:
         await box.initialize()
         result = await box.execute(_COMPILE)
     _set_modes(folder, 0o755)

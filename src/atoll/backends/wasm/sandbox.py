@@ -10,7 +10,7 @@ from atoll.backends.wasm import build, limit_messages
 from atoll.backends.wasm.counters import Ending
 from atoll.backends.wasm.launch import launch
 from atoll.backends.wasm.progress import Progress
-from atoll.config import REPLConfig
+from atoll.config import SandboxConfig
 from atoll.jail import probe
 from atoll.jail.spec import GUEST_HOME
 from atoll.launch.sandbox import GuestSandbox
@@ -48,8 +48,8 @@ class PythonSandbox(GuestSandbox):
         async with PythonSandbox(policy={"fuel_budget": 10**9}, workspace=folder) as box:
             result = await box.execute("print('Hello')")
 
-    It takes a REPLConfig, or the options policy, workspace, logger and wasm_binary_path. The first
-    call starts it, unless initialize() did.
+    It takes a SandboxConfig, or the options policy, workspace, logger and wasm_binary_path. The
+    first call starts it, unless initialize() did.
     """
 
     backend: ClassVar[str] = "wasm"
@@ -61,7 +61,7 @@ class PythonSandbox(GuestSandbox):
 
     def __init__(
         self,
-        config: REPLConfig | None = None,
+        config: SandboxConfig | None = None,
         *,
         policy: ExecutionPolicy | Mapping[str, Any] | None = None,
         workspace: str | Path | None = None,
@@ -71,7 +71,7 @@ class PythonSandbox(GuestSandbox):
         given = {"policy": policy, "workspace": workspace, "logger": logger}
         given |= {"wasm_binary_path": wasm_binary_path}
         options: Any = {name: value for name, value in given.items() if value is not None}
-        super().__init__(replace(config or REPLConfig(backend=self.backend), **options))
+        super().__init__(replace(config or SandboxConfig(backend=self.backend), **options))
 
     async def execute(
         self,
@@ -100,7 +100,7 @@ class PythonSandbox(GuestSandbox):
             await self.initialize(self._config.context)
 
     @classmethod
-    async def availability(cls, config: REPLConfig) -> Availability:
+    async def availability(cls, config: SandboxConfig) -> Availability:
         """Return whether this backend can run here."""
         return await limit_messages.availability(config)
 

@@ -91,19 +91,35 @@ def resolve(
     )
 
 
-def resolve_both(
-    model: AnyModel, sub_model: AnyModel | None, base_url: str | None
-) -> tuple[Model, Model]:
-    """The model of a run and that of its sub-calls; unset: the same.
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The model of a run, and that of its sub-calls."""
+
+    main: Model
+    sub: Model
+
+    def at(self, depth: int) -> Model:
+        """Return the model that works on a question: the second on one that a run asks."""
+        return self.sub if depth else self.main
+
+    async def close(self) -> None:
+        """Close their connections."""
+        await self.main.close()
+        if self.sub is not self.main:
+            await self.sub.close()
+
+
+def resolve_both(model: AnyModel, sub_model: AnyModel | None, base_url: str | None) -> Models:
+    """Return the model of a run and that of its sub-calls; unset: the same.
 
     `base_url` is the second one's too where both have one provider: a key goes nowhere else.
     """
     main = resolve(model, base_url=base_url)
     if sub_model is None or sub_model == model:
-        return main, main
+        return Models(main, main)
     providers = {one.partition("/")[0] for one in (model, sub_model) if isinstance(one, str)}
     shared = len(providers) == 1
-    return main, resolve(sub_model, base_url=base_url if shared else None)
+    return Models(main, resolve(sub_model, base_url=base_url if shared else None))
 
 
 def _given(model: Any) -> Model:

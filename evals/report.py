@@ -1,0 +1,49 @@
+"""Results as a table: right answers by family and arm, forced and unanswered ones apart."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from evals.arms import Result
+
+HEAD = (
+    "| family | arm | n | right | forced or refused | unanswered | tokens | calls | seconds |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A task answered by one arm."""
+
+    family: str
+    arm: str
+    right: bool
+    result: Result
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Return Markdown: one line for each family and arm, then one for each arm."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for one in rows:
+        groups[one.family, one.arm].append(one)
+        groups["all", one.arm].append(one)
+    order = sorted(groups, key=lambda key: key[0] == "all")
+    return "\n".join([HEAD, *(_line(family, arm, groups[family, arm]) for family, arm in order)])
+
+
+def _line(family: str, arm: str, rows: Sequence[Row]) -> str:
+    ended = [one.result.ended for one in rows]
+    cut = sum(one in ("forced", "refused") for one in ended)
+    cells = [family, arm, len(rows), sum(one.right for one in rows), cut, ended.count("unanswered")]
+    cells += [f"{_mean(rows, name):,.0f}" for name in ("tokens", "calls", "seconds")]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _mean(rows: Sequence[Row], name: str) -> float:
+    return float(sum(getattr(one.result, name) for one in rows)) / len(rows)

@@ -1,0 +1,107 @@
+"""The evaluation itself: the same seed gives the same task, and each answer follows from the text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from atoll.rlm.models.scripted import ScriptedModel
+from atoll.text.tokens import estimate
+from evals.__main__ import main
+from evals.arms import Result, Setup, ask, fitting
+from evals.families import FAMILIES
+from evals.report import Row, table
+
+SIZE = 30_000
+
+
+def from_text(task) -> set[str]:
+    """The answer, found in the question and the text alone."""
+    asked, text = task.question, task.whole
+    if task.family in ("needle", "needles"):
+        depots = re.findall(r"[A-Z][a-z]+ \d", asked)
+        return {re.search(rf"depot {one} is (\S+)", text)[1] for one in depots}
+    if task.family == "aggregate":
+        name, topic = re.search(r"customer (\w+) with the topic (\w+)", asked).groups()
+        return {str(text.count(f"customer {name} | topic {topic} |"))}
+    if task.family == "pairs":
+        by_box = {}
+        for ship, box in re.findall(r"(S-\d+) carries container (\d+)", text):
+            by_box.setdefault(box, set()).add(ship)
+        (twins,) = (ships for ships in by_box.values() if len(ships) > 1)
+        return twins
+    if task.family == "hops":
+        agent = re.search(r"A-\d+", asked)[0]
+        locker = re.search(rf"{agent} keeps the papers in locker (\S+)", text)[1]
+        return {re.search(rf"{locker} was moved to room (\S+)", text)[1]}
+    caller = re.search(r"function (\w+) calls", asked)[1]
+    callee = re.search(rf"def {caller}\(.*?return (\w+)\(", text, re.DOTALL)[1]
+    return {path for path, code in task.files.items() if f"def {callee}(" in code}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_an_answer_follows_from_the_text(family, seed):
+    task = FAMILIES[family](seed, SIZE)
+    assert from_text(task) == set(task.answer)
+    assert 0.7 * SIZE < len(task.whole) < 1.3 * SIZE
+    assert task.is_right(f"It is {', '.join(sorted(task.answer))}.")
+    assert not task.is_right("I do not know.")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_seed_gives_the_same_task_and_another_seed_another(family):
+    make = FAMILIES[family]
+    assert make(3, SIZE) == make(3, SIZE)
+    assert make(3, SIZE).whole != make(4, SIZE).whole
+
+
+def test_an_answer_with_one_more_candidate_is_wrong():
+    task = FAMILIES["needle"](1, SIZE)
+    (code,) = task.answer
+    assert task.is_right(f"The code is {code}.")
+    assert not task.is_right(f"{code} or AAA-1111")
+    count = FAMILIES["aggregate"](1, 10 * SIZE)
+    (number,) = count.answer
+    assert count.is_right(f"There are {int(number):,} of them.")
+
+
+def test_a_text_is_cut_to_a_window():
+    text = FAMILIES["needle"](1, SIZE).text
+    part = fitting(text, 500)
+    assert text.startswith(part)
+    assert 400 < estimate(part) <= 500
+
+
+def test_arms_answer_with_a_scripted_model():
+    task = FAMILIES["needle"](1, SIZE)
+    (code,) = task.answer
+    place = re.search(r"depot (\w+ \d)", task.question)[1]
+    typed = f"hits = grep('depot {place} is')\nFINAL(hits[0]['text'].split()[-1])"
+    model = ScriptedModel([f"```python\n{typed}\n```"])
+    found = ask("atoll", task, Setup(model=model, backend="native"))
+    assert (found.said, found.ended, found.calls) == (code, "answered", 1)
+    bare = ask("bare", task, Setup(model=ScriptedModel(["No idea."])))
+    assert (bare.said, bare.ended, bare.calls) == ("No idea.", "answered", 1)
+    failed = ask("bare", task, Setup(model="openai-compatible/x"))
+    assert (failed.said, failed.ended) == ("", "unanswered")
+    assert "base_url" in failed.reason
+
+
+def test_the_table_has_forced_and_unanswered_apart():
+    rows = [
+        Row(
+            family="needle", arm="atoll", right=right, result=Result(said="", ended=ended, tokens=9)
+        )
+        for right, ended in ((True, "answered"), (False, "forced"), (False, "unanswered"))
+    ]
+    lines = table(rows).splitlines()
+    assert lines[2] == "| needle | atoll | 3 | 1 | 1 | 1 | 9 | 0 | 0 |"
+    assert lines[3].startswith("| all | atoll | 3 | 1 |")
+
+
+def test_without_the_local_model_it_says_what_to_type(monkeypatch, tmp_path):
+    monkeypatch.setenv("ATOLL_CACHE", str(tmp_path))
+    with pytest.raises(SystemExit, match="atoll model get"):
+        main(["--families", "needle"])
