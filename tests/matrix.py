@@ -1,7 +1,7 @@
 """Which tests `make test` runs of a matrix, and in which order; `--matrix all` runs every one.
 
-    contract tests      each of them in `native`, and in daemon, wasm, daemon, wasm, pyodide in
-                        turn; in `restricted` every second one
+    contract tests      each of them in `native` and in one more backend: daemon, wasm,
+                        restricted, daemon, wasm and pyodide in turn
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
                         which repeats TestNative, every sixth; each test begins with another
     long tests          those marked `long`, which show at a larger size or with real downloads
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-IN_TURN = ("daemon", "wasm", "daemon", "wasm", "pyodide")
-"""Pyodide, whose starts are dear, has every fifth contract test; it has many of its own."""
+IN_TURN = ("daemon", "wasm", "restricted", "daemon", "wasm", "pyodide")
+"""`restricted`, which has tests/guard, and Pyodide, whose starts are dear, have fewer."""
 REPEATED = (
     "files/test_shell_sandbox.py", "files/test_shell_changes.py", "escape/test_host_folder.py",
     "replserver/test_repl_executor.py", "TestDaemon",
@@ -59,9 +59,7 @@ class Sample:
 
     def _takes_backend(self, item: pytest.Item, backend: str) -> bool:
         number = self._next(item.nodeid.partition("::")[0], backend)
-        if backend in IN_TURN:
-            return IN_TURN[number % len(IN_TURN)] == backend
-        return backend != "restricted" or number % 2 == 0
+        return backend not in IN_TURN or IN_TURN[number % len(IN_TURN)] == backend
 
     def _is_turn_of_case(self, place: str) -> bool:
         """Take the n-th case of the n-th test, and every sixth from there; one at least."""

@@ -6,11 +6,12 @@
 
 Nothing is filtered or hidden: files, network, system calls and the other processes are the host's
 or the neighbour's. What an attack breaks is its own: the host's files belong to other users, and all
-processes of the attack end with the first one.
+processes of the attack end with the first one. Attacks that break nothing but their own process can
+share a sandbox: there each is forked off the first process.
 
 A program, so that it forks a process without threads: `run` starts it. Reads a JSON object from its
-input, name to {"cells": [...], "hangs": bool}; prints one line of JSON for each. Its arguments are
-modules to import before the first fork. Standard library only.
+input, name to {"cells": [...], "hangs": bool, "shares": bool}; prints one line of JSON for each. Its
+arguments are modules to import before the first fork. Standard library only.
 """
 
 from __future__ import annotations
@@ -71,10 +72,21 @@ class Ending:
 
 
 def run(
-    attacks: Mapping[str, list[str]], *, hanging: Container[str] = (), preload: Iterable[str] = ()
+    attacks: Mapping[str, list[str]],
+    *,
+    hanging: Container[str] = (),
+    sharing: Container[str] = (),
+    preload: Iterable[str] = (),
 ) -> dict[str, Ending]:
-    """Run the cells of each attack in a weakened sandbox of its own; return how each ended."""
-    work = {name: {"cells": cells, "hangs": name in hanging} for name, cells in attacks.items()}
+    """Run the cells of each attack in a weakened sandbox; return how each ended.
+
+    Those that are `sharing` run in one sandbox, each in a process of its own; every other attack
+    has a sandbox to itself.
+    """
+    work = {
+        name: {"cells": cells, "hangs": name in hanging, "shares": name in sharing}
+        for name, cells in attacks.items()
+    }
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-W", "ignore", __file__, *preload],
@@ -94,18 +106,17 @@ class Attempt:
 
     read_ends: ClassVar[list[int]] = []
 
-    def __init__(self, cells: Iterable[str], *, hangs: bool = False) -> None:
+    def __init__(self, cells: Iterable[str], *, hangs: bool = False, shares: bool = False) -> None:
         self._end = time.monotonic() + (HANGS_SECONDS if hangs else PATIENCE_SECONDS)
         self._output, output = os.pipe()
         self._error, error = os.pipe()
         Attempt.read_ends += [self._output, self._error]
         self.pid = os.fork()
         if self.pid == 0:
-            for fd in (
-                Attempt.read_ends
-            ):  # or an attack that reads every descriptor takes the output of another
+            # Or an attack that reads every descriptor takes the output of another.
+            for fd in Attempt.read_ends:
                 os.close(fd)
-            _be_attacked(cells, output, error)
+            _be_attacked(cells, output, error, shares=shares)
         os.close(output)
         os.close(error)
 
@@ -120,11 +131,13 @@ class Attempt:
             Attempt.read_ends.remove(fd)
             os.close(fd)
         code = os.waitstatus_to_exitcode(status)
+        number = -code if code < 0 else max(0, code - 128)
+        killed_here = hung or MARK in seen
         return {
             "output": seen,
             "error": error,
             "hung": hung,
-            "signal": max(0, code - 128) if not hung else 0,
+            "signal": 0 if killed_here else number,
         }
 
     def _read(self) -> tuple[str, bool]:
@@ -146,22 +159,37 @@ def main() -> None:
     """Run all attacks of the input, a few at once."""
     for module in sys.argv[1:]:
         importlib.import_module(module)
-    names = list(attacks := json.load(sys.stdin))
+    attacks = json.load(sys.stdin)
+    _run_all({name: work for name, work in attacks.items() if not work["shares"]})
+    if sharing := {name: work for name, work in attacks.items() if work["shares"]}:
+        sandbox = os.fork()
+        if sandbox == 0:
+            _enter()
+            _run_all(sharing)
+            os._exit(0)
+        os.waitpid(sandbox, 0)
+
+
+def _run_all(attacks: Mapping[str, Any]) -> None:
+    names = list(attacks)
     for start in range(0, len(names), AT_ONCE):
         running = {name: Attempt(**attacks[name]) for name in names[start : start + AT_ONCE]}
         for name, attempt in running.items():
             print(json.dumps({"name": name, **attempt.ending()}), flush=True)
 
 
-def _be_attacked(cells: Iterable[str], output: int, error: int) -> None:
-    """Become the weakened sandbox, run the cells and exit; does not return."""
+def _enter() -> None:
+    """Continue in a weakened sandbox, as a process that neighbours live beside."""
+    for step in (_separate, _show_host, _drop_user, _limit, _start_neighbours, _fork_and_wait):
+        step()
+
+
+def _be_attacked(cells: Iterable[str], output: int, error: int, *, shares: bool) -> None:
+    """Run the cells, in a new weakened sandbox unless this is one, and exit; does not return."""
     try:
-        _separate()
-        _show_host()
-        _drop_user()
-        _limit()
-        _start_neighbours()
-        _fork_and_wait()
+        if not shares:
+            _enter()
+        sys.stdout.reconfigure(write_through=True)  # as a guest's: a forked child may not flush
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)

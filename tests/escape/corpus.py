@@ -97,6 +97,30 @@ def sample(attacks: Sequence[Attack]) -> tuple[Attack, ...]:
     return tuple(chosen)
 
 
+HARMLESS = frozenset(
+    {
+        "syscall", "devices", "network", "proc", "secrets", "js-escape", "class-walk",
+        "builtins-reach", "no-call-exec", "frame-walk", "format-string", "no-attribute-node",
+        "unicode", "module-gadget", "thirdparty-gadget", "serialization",
+    }
+)  # fmt: skip
+"""Categories of attacks that ask for something and print what they got."""
+ALONE = frozenset({"pyo-proto-pollution"})
+"""Attacks of these categories that change what the next one would find."""
+
+
+def is_harmless(attack: Attack, backend: str) -> bool:
+    """Whether an attack leaves its sandbox as it was: several of them may share one."""
+    plain = not (attack.then or attack.host_check or attack.needs or attack.compare)
+    ends = {way.split()[0] for way in endings(backend).get(attack.id, ())}
+    return (
+        attack.category in HARMLESS
+        and attack.id not in ALONE
+        and plain
+        and ends <= {"ok", "error", "refused"}
+    )
+
+
 @functools.cache
 def endings(backend: str) -> dict[str, tuple[str, ...]]:
     """How each attack may end in a backend: kinds of results, with the exception's type."""

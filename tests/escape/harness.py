@@ -2,6 +2,7 @@
 
     open ─▶ attack ─▶ save ─▶ then-steps ─▶ is it alive? ─▶ destroy ─▶ host checks
 
+Attacks that leave a sandbox as it was share one, for as long as it holds (corpus.is_harmless).
 An attack on saved states, and one with a step in a restored session, is saved where the backend can.
 
 How each attack ends is recorded in endings.json: an attack that ends in another way has a typo, or
@@ -71,6 +72,10 @@ STATE_PATIENCE_S = 10.0
 """What saving or restoring may take above the limit it was given."""
 
 
+_shared_boxes: dict[str, SyncSandbox] = {}
+"""One for each backend, kept for the attacks of this process that are harmless to each other."""
+
+
 @dataclass(slots=True)
 class Verdict:
     """How an attack fared; `failures` is empty if the sandbox held."""
@@ -97,7 +102,8 @@ class Run:
         self.attack, self.backend, self.stack = attack, backend, stack
         self.canaries = canaries.planted()
         self.verdict = Verdict(attack.id)
-        self.box = self.open()
+        self.shares = corpus.is_harmless(attack, backend)
+        self.box = self._shared() if self.shares else self.open()
         self.state: bytes | None = None
         self.outputs: list[str] = []
 
@@ -118,6 +124,16 @@ class Run:
         if "fuel" in self.endings:
             options["policy"] = {"fuel_budget": FUEL}
         return self.stack.enter_context(atoll.create_sandbox(backend=self.backend, **options))
+
+    def _shared(self) -> SyncSandbox:
+        if self.backend not in _shared_boxes:
+            _shared_boxes[self.backend] = atoll.create_sandbox(backend=self.backend)
+        return _shared_boxes[self.backend]
+
+    def end(self) -> None:
+        """Replace a shared sandbox that did not hold: it would say nothing about the next attack."""
+        if self.shares and not self.verdict.held:
+            self.stack.enter_context(_shared_boxes.pop(self.backend))
 
     def execute(self, box: SyncSandbox, code: str, what: str) -> SandboxResult | None:
         """Run a cell; whatever the caller would see is searched for canaries."""
@@ -163,6 +179,7 @@ def run(attack: Attack, backend: str) -> Verdict:
         _save(course)
         _follow(course)
         _require_alive(course)
+        course.end()
     for check in checks:
         if failure := check.failure():
             course.fail(f"{type(check).__name__}: {failure}")

@@ -79,7 +79,7 @@ def _what_got_through(box: atoll.SyncSandbox, name: str, folder: Path) -> str:
 @pytest.mark.timeout(900)
 def test_every_gadget_bites_where_there_is_no_guard(folder: Path) -> None:
     cells = {name: [filled(code, folder)] for name, code in ATTACKS.items()}
-    endings = weakened.run(cells, preload=["numpy"])
+    endings = weakened.run(cells, sharing=cells, preload=["numpy"])
     silent = {name: ending for name, ending in endings.items() if not ending.bit}
     listed = REFUSED_BY_PYTHON | OF_THE_BACKEND | CRASHES
     assert {name: ending for name, ending in silent.items() if name not in listed} == {}

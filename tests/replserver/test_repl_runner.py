@@ -12,10 +12,9 @@ from atoll import (
     Capability,
     SandboxConfig,
     SandboxResult,
-    SandboxStartError,
     StateError,
 )
-from atoll.factory import open_sandbox
+from atoll.pool import Pool
 from atoll.replserver.messages import REPLRequest
 from atoll.replserver.runner import Runner
 from atoll.types import Outcome
@@ -71,9 +70,8 @@ async def test_exit_and_displays():
 
 @pytest.mark.long
 @pytest.mark.spec("R2.10")
-@pytest.mark.parametrize("prefetch", [True, False])
-async def test_fifty_requests_in_a_row_know_nothing_of_each_other(prefetch):
-    runner = Runner(prefetch=prefetch)
+@pytest.mark.parametrize("pooled", [True, False])
+async def test_fifty_requests_in_a_row_know_nothing_of_each_other(pooled):
     code = (
         "import sys, os, builtins\n"
         "seen = [name for name in ('mark', 'pi') if name in globals()]\n"
@@ -88,12 +86,11 @@ async def test_fifty_requests_in_a_row_know_nothing_of_each_other(prefetch):
         "for folder in ('.', '/tmp', '/dev/shm'): open(folder + '/mark', 'w').close()\n"
         "os.chdir('/tmp')"
     )
-    try:
+    async with Pool() as pool:
+        runner = Runner(pool=pool if pooled else None)
         for _ in range(50):
             response = await runner.run(REPLRequest(code=code))
             assert (response.stdout, response.error) == ("[False]\n", None)
-    finally:
-        await runner.close()
 
 
 @pytest.mark.spec("R2.11")
@@ -106,41 +103,6 @@ async def test_a_timeout_is_told_with_what_was_printed():
 async def test_the_configured_timeout_holds_without_one_in_the_request():
     response = await run("while True: pass", config=SandboxConfig(timeout_ms=300))
     assert response.kind == "timeout"
-
-
-async def test_a_spare_is_used_once_and_only_without_a_state():
-    opened = []
-
-    async def opener(config, _code):
-        box = await open_sandbox(config)
-        opened.append(box)
-        return box
-
-    runner = Runner(opener=opener, prefetch=True)
-    await runner.warm_up()
-    assert len(opened) == 1
-    await runner.run(REPLRequest(code="1"))
-    await asyncio.sleep(0)
-    await runner.run(REPLRequest(code="1"))
-    await runner.close()
-    assert len(set(map(id, opened))) == len(opened) >= 2
-    assert not any(box._open for box in opened)
-
-
-async def test_a_spare_that_could_not_be_opened_is_no_failure_of_the_request():
-    calls = []
-
-    async def opener(config, _code):
-        calls.append(config)
-        if len(calls) == 2:
-            raise SandboxStartError("spare", "made up")
-        return await open_sandbox(config)
-
-    runner = Runner(opener=opener, prefetch=True)
-    await runner.warm_up()
-    assert (await runner.run(REPLRequest(code="1"))).exit_code == 0
-    assert (await runner.run(REPLRequest(code="print(2)"))).stdout == "2\n"
-    await runner.close()
 
 
 async def test_no_sandbox_to_be_had_is_told():

@@ -33,11 +33,11 @@ async def _serve(args: Namespace, config: SandboxConfig) -> None:
     trace = Trace(_say, debug=args.debug, contents=args.debug_contents)
     pool = _pool(args, config)
     if pool is None:
-        await Server(Runner(config, prefetch=args.prefetch), take_stdio(), trace).serve()
+        await Server(Runner(config), take_stdio(), trace).serve()
         return
     async with pool:
         await _warm_up(pool, config)
-        await Server(Runner(config, opener=pool.open), take_stdio(), trace).serve()
+        await Server(Runner(config, pool=pool), take_stdio(), trace).serve()
 
 
 def _pool(args: Namespace, config: SandboxConfig) -> Pool | None:

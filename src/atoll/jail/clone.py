@@ -75,6 +75,9 @@ class CloneRecord(JailRecord):
         """The clone's own process."""
         return self._pid
 
+    def _guest_pidfd(self) -> int | None:
+        return self._pidfd
+
     def roots(self) -> list[int]:
         """Return the jail's root processes: the clone's orphans become children of its init."""
         return self.shared_jail.roots() if self.mount_namespace else []

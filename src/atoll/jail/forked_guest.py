@@ -67,6 +67,9 @@ class ZygoteHostRecord(StartedRecord):
 
     def fork_guest(self, record: ForkedGuestRecord) -> None:
         """Request the guest from the zygote, or queue it until there is one."""
+        if self._failure:
+            record.zygote_host_lost()
+            return
         if self._zygote is None or not self._warm:
             self._waiting.append(record)
             return
@@ -78,6 +81,15 @@ class ZygoteHostRecord(StartedRecord):
             record.zygote_lost()
         else:
             record.sent()
+
+    def _give_up(self, reason: str) -> None:
+        """Fork no more guests: those that run live on, and this ends with the last one."""
+        self.fail(reason)
+        self._lose_zygote()
+        waiting, self._waiting = self._waiting, []
+        for record in waiting:
+            record.zygote_host_lost()
+        self.retire()
 
     def forget(self, record: ForkedGuestRecord) -> None:
         """Remove the record of a guest that has ended."""
@@ -108,8 +120,7 @@ class ZygoteHostRecord(StartedRecord):
         elif "zygote" in message:
             self._meet_zygote(fds[0])
         elif "fatal" in message:
-            self.fail(message["fatal"])
-            self.kill()
+            self._give_up(message["fatal"])
 
     def _meet_zygote(self, fd: int) -> None:
         self._lose_zygote()
@@ -306,6 +317,9 @@ class ForkedGuestRecord(JailRecord):
     def guest_pid(self) -> int:
         """Return the guest's pid."""
         return 0 if self._guest_fd is None else max(0, _pid_of(self._guest_fd))
+
+    def _guest_pidfd(self) -> int | None:
+        return self._guest_fd
 
     def roots(self) -> list[int]:
         """Return the pids of the jail's pid 1 and of the guest."""

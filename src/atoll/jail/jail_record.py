@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from atoll.jail import meter, packets
+from atoll.jail import meter, packets, syscalls
 from atoll.jail.listener import Reply
 from atoll.jail.shared_jail import namespace_of
 from atoll.jail.spec import SHOWN_FOLDERS
@@ -77,6 +77,10 @@ class JailRecord(ABC):
     @abstractmethod
     def roots(self) -> list[int]:
         """Return the pids that all other processes descend from; empty before the start."""
+
+    def _guest_pidfd(self) -> int | None:
+        """Return a pidfd of the guest, if there is one."""
+        return None
 
     @abstractmethod
     def _signal_guest(self) -> None:
@@ -287,7 +291,10 @@ class JailRecord(ABC):
     def _report(self) -> dict[str, Any]:
         if self._failure:
             return {"reason": self._failure}
-        if self._wait_status is None:  # only the origin guest, a clone's parent, could wait for it
+        pidfd = self._guest_pidfd()
+        if self._wait_status is None and pidfd is not None:  # another process has reaped it
+            self._wait_status = syscalls.exit_status(pidfd)
+        if self._wait_status is None:
             return {"out_of_memory": self._over_memory or self._group_killed()}
         status = self._wait_status
         # The OOM killer may have hit a grandchild long ago: it counts only if it hit the guest.

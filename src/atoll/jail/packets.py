@@ -19,6 +19,8 @@ BUFFER = 1 << 20
 SHORTAGES = frozenset({errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS})
 """The kernel lacks memory for a packet, or room for descriptors under way: that passes."""
 SEND_ATTEMPTS, PAUSE_SECONDS = 5, 0.01
+_buffers: list[bytearray] = []
+"""Buffers that no thread uses at the moment."""
 
 
 class LostDescriptorsError(OSError):
@@ -53,18 +55,24 @@ def send_bytes(sock: socket.socket, data: bytes, fds: Sequence[int] | None = Non
 
 
 def receive(sock: socket.socket, size: int = MAX_PACKET) -> tuple[bytes, list[int]]:
-    """The next packet and its descriptors; no bytes at the end.
+    """Return the next packet and its descriptors; no bytes at the end.
 
-    BlockingIOError if there is none yet, or the kernel has no memory for it: it stays there.
+    Raise BlockingIOError if there is none yet, or the kernel has no memory for it: it stays there.
     """
+    # One buffer is used again: allocating so much for each packet takes longer than to receive it.
+    buffer = _buffers.pop() if _buffers else bytearray(MAX_PACKET)
     fds = array.array("i")
     room = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)
     try:
-        data, ancillary, flags, _ = sock.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+        whole = memoryview(buffer)[:size]
+        length, ancillary, flags, _ = sock.recvmsg_into([whole], room, socket.MSG_CMSG_CLOEXEC)
+        data = bytes(whole[:length])
     except OSError as exc:
         if exc.errno in SHORTAGES:
             raise BlockingIOError(exc.errno, os.strerror(exc.errno)) from exc
         raise
+    finally:
+        _buffers.append(buffer)
     for _, _, received in ancillary:
         fds.frombytes(received)
     if flags & socket.MSG_CTRUNC:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import platform
 import signal
@@ -39,6 +40,7 @@ _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH = 4
+_PIDFD_GET_INFO, _PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_NEW_LISTENER = 8
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -89,6 +91,20 @@ def start_sleeper(namespaces: int) -> int:
     top = (ctypes.addressof(_sleepers_stack) + len(_sleepers_stack)) & ~15
     flags = _CLONE_VM | _CLONE_FILES | namespaces | signal.SIGCHLD
     return _check(_libc.clone(_libc.pause, ctypes.c_void_p(top), flags, None), "clone")
+
+
+def exit_status(pidfd: int) -> int | None:
+    """Return the wait status of a process that was reaped by any parent; None if unknown.
+
+    The kernel keeps it for holders of a pidfd from Linux 6.15 on.
+    """
+    room = bytearray(struct.pack("=Q56x", _PIDFD_INFO_EXIT))
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, room)
+    except OSError:
+        return None
+    mask, status = struct.unpack("=Q52xi", room)
+    return int(status) if mask & _PIDFD_INFO_EXIT else None
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str = "") -> None:

@@ -92,18 +92,21 @@ class ZygoteHost:
         self._inits: dict[int, int] = {}
         """Pid 1 of each jail, and the generation of the zygote that it was started for."""
         self._starts: list[float] = []
+        self._gave_up = False
+        """Whether no zygote is started any more: guests that run are still reaped."""
 
     def serve(self) -> NoReturn:
         """Serve until the supervisor is gone; the kernel then kills the whole pid namespace."""
         self._start_zygote()
         while True:
-            ready = {fd for fd, _ in self._poll.poll(RETRY_MS if self._zygote_fd < 0 else None)}
+            missing = self._zygote_fd < 0 and not self._gave_up
+            ready = {fd for fd, _ in self._poll.poll(RETRY_MS if missing else None)}
             if self._wake in ready:
                 os.read(self._wake, 4096)
                 self._reap()
             if self._inits_socket is not None and self._inits_socket.fileno() in ready:
                 self._on_taken(self._inits_socket)
-            if self._zygote_fd < 0 or self._zygote_fd in ready:
+            if missing or self._zygote_fd in ready:
                 self._reap()
                 self._start_zygote()
             if self._control.fileno() in ready:
@@ -193,9 +196,11 @@ class ZygoteHost:
         now = time.monotonic()
         self._starts = [one for one in self._starts if now - one < HASTE_SECONDS] + [now]
         if len(self._starts) > MOST_HASTE:
-            self._tell({"fatal": "zygote: it keeps ending as soon as it is started"})
-            signal.pause()
+            self._gave_up = True
+            self._tell({"fatal": "zygote host: its zygote keeps ending as soon as it is started"})
         self._forget_zygote()
+        if self._gave_up:
+            return
         with contextlib.suppress(OSError):  # no process or no descriptor is free: see serve
             self._inits_socket = self._fork_zygote()
             self._poll.register(self._inits_socket, select.POLLIN)

@@ -32,6 +32,8 @@ class RunningGuest:
     session: GuestSession
     bridge: HostBridge
     context_shared: bool = False
+    unanswered: asyncio.Future[Any] | None = None
+    """The answer to a handshake that was not waited for."""
     on_close: Callable[[], None] | None = None
     """Called when the guest is closed."""
 
@@ -43,6 +45,11 @@ class RunningGuest:
             self.on_close()
         await self.lease.close()
 
+    async def confirm(self) -> None:
+        """Raise SandboxStartError if the handshake that was not waited for has failed."""
+        if self.unanswered is not None:
+            await _answer(self.lease, self.unanswered)
+
 
 async def handshake(
     handle: GuestHandle,
@@ -52,10 +59,12 @@ async def handshake(
     *,
     env: Mapping[str, str] | None = None,
     extra: Mapping[str, Any] | None = None,
+    wait: bool = True,
 ) -> RunningGuest:
     """Send the first request. On failure end the guest and raise SandboxStartError.
 
     `env` is for a guest that was started without its environment, `extra` is added by a backend.
+    Without `wait` (for a guest that is ready) the next request follows at once: see confirm().
     """
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
     handle.channel.on_call = bridge.handle
@@ -63,7 +72,11 @@ async def handshake(
     guest = RunningGuest(handle.lease, session, bridge)
     try:
         params = {**_parameters(config, context, shared, env), **(extra or {})}
-        first = {} if params == handle.applied else await _send(handle, params, shared)
+        if params == handle.applied:
+            return guest
+        if not wait:
+            return replace(guest, unanswered=_request(handle, params, shared))
+        first = await _send(handle, params, shared)
     except BaseException as exc:
         if words := session.last_words():
             exc.add_note(f"the guest's last words:\n{words}")
@@ -78,7 +91,7 @@ async def await_ready(handle: GuestHandle, memory: int | None) -> GuestHandle:
         await handle.lease.started
         await handle.channel.ready
     except ChannelEndedError as exc:
-        raise await _lost(handle, exc) from None
+        raise await _lost(handle.lease, exc) from None
     applied: dict[str, Any] = {"tools": [], "memory_bytes": memory, "private_folder": True}
     return replace(handle, applied=applied)
 
@@ -112,41 +125,44 @@ async def _send(
     handle: GuestHandle, params: dict[str, Any], shared: Context | None
 ) -> dict[str, Any]:
     try:
-        if (
-            shared is None
-        ):  # sent before the guest is ready: it reads the request as soon as it starts
-            asked = handle.channel.request("initialize", params)
-        await _ready(handle)
-        async with asyncio.timeout(START_SECONDS):
-            if shared is not None:
-                handle.lease.give(shared.fd)
-                asked = handle.channel.request("initialize", params)
-            answer = await asked
-    except TimeoutError:
-        raise _late() from None
-    except RemoteError as exc:
-        raise SandboxStartError("guest", str(exc)) from None
-    except ChannelEndedError as exc:
-        raise await _lost(handle, exc) from None
-    return answer if isinstance(answer, dict) else {}
-
-
-async def _ready(handle: GuestHandle) -> None:
-    try:
+        # A guest that is not ready yet reads a request without descriptors as soon as it starts.
+        asked = _request(handle, params, None) if shared is None else None
         async with asyncio.timeout(START_SECONDS):
             await handle.lease.started
             await handle.channel.ready
     except TimeoutError:
         raise _late() from None
     except ChannelEndedError as exc:
-        raise await _lost(handle, exc) from None
+        raise await _lost(handle.lease, exc) from None
+    return await _answer(handle.lease, asked or _request(handle, params, shared))
+
+
+def _request(
+    handle: GuestHandle, params: dict[str, Any], shared: Context | None
+) -> asyncio.Future[Any]:
+    if shared is not None:
+        handle.lease.give(shared.fd)
+    return handle.channel.request("initialize", params)
+
+
+async def _answer(lease: Lease, asked: asyncio.Future[Any]) -> dict[str, Any]:
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            answer = await asked
+    except TimeoutError:
+        raise _late() from None
+    except RemoteError as exc:
+        raise SandboxStartError("guest", str(exc)) from None
+    except ChannelEndedError as exc:
+        raise await _lost(lease, exc) from None
+    return answer if isinstance(answer, dict) else {}
 
 
 def _late() -> SandboxStartError:
     return SandboxStartError("initialize", f"the guest did not answer within {START_SECONDS} s")
 
 
-async def _lost(handle: GuestHandle, exc: ChannelEndedError) -> SandboxStartError:
+async def _lost(lease: Lease, exc: ChannelEndedError) -> SandboxStartError:
     """Return why the guest has ended; raise the supervisor's reason if it has one."""
-    report = await asyncio.shield(handle.lease.ended)
+    report = await asyncio.shield(lease.ended)
     return SandboxStartError("guest", f"{exc}; {report}")

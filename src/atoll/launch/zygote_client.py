@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from atoll.launch.guest_handle import GuestHandle
     from atoll.launch.interpreter import Interpreter
 
-LOST = ("zygote", "zygote host")
+HOST_LOST = "zygote host"
+LOST = ("zygote", HOST_LOST)
 """Start steps that fail because the zygote or its host was killed."""
 OLDEST = (3, 11)
 """The zygote runs atoll.jail, which needs the host's Python version."""
@@ -77,6 +78,8 @@ class ZygoteClient:
         except BaseException as exc:
             await handle.close()
             if isinstance(exc, SandboxStartError) and exc.step in LOST:
+                if exc.step == HOST_LOST:
+                    self._retire(zygote_host)
                 raise SandboxLostError(f"{exc.reason}: nothing has run, try again") from exc
             raise
 

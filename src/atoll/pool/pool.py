@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.jail.spec import Limits
     from atoll.launch.guest_handle import GuestHandle
+    from atoll.types import SandboxResult
 
 WARM_SECONDS = 60.0
 ASKED_BEFORE_PARKED = 2
 MOST_WARM_POOLS = 16
 MOST_KINDS = 1000
+MOST_ENDING = 8
+"""Guests of `Pool.run` that are being ended; the next run waits for one of them."""
 
 Kind = tuple[str, "Limits"]
 
@@ -68,6 +71,7 @@ class Pool:
         self._warm_pools: dict[Kind, WarmPool] = {}
         self._asked: Counter[Kind] = Counter()
         self._warming: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     @property
     def usable(self) -> bool:
@@ -132,6 +136,20 @@ class Pool:
             raise
         return box
 
+    async def run(
+        self, code: str, config: SandboxConfig, *, timeout_ms: float | None = None
+    ) -> SandboxResult:
+        """Run code in a fresh sandbox, which the pool ends in the background; return the result."""
+        box = PooledSandbox(config, self, self.tier(config, code))
+        try:
+            return await box.run(code, timeout_ms)
+        finally:
+            task = asyncio.ensure_future(box.destroy())
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            while len(self._ending) > MOST_ENDING:
+                await asyncio.wait(self._ending, return_when=asyncio.FIRST_COMPLETED)
+
     async def warm(self, *names: str) -> None:
         """Start the zygotes of these tiers (unset: the default tier) before the first request."""
         wanted = [self._known(name) for name in names] or [self._default]
@@ -173,7 +191,7 @@ class Pool:
         warming = list(self._warming.values())
         for task in warming:
             task.cancel()
-        await asyncio.gather(*warming, return_exceptions=True)
+        await asyncio.gather(*warming, *self._ending, return_exceptions=True)
         await asyncio.gather(*(warm_pool.close() for warm_pool in self._warm_pools.values()))
         await asyncio.gather(*(one.close() for one in self._zygote_clients.values()))
         self._warm_pools.clear()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.launch.handshake import RunningGuest
     from atoll.pool.pool import Pool
+    from atoll.types import SandboxResult
 
 SMALL_CONTEXT = 64 << 20
 """Up to here a context fits into what every guest may map anyway."""
@@ -41,8 +42,22 @@ class PooledSandbox(NativePythonSandbox):
         self._pool = pool
         self._tier = tier or pool.tier(config)
         self._marks: dict[str, RunningGuest] = {}
+        self._waits_for_handshake = True
         self.cold_start: str | None = None
         """Why the guest was started instead of forked off a zygote; None if it was forked."""
+
+    async def run(self, code: str, timeout_ms: float | None = None) -> SandboxResult:
+        """Start a guest and run one cell in it; the handshake and the cell are sent together."""
+        self._waits_for_handshake = self._config.state is not None
+        try:
+            await self.initialize(self._config.context)
+            guest = self._guest
+            result = await self.execute(code, timeout_ms=timeout_ms)
+            if guest is not None:
+                await guest.confirm()
+        finally:
+            self._waits_for_handshake = True
+        return result
 
     async def fork(self) -> Self:
         """Return a live clone. Threads are not cloned; open files share their position."""
@@ -94,7 +109,12 @@ class PooledSandbox(NativePythonSandbox):
         limits = limits_of(self.policy, size if size > SMALL_CONTEXT else 0)
         handle = await self._pool.take(self._tier, limits)
         return await handshake(
-            handle, self._config, self._context, self._shared, env=self.policy.env
+            handle,
+            self._config,
+            self._context,
+            self._shared,
+            env=self.policy.env,
+            wait=self._waits_for_handshake or size > SMALL_CONTEXT,
         )
 
     async def _clone_of(

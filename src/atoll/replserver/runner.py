@@ -1,9 +1,8 @@
-"""One request, one sandbox: opened for it or ahead of it, destroyed after it."""
+"""Runs each request in a fresh sandbox, which is destroyed after it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from atoll.state.envelope import describe_state
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
+    from atoll.pool import Pool
     from atoll.replserver.messages import REPLRequest
     from atoll.sandbox import BaseSandbox
     from atoll.types import SandboxResult
@@ -30,78 +30,51 @@ _STOPPED = (Outcome.TIMEOUT, Outcome.CPU, Outcome.CANCELLED)
 
 
 class Runner:
-    """Runs requests. With `prefetch` the next one's sandbox is opened while nobody waits."""
+    """Runs requests, each in a fresh sandbox: of the pool, if there is one."""
 
     def __init__(
         self,
         config: SandboxConfig | None = None,
         *,
         opener: Opener | None = None,
-        prefetch: bool = False,
+        pool: Pool | None = None,
         max_state_bytes: int = MAX_STATE_BYTES,
     ) -> None:
         self._config = config or SandboxConfig()
-        self._opener, self._prefetch = opener or _open_any, prefetch
+        self._pool = pool
+        self._opener = opener or (_open_any if pool is None else pool.open)
         self._max_state_bytes = max_state_bytes
-        self._spare: asyncio.Task[BaseSandbox] | None = None
 
     async def warm_up(self) -> None:
         """Open a first sandbox before the server says that it is ready."""
-        if not self._prefetch:
-            await (await self._opener(self._config, None)).destroy()
-            return
-        self._refill()
-        assert self._spare is not None
-        await self._spare
+        await (await self._opener(self._config, None)).destroy()
 
     async def run(self, request: REPLRequest) -> REPLResponse:
-        """The response to a request, whatever happens in its sandbox or to it."""
+        """Return the response to a request, whatever happens in its sandbox or to it."""
+        config = dataclasses.replace(self._config, state=request.state)
+        limit = None if request.timeout is None else request.timeout * 1000
         try:
-            box = await self._open(request)
+            if self._pool is not None and not request.capture_state:
+                return _as_response(await self._pool.run(request.code, config, timeout_ms=limit))
+            return await self._run_and_save(request, config, limit)
         except StateError as exc:
             error = f"State restoration failed: {exc}"
             return REPLResponse.nothing_ran(messages.BAD_STATE, error)
         except AtollError as exc:
             return REPLResponse.nothing_ran(messages.FAILED, f"{type(exc).__name__}: {exc}")
+
+    async def _run_and_save(
+        self, request: REPLRequest, config: SandboxConfig, limit: float | None
+    ) -> REPLResponse:
+        box = await self._opener(config, request.code)
         try:
-            return await self._run_in(box, request)
-        except AtollError as exc:
-            return REPLResponse.nothing_ran(messages.FAILED, f"{type(exc).__name__}: {exc}")
+            result = await box.execute(request.code, timeout_ms=limit)
+            response = _as_response(result)
+            if not request.capture_state:
+                return response
+            return await self._with_state(box, result, response)
         finally:
             await asyncio.shield(box.destroy())
-            self._refill()
-
-    async def close(self) -> None:
-        """Destroy the sandbox that was opened ahead."""
-        spare, self._spare = self._spare, None
-        if spare is not None:
-            spare.cancel()
-            with contextlib.suppress(asyncio.CancelledError, AtollError):
-                await (await spare).destroy()
-
-    async def _open(self, request: REPLRequest) -> BaseSandbox:
-        spare = None
-        if request.state is None:  # a state is restored as its sandbox starts
-            spare, self._spare = self._spare, None
-        if spare is not None:
-            with contextlib.suppress(AtollError):  # it failed then, but may work now
-                return await spare
-        config = dataclasses.replace(self._config, state=request.state)
-        return await self._opener(config, request.code)
-
-    def _refill(self) -> None:
-        if self._prefetch and self._spare is None:
-            self._spare = asyncio.ensure_future(self._open_spare())
-            self._spare.add_done_callback(_note_failure)
-
-    async def _open_spare(self) -> BaseSandbox:
-        return await self._opener(self._config, None)
-
-    async def _run_in(self, box: BaseSandbox, request: REPLRequest) -> REPLResponse:
-        limit = None if request.timeout is None else request.timeout * 1000
-        result = await box.execute(request.code, timeout_ms=limit)
-        response = _as_response(result)
-        return await self._with_state(box, result, response) if request.capture_state else response
 
     async def _with_state(
         self, box: BaseSandbox, result: SandboxResult, response: REPLResponse
@@ -148,9 +121,3 @@ def _as_response(result: SandboxResult) -> REPLResponse:
         displays=result.displays,
         duration_ms=result.duration_ms,
     )
-
-
-def _note_failure(spare: asyncio.Task[BaseSandbox]) -> None:
-    """Retrieve the exception, so that asyncio does not log it; the next request meets it."""
-    if not spare.cancelled():
-        spare.exception()

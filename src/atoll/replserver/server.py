@@ -42,7 +42,6 @@ class Server:
             if not self._gone:
                 raise
         finally:
-            await self._runner.close()
             self._pipes.close()
 
     def _leave(self, task: asyncio.Task[None]) -> None:

@@ -53,6 +53,8 @@ class WarmWorkers:
         self._lock = threading.Lock()
         self._owner = 0
         self._zygote_host: socket.socket | None = None
+        self._retired: list[socket.socket] = []
+        """Zygote hosts that fork no more; each ends with its last worker."""
         self._name = ""
         self._limits: Limits | None = None
         self._parked: deque[WarmWorker] = deque()
@@ -83,6 +85,8 @@ class WarmWorkers:
     def close(self) -> None:
         """End the zygote and the waiting workers."""
         self.forsake(whole=True)
+        while self._retired:
+            self._retired.pop().close()
 
     def _ensure(self) -> None:
         forked = self._owner != os.getpid()  # what the parent has is not ours
@@ -108,8 +112,13 @@ class WarmWorkers:
             with contextlib.suppress(OSError):
                 self._parked.popleft().close()
         if whole and self._zygote_host is not None:
-            self._zygote_host.close()
+            self._retired.append(self._zygote_host)
+            with contextlib.suppress(OSError):
+                self._zygote_host.send(b"retire")
             self._zygote_host = None
+        for one in [one for one in self._retired if _hung_up(one)]:
+            self._retired.remove(one)
+            one.close()
 
 
 def _hung_up(sock: socket.socket) -> bool:
