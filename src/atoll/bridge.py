@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import inspect
 import threading
 from queue import SimpleQueue
@@ -43,7 +44,7 @@ class CallFailedError(Exception):
         self.data = data
 
 
-class _HandlerEndedError(Exception):
+class HandlerEndedError(Exception):
     """A handler raised one of ENDINGS."""
 
     def __init__(self, cause: BaseException) -> None:
@@ -56,7 +57,7 @@ class HostBridge:
 
     def __init__(self, config: SandboxConfig, get_context: Callable[[], Any]) -> None:
         self._get_context = get_context
-        self._threads = _Threads(config.max_concurrency)
+        self._threads = HandlerThreads(config.max_concurrency)
         self._concurrency = config.max_concurrency
         self._queries: dict[str, Handler | None] = {
             "llm_query": config.on_llm_query,
@@ -113,7 +114,7 @@ class HostBridge:
         except CallFailedError:  # a client of the daemon has said what it is
             raise
         except Exception as exc:
-            kind = exc.kind if isinstance(exc, _HandlerEndedError) else type(exc).__name__
+            kind = exc.kind if isinstance(exc, HandlerEndedError) else type(exc).__name__
             data = None if name in self._queries else _raised(kind, exc)
             raise CallFailedError(f"{name}: {kind}: {_text(exc)}", data) from exc
 
@@ -129,7 +130,9 @@ class HostBridge:
     def _handler(self, name: str) -> Handler:
         if name not in self._queries and name not in self._tools:
             known = ", ".join(sorted(self._tools)) or "none"
-            raise CallFailedError(f"no tool {str(name)[:100]!r}; there are: {known}")
+            close = difflib.get_close_matches(str(name)[:100], self._tools, 1)
+            near = f": did you mean {close[0]!r}?" if close else ";"
+            raise CallFailedError(f"no tool {str(name)[:100]!r}{near} there are: {known}")
         handler = self._queries.get(name) or self._tools.get(name)
         if handler is None:
             raise CallFailedError(f"no {name}: give create_sandbox an on_{name} handler")
@@ -148,12 +151,12 @@ class HostBridge:
 
     async def _invoke(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:
         if inspect.iscoroutinefunction(handler):
-            return await _awaited(handler(*args, **kwargs))
-        answer = await self._threads.run(lambda: _run(handler, args, kwargs))
-        return await _awaited(answer) if inspect.isawaitable(answer) else answer
+            return await await_handler(handler(*args, **kwargs))
+        answer = await self._threads.run(lambda: run_handler(handler, args, kwargs))
+        return await await_handler(answer) if inspect.isawaitable(answer) else answer
 
 
-class _Threads:
+class HandlerThreads:
     """Daemon threads for handlers that block, `most` of them at a time.
 
     A call may be given up while its handler goes on: the cell has ended. The handler then no
@@ -231,21 +234,23 @@ def _piece_size(args: Any) -> int:
     return min(args[0], MAX_PIECE)
 
 
-def _run(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def run_handler(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function; HandlerEndedError for what an event loop would take for its own."""
     try:
         return handler(*args, **kwargs)
     except ENDINGS as exc:
-        raise _HandlerEndedError(exc) from exc
+        raise HandlerEndedError(exc) from exc
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
+async def await_handler(answer: Awaitable[Any]) -> Any:
+    """Await a handler's answer; HandlerEndedError for what an event loop would take for its own."""
     try:
         return await answer
     except ENDINGS as exc:
         task = asyncio.current_task()
         if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
             raise  # the call was cancelled, the handler did not raise it by itself
-        raise _HandlerEndedError(exc) from exc
+        raise HandlerEndedError(exc) from exc
 
 
 def _raised(kind: str, exc: Exception) -> dict[str, Any]:

@@ -213,6 +213,20 @@ def _switch(name: str) -> bool:
     return _SWITCHES[text]
 
 
+CHAIN_MODES = ("seq", "dep")
+
+
+def tool_chain_mode_from_environment() -> str:
+    """Return the mode of ORCHESTRATOR_TOOL_CHAIN_MODE; `seq` without it."""
+    return os.environ.get("ORCHESTRATOR_TOOL_CHAIN_MODE", "").strip().lower() or "seq"
+
+
+def parallel_mutations_from_environment() -> bool:
+    """Return whether ORCHESTRATOR_TOOL_CHAIN_PARALLEL_MUTATIONS is set; not without it."""
+    name = "ORCHESTRATOR_TOOL_CHAIN_PARALLEL_MUTATIONS"
+    return bool(os.environ.get(name, "").strip()) and _switch(name)
+
+
 def _seconds(name: str, default: float) -> float:
     text = os.environ.get(name, "").strip()
     try:

@@ -9,13 +9,17 @@ The environment's own functions are tools too: environment/registry holds all of
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
+from atoll import schemas
 from atoll.errors import ConfigError
 from atoll.signatures import DESCRIPTION, describe
 
@@ -26,6 +30,8 @@ Function = Callable[..., Any]
 CALLERS = ("code", "chain")
 """Who may call a tool: the code of a cell, or a chain of calls that the host runs by itself."""
 COSTS = ("free", "model", "network")
+TREATMENTS = ("allow", "ask", "refuse")
+"""What to do with an argument that repeats text from an untrusted source."""
 _PLAIN = (str, int, float, bool, list, dict)
 
 
@@ -48,6 +54,16 @@ class Tool:
     """`free`, `model` if a call asks a model, `network` if it leaves this machine."""
     explores: bool = False
     """Whether a call that finds something counts as a look into the context."""
+    schema: Mapping[str, Any] | None = None
+    """JSON schema of the parameters; unset: that of the function's signature."""
+    result_schema: Mapping[str, Any] | None = None
+    """JSON schema of the result; unset: that of the function's annotation."""
+    untrusted: str = "allow"
+    """What becomes of a call with text of an untrusted source in it: `allow`, `ask`, `refuse`."""
+    source: str = ""
+    """What the result is if it is untrusted text: `web`, `archive`, `model`, `document` ..."""
+    timeout_seconds: float | None = None
+    """How long a call may take; then guest code gets a TimeoutError. Unset: as long as the cell."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():
@@ -58,6 +74,9 @@ class Tool:
             raise ConfigError(f"no caller {wrong[0]!r} of a tool: use one of {', '.join(CALLERS)}")
         if self.cost not in COSTS:
             raise ConfigError(f"no cost {self.cost!r} of a tool: use one of {', '.join(COSTS)}")
+        if self.untrusted not in TREATMENTS:
+            known = ", ".join(TREATMENTS)
+            raise ConfigError(f"untrusted={self.untrusted!r} of {self.name}: use one of {known}")
         found = describe(self.name, self.function)
         if self.description:
             found["doc"] = self.description
@@ -69,6 +88,17 @@ class Tool:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
         return self.function(*args, **kwargs)
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON schema of its parameters."""
+        return schemas.of_function(self.function) if self.schema is None else dict(self.schema)
+
+    @property
+    def output_schema(self) -> dict[str, Any]:
+        """The JSON schema of its result; empty if any value may be returned."""
+        given = self.result_schema
+        return schemas.of_result(self.function) if given is None else dict(given)
 
     @property
     def summary(self) -> str:
@@ -95,13 +125,15 @@ class Tool:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as exc:
             raise TypeError(f"{self.name}: {exc}; call {self.call}") from None
-        kinds = _hints(self.function)
+        kinds = schemas.hints_of(self.function)
         for name, value in given.items():
             plain = signature.parameters[name].kind in _NAMED
             if plain and name in kinds and not _fits(value, kinds[name]):
                 wanted = " or ".join(_names(kinds[name]))
                 shown = type(value).__name__
                 raise TypeError(f"{self.name}: {name} must be {wanted}, not {shown}: {self.call}")
+        if self.schema is not None:
+            schemas.check(dict(given), self.schema, self.name)
 
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -128,12 +160,15 @@ def tool(function: Function | None = None, /, **facts: Any) -> Tool | Callable[[
     return Tool(name=name, function=function, **facts)
 
 
-def by_name(given: Mapping[str, Function] | Iterable[Function]) -> dict[str, Tool]:
-    """Return tools by name: of a mapping of names to functions, or of functions or tools."""
+def by_name(given: Mapping[str, Function] | Iterable[Any]) -> dict[str, Tool]:
+    """Return tools by name: of a mapping of names to functions, or of functions, tools, sources.
+
+    A source has a method `atoll_tools()`, as MCPTools has; a LangChain tool is one by its shape.
+    """
     if isinstance(given, Mapping):
         pairs = list(given.items())
     else:
-        pairs = [(one.name if isinstance(one, Tool) else one.__name__, one) for one in given]
+        pairs = [(name, one) for some in given for name, one in _named_tools(some)]
     found: dict[str, Tool] = {}
     for name, one in pairs:
         if name in found:
@@ -143,18 +178,63 @@ def by_name(given: Mapping[str, Function] | Iterable[Function]) -> dict[str, Too
     return found
 
 
+def _named_tools(given: Any) -> list[tuple[str, Any]]:
+    """Return the tools that one item of `tools=[...]` stands for."""
+    if isinstance(given, Tool):
+        return [(given.name, given)]
+    if hasattr(given, "atoll_tools"):
+        return [(one.name, one) for one in given.atoll_tools()]
+    if hasattr(given, "invoke") and isinstance(getattr(given, "name", None), str):
+        made = of_langchain(given)
+        return [(made.name, made)]
+    name = getattr(given, "__name__", None)
+    if name is None:
+        raise ConfigError(
+            f"not a tool: {given!r:.60}; give a function, a Tool or a source of tools"
+        )
+    return [(name, given)]
+
+
+def of_langchain(given: Any) -> Tool:
+    """Make a tool of a LangChain tool; its async form is used where there is one."""
+    schema = given.get_input_schema().model_json_schema()
+
+    def call(**arguments: Any) -> Any:
+        return given.invoke(arguments)
+
+    async def ask(**arguments: Any) -> Any:
+        return await given.ainvoke(arguments)
+
+    only_async = getattr(given, "func", None) is None and getattr(given, "coroutine", None)
+    return from_schema(given.name, ask if only_async else call, schema, given.description)
+
+
+def from_schema(
+    name: str, call: Function, schema: Mapping[str, Any], description: str = "", **facts: Any
+) -> Tool:
+    """Make a tool of a function that takes named arguments, and of the schema that they have."""
+    signature = schemas.signature_of(schema)
+    call.__dict__["__signature__"] = signature
+
+    @functools.wraps(call)
+    def named(*args: Any, **kwargs: Any) -> Any:
+        return call(**signature.bind(*args, **kwargs).arguments)
+
+    async def asked(*args: Any, **kwargs: Any) -> Any:
+        return await call(**signature.bind(*args, **kwargs).arguments)
+
+    made = functools.wraps(call)(asked) if inspect.iscoroutinefunction(call) else named
+    plain = re.sub(r"\W", "_", name)
+    plain = plain if plain.isidentifier() else f"tool_{plain}"
+    made.__doc__ = description or None
+    made.__name__ = plain
+    return Tool(name=plain, function=made, schema=dict(schema), description=description, **facts)
+
+
 def _named(name: str, given: Function) -> Tool:
     if isinstance(given, Tool):
-        facts = {field: getattr(given, field) for field in given.__dataclass_fields__}
-        return Tool(**{**facts, "name": name})
+        return dataclasses.replace(given, name=name)
     return Tool(name=name, function=given)
-
-
-def _hints(function: Function) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(function)
-    except Exception:  # noqa: BLE001 - an annotation may be any text
-        return {}
 
 
 def _fits(value: Any, kind: Any) -> bool:

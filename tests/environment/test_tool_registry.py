@@ -136,7 +136,12 @@ def test_every_call_is_logged_with_its_sizes_and_its_end():
     ]
     assert log.counts() == {"grep": 1, "llm_query": 4, "population": 1}
     first, asked, *_ = log
-    assert (first.sizes["0"], first.caller, first.chain, first.tokens_in) == (8, "code", None, 0)
+    assert (first.sizes["0"], first.caller_type, first.chain_id, first.tokens_in) == (
+        8,
+        "code",
+        None,
+        0,
+    )
     assert 4 <= asked.tokens_in <= 8
     assert 4 <= asked.tokens_out <= 8
     assert first.duration_ms > 0

@@ -68,9 +68,15 @@ class REPLEnvironment:
         self._portal.run(self._inner.start())
         return self
 
-    def execute(self, code: str, *, timeout_ms: float | None = None) -> Turn:
-        """Run a cell of a model's; what it is to be told is in the Turn."""
-        return self._portal.run(self._inner.execute(code, timeout_ms=timeout_ms))
+    def execute(
+        self, code: str, *, timeout_ms: float | None = None, structured: bool | None = None
+    ) -> Turn:
+        """Run a cell of a model's; what it is to be told is in the Turn.
+
+        `structured` says whether several tool calls are a chain; unset: as the environment is made.
+        """
+        running = self._inner.execute(code, timeout_ms=timeout_ms, structured=structured)
+        return self._portal.run(running)
 
     def reset(self) -> None:
         """Begin again: a new sandbox, no variables, no answer, nothing seen, an empty log."""

@@ -11,19 +11,22 @@ from atoll.environment.context_tools import ContextTools
 from atoll.environment.documents import Documents
 from atoll.environment.registry import Registry
 from atoll.environment.search_tools import SearchTools
+from atoll.environment.taint import Sources
 from atoll.environment.web import Web
+from atoll.environment.work_tools import BOTH, WorkTools, work_tools
 from atoll.explore.ledger import Ledger
 from atoll.explore.spans_shown import Shown
 from atoll.tools import Tool, by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from atoll.environment.options import EnvironmentConfig
     from atoll.explore.index import ContextIndex
 
-BOTH = ("code", "chain")
+    Row = tuple[Callable[..., Any], str, str]
+    """A function, how it is called, what it does."""
 
 
 class BuiltinTools:
@@ -35,7 +38,8 @@ class BuiltinTools:
         index: ContextIndex | None,
         spilled: Callable[[], Mapping[str, Path]],
     ) -> None:
-        self.registry = Registry()
+        self.sources = Sources(index)
+        self.registry = Registry(self.sources, config.approver)
         self.ledger, self.shown = Ledger(0 if index is None else index.length), Shown(index)
         log, fields = self.registry.log, config.submit_fields
         self.answers = Answers(config, log, self.ledger, index, fields)
@@ -46,13 +50,21 @@ class BuiltinTools:
             parts.callback(archives.close)
             search = SearchTools(config.documents, index, config.search_server)
             parts.callback(search.close)
-            most = config.max_grep_results
-            context = ContextTools(index, documents, self.ledger, self.shown, most)
+            context = ContextTools(
+                index,
+                documents,
+                ledger=self.ledger,
+                shown=self.shown,
+                sources=self.sources,
+                max_results=config.max_grep_results,
+            )
             self._add(_context_tools(context))
             self._add(_search_tools(search), shown=config.documents is not None)
             self._add(_archive_tools(archives), shown=config.documents is not None)
             self._add([_web_tool(Web(config.web))], shown=config.web is not None)
             self._add(self._answer_tools(fields))
+            self._add(work_tools(WorkTools(config.guard)), shown=config.work_tools)
+            parts.callback(self.registry.close)
             self._parts = parts.pop_all()
         self.registry.add(by_name(config.tools).values())
 
@@ -69,7 +81,13 @@ class BuiltinTools:
         if fields is not None:
             usage = "SUBMIT({})".format(", ".join(f"{name}=..." for name in fields))
             what = "give your answer, all fields at once, and end"
-        yield Tool(name="FINAL", function=self.answers.take, usage=usage, description=what)
+        yield Tool(
+            name="FINAL",
+            function=self.answers.take,
+            usage=usage,
+            description=what,
+            allowed_callers=BOTH,
+        )
         yield Tool(
             name="SHOW_TOOLS",
             function=self.registry.listing,
@@ -79,78 +97,75 @@ class BuiltinTools:
         )
 
 
+def _exploring(calls: Iterable[Row], **facts: Any) -> Iterator[Tool]:
+    """Yield tools that look at something and change nothing."""
+    for function, usage, what in calls:
+        shared: dict[str, Any] = {"read_only": True, "allowed_callers": BOTH, "explores": True}
+        yield Tool(
+            name=function.__name__,
+            function=function,
+            usage=usage,
+            description=what,
+            **{**shared, **facts},
+        )
+
+
 def _context_tools(context: ContextTools) -> Iterator[Tool]:
-    facts: dict[str, Any] = {"read_only": True, "allowed_callers": BOTH, "explores": True}
-    yield Tool(
-        name="peek",
-        function=context.peek,
-        usage="peek(n, start=0), peek(path, n)",
-        description="characters of the context, or of a document; a start below 0 is from the end",
-        **facts,
-    )
-    yield Tool(
-        name="grep",
-        function=context.grep,
-        usage="grep(pattern), grep(path, pattern)",
-        description="lines that match a regular expression: dicts of line, start, end, text; "
-        "the list's .total counts all of them",
-        **facts,
-    )
-    yield Tool(
-        name="list_dir",
-        function=context.list_dir,
-        usage="list_dir(path='.')",
-        description="names of documents and of files",
-        **facts,
+    return _exploring(
+        (
+            (
+                context.peek,
+                "peek(n, start=0), peek(path, n)",
+                "characters of the context, or of a document; a start below 0 is from the end",
+            ),
+            (
+                context.grep,
+                "grep(pattern), grep(path, pattern)",
+                (
+                    "lines that match a regular expression: dicts of line, start, end, text; "
+                    "the list's .total counts all of them"
+                ),
+            ),
+            (context.list_dir, "list_dir(path='.')", "names of documents and of files"),
+        )
     )
 
 
 def _search_tools(search: SearchTools) -> Iterator[Tool]:
-    facts: dict[str, Any] = {"read_only": True, "allowed_callers": BOTH, "explores": True}
-    yield Tool(
-        name="code_search",
-        function=search.code_search,
-        usage="code_search(query, k=10)",
-        description="functions and classes that fit a question best",
-        **facts,
-    )
-    yield Tool(
-        name="doc_search",
-        function=search.doc_search,
-        usage="doc_search(query, k=10)",
-        description="sections that fit a question best; of the context with start and end",
-        **facts,
+    return _exploring(
+        (
+            (
+                search.code_search,
+                "code_search(query, k=10)",
+                "functions and classes that fit a question best",
+            ),
+            (
+                search.doc_search,
+                "doc_search(query, k=10)",
+                "sections that fit a question best; of the context with start and end",
+            ),
+        ),
+        source="document",
     )
 
 
 def _archive_tools(archives: Archives) -> Iterator[Tool]:
-    calls = (
-        ("archive_open", archives.archive_open, "archive_open(path)", "members of a zip, tar, pdf"),
-        ("archive_file", archives.archive_file, "archive_file(name)", "the text of a member"),
-        ("archive_search", archives.archive_search, "archive_search(text)", "lines of members"),
+    """Yield the tools; opening an archive closes the one before, so it is not read-only."""
+    opening = (archives.archive_open, "archive_open(path)", "members of a zip, tar, pdf")
+    yield from _exploring((opening,), source="archive", read_only=False)
+    yield from _exploring(
+        (
+            (archives.archive_file, "archive_file(name)", "the text of a member"),
+            (archives.archive_search, "archive_search(text)", "lines of members"),
+        ),
+        source="archive",
     )
-    for name, function, usage, what in calls:
-        yield Tool(
-            name=name,
-            function=function,
-            usage=usage,
-            description=what,
-            read_only=True,
-            allowed_callers=BOTH,
-            explores=True,
-        )
 
 
 def _web_tool(web: Web) -> Tool:
-    return Tool(
-        name="web_fetch",
-        function=web.web_fetch,
-        usage="web_fetch(url)",
-        description="the text of a page, from allowed hosts",
-        read_only=True,
-        cost="network",
-        explores=True,
-    )
+    what = "the text of a page, from allowed hosts"
+    row = (web.web_fetch, "web_fetch(url)", what)
+    return next(_exploring((row,), source="web", cost="network", allowed_callers=("code",)))
 
 
 def query_tools(llm: Any, rlm: Any) -> Iterator[Tool]:
@@ -163,6 +178,8 @@ def query_tools(llm: Any, rlm: Any) -> Iterator[Tool]:
             description="ask a language model about text that is in the prompt; a batch runs at "
             "once, answers in order",
             cost="model",
+            source="model",
+            read_only=True,
         )
     if rlm is not None:
         yield Tool(
@@ -171,4 +188,20 @@ def query_tools(llm: Any, rlm: Any) -> Iterator[Tool]:
             usage="rlm_query(task, ctx), batch_rlm_query([{'task': ..., 'ctx': ...}, ...])",
             description="give a sub-task on a long text to another one like you",
             cost="model",
+            source="model",
+        )
+
+
+def worker_tool(worker: Any) -> Iterator[Tool]:
+    """Yield llm_call, if there is a model to delegate to."""
+    if worker is not None:
+        yield Tool(
+            name="llm_call",
+            function=worker,
+            usage="llm_call(prompt)",
+            description="delegate a small task to the worker model",
+            parameters=({"name": "prompt", "kind": 1, "annotation": "str"},),
+            cost="model",
+            source="model",
+            read_only=True,
         )

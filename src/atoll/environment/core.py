@@ -17,11 +17,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.config import SandboxConfig
-from atoll.environment.builtin_tools import BuiltinTools, query_tools
+from atoll.environment.builtin_tools import BuiltinTools, query_tools, worker_tool
+from atoll.environment.chain import Cells, note_of
 from atoll.environment.observe import is_cut, render
 from atoll.environment.options import configured, index_of
+from atoll.environment.registry import CALLING
 from atoll.environment.types import Turn
-from atoll.errors import SandboxClosedError, SandboxError
+from atoll.errors import ConfigError, SandboxClosedError, SandboxError
 from atoll.factory import open_sandbox
 from atoll.guest.values import Opaque
 from atoll.text.redact import Redactor, secrets_of
@@ -151,15 +153,27 @@ class REPLEnvironment:
         given = self._config.max_output_length
         return SPILLED if given == DEFAULT_OUTPUT_LENGTH else given
 
-    async def execute(self, code: str, *, timeout_ms: float | None = None) -> Turn:
-        """Run a cell of a model's; what it is to be told is in the Turn."""
+    async def execute(
+        self, code: str, *, timeout_ms: float | None = None, structured: bool | None = None
+    ) -> Turn:
+        """Run a cell of a model's; what it is to be told is in the Turn.
+
+        `structured` says whether several tool calls are a chain; unset: as the environment is made.
+        """
+        if (calling := CALLING.get()) is not None:
+            raise ConfigError(f"the tool {calling} cannot run a cell: it is called by one")
         async with self._turn:
             self._turns += 1
             self._tools.registry.log.parent = f"turn {self._turns}"
             before = self.final
             plain = code if code.isascii() else await asyncio.to_thread(sanitize_code_unicode, code)
-            result = await self.box.execute(plain, timeout_ms=timeout_ms)
-            trouble = await self._read_answer(result, plain)
+            result, chain = await self._cells().run(
+                self.box,
+                plain,
+                timeout_ms,
+                structured=self._config.structured if structured is None else structured,
+            )
+            trouble = await self._read_answer(result, plain) or note_of(chain)
             final = None if self.final is before else self.final
             whole = await self._whole_value(result)
             text = await asyncio.to_thread(self._render, result, trouble, final, whole)
@@ -172,7 +186,18 @@ class REPLEnvironment:
                 code=plain,
                 final=final,
                 spilled=observed.path,
+                calls=self.invocations.of(self.invocations.parent),
+                chain=chain,
             )
+
+    def _cells(self) -> Cells:
+        return Cells(
+            self._tools.registry,
+            parallel=self._config.parallel_tools,
+            mode=self._config.tool_chain_mode or "seq",
+            mutations=bool(self._config.parallel_mutations),
+            guarded=self._config.guard is not None,
+        )
 
     async def reset(self) -> None:
         """Begin again: a new sandbox, no variables, no answer, nothing seen, an empty log."""
@@ -231,6 +256,8 @@ class REPLEnvironment:
         tools = BuiltinTools(self._config, self._index, self._spill.files)
         llm, rlm = self._config.on_llm_query, self._config.on_rlm_query
         tools.registry.add(query_tools(self._overheard(llm), self._overheard(rlm)))
+        worker = _awaited(self._config.worker) or llm
+        tools.registry.add(worker_tool(self._overheard(worker)), hidden=llm is not None)
         return tools
 
     async def _read_answer(self, result: SandboxResult, code: str) -> str | None:

@@ -21,10 +21,10 @@ class Invocation:
     """One call of a tool."""
 
     tool: str
-    caller: str = "code"
-    """`code` of a cell, or a `chain` of calls that the host runs by itself."""
-    chain: str | None = None
-    """The chain that it belongs to, and its place in it."""
+    caller_type: str = "code"
+    """`code` of a cell, or a `chain`: a turn of structured mode with several calls."""
+    chain_id: str | None = None
+    """The chain that it belongs to, and its place in it, from 0."""
     chain_index: int | None = None
     parent: str = ""
     """The turn that made it."""
@@ -36,6 +36,14 @@ class Invocation:
     tokens_out: int = 0
     outcome: str = "ok"
     """`ok`, or the name of the exception."""
+    prefetched: bool = False
+    """Whether the tool had run beside others before guest code asked for the result."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields that a trajectory keeps of a call."""
+        named = ("tool", "caller_type", "chain_id", "chain_index", "outcome", "prefetched")
+        facts = {name: getattr(self, name) for name in named}
+        return {**facts, "duration_ms": round(self.duration_ms, 3)}
 
 
 class InvocationLog:
@@ -55,6 +63,10 @@ class InvocationLog:
             self._kept.append(one)
             self._counts[one.tool] += 1
             self._explored += explored
+
+    def of(self, parent: str) -> tuple[Invocation, ...]:
+        """Return the calls of one turn that are kept."""
+        return tuple(one for one in self if one.parent == parent)
 
     @property
     def explored(self) -> int:

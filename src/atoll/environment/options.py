@@ -9,8 +9,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from atoll.config import POSITIVE, SandboxConfig, expand_home
+from atoll.config import (
+    CHAIN_MODES,
+    POSITIVE,
+    SandboxConfig,
+    expand_home,
+    parallel_mutations_from_environment,
+    tool_chain_mode_from_environment,
+)
 from atoll.context import Context, from_path, share_text
+from atoll.errors import ConfigError
 from atoll.explore.index import ContextIndex
 from atoll.factory import SandboxOptions, merge
 from atoll.policy import checked_keywords
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from pathlib import Path
 
+    from atoll.environment.taint import Approver
     from atoll.web import WebPolicy
 
 Worker = Callable[[str], str | Awaitable[str]]
@@ -35,6 +44,12 @@ class EnvironmentOptions(SandboxOptions, total=False):
     submit_fields: Mapping[str, type] | None
     session_id: str | None
     redact: bool
+    parallel_tools: bool
+    structured: bool
+    tool_chain_mode: str | None
+    parallel_mutations: bool | None
+    work_tools: bool
+    approver: Approver | None
     output_cap: int
     spill_dir: PathLike[str] | str | None
     max_output_preview: int
@@ -68,6 +83,19 @@ class EnvironmentConfig(SandboxConfig):
     """Names the folder of spilled output; unset: a random one."""
     redact: bool = True
     """Whether secrets are taken out of what goes to a model."""
+    parallel_tools: bool = True
+    """Whether read-only calls with known arguments run side by side while their cell runs."""
+    structured: bool = False
+    """Whether a cell with several tool calls is checked and run as a chain."""
+    tool_chain_mode: str | None = None
+    """`seq`, or `dep` for waves of calls; unset: ORCHESTRATOR_TOOL_CHAIN_MODE, or `seq`."""
+    parallel_mutations: bool | None = None
+    """Whether waves may have several calls that change something;
+    unset: ORCHESTRATOR_TOOL_CHAIN_PARALLEL_MUTATIONS, or not."""
+    work_tools: bool = False
+    """Whether the list for the model has run_shell and its like; they can be called in any case."""
+    approver: Approver | None = None
+    """Asked before a tool with untrusted="ask" gets text of an untrusted source."""
     output_cap: int = field(default=8192, metadata=_NUMBER)
     """Characters of a turn's output above which the model sees a summary; a file has the rest."""
     spill_dir: Path | None = None
@@ -86,6 +114,12 @@ class EnvironmentConfig(SandboxConfig):
         for name in ("documents", "spill_dir"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, expand_home(given).absolute())
+        mode = self.tool_chain_mode or tool_chain_mode_from_environment()
+        if mode not in CHAIN_MODES:
+            raise ConfigError(f"no tool_chain_mode {mode!r}: use {' or '.join(CHAIN_MODES)}")
+        object.__setattr__(self, "tool_chain_mode", mode)
+        if self.parallel_mutations is None:
+            object.__setattr__(self, "parallel_mutations", parallel_mutations_from_environment())
 
 
 REPLConfig = EnvironmentConfig

@@ -2,33 +2,54 @@
 
 From it come the handlers that guest code reaches by the bridge, the check of their arguments, the
 list of functions in a prompt, SHOW_TOOLS(), and the log of calls.
+
+    guest call ──▶ chain: may it be called here? ──▶ prefetched? ──▶ check ──▶ taint ──▶ function
+                                                          └─────────────────────▶ log ◀──┘
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import time
+from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from atoll.bridge import HandlerEndedError, HandlerThreads, run_handler
+from atoll.environment import taint
 from atoll.environment.invocations import Invocation, InvocationLog, shows, sizes, tokens
 from atoll.errors import ConfigError
+from atoll.guest.chain import INDEX
 from atoll.signatures import DESCRIPTION
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from atoll.config import Handler
+    from atoll.environment.chain import Chain
+    from atoll.environment.chain_prefetch import Prefetched, Prefetcher
     from atoll.tools import Tool
 
 LONGEST_SUMMARY = 200
+MOST_THREADS = 32
+CALLING: ContextVar[str | None] = ContextVar("atoll_calling", default=None)
+"""The tool whose function runs in this task or thread."""
 
 
 class Registry:
     """Tools by name, and the log of their calls."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, sources: taint.Sources | None = None, approver: taint.Approver | None = None
+    ) -> None:
         self.log = InvocationLog()
+        self.threads = HandlerThreads(MOST_THREADS)
+        self.chain: Chain | None = None
+        """The chain that runs now: a turn of structured mode with several calls."""
+        self.prefetcher: Prefetcher | None = None
+        """The results that were fetched for the turn that runs now."""
+        self._sources, self._approver = sources or taint.Sources(None), approver
         self._tools: dict[str, Tool] = {}
         self._hidden: set[str] = set()
 
@@ -49,8 +70,13 @@ class Registry:
     def __contains__(self, name: object) -> bool:
         return name in self._tools
 
+    def get(self, name: str) -> Tool | None:
+        """Return a tool, or None."""
+        return self._tools.get(name)
+
     def handlers(self) -> dict[str, Handler]:
         """Return what the bridge calls for each tool: checked and logged."""
+        self._sources.enabled = any(one.untrusted != "allow" for one in self)
         return {name: self.logged(one) for name, one in self._tools.items()}
 
     def listing(self, without: Collection[str] = ()) -> str:
@@ -61,60 +87,128 @@ class Registry:
             for one in shown
         )
 
+    def close(self) -> None:
+        """End the threads; a tool that still runs is not waited for."""
+        self.threads.close()
+
     def logged(self, one: Tool) -> Handler:
         """Return a function that checks the arguments, calls the tool, and logs the call."""
-        described = getattr(one, DESCRIPTION)
-        if inspect.iscoroutinefunction(one.function):
+        waits = one.untrusted != "allow" or one.timeout_seconds is not None
+        if inspect.iscoroutinefunction(one.function) or waits:
 
             @wraps(one.function)
             async def asked(*args: Any, **kwargs: Any) -> Any:
-                entry = _Entry(self.log, one, args, kwargs)
-                with entry:
-                    one.check(args, kwargs)
-                    entry.answer = await one.function(*args, **kwargs)
+                with _Entry(self, one, args, kwargs) as entry:
+                    found = entry.prefetched
+                    entry.answer = await (self.call(one, *entry.given) if found is None else found)
                 return entry.answer
 
-            asked.__dict__[DESCRIPTION] = described
-            return asked
+            handler: Handler = asked
+        else:
 
-        @wraps(one.function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            entry = _Entry(self.log, one, args, kwargs)
-            with entry:
-                one.check(args, kwargs)
-                entry.answer = one.function(*args, **kwargs)
-            return entry.answer
+            @wraps(one.function)
+            def called(*args: Any, **kwargs: Any) -> Any:
+                with _Entry(self, one, args, kwargs) as entry:
+                    found = entry.prefetched
+                    entry.answer = run(one, *entry.given) if found is None else found.result()
+                return entry.answer
 
-        called.__dict__[DESCRIPTION] = described
-        return called
+            handler = called
+        handler.__dict__[DESCRIPTION] = getattr(one, DESCRIPTION)
+        return handler
+
+    async def call(self, one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a tool that may wait: for an approver, for a coroutine, for a thread in time."""
+        one.check(args, kwargs)
+        if one.untrusted != "allow":
+            origins = await asyncio.to_thread(self._sources.origins, args, kwargs)
+            await taint.permit(one, args, kwargs, origins, self._approver)
+        try:
+            async with asyncio.timeout(one.timeout_seconds):
+                if not inspect.iscoroutinefunction(one.function):
+                    return await self.threads.run(lambda: run_handler(run, (one, args, kwargs), {}))
+                token = CALLING.set(one.name)
+                try:
+                    return await one.function(*args, **kwargs)
+                finally:
+                    CALLING.reset(token)
+        except TimeoutError as exc:
+            if one.timeout_seconds is None or exc.args:
+                raise
+            late = f"{one.name} has not answered in {one.timeout_seconds:g} s"
+            raise TimeoutError(f"{late}: the call was given up") from None
+
+    def settle(self, one: Tool, entry: Invocation, answer: Any) -> None:
+        """Log a call that has ended, and remember what an untrusted source has returned."""
+        ended = entry.outcome == "ok"
+        if ended and one.source:
+            self._sources.note(one.name, answer)
+        self.log.add(entry, explored=one.explores and ended and shows(answer))
+
+
+def run(one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Check the arguments and call a function that blocks."""
+    one.check(args, kwargs)
+    token = CALLING.set(one.name)
+    try:
+        return one.function(*args, **kwargs)
+    finally:
+        CALLING.reset(token)
 
 
 class _Entry:
     """One call on its way into the log."""
 
     def __init__(
-        self, log: InvocationLog, one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, registry: Registry, one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        self._log, self._tool, self._args, self._kwargs = log, one, args, kwargs
+        self._registry, self._tool = registry, one
+        self._index = kwargs.pop(INDEX, None)
+        self.given = args, kwargs
         self.answer: Any = None
+        self.prefetched: Prefetched | None = None
 
-    def __enter__(self) -> None:
-        self._parent, self._started = self._log.parent, time.perf_counter()
+    def __enter__(self) -> Self:
+        registry, one = self._registry, self._tool
+        self._parent, self._started = registry.log.parent, time.perf_counter()
+        self._chain, self._place = registry.chain, None
+        if self._chain is not None:
+            self._place = self._chain.place_of(one, self._index)
+            if why := self._chain.refusal(one):
+                self._log("PermissionError")
+                raise PermissionError(why)
+        if registry.prefetcher is not None:
+            self.prefetched = registry.prefetcher.take(one, *self.given)
+        return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        asks = self._tool.cost == "model"
-        self._log.add(
-            Invocation(
-                tool=self._tool.name,
-                parent=self._parent,
-                sizes=sizes(self._args, self._kwargs),
-                duration_ms=(time.perf_counter() - self._started) * 1000,
-                tokens_in=tokens(*self._args) if asks else 0,
-                tokens_out=tokens(_text(self.answer)) if asks else 0,
-                outcome="ok" if kind is None else kind.__name__,
-            ),
-            explored=self._tool.explores and kind is None and shows(self.answer),
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        named = (
+            error.kind if isinstance(error, HandlerEndedError) else getattr(kind, "__name__", "")
         )
+        if named and self._chain is not None:
+            self._chain.failed(self._place)
+        self._log(named or "ok")
+
+    def _log(self, outcome: str) -> None:
+        one, (args, kwargs), found = self._tool, self.given, self.prefetched
+        asks = one.cost == "model"
+        took = time.perf_counter() - self._started if found is None else found.seconds
+        entry = Invocation(
+            tool=one.name,
+            caller_type="code" if self._chain is None else "chain",
+            chain_id=None if self._chain is None else self._chain.chain_id,
+            chain_index=self._place,
+            parent=self._parent,
+            sizes=sizes(args, kwargs),
+            duration_ms=took * 1000,
+            tokens_in=tokens(*args) if asks else 0,
+            tokens_out=tokens(_text(self.answer)) if asks else 0,
+            outcome=outcome,
+            prefetched=found is not None,
+        )
+        self._registry.settle(one, entry, self.answer)
 
 
 def _text(answer: Any) -> Any:

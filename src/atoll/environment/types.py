@@ -10,6 +10,8 @@ from atoll import markup
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from atoll.environment.chain import ChainReport
+    from atoll.environment.invocations import Invocation
     from atoll.explore.evidence import Evidence
     from atoll.explore.ledger import Coverage
     from atoll.types import SandboxResult
@@ -50,6 +52,10 @@ class Turn:
     final: Final | None = None
     """The answer, if one was given in this turn."""
     spilled: Path | None = None
+    calls: tuple[Invocation, ...] = ()
+    """The tool calls of this turn, in the order in which they ended."""
+    chain: ChainReport | None = None
+    """In structured mode: how the calls were run, or why they were refused."""
 
     def __str__(self) -> str:
         return self.observation

@@ -108,7 +108,7 @@ class Server:
         self._paths = params.get("paths", [])
         self._setup = bool(params.get("setup", True))
         self._show_paths(self._setup)
-        self._offer_names(params.get("tools", []))
+        self._offer_names([] if "agent" in params else params.get("tools", []))
         no_network.install()
         self._repl.serve_inspect()
         self._limit_memory(params.get("memory_bytes"))
@@ -124,7 +124,7 @@ class Server:
             with self._runtime:
                 self._bridge.be_lazy()
         if "agent" in params:
-            self._equip(params["agent"])
+            self._equip(params["agent"], params.get("tools", []))
         self._given = self._repl.namespace["context"]
         self._environment = dict(os.environ)
         self._note_files()
@@ -137,13 +137,22 @@ class Server:
     def _limit_memory(self, limit: int | None) -> None:
         self._memory = memory.MemoryFence(limit, self._inherited)
 
-    def _equip(self, agent: dict[str, Any]) -> None:
+    def _equip(self, agent: dict[str, Any], described: list[Any]) -> None:
         """Offer the functions that a model explores its context and answers with."""
         with self._runtime:
+            from .chain import WAVE, NamedCalls, Waves
             from .explorer import ContextLength, Explorer
-        namespace = self._repl.namespace
-        explorer = Explorer(self._bridge.call_host, namespace, self.own_files)
-        offered: dict[str, Any] = {name: getattr(explorer, name) for name in explorer.NAMES}
+            from .tools import make
+            from .work_tools import WorkTools
+        namespace, waves = self._repl.namespace, Waves()
+        call_host = waves.numbered(self._bridge.call_host)
+        functions: dict[str, Any] = dict(make(one, call_host) for one in described)
+        explorer = Explorer(call_host, namespace, self.own_files)
+        for owner in (explorer, WorkTools(call_host, self.own_files), self._bridge):
+            functions.update((name, getattr(owner, name)) for name in owner.NAMES)
+        named = NamedCalls(call_host, dict(functions))
+        offered = dict(functions, **{WAVE: waves})
+        offered.update((name, getattr(named, name)) for name in named.NAMES)
         offered["context_len"] = ContextLength(agent["context_len"])
         self._offer(offered)
         namespace["answer"] = {"content": "", "ready": False}

@@ -105,6 +105,11 @@ class Command:
             watch.poll(PATIENCE_MS if self._handle >= 0 else PAUSE_MS)
         return self._exit_code
 
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, once it has ended by itself."""
+        return self._exit_code
+
     def has_ended(self) -> bool:
         """Return whether the shell has ended; what it left in the background may still run."""
         if not self._reaped:

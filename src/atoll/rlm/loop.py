@@ -37,6 +37,8 @@ LAST_NOTES = 500
 """Tokens of what was seen that the last call has room for at least."""
 LAST_SECONDS, LAST_SHARE = 60.0, 0.2
 """Seconds kept back for the last call: so many, or this share of the budget if that is less."""
+MOST_CALLS = 200
+"""Tool calls of one turn that the trajectory has."""
 MOST_IDLE = 3
 """Replies without code in a row after which the run ends."""
 
@@ -266,5 +268,6 @@ class Loop:
                 isolation="" if result.isolation is None else str(result.isolation),
                 spilled=None if turn.spilled is None else str(turn.spilled),
                 repeated=repeated,
+                calls=tuple(one.to_dict() for one in turn.calls[:MOST_CALLS]),
             )
         )

@@ -124,6 +124,8 @@ class CodeRan(Event):
     """Where the whole output is, if the observation is a summary of it."""
     repeated: bool = False
     """The same code as in a turn before."""
+    calls: tuple[Data, ...] = ()
+    """The tool calls of the turn: `tool`, `caller_type`, `chain_id`, `chain_index`, `outcome`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,189 @@
+"""JSON schemas of tools: made from a function's signature, turned into one, and checked.
+
+A tool of Python has annotations; one of an MCP server or of LangChain has a schema. Either is shown
+as the other, so that guest code calls both as functions and an API can list both as schemas.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_TYPES: dict[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    list: "array",
+    tuple: "array",
+    dict: "object",
+    type(None): "null",
+}
+_KINDS: dict[str, Any] = {
+    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict,
+    "null": None,
+}  # fmt: skip
+_ACCEPTED: dict[str, tuple[type, ...]] = {
+    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
+    "array": (list, tuple), "object": (dict,), "null": (type(None),),
+}  # fmt: skip
+DEEPEST = 20
+"""Levels of a value that are checked; a schema may refer to itself."""
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function as types; none if one of them cannot be resolved."""
+    try:
+        return typing.get_type_hints(function)
+    except Exception:  # noqa: BLE001 - an annotation may be any text
+        return {}
+
+
+def of_function(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the schema of a function's parameters; of one without a signature, any object."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return {"type": "object"}
+    hints, required = hints_of(function), []
+    properties: dict[str, dict[str, Any]] = {}
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    for one in parameters:
+        if one.kind in {one.VAR_POSITIONAL, one.VAR_KEYWORD}:
+            continue
+        properties[one.name] = of_annotation(hints.get(one.name))
+        if one.default is one.empty:
+            required.append(one.name)
+        elif one.default is None or isinstance(one.default, str | int | float):
+            properties[one.name] |= {"default": one.default}
+    if required:
+        schema["required"] = required
+    return schema
+
+
+def of_annotation(kind: Any) -> dict[str, Any]:
+    """Return the schema of an annotation; of one that JSON does not know, any value."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, types.UnionType) or origin is typing.Union:
+        return {"anyOf": [of_annotation(one) for one in args]}
+    if origin is typing.Literal:
+        return {"enum": list(args)}
+    if kind is None:
+        return {}
+    name = _TYPES.get(origin or kind)
+    if name == "array" and args:
+        return {"type": name, "items": of_annotation(args[0])}
+    if name == "object" and len(args) == 2:
+        return {"type": name, "additionalProperties": of_annotation(args[1])}
+    return {} if name is None else {"type": name}
+
+
+def of_result(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the schema of what a function returns; any value if it does not say."""
+    hints = hints_of(function)
+    if "return" not in hints:
+        return {}
+    return of_annotation(type(None) if hints["return"] is None else hints["return"])
+
+
+def signature_of(schema: Mapping[str, Any]) -> inspect.Signature:
+    """Return a signature for a schema: required parameters first, each by position or by name."""
+    properties, required = schema.get("properties") or {}, set(schema.get("required") or ())
+    names = [name for name in properties if isinstance(name, str) and name.isidentifier()]
+    parameters = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=inspect.Parameter.empty
+            if name in required
+            else properties[name].get("default"),
+            annotation=_annotation(properties[name]),
+        )
+        for name in sorted(names, key=lambda name: name not in required)
+    ]
+    return inspect.Signature(parameters)
+
+
+def _annotation(schema: Mapping[str, Any]) -> Any:
+    kind = _KINDS.get(str(schema.get("type")), inspect.Parameter.empty)
+    return inspect.Parameter.empty if kind is None else kind
+
+
+def check(value: Any, schema: Any, where: str, defs: Any = None, depth: int = 0) -> None:
+    """Raise TypeError or ValueError, which names the place, if a value does not fit a schema.
+
+    Known are type, enum, const, anyOf, oneOf, properties, required, items, minimum, maximum and
+    references to $defs; other words of a schema are left to the tool.
+    """
+    if not isinstance(schema, dict) or depth > DEEPEST:
+        return
+    defs = schema.get("$defs", defs)
+    if isinstance(ref := schema.get("$ref"), str):
+        check(value, (defs or {}).get(ref.rpartition("/")[2]), where, defs, depth + 1)
+    for words in ("anyOf", "oneOf"):
+        if options := schema.get(words):
+            _check_any(value, options, where, defs, depth)
+    _check_type(value, schema.get("type"), where)
+    if "enum" in schema and value not in schema["enum"]:
+        raise ValueError(f"{where} must be one of {schema['enum']!r:.200}, not {value!r:.50}")
+    if "const" in schema and value != schema["const"]:
+        raise ValueError(f"{where} must be {schema['const']!r:.50}, not {value!r:.50}")
+    _check_range(value, schema, where)
+    _check_parts(value, schema, where, defs, depth)
+
+
+def _check_any(value: Any, options: Any, where: str, defs: Any, depth: int) -> None:
+    wrong = None
+    for one in options:
+        try:
+            return check(value, one, where, defs, depth + 1)
+        except (TypeError, ValueError) as exc:
+            wrong = exc
+    if wrong is not None:
+        raise wrong
+    return None
+
+
+def _check_type(value: Any, kind: Any, where: str) -> None:
+    kinds = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
+    known = [one for one in kinds if one in _ACCEPTED]
+    if known and not any(_is(value, one) for one in known):
+        raise TypeError(f"{where} must be {' or '.join(known)}, not {type(value).__name__}")
+
+
+def _is(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _ACCEPTED[kind])
+
+
+def _check_range(value: Any, schema: Mapping[str, Any], where: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    least, most = schema.get("minimum"), schema.get("maximum")
+    if isinstance(least, int | float) and value < least:
+        raise ValueError(f"{where} must be at least {least}, not {value!r:.50}")
+    if isinstance(most, int | float) and value > most:
+        raise ValueError(f"{where} must be at most {most}, not {value!r:.50}")
+
+
+def _check_parts(value: Any, schema: Mapping[str, Any], where: str, defs: Any, depth: int) -> None:
+    if isinstance(value, dict):
+        properties = schema.get("properties") or {}
+        if missing := [name for name in schema.get("required") or () if name not in value]:
+            raise TypeError(f"{where} lacks {', '.join(map(repr, missing))}")
+        if schema.get("additionalProperties") is False and (extra := set(value) - set(properties)):
+            raise TypeError(f"{where} has no {', '.join(sorted(map(repr, extra)))}")
+        for name, one in properties.items():
+            if name in value:
+                check(value[name], one, f"{where}.{name}", defs, depth + 1)
+    elif isinstance(value, list | tuple) and isinstance(schema.get("items"), dict):
+        for at, item in enumerate(value):
+            check(item, schema["items"], f"{where}[{at}]", defs, depth + 1)
