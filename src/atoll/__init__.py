@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from atoll.errors import ExecutionTimeoutError as ExecutionTimeoutError
     from atoll.errors import IsolationError as IsolationError
     from atoll.errors import LimitUnsupportedError as LimitUnsupportedError
+    from atoll.errors import MemoryStoreError as MemoryStoreError
     from atoll.errors import ModelError as ModelError
     from atoll.errors import ModelRecordError as ModelRecordError
     from atoll.errors import ModelRefusedError as ModelRefusedError
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from atoll.files.types import WriteResult as WriteResult
     from atoll.guest.values import Opaque as Opaque
     from atoll.log import SandboxLogger as SandboxLogger
+    from atoll.memory.episodic import EpisodicMemory as EpisodicMemory
     from atoll.policy import Capability as Capability
     from atoll.policy import ExecutionPolicy as ExecutionPolicy
     from atoll.policy import Isolation as Isolation
@@ -129,6 +131,7 @@ _HOMES = {
     "ConfigError": "errors",
     "IsolationError": "errors",
     "LimitUnsupportedError": "errors",
+    "MemoryStoreError": "errors",
     "ModelError": "errors",
     "ModelRecordError": "errors",
     "ModelRefusedError": "errors",
@@ -163,6 +166,7 @@ _HOMES = {
     "WriteResult": "files.types",
     "Opaque": "guest.values",
     "SandboxLogger": "log",
+    "EpisodicMemory": "memory.episodic",
     "Pool": "pool",
     "PoolSettings": "pool",
     "PythonSandbox": "backends.wasm",

@@ -12,6 +12,7 @@ AtollError
 │   └── IsolationError          it can, but with weaker isolation than asked for
 ├── RetrievalError              an index that cannot be built, written or queried
 │   └── IndexDamagedError       its file is damaged; it is rebuilt automatically
+├── MemoryStoreError            the file of an episodic memory cannot be read or written
 ├── ModelError                  a language model gave no answer
 │   ├── ModelUnavailableError   unreachable or overloaded after all retries (retryable)
 │   ├── ModelRefusedError       the server rejects the request: bad key, bad request
@@ -179,6 +180,10 @@ class VariableError(SandboxError):
     def __init__(self, name: str, reason: str, verb: str = "read") -> None:
         self.name, self.reason = name, reason
         super().__init__(f"variable {name!r} cannot be {verb}: {reason}")
+
+
+class MemoryStoreError(AtollError):
+    """The file of an episodic memory is damaged, locked, full, or not one."""
 
 
 class ModelError(AtollError):

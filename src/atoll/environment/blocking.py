@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.environment.invocations import InvocationLog
     from atoll.environment.options import EnvironmentOptions
+    from atoll.environment.research import ResearchContext
     from atoll.environment.types import Final, Turn
     from atoll.explore.ledger import Coverage
     from atoll.tools import Tool
@@ -59,6 +60,11 @@ class REPLEnvironment:
         """The log of tool calls; its counts() are by name."""
         return self._inner.invocations
 
+    @property
+    def research(self) -> ResearchContext:
+        """What was looked at, as a graph of calls and notes, up to the last turn."""
+        return self._inner.research
+
     def tool_list(self, without: Collection[str] = ()) -> str:
         """Return the functions for a prompt, one a line, but for some by name."""
         return self._inner.tool_list(without)
@@ -83,8 +89,18 @@ class REPLEnvironment:
         self._portal.run(self._inner.reset())
 
     def get_state(self) -> dict[str, Any]:
-        """Return turns, variables, calls, what was seen, the answer, and spilled files."""
+        """Return turns, variables, calls, what was seen, the answer, and spilled files.
+
+        From 3 nodes on, `research` is the tree of what was looked at.
+        """
         return self._portal.run(self._inner.get_state())
+
+    def save(self) -> bytes:
+        """Return variables, files, research and coverage as signed bytes, for the option `state`.
+
+        StateError if the sandbox cannot be saved.
+        """
+        return self._portal.run(self._inner.save())
 
     def close(self) -> None:
         """End the sandbox and let go of everything. Calling it twice is harmless."""

@@ -10,6 +10,7 @@ from atoll.environment.archives import Archives
 from atoll.environment.context_tools import ContextTools
 from atoll.environment.documents import Documents
 from atoll.environment.registry import Registry
+from atoll.environment.research_tools import ResearchTools
 from atoll.environment.search_tools import SearchTools
 from atoll.environment.taint import Sources
 from atoll.environment.web import Web
@@ -37,6 +38,7 @@ class BuiltinTools:
         config: EnvironmentConfig,
         index: ContextIndex | None,
         spilled: Callable[[], Mapping[str, Path]],
+        clean: Callable[[str], str] = str,
     ) -> None:
         self.sources = Sources(index)
         self.registry = Registry(self.sources, config.approver)
@@ -62,6 +64,14 @@ class BuiltinTools:
             self._add(_search_tools(search), shown=config.documents is not None)
             self._add(_archive_tools(archives), shown=config.documents is not None)
             self._add([_web_tool(Web(config.web))], shown=config.web is not None)
+            self.research = ResearchTools(
+                log,
+                documents,
+                semantic=config.semantic_references,
+                clean=clean,
+                memory=config.memory,
+            )
+            self._add(self.research.tools())
             self._add(self._answer_tools(fields))
             self._add(work_tools(WorkTools(config.guard)), shown=config.work_tools)
             parts.callback(self.registry.close)

@@ -17,6 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.config import SandboxConfig
+from atoll.environment import research_state
 from atoll.environment.builtin_tools import BuiltinTools, query_tools, worker_tool
 from atoll.environment.chain import Cells, note_of
 from atoll.environment.observe import is_cut, render
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from atoll.config import Handler
     from atoll.environment.invocations import InvocationLog
     from atoll.environment.options import EnvironmentOptions, Worker
+    from atoll.environment.research import ResearchContext
     from atoll.environment.types import Final
     from atoll.explore.index import ContextIndex
     from atoll.explore.ledger import Coverage, Ledger
@@ -67,6 +69,8 @@ class REPLEnvironment:
     ) -> None:
         """`config` is an EnvironmentConfig; `options` are its fields, and override it."""
         self._config = configured(config, options)
+        state, saved = research_state.split_state(self._config.state)
+        self._config = dataclasses.replace(self._config, state=state)
         self.session_id = self._config.session_id or uuid.uuid4().hex
         self._index = index_of(self._config.context)
         self._redactor = Redactor(secrets_of(os.environ))
@@ -82,6 +86,8 @@ class REPLEnvironment:
         self._turn, self._turns = asyncio.Lock(), 0
         self._prompts: deque[str] = deque(maxlen=MOST_PROMPTS)
         self._telling, self._closed = asyncio.Lock(), False
+        if saved is not None:
+            self._turns = research_state.load(saved, self.research, self.ledger, self._index)
 
     @property
     def box(self) -> BaseSandbox:
@@ -124,6 +130,11 @@ class REPLEnvironment:
     def invocations(self) -> InvocationLog:
         """The log of tool calls; its counts() are by name."""
         return self._tools.registry.log
+
+    @property
+    def research(self) -> ResearchContext:
+        """What was looked at, as a graph of calls and notes, up to the last turn."""
+        return self._tools.research.context
 
     def tool_list(self, without: Collection[str] = ()) -> str:
         """Return the functions for a prompt, one a line, but for some by name."""
@@ -179,6 +190,7 @@ class REPLEnvironment:
             text = await asyncio.to_thread(self._render, result, trouble, final, whole)
             observed = await self._spill.observe(self._turns, text, lost=_lost(result))
             await asyncio.to_thread(self._show_all, observed.text)
+            await asyncio.to_thread(self._tools.research.update, final)
             return Turn(
                 number=self._turns,
                 observation=observed.text,
@@ -206,13 +218,18 @@ class REPLEnvironment:
             if box is not None:
                 await box.destroy()
             await asyncio.to_thread(self._tools.close)
+            self._config = dataclasses.replace(self._config, state=None)
             self._tools, self._turns = self._make_tools(), 0
             self._prompts.clear()
             await self.start()
 
     async def get_state(self) -> dict[str, Any]:
-        """Return turns, variables, calls, what was seen, the answer, and spilled files."""
+        """Return turns, variables, calls, what was seen, the answer, and spilled files.
+
+        From 3 nodes on, `research` is the tree of what was looked at.
+        """
         variables = await self.box.variables()
+        tree = await asyncio.to_thread(self.research.tree)
         return {
             "session_id": self.session_id,
             "turns": self._turns,
@@ -221,7 +238,17 @@ class REPLEnvironment:
             "coverage": self.coverage.to_dict(),
             "final": None if self.final is None else self.final.text,
             "spilled": sorted(self._spill.files()),
+            **({} if tree is None else {"research": tree}),
         }
+
+    async def save(self) -> bytes:
+        """Return variables, files, research and coverage as signed bytes, for the option `state`.
+
+        StateError if the sandbox cannot be saved.
+        """
+        async with self._turn:
+            state, parts = await self.box.save(), (self.research, self.ledger, self._index)
+            return await asyncio.to_thread(research_state.seal, state, *parts, self._turns)
 
     async def take_answer(self, text: str, how: str = "answer") -> str | None:
         """Take an answer given in prose; return what is wrong with it, if it is not taken."""
@@ -253,7 +280,8 @@ class REPLEnvironment:
         await self.close()
 
     def _make_tools(self) -> BuiltinTools:
-        tools = BuiltinTools(self._config, self._index, self._spill.files)
+        spilled = self._spill.files
+        tools = BuiltinTools(self._config, self._index, spilled, self._clean)
         llm, rlm = self._config.on_llm_query, self._config.on_rlm_query
         tools.registry.add(query_tools(self._overheard(llm), self._overheard(rlm)))
         worker = _awaited(self._config.worker) or llm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.text.tokens import estimate
@@ -38,6 +38,14 @@ class Invocation:
     """`ok`, or the name of the exception."""
     prefetched: bool = False
     """Whether the tool had run beside others before guest code asked for the result."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """What it was called with, by name: numbers, and the beginnings of texts."""
+    found: str = ""
+    """The beginning of what it returned."""
+    found_tokens: int = 0
+    """Of all that it returned, about."""
+    digest: str = ""
+    """Of all that it returned: two calls with the same result have the same digest."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that a trajectory keeps of a call."""
@@ -77,6 +85,12 @@ class InvocationLog:
         """Return how often each tool was called."""
         with self._lock:
             return dict(self._counts)
+
+    def since(self, number: int) -> tuple[Invocation, ...]:
+        """Return the calls after the first `number`, as far as they are kept."""
+        with self._lock:
+            new = min(self._counts.total() - number, len(self._kept))
+            return tuple(self._kept)[len(self._kept) - new :] if new > 0 else ()
 
     def __iter__(self) -> Iterator[Invocation]:
         with self._lock:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from atoll.environment.taint import Approver
+    from atoll.memory.episodic import EpisodicMemory
     from atoll.web import WebPolicy
 
 Worker = Callable[[str], str | Awaitable[str]]
@@ -50,6 +51,8 @@ class EnvironmentOptions(SandboxOptions, total=False):
     parallel_mutations: bool | None
     work_tools: bool
     approver: Approver | None
+    semantic_references: bool
+    memory: EpisodicMemory | PathLike[str] | str | None
     output_cap: int
     spill_dir: PathLike[str] | str | None
     max_output_preview: int
@@ -96,6 +99,10 @@ class EnvironmentConfig(SandboxConfig):
     """Whether the list for the model has run_shell and its like; they can be called in any case."""
     approver: Approver | None = None
     """Asked before a tool with untrusted="ask" gets text of an untrusted source."""
+    semantic_references: bool = True
+    """Whether the research tree has references by meaning; they need the extra `semantic`."""
+    memory: EpisodicMemory | None = None
+    """Earlier runs, or the file of them: recall(query) looks through it, and a run learns by it."""
     output_cap: int = field(default=8192, metadata=_NUMBER)
     """Characters of a turn's output above which the model sees a summary; a file has the rest."""
     spill_dir: Path | None = None
@@ -120,6 +127,11 @@ class EnvironmentConfig(SandboxConfig):
         object.__setattr__(self, "tool_chain_mode", mode)
         if self.parallel_mutations is None:
             object.__setattr__(self, "parallel_mutations", parallel_mutations_from_environment())
+        memory: Any = self.memory
+        if isinstance(memory, (str, os.PathLike)):
+            from atoll.memory.episodic import EpisodicMemory  # noqa: PLC0415 - few remember
+
+            object.__setattr__(self, "memory", EpisodicMemory(memory))
 
 
 REPLConfig = EnvironmentConfig

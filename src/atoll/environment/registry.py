@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from atoll.bridge import HandlerEndedError, HandlerThreads, run_handler
 from atoll.environment import taint
 from atoll.environment.invocations import Invocation, InvocationLog, shows, sizes, tokens
+from atoll.environment.research_texts import arguments_of, result_fields
 from atoll.errors import ConfigError
 from atoll.guest.chain import INDEX
 from atoll.signatures import DESCRIPTION
@@ -207,6 +208,8 @@ class _Entry:
             tokens_out=tokens(_text(self.answer)) if asks else 0,
             outcome=outcome,
             prefetched=found is not None,
+            arguments=arguments_of(one.function, args, kwargs),
+            **result_fields(self.answer),
         )
         self._registry.settle(one, entry, self.answer)
 

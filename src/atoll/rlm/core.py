@@ -120,6 +120,8 @@ def _answer(ending: Ending, calls: ModelCalls, path: PathLike[str] | str | None)
         seconds=calls.account.seconds,
         trajectory=Trajectory(events=calls.writer.events),
         trajectory_path=None if path is None else Path(path),
+        exploration=ending.exploration,
+        learner=ending.learner,
     )
 
 

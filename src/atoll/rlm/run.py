@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import atoll
 from atoll.environment.core import REPLEnvironment
+from atoll.environment.exploration import Exploration, ExplorationLog
 from atoll.environment.options import context_of, index_of
 from atoll.errors import AtollError
 from atoll.rlm import budget, prompts
 from atoll.rlm.context_sources import ContextSource, read_context
+from atoll.rlm.learning import Learning
 from atoll.rlm.loop import Loop
 from atoll.rlm.models.types import Message, Usage
 from atoll.rlm.prompts import describe, facts
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     from atoll.rlm.model_calls import ModelCalls
     from atoll.rlm.options import RLMConfig
 
-NOT_A_CHILDS: dict[str, Any] = dict.fromkeys(("documents", "submit_fields", "session_id"))
-"""Options that are the root's alone: its documents, its answer's fields, its folder of output."""
+NOT_A_CHILDS: dict[str, Any] = dict.fromkeys(("documents", "submit_fields", "session_id", "memory"))
+"""Options that are the root's alone: documents, the answer's fields, folder of output, memory."""
 UNPRICED = "what it costs is not counted; name its price in the file of ATOLL_PRICES"
 
 
@@ -45,6 +47,12 @@ class Plan:
 
     way: str
     why: str
+    may_show: bool = True
+    """Whether the whole context may be shown: there are no documents beside it."""
+    strategy: str = ""
+    """How to look, if earlier runs tell."""
+    hint: str = ""
+    """What the model is told of earlier runs."""
 
 
 class Run:
@@ -100,15 +108,27 @@ class Run:
         index = await asyncio.to_thread(index_of, given.context)
         others = environment.documents != given.documents  # those are in the context too
         chosen = plan(index, others, self._config.direct_tokens)
+        learning = Learning(environment.memory, calls)
+        limit = self._config.direct_tokens
+        chosen = await learning.plan(
+            question, index, chosen, direct_tokens=limit, clean=self._clean
+        )
         place: dict[str, Any] = {"parent": calls.parent, "depth": calls.depth}
-        calls.writer.emit(events.Planned(way=chosen.way, why=chosen.why, **place))
+        calls.writer.emit(
+            events.Planned(way=chosen.way, why=chosen.why, strategy=chosen.strategy, **place)
+        )
         if chosen.way == "direct":
             text = "" if index is None else self._clean(index.text(0, index.length))
             ending = await self._direct(question, text, calls)
+            seen = await asyncio.to_thread(_shown_whole, text, ending.text)
+            ending = dataclasses.replace(ending, exploration=seen)
         else:
-            ending = await self._explore(question, given, calls, environment)
-        ending = dataclasses.replace(ending, way=chosen.way, why=chosen.why)
+            ending = await self._explore(question, given, calls, environment, hint=chosen.hint)
+        ending = dataclasses.replace(
+            ending, way=chosen.way, why=chosen.why, learner=learning.learner
+        )
         calls.writer.emit(_final(ending, place))
+        await learning.remember(ending)
         return ending
 
     async def _direct(self, question: str, text: str, calls: ModelCalls) -> Ending:
@@ -135,8 +155,10 @@ class Run:
         given: ContextSource,
         calls: ModelCalls,
         environment: EnvironmentConfig,
+        *,
+        hint: str = "",
     ) -> Ending:
-        """The loop, with a sandbox beside it."""
+        """The loop, with a sandbox beside it; `hint` is what earlier runs tell."""
         subcalls = Subcalls(self._config, calls, given.context, self._child, self._clean)
         config = dataclasses.replace(
             environment,
@@ -149,10 +171,33 @@ class Run:
             async with await _made(config) as env:
                 has_documents = environment.documents is not None
                 first = self._clean(describe(env.index, given.kind, has_documents))
+                first += f"\n{hint}" if hint else ""
                 subcalls.ledger = env.ledger
-                return await Loop(self._config, calls, env, subcalls.notes).run(question, first)
+                ending = await Loop(self._config, calls, env, subcalls.notes).run(question, first)
+                return await _explored(ending, env, calls)
         finally:
             await subcalls.close()
+
+
+async def _explored(ending: Ending, env: REPLEnvironment, calls: ModelCalls) -> Ending:
+    """Return the ending with how it was found, and tell that to the trajectory."""
+    quotes = (one.quote for one in ending.evidence)
+    seen = ExplorationLog(env.invocations).summary(ending.text, *quotes)
+    nodes, left_out = await asyncio.to_thread(env.research.graph)
+    calls.writer.emit(
+        events.Explored(
+            parent=calls.parent,
+            depth=calls.depth,
+            strategy=seen.strategy,
+            calls=dict(seen.calls),
+            exploration_tokens=seen.exploration_tokens,
+            result_tokens=seen.result_tokens,
+            token_efficiency=seen.token_efficiency,
+            nodes=nodes,
+            left_out=left_out,
+        )
+    )
+    return dataclasses.replace(ending, exploration=seen)
 
 
 async def _made(config: EnvironmentConfig) -> REPLEnvironment:
@@ -187,6 +232,12 @@ def _direct_ending(parts: list[str], trouble: str) -> Ending:
     )
 
 
+def _shown_whole(text: str, answer: str) -> Exploration:
+    return Exploration(
+        strategy="direct", exploration_tokens=estimate(text), result_tokens=estimate(answer)
+    )
+
+
 def _follow_up(text: str, request: str) -> list[Message]:
     said = [Message("assistant", text)] if text.strip() else []
     return [*said, Message("user", request)]
@@ -195,7 +246,7 @@ def _follow_up(text: str, request: str) -> list[Message]:
 def plan(index: ContextIndex | None, documents: bool, threshold: int) -> Plan:  # noqa: FBT001
     """The way to take for a context, given the tokens below which it is shown."""
     if documents:
-        return Plan("loop", "there are documents to look into")
+        return Plan("loop", "there are documents to look into", may_show=False)
     if index is None:
         return Plan("direct", "there is no context")
     if index.length > threshold * 8:

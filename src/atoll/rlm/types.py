@@ -7,14 +7,17 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from atoll import markup
+from atoll.errors import ConfigError
 from atoll.rlm.models.types import Usage
 from atoll.trajectory.reader import Trajectory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from atoll.environment.exploration import Exploration
     from atoll.explore.evidence import Evidence
     from atoll.explore.ledger import Coverage, Ledger
+    from atoll.memory.learner import Learner
 
 
 class Ended(StrEnum):
@@ -45,6 +48,8 @@ class Ending:
     turns: int = 0
     way: str = "loop"
     why: str = ""
+    exploration: Exploration | None = None
+    learner: Learner | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -75,6 +80,19 @@ class Answer:
     trajectory: Trajectory = field(default_factory=Trajectory)
     """Every step: a sequence of events with tree(), save(path) and to_html(path)."""
     trajectory_path: Path | None = None
+    exploration: Exploration | None = None
+    """The strategy of the run, and its token efficiency."""
+    learner: Learner | None = field(default=None, compare=False)
+    """The run's way to the memory, if it had one."""
+
+    def reward(self, quality: float) -> bool:
+        """Tell the memory how good this answer is, from 0 to 1; return whether it was kept.
+
+        It counts in place of what the run's ending suggests. Given again, the last one counts.
+        """
+        if self.learner is None:
+            raise ConfigError("this run had no memory to reward: RLM(..., memory='runs.db')")
+        return self.learner.reward(quality)
 
     @property
     def unfound(self) -> tuple[Evidence, ...]:

@@ -16,6 +16,8 @@ Data = dict[str, Any]
 ID_CAP = 64
 MESSAGES_CAP = 1_000_000
 """Characters of the messages of one call."""
+NODES_CAP = 60_000
+"""Characters of the nodes of one graph."""
 LONG = 64_000
 """Characters of a code, an observation, a model's text."""
 
@@ -79,6 +81,8 @@ class Planned(Event):
     way: str
     """`loop`, or `direct` where the context fits into one question."""
     why: str = ""
+    strategy: str = ""
+    """How to look, if a memory of earlier runs told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +181,24 @@ class Refused(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Explored(Event):
+    """How the answer was looked for: the strategy, what it took, and the graph of calls."""
+
+    strategy: str
+    """`scan`, `search`, `delegated`, `mixed` or `none`."""
+    calls: Data = field(default_factory=dict)
+    """How often each tool that looks was called."""
+    exploration_tokens: int = 0
+    result_tokens: int = 0
+    token_efficiency: float = 0.0
+    """Result tokens per exploration token."""
+    nodes: tuple[Data, ...] = field(default=(), metadata={"cap": NODES_CAP})
+    """Calls in order: `id`, `call`, `found`, `parent`, `references`, `similar`, `status`."""
+    left_out: int = 0
+    """Earlier nodes that are not here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FinalGiven(Event):
     """The answer: of the run, or of the sub-call that it belongs to."""
 
@@ -223,6 +245,7 @@ KINDS: dict[str, type[Event]] = {
     "subcall_ended": SubcallEnded,
     "budget_warned": BudgetWarned,
     "refused": Refused,
+    "explored": Explored,
     "final_given": FinalGiven,
     "run_ended": RunEnded,
 }

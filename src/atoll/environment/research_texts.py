@@ -1,0 +1,89 @@
+"""What the invocation log keeps of a call's arguments and of its result: short, as plain data."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from atoll.text.tokens import estimate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LONGEST_ARGUMENT = 500
+LONGEST_RESULT = 400
+MOST_ARGUMENTS = 12
+COUNTED = 4_096
+"""Characters of a result whose tokens are counted; of a longer one, in proportion."""
+HASHED = 1 << 18
+"""Characters of a result that its digest covers, beside its length."""
+MOST_ITEMS = 200
+"""Items of a list that its text has: max_grep_results is 100."""
+
+
+def arguments_of(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a function is called with, by the names of its parameters, cut."""
+    try:
+        given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):  # wrong arguments, or a function without a signature
+        given = {**{str(at): one for at, one in enumerate(args)}, **kwargs}
+    return {name: _cut(one) for name, one in list(given.items())[:MOST_ARGUMENTS]}
+
+
+def result_fields(answer: Any) -> dict[str, Any]:
+    """Return the fields of an Invocation that tell of its result."""
+    text = result_text(answer)
+    hashed = f"{len(text)}:{text[:HASHED]}".encode("utf-8", "surrogatepass")
+    return {
+        "found": text[:LONGEST_RESULT],
+        "found_tokens": _tokens(text),
+        "digest": hashlib.blake2b(hashed, digest_size=8).hexdigest(),
+    }
+
+
+def result_text(answer: Any) -> str:
+    """Return a result as text: of hits one a line, of anything that is not text as it prints."""
+    if answer is None:
+        return ""
+    if isinstance(answer, str):
+        return answer
+    if isinstance(answer, dict):
+        told = next(
+            (answer[name] for name in ("text", "hits", "names", "members") if name in answer), None
+        )
+        return result_text(told) if told is not None else _fields(answer)
+    if isinstance(answer, (list, tuple)):
+        return "\n".join(map(_item, answer[:MOST_ITEMS]))
+    return repr(answer) if isinstance(answer, (int, float, bool)) else type(answer).__name__
+
+
+def _item(one: Any) -> str:
+    if isinstance(one, dict):
+        return str(one["text"]) if "text" in one else _fields(one)
+    return str(_cut(one))
+
+
+def _fields(data: Mapping[Any, Any]) -> str:
+    pairs = list(data.items())[:MOST_ARGUMENTS]
+    return ", ".join(f"{_cut(name)}: {_cut(value)}" for name, value in pairs)
+
+
+def _cut(value: Any) -> Any:
+    """Return a number as it is, the beginning of a text, the type and length of anything else."""
+    if isinstance(value, str):
+        return value[:LONGEST_ARGUMENT]
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 1 << 63 else "a large number"
+    size = f" of {len(value)}" if hasattr(value, "__len__") else ""
+    return f"{type(value).__name__}{size}"
+
+
+def _tokens(text: str) -> int:
+    if len(text) <= COUNTED:
+        return estimate(text)
+    return estimate(text[:COUNTED]) * len(text) // COUNTED
