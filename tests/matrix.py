@@ -1,6 +1,6 @@
 """Which tests `make test` runs of a matrix, and in which order; `--matrix all` runs every one.
 
-    contract tests      each of them in `native` and in one more backend: daemon, wasm,
+    contract tests      each of them in `native`; two of three in one more backend: daemon, wasm,
                         restricted, daemon, wasm and pyodide in turn
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
                         which repeats TestNative, every sixth; each test begins with another
@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-IN_TURN = ("daemon", "wasm", "restricted", "daemon", "wasm", "pyodide")
-"""`restricted`, which has tests/guard, and Pyodide, whose starts are dear, have fewer."""
+IN_TURN = ("daemon", "wasm", None, "restricted", "daemon", None, "wasm", "pyodide", None)
+"""The further backend of a contract test, by its number in its file. `restricted`, which has
+tests/guard, and Pyodide, whose starts are dear, have fewer."""
 REPEATED = (
     "files/test_shell_sandbox.py", "files/test_shell_changes.py", "escape/test_host_folder.py",
     "replserver/test_repl_executor.py", "TestDaemon",

@@ -13,6 +13,9 @@ TIMEOUT_MS = 20_000
 DEAR = frozenset({"pyodide"})
 """Backends that take a second of CPU time to start; in the others a test has a sandbox of its own."""
 
+SLOW_IMPORTS = frozenset({"native"})
+"""Backends whose guests import libraries afresh: tests of pandas and matplotlib share a sandbox."""
+
 REMEMBER = """
 def remember():
     import os, sys, types
@@ -34,6 +37,8 @@ def restore():
     os.environ.clear()
     os.environ.update(note.env)
     sys.path[:] = note.path
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
     globals().clear()
     globals().update(note.names)
 restore()
@@ -46,8 +51,9 @@ class SharedBoxes:
     def __init__(self) -> None:
         self._boxes: dict[Kind, atoll.SyncSandbox] = {}
 
-    def __len__(self) -> int:
-        return len(self._boxes)
+    def count(self, backend: str) -> int:
+        """Return how many sandboxes of a backend are kept."""
+        return sum(kind[0] == backend for kind in self._boxes)
 
     @contextmanager
     def lend(self, backend: str, context: str | None = None) -> Iterator[atoll.SyncSandbox]:

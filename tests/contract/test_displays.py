@@ -26,11 +26,11 @@ all(find_spec(name) for name in ("matplotlib", "pandas", "numpy"))
 
 
 @pytest.fixture
-def plots(box):
+def plots(library_box):
     """A sandbox with plotting libraries: looked for, as to import them all takes a second."""
-    if box.execute(LIBRARIES).value is not True:
+    if library_box.execute(LIBRARIES).value is not True:
         pytest.skip("the guest's interpreter has no matplotlib, pandas and numpy")
-    return box
+    return library_box
 
 
 @pytest.mark.parametrize(

@@ -24,18 +24,29 @@ def box():
         yield box
 
 
+@pytest.fixture(scope="module")
+def kept():
+    """One for the tests that need no new one; its model answers when it is told to."""
+    answers = threading.Event()
+    with atoll.create_sandbox(
+        backend="pyodide", timeout_ms=20_000, on_llm_query=lambda _: str(answers.wait(20))
+    ) as box:
+        yield box, answers
+
+
 @pytest.mark.spec("R0.6")
 @pytest.mark.parametrize(
     "wait", ["while True: pass", "import time; time.sleep(60)", "llm_query('slow')"]
 )
-def test_the_guest_sees_a_keyboard_interrupt_at_the_timeout(wait):
-    never = threading.Event()
-    with atoll.create_sandbox(backend="pyodide", on_llm_query=lambda _: str(never.wait(20))) as box:
-        code = f"x = 'kept'\ntry:\n  {wait}\nexcept KeyboardInterrupt:\n  seen = True\n  raise"
-        result = box.execute(code, timeout_ms=500)
-        never.set()
-        assert (result.kind, result.state_lost) == ("timeout", False)
-        assert box.execute("x, seen").value == ("kept", True)
+def test_the_guest_sees_a_keyboard_interrupt_at_the_timeout(kept, wait):
+    box, answers = kept
+    answers.clear()
+    code = f"seen = False\ntry:\n  {wait}\nexcept KeyboardInterrupt:\n  seen = True\n  raise"
+    box.execute("x = 'kept'")
+    result = box.execute(code, timeout_ms=500)
+    answers.set()
+    assert (result.kind, result.state_lost) == ("timeout", False)
+    assert box.execute("x, seen").value == ("kept", True)
 
 
 @pytest.mark.spec("R0.6", "R0.14")
@@ -49,7 +60,8 @@ async def test_cancel_writes_it_too():
         assert (await box.execute("x")).value == 1
 
 
-def test_an_interrupt_that_comes_late_does_not_hit_the_next_cell(box):
+def test_an_interrupt_that_comes_late_does_not_hit_the_next_cell(kept):
+    box, _ = kept
     for _ in range(5):
         box.execute("while True: pass", timeout_ms=100)
         assert box.execute("sum(range(1000))").value == 499500
@@ -61,7 +73,8 @@ def test_no_interrupt_is_lost_however_often_the_guest_looks(box):
     assert not any(box.execute("while True: pass", timeout_ms=20).state_lost for _ in range(150))
 
 
-def test_what_cannot_be_interrupted_is_killed_and_replaced(box):
+def test_what_cannot_be_interrupted_is_killed_and_replaced(kept):
+    box, _ = kept
     box.execute("x = 1")
     result = box.execute("sum(range(10 ** 13))", timeout_ms=300)
     assert (result.kind, result.state_lost) == ("timeout", True)
@@ -144,14 +157,15 @@ def test_a_host_that_can_keep_nothing_in_is_refused(monkeypatch):
     assert not asyncio.run(PyodideSandbox.availability(config)).usable
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def direct():
     with atoll.create_sandbox(backend="pyodide", use_worker=False, timeout_ms=20_000) as box:
         yield box
 
 
 @pytest.mark.spec("R0.13")
-def test_a_worker_is_the_default(box, direct):
+def test_a_worker_is_the_default(kept, direct):
+    box, _ = kept
     assert type(box._box) is PyodideSandbox
     assert type(direct._box) is DirectPyodideSandbox
     assert atoll.Capability.CANCEL not in direct.capabilities

@@ -9,6 +9,7 @@ from atoll.trajectory import (
     BudgetWarned,
     CodeRan,
     Event,
+    Explored,
     FinalGiven,
     ModelAnswered,
     ModelAsked,
@@ -183,6 +184,16 @@ def _deeper(story: Story) -> None:
 def _end(story: Story) -> None:
     quote = "The Tenant may determine this Lease on the third anniversary"
     story.tell(
+        Explored, strategy="delegated", calls={"peek": 1, "grep": 1},
+        exploration_tokens=21_000, result_tokens=31, token_efficiency=31 / 21_000,
+        nodes=(
+            {"id": "P1", "call": "peek(n=2000)", "found": "LEASE", "parent": None,
+             "references": [], "similar": [], "status": "pending"},
+            {"id": "G1", "call": "grep(pattern='^Article')", "found": "Article 1", "parent": "P1",
+             "references": ["P1"], "similar": [], "status": "analysed"},
+        ),
+    )  # fmt: skip
+    story.tell(
         FinalGiven,
         how="text",
         text="Clause 17.2: on the third anniversary, with six months' notice, for two months' rent.",
@@ -241,5 +252,7 @@ def hostile(writer: TrajectoryWriter) -> None:
     )
     tell(BudgetWarned(what=bad, used=1, limit=2, share=0.5))
     tell(Refused(what=bad, why=bad))
+    evil = {"id": bad, "call": bad, "found": bad, "parent": bad, "references": [bad]}
+    tell(Explored(strategy=bad, calls={bad: bad}, nodes=(evil, {**evil, "id": "G1"})))
     tell(FinalGiven(how=bad, text=bad, evidence=proof, coverage=data))
     tell(RunEnded(outcome=bad, error=bad))

@@ -22,15 +22,15 @@ from atoll.trajectory.html import page
 from atoll.trajectory.html.steps import Steps
 from atoll.trajectory.html.texts import PAGE_CAP, SHORT, Texts, one
 
-VOID = {"meta", "rect"}
+VOID = {"meta", "rect", "path"}
 ELEMENTS = {
     "html", "head", "meta", "title", "style", "body", "main", "header", "section", "h1", "h2", "h3",
     "h4", "h5", "p", "b", "i", "span", "q", "code", "pre", "details", "summary", "ol", "ul", "li",
-    "dl", "dt", "dd", "svg", "rect",
+    "dl", "dt", "dd", "svg", "rect", "div", "g", "text", "path",
 }  # fmt: skip
 ATTRIBUTES = {
     "lang", "charset", "http-equiv", "content", "name", "class", "aria-hidden", "aria-label", "role",
-    "viewbox", "preserveaspectratio", "x", "width", "height",
+    "viewbox", "preserveaspectratio", "x", "y", "rx", "d", "width", "height",
 }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ class Strict(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
-        assert tag == "rect"
+        assert tag in {"rect", "path"}
         assert {name for name, _ in attrs} <= ATTRIBUTES
 
     def handle_endtag(self, tag):

@@ -154,6 +154,7 @@ def test_only_measures_the_rows_that_are_named() -> None:
     assert len(done.stdout.splitlines()) == 2
 
 
+@pytest.mark.long
 def test_a_row_of_the_backend_pyodide_is_measured(tmp_path: Path) -> None:
     """Its other rows start cold, again and again: minutes, for the same code."""
     file = tmp_path / "bench.json"

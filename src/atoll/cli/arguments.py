@@ -54,6 +54,7 @@ def parser() -> Parser:
     _add_backend_options(ask.add_argument_group("sandboxes"))
     _add_model(_command(commands, "model", "download a small model that runs on this machine"))
     _add_trace(_command(commands, "trace", "show the record of a run of `atoll ask`"))
+    _add_memory(_command(commands, "memory", "show or forget what earlier runs left behind"))
     _add_completion(_command(commands, "completion", "print a completion script for your shell"))
     return top
 
@@ -309,6 +310,24 @@ def _add_trace(trace: Parser) -> None:
         help="rows of messages with role and content, to debug or to train with",
     )
     export.add_argument("-o", dest="output", metavar="OUT", help="the file (default stdout)")
+
+
+def _add_memory(memory: Parser) -> None:
+    actions = _actions(memory)
+    every = _command(actions, "list", "list earlier runs, the last used first")
+    show = _command(actions, "show", "show one item")
+    export = _command(actions, "export", "write all items as JSON lines")
+    forget = _command(actions, "forget", "delete items")
+    for action in (every, show, export, forget):
+        action.add_argument("file", metavar="FILE", help="a file of `atoll ask --memory-file`")
+        action.add_argument(
+            "--namespace", metavar="NAME", default="default", help="whose items (default: default)"
+        )
+    every.add_argument("--json", action="store_true", help="print one JSON array")
+    show.add_argument("id", metavar="ID", type=count, help="the item's number")
+    export.add_argument("-o", dest="output", metavar="OUT", help="the file (default stdout)")
+    forget.add_argument("ids", metavar="ID", type=count, nargs="*", help="numbers of items")
+    forget.add_argument("--all", action="store_true", help="forget the whole namespace")
 
 
 def _add_completion(completion: Parser) -> None:

@@ -127,6 +127,7 @@ def _rlm(args: Namespace, model: str | Model, hear: Callable[[Event], None]) -> 
         "max_tokens": args.max_tokens,
         "temperature": args.temperature,
         "python": args.python,
+        "memory": args.memory_file,
         "min_isolation": None if level is None else Isolation.parse(level),
     }
     return RLM(

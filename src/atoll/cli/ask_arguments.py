@@ -28,6 +28,11 @@ def add_ask(ask: argparse.ArgumentParser) -> None:
     ask.add_argument(
         "--trace", metavar="FILE", help="append every step to FILE (JSON lines): see atoll trace"
     )
+    ask.add_argument(
+        "--memory-file",
+        metavar="FILE",
+        help="learn in FILE which way of looking serves which question: see atoll memory",
+    )
     ask.add_argument("--json", action="store_true", help="print one JSON object")
     ask.add_argument("--quiet", action="store_true", help="print the answer only")
     _add_models(ask.add_argument_group("models"))

@@ -93,6 +93,13 @@ it saw, its sub-calls, and the cost.""",
     "trace export": """\
 Write what was said to the models and what they replied as JSON lines, one conversation per line:
 to debug a run, or to train a model with.""",
+    "memory": """\
+Show, export or delete what runs with `atoll ask --memory-file FILE` have learned: which strategy
+they took on which question, and how well it went.""",
+    "memory list": "List earlier runs, the last used first.",
+    "memory show": "Show one item with everything that is kept of it.",
+    "memory export": "Write all items of a namespace as JSON lines.",
+    "memory forget": "Delete items by their numbers, or a whole namespace.",
     "completion": """\
 Print a script that completes commands, options and file names of atoll in your shell.""",
 }
@@ -187,6 +194,17 @@ EXAMPLES = {
   atoll trace html run.jsonl -o page.html""",
     "trace export": """\
   atoll trace export run.jsonl -o conversations.jsonl""",
+    "memory": """\
+  atoll ask 'Who did it?' --context book.txt --memory-file runs.db
+  atoll memory list runs.db""",
+    "memory list": """\
+  atoll memory list runs.db
+  atoll memory list runs.db --json""",
+    "memory show": "  atoll memory show runs.db 12",
+    "memory export": "  atoll memory export runs.db -o runs.jsonl",
+    "memory forget": """\
+  atoll memory forget runs.db 12 13
+  atoll memory forget runs.db --all --namespace team-a""",
     "completion": """\
   source <(atoll completion bash)                          bash, this session
   atoll completion bash >> ~/.bash_completion              bash, every session

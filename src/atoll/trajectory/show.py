@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.trajectory import words
+from atoll.trajectory import research, words
 from atoll.trajectory.canvas import NARROWEST, Canvas, NoBrush
 from atoll.trajectory.events import (
     BudgetWarned,
     CodeRan,
+    Explored,
     FinalGiven,
     ModelAnswered,
     ModelAsked,
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from atoll.trajectory.reader import Trajectory
     from atoll.trajectory.tree import Node
 
-CODE_LINES, OUTPUT_LINES, PROSE_LINES, SUBCALLS = 8, 6, 3, 6
+CODE_LINES, OUTPUT_LINES, PROSE_LINES, SUBCALLS, RESEARCH_ROWS = 8, 6, 3, 6, 30
 """What is shown of each unless all is."""
-_OPENERS = (Planned, ModelAsked, FinalGiven)
+_OPENERS = (Planned, ModelAsked, Explored, FinalGiven)
 """What a blank line stands before."""
 
 
@@ -91,6 +92,8 @@ def _node(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
             yield from _model(canvas, node, level)
         case CodeRan():
             yield from _turn(canvas, event, node.children, level)
+        case Explored():
+            yield from _explored(canvas, event, level)
         case FinalGiven():
             yield from show_final(canvas, event, level)
         case Planned():
@@ -131,6 +134,19 @@ def _turn(canvas: Canvas, event: CodeRan, subcalls: Sequence[Node], level: int) 
     yield from canvas.quote(level + 1, "│", event.observation, OUTPUT_LINES, canvas.brush.faint)
     if event.spilled:
         yield from canvas.say(level + 1, "the whole is in", event.spilled, canvas.brush.faint)
+
+
+def _explored(canvas: Canvas, event: Explored, level: int) -> Iterator[str]:
+    """The strategy, and the tree of calls with what each refers to."""
+    yield from canvas.say(level, "explored", research.summary(event), canvas.brush.strong)
+    rows = research.rows(event)
+    for row in rows if canvas.full else rows[:RESEARCH_ROWS]:
+        refers = [rows[at].id for at in row.references] + [f"~{rows[at].id}" for at in row.similar]
+        told = f"{row.mark} {row.id}" + (f" (refs {', '.join(refers)})" if refers else "")
+        yield canvas.row(level + 1 + row.level, told, row.call, row.found)
+    if len(rows) > RESEARCH_ROWS and not canvas.full:
+        rest = f"… {len(rows) - RESEARCH_ROWS:,} more"
+        yield from canvas.say(level + 1, rest, "--full shows them", canvas.brush.faint)
 
 
 def _subcalls(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str]:

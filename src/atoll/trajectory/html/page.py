@@ -13,8 +13,9 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from atoll.trajectory import words
-from atoll.trajectory.events import FinalGiven, RunEnded, RunStarted
+from atoll.trajectory.events import Explored, FinalGiven, RunEnded, RunStarted
 from atoll.trajectory.html import bars
+from atoll.trajectory.html.graph import graph
 from atoll.trajectory.html.steps import Steps
 from atoll.trajectory.html.texts import Texts, one
 
@@ -69,6 +70,9 @@ def _run(node: Node, texts: Texts) -> Iterator[str]:
     heading = texts.many(question, QUESTION_CAP) or "A run whose beginning is not here"
     yield f'<header>\n<p class="kind">Question</p>\n<h1>{heading}</h1>\n{_state(node)}</header>\n'
     yield from _answer(node, texts)
+    for child in node.children:
+        if isinstance(child.event, Explored):
+            yield from graph(child.event)
     yield from _facts(node)
     yield "<section>\n<h2>What happened</h2>\n"
     yield from Steps(texts, node).all()

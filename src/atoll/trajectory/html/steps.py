@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.trajectory import words
+from atoll.trajectory import research, words
 from atoll.trajectory.events import (
     BudgetWarned,
     CodeRan,
+    Explored,
     FinalGiven,
     ModelAnswered,
     ModelAsked,
@@ -180,6 +181,8 @@ def _remark(event: Event) -> str:
     match event:
         case Planned():
             return _line("Plan", f"{event.way}: {event.why}", "plain")
+        case Explored():
+            return _line("Explored", research.summary(event), "plain")
         case BudgetWarned():
             told = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
             return _line("Budget", told, "warn")
