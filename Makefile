@@ -15,7 +15,7 @@ define run-tests
 	$(if $(ARGS),$(TESTS) $(1) $(ARGS),@$(FAULTS) $(1) > $(FAULTS_LOG) 2>&1 & faults=$$!; \
 	$(TESTS) $(1) && code=0 || code=$$?; wait $$faults || code=$$?; cat $(FAULTS_LOG); exit $$code)
 endef
-EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic
+EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 # Deno and uv use the certificates of the system, as pip does.
 export DENO_TLS_CA_STORE ?= system,mozilla
@@ -26,7 +26,7 @@ LAYERS := guest > errors,extras,certificates,markup > policy,types,log > guard,t
 	files,config,availability,context,output,displays > \
 	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > tools,channel,deadline,memory > \
 	sandbox,session,idempotency > sync,jail,state,wire > archive > web > shell,launch > \
-	backends > pool,factory > environment > rlm > aio,daemon,replserver > cli,integrations
+	backends > pool,factory > environment > rlm > aio,daemon,replserver > service > cli,integrations
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all test-pythons test-llm check format spec bench eval soak docs clean

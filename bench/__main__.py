@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from bench.rows import Row
 
 FILES_OF_ROWS = (
-    "start", "execute", "bridge", "context", "memory", "fresh", "cpu", "clones", "states", "peers",
-    "wasm", "pyodide", "files", "explore", "needle", "retrieval", "rlm",
+    "start", "execute", "bridge", "context", "memory", "fresh", "cpu", "service", "clones",
+    "states", "peers", "wasm", "pyodide", "files", "explore", "needle", "retrieval", "rlm",
     "tokens",
 )  # fmt: skip
 

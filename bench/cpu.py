@@ -41,9 +41,9 @@ def _arms(tier: str, scale: Scale) -> Iterator[Arms]:
 
 def measure(pool: warm.Warm, config: SandboxConfig, count: int) -> dict[str, float]:
     """CPU-ms of one fresh execution, by process."""
-    before = _used()
+    before = used()
     pool.run(_execute(pool, config, count))
-    return {name: (now - before.get(name, 0.0)) / count for name, now in _used().items()}
+    return {name: (now - before.get(name, 0.0)) / count for name, now in used().items()}
 
 
 async def _execute(pool: warm.Warm, config: SandboxConfig, count: int) -> None:
@@ -57,7 +57,7 @@ async def _execute(pool: warm.Warm, config: SandboxConfig, count: int) -> None:
     await pool.park(config)
 
 
-def _used() -> dict[str, float]:
+def used() -> dict[str, float]:
     """CPU-ms so far of the host, the supervisor, and each zygote's host and zygote with guests."""
     found = {"host": _own(os.getpid()), "supervisor": _own(supervisor.pid)}
     for number, (host, zygote) in enumerate(processes.zygote_hosts_and_zygotes(supervisor.pid)):

@@ -17,6 +17,7 @@ from typing import Any
 
 import matrix
 import pytest
+from own_service import OwnService
 from sharing import DEAR, SLOW_IMPORTS, TIMEOUT_MS, shared_boxes
 
 import atoll
@@ -157,6 +158,15 @@ def own_daemon() -> Iterator[OwnDaemon]:
         daemon.stop()
 
 
+@pytest.fixture(scope="session")
+def own_service() -> Iterator[OwnService]:
+    """The service that the `remote` backend is tested with, started when a test needs it."""
+    with tempfile.TemporaryDirectory(prefix="atoll-test-") as folder:
+        service = OwnService(Path(folder))
+        yield service
+        service.stop()
+
+
 @pytest.fixture(autouse=True)
 def no_foreign_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test meets the daemon of whoever runs it, nor can start one where none should be."""
@@ -243,6 +253,10 @@ def backend(
     name: str = request.param
     if name == "daemon":
         monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(own_daemon.start()))
+    if name == "remote":
+        url, key = request.getfixturevalue("own_service").start()
+        monkeypatch.setenv("ATOLL_URL", url)
+        monkeypatch.setenv("ATOLL_API_KEY", key)
     if why_not := _why_not_usable(name):
         pytest.fail(f"backend {name} is registered but not usable here: {why_not}")
     return name
@@ -251,7 +265,7 @@ def backend(
 @pytest.fixture
 def counted_cpu(backend: str) -> None:
     """For tests of a CPU limit: a jail without control groups refuses one (unit/test_registry)."""
-    if backend in ("native", "daemon") and cgroup.find() is None:
+    if backend in ("native", "daemon", "remote") and cgroup.find() is None:
         pytest.skip("no control group counts CPU time here, so such a limit is refused")
 
 

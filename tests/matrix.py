@@ -1,7 +1,7 @@
 """Which tests `make test` runs of a matrix, and in which order; `--matrix all` runs every one.
 
     contract tests      each of them in `native`; two of three in one more backend: daemon, wasm,
-                        restricted, daemon, wasm and pyodide in turn
+                        restricted, remote, daemon, wasm and pyodide in turn
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
                         which repeats TestNative, every sixth; each test begins with another
     long tests          those marked `long`, which show at a larger size or with real downloads
@@ -25,7 +25,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-IN_TURN = ("daemon", "wasm", None, "restricted", "daemon", None, "wasm", "pyodide", None)
+IN_TURN = (
+    "daemon", "wasm", None, "restricted", "remote", None, "daemon", "wasm", None, "pyodide",
+    "remote", None,
+)  # fmt: skip
 """The further backend of a contract test, by its number in its file. `restricted`, which has
 tests/guard, and Pyodide, whose starts are dear, have fewer."""
 REPEATED = (

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 LineCallback = Callable[[str], None]
+OutputCallback = Callable[[str, str], None]
 
 DEFAULT_TIMEOUT_MS = 600_000
 _SWITCHES = dict.fromkeys(("", "true", "1", "yes", "on"), True)
@@ -56,6 +57,10 @@ class SandboxConfig:
     """
 
     backend: str = "auto"
+    url: str | None = None
+    """Where the `remote` backend finds `atoll serve`; unset: ATOLL_URL."""
+    api_key: str | None = field(default=None, repr=False)
+    """The key for it; unset: ATOLL_API_KEY."""
     context: Any = None
     """The guest's variable `context`: text, plain data, the Path of a text file, or a Context."""
     state: bytes | None = None
@@ -86,6 +91,8 @@ class SandboxConfig:
     """A host folder that is the guest's /app; unset: a private one, deleted at the end."""
     on_stdout: LineCallback | None = field(default=None, metadata=_STREAM)
     on_stderr: LineCallback | None = field(default=None, metadata=_STREAM)
+    on_output: OutputCallback | None = field(default=None, metadata=_STREAM)
+    """Called with `stdout` or `stderr` and each piece of text as it comes, not line by line."""
     on_stdin: Handler | None = field(default=None, metadata=_HANDLER)
     """Called with a number of bytes: returns up to that many bytes of the guest's standard input,
     b"" at its end. Unset: the guest has no standard input."""
@@ -269,6 +276,12 @@ def prices_file_from_environment() -> Path | None:
     """Return the JSON file of prices from ATOLL_PRICES, or None."""
     given = os.environ.get("ATOLL_PRICES")
     return expand_home(given).absolute() if given else None
+
+
+def service_from_environment() -> tuple[str | None, str | None]:
+    """Return the address and the key of the `remote` backend: ATOLL_URL and ATOLL_API_KEY."""
+    url, key = os.environ.get("ATOLL_URL", "").strip(), os.environ.get("ATOLL_API_KEY", "").strip()
+    return url or None, key or None
 
 
 def daemon_socket() -> Path:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from os import PathLike
     from types import TracebackType
 
-    from atoll.config import Handler, LineCallback
+    from atoll.config import Handler, LineCallback, OutputCallback
     from atoll.log import SandboxLogger
     from atoll.policy import Capability, ExecutionPolicy, Isolation
     from atoll.sandbox import BaseSandbox
@@ -30,6 +30,8 @@ class SandboxOptions(TypedDict, total=False):
     """The fields of SandboxConfig, as keyword arguments."""
 
     backend: str
+    url: str | None
+    api_key: str | None
     context: Any
     state: bytes | None
     max_state_bytes: int
@@ -46,6 +48,7 @@ class SandboxOptions(TypedDict, total=False):
     workspace: PathLike[str] | str | None
     on_stdout: LineCallback | None
     on_stderr: LineCallback | None
+    on_output: OutputCallback | None
     on_stdin: Handler | None
     argv: Sequence[str] | None
     on_llm_query: Handler | None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import codecs
+import functools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from atoll.config import LineCallback, SandboxConfig
 
 HEAD_SHARE = 0.75
 
@@ -15,12 +18,18 @@ class OutputCapture:
     """One stream of one execution: the first and the last of it, and how much there was."""
 
     def __init__(
-        self, *, max_bytes: int, max_chars: int, on_line: Callable[[str], None] | None = None
+        self,
+        *,
+        max_bytes: int,
+        max_chars: int,
+        on_line: Callable[[str], None] | None = None,
+        on_text: Callable[[str], None] | None = None,
     ) -> None:
         self._max_bytes, self._max_chars = max_bytes, max_chars
         self._head = self._tail = bytearray()
         self._total = 0
         self._lines = LineSplitter(on_line, max_chars) if on_line else None
+        self._pieces = TextStream(on_text, max_chars) if on_text else None
 
     def feed(self, data: bytes) -> None:
         """Take what was read off the stream."""
@@ -29,6 +38,8 @@ class OutputCapture:
         self._total += len(data)
         if self._lines:
             self._lines.feed(data)
+        if self._pieces:
+            self._pieces.feed(data)
         head_room = int(self._max_bytes * HEAD_SHARE)
         room = head_room - len(self._head)
         if room > 0:
@@ -41,6 +52,8 @@ class OutputCapture:
 
     def finish(self) -> tuple[str, bool]:
         """The text to show, and whether anything was left out."""
+        if self._pieces:
+            self._pieces.finish()
         if self._lines:
             self._lines.finish()
         if not self._total:
@@ -66,6 +79,27 @@ class OutputCapture:
 
     def _notice(self, left_out: int) -> str:
         return f"\n[... output cut: {left_out:,} of {self._total:,} bytes left out ...]\n"
+
+
+def make_captures(config: SandboxConfig, *lines_of: str) -> tuple[OutputCapture, OutputCapture]:
+    """Return captures of stdout and stderr that call the caller's functions.
+
+    Lines are told of the streams that are named; pieces of both, if any is.
+    """
+
+    def capture(stream: str, on_line: LineCallback | None, most: int) -> OutputCapture:
+        heard = config.on_output if lines_of else None
+        return OutputCapture(
+            max_bytes=most,
+            max_chars=config.max_output_length,
+            on_line=on_line if stream in lines_of else None,
+            on_text=heard and functools.partial(heard, stream),
+        )
+
+    return (
+        capture("stdout", config.on_stdout, config.policy.stdout_max_bytes),
+        capture("stderr", config.on_stderr, config.policy.stderr_max_bytes),
+    )
 
 
 class LineSplitter:
@@ -116,6 +150,31 @@ class LineSplitter:
                 self._on_line(line)
             except Exception as exc:  # noqa: BLE001 - a caller's callback; raised at the end
                 self._failure = exc
+
+
+class TextStream:
+    """Calls back with text as it comes, up to a number of characters."""
+
+    def __init__(self, on_text: Callable[[str], None], max_chars: int) -> None:
+        self._on_text, self._left = on_text, max_chars
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._failure: Exception | None = None
+
+    def feed(self, data: bytes, *, final: bool = False) -> None:
+        """Take more of the stream; an incomplete character is held back until it is whole."""
+        text = self._decoder.decode(data, final)[: max(0, self._left)]
+        self._left -= len(text)
+        if text and self._failure is None:
+            try:
+                self._on_text(text)
+            except Exception as exc:  # noqa: BLE001 - a caller's callback; raised at the end
+                self._failure = exc
+
+    def finish(self) -> None:
+        """Hand over what was held back; raise what a callback raised."""
+        self.feed(b"", final=True)
+        if self._failure:
+            raise self._failure
 
 
 def _decode(data: bytes | bytearray) -> str:

@@ -22,14 +22,14 @@ from atoll.channel import ChannelEndedError, RemoteError
 from atoll.deadline import Deadline
 from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import rpc, values
-from atoll.output import OutputCapture
+from atoll.output import make_captures
 from atoll.types import Outcome, SandboxResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from atoll.channel import HostChannel
-    from atoll.config import LineCallback, SandboxConfig
+    from atoll.config import SandboxConfig
     from atoll.types import ExecuteResponse, GuestProcess
 
     Reader = Callable[[dict[str, Any]], dict[str, Any]]
@@ -70,7 +70,7 @@ class GuestSession:
             os.set_blocking(fd, False)
             self._loop.add_reader(fd, self._on_output, index)
             self._readable.register(fd, select.POLLIN)
-        self._unheard = self._captures = self._make_captures(None, None)
+        self._unheard = self._captures = make_captures(self._config)
 
     @property
     def dead(self) -> bool:
@@ -96,7 +96,7 @@ class GuestSession:
             params["look_again"] = True
         if setup is not None:
             params["setup"] = setup
-        self._captures = self._make_captures(self._config.on_stdout, self._config.on_stderr)
+        self._captures = make_captures(self._config, "stdout", "stderr")
         usage = self._process.usage
         cpu, started = usage.cpu_seconds(), time.perf_counter()
         fields = await self._run("execute", params, result_fields.read_cell, timeout_ms)
@@ -111,7 +111,7 @@ class GuestSession:
 
     async def shell(self, command: str, timeout_ms: float) -> ExecuteResponse:
         """Run a shell command beside the guest's Python; variables live on if it is stopped."""
-        self._captures = self._make_captures(self._config.on_stdout, None)
+        self._captures = make_captures(self._config, "stdout")
         fields = await self._run(
             "shell", {"command": command}, result_fields.read_shell, timeout_ms
         )
@@ -353,15 +353,6 @@ class GuestSession:
 
     def _stop_fields(self, reason: Outcome, timeout_ms: float) -> dict[str, Any]:
         return result_fields.stopped(reason, timeout_ms, self._config.policy)
-
-    def _make_captures(
-        self, on_stdout: LineCallback | None, on_stderr: LineCallback | None
-    ) -> tuple[OutputCapture, OutputCapture]:
-        policy, chars = self._config.policy, self._config.max_output_length
-        return (
-            OutputCapture(max_bytes=policy.stdout_max_bytes, max_chars=chars, on_line=on_stdout),
-            OutputCapture(max_bytes=policy.stderr_max_bytes, max_chars=chars, on_line=on_stderr),
-        )
 
     def _on_output(self, index: int) -> int:
         try:

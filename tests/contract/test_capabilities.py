@@ -15,6 +15,7 @@ PROCESSES = {"interpreter", "limit-processes", "shared-context", "shell", "subpr
 DECLARED = {
     "native": EVERYWHERE | FILES | PROCESSES | {"host-folder"},
     "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "fork"},
+    "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"fork"},
     "wasm": EVERYWHERE | FILES | {"host-folder"},
     "pyodide": EVERYWHERE | FILES | {"limit-processes"},
     "restricted": EVERYWHERE | {"shared-context"},

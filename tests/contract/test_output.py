@@ -169,3 +169,20 @@ def test_replaced_and_closed_streams_are_made_good(box):
 @pytest.mark.spec("R0.4")
 def test_input_finds_the_end_at_once(box):
     assert box.execute("input()").error_type == "EOFError"
+
+
+@pytest.mark.needs(Capability.STREAMING)
+def test_output_is_streamed_in_pieces_that_need_no_end_of_line(open_box):
+    pieces, seen = [], threading.Event()
+
+    def on_output(stream, text):
+        pieces.append((stream, text))
+        seen.set()
+
+    box = open_box(on_output=on_output, on_llm_query=lambda prompt: str(seen.wait(10)))
+    code = "import sys\nprint('50 %\\r', end='', flush=True)\nprint(llm_query('heard?'), end='')"
+    result = box.execute(code + "\nprint('ü', file=sys.stderr)")
+    assert (result.stdout, result.stderr) == ("50 %\rTrue", "ü\n")
+    assert "".join(text for stream, text in pieces if stream == "stdout") == result.stdout
+    assert "".join(text for stream, text in pieces if stream == "stderr") == result.stderr
+    assert pieces[0] == ("stdout", "50 %\r")

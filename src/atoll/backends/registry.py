@@ -54,6 +54,12 @@ BACKENDS: dict[str, Backend] = {
         extra="pyodide",
         optional=True,
     ),
+    "remote": Backend(
+        home="atoll.backends.remote:RemoteSandbox",
+        summary="a sandbox of `atoll serve`, on this machine or another",
+        extra="remote",
+        optional=True,
+    ),
     "restricted": Backend(
         home="atoll.backends.restricted.sandbox:RestrictedSandbox",
         summary="a guard around CPython in a plain process: a seat belt, not a wall",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll import __version__
-from atoll.cli import ask_arguments, help_texts
+from atoll.cli import ask_arguments, help_texts, serve_arguments
 from atoll.cli.argument_types import count, count_or_none, mount, seconds, size, variable
 from atoll.cli.parser import CodeAction, Parser
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[Parser]  # noqa: SLF001 - it has no public name
 
-BACKENDS = ("auto", "native", "wasm", "daemon", "pyodide", "restricted")
+BACKENDS = ("auto", "native", "wasm", "daemon", "pyodide", "remote", "restricted")
 TIERS = ("bare", "numeric", "full")
 GUARDS = ("ast", "restrictedpython")
 LEVELS = ("none", "guarded", "confined", "jailed", "virtual")
@@ -47,6 +47,13 @@ def parser() -> Parser:
     _add_repl_server(_command(commands, "repl-server", "serve framed requests on stdin"))
     _add_doctor(_command(commands, "doctor", "show what works on this machine"))
     _add_daemon(_command(commands, "daemon", "keep warm sandboxes for many clients"))
+    serve_arguments.add_serve(_command(commands, "serve", "serve sandboxes over HTTP"), TIERS)
+    actions = _actions(_command(commands, "keys", "make and revoke keys for `atoll serve`"))
+    serve_arguments.add_keys(
+        _command(actions, "add", "make a key and print it"),
+        _command(actions, "list", "list keys, without their secrets"),
+        _command(actions, "revoke", "refuse a key from now on"),
+    )
     _add_wasm(_command(commands, "wasm", "set up CPython for the wasm backend"))
     _add_pyodide(_command(commands, "pyodide", "set up Pyodide for the pyodide backend"))
     ask = _command(commands, "ask", "ask a model about files of any size")
@@ -131,6 +138,11 @@ def _add_sandbox_options(command: Parser) -> None:
     )
     _add_limits(group)
     _add_backend_options(group)
+    group.add_argument(
+        "--url",
+        metavar="URL",
+        help="run in `atoll serve` there, with the key in $ATOLL_API_KEY: --backend remote",
+    )
 
 
 def _add_limits(group: argparse._ActionsContainer) -> None:

@@ -52,6 +52,15 @@ Show how the daemon is doing. The exit code is 0 if it runs and 1 if it does not
     "daemon stop": """\
 Stop the daemon and every sandbox in it. The exit code is 0 also if no daemon was running.""",
     "daemon logs": "Print the end of the daemon's log.",
+    "serve": """\
+Serve sandboxes over HTTP: sessions, one-shot runs, files, streamed output. It listens on this
+machine alone unless --host says otherwise, and prints a key at its first start. Every option has a
+variable, such as ATOLL_SERVE_PORT. docs/service.md describes the API.""",
+    "keys": """\
+Make, list and revoke the keys of `atoll serve`, also while it runs.""",
+    "keys add": "Make a key and print it. It cannot be shown again.",
+    "keys list": "List all keys: id, state, tenant, last use, scopes and name.",
+    "keys revoke": "Refuse a key from now on; the exit code is 1 if there is no such key.",
     "wasm": "Build and extend CPython for WebAssembly, which the `wasm` backend runs.",
     "wasm build": """\
 Build the CPython component ahead of time (about a minute), so that no sandbox waits for it.""",
@@ -114,6 +123,7 @@ EXAMPLES = {
   atoll doctor                               what works on this machine
   atoll doctor --attack                      try to break out of the sandbox
   atoll daemon start                         keep warm sandboxes ready
+  atoll serve                                serve sandboxes over HTTP
   atoll ask 'Who did it?' --context books    let a model explore files""",
     "run": """\
   atoll run script.py one two                sys.argv is ['script.py', 'one', 'two']
@@ -149,6 +159,18 @@ EXAMPLES = {
     "daemon logs": """\
   atoll daemon logs
   atoll daemon logs -n 100 -f""",
+    "serve": """\
+  atoll serve
+  atoll serve --host 0.0.0.0 --allow-host sandbox.example.org --max-sessions 200""",
+    "keys": """\
+  atoll keys add laptop
+  atoll keys list
+  atoll keys revoke 1f0c8a2b""",
+    "keys add": """\
+  atoll keys add laptop
+  atoll keys add agent-7 --tenant acme --expires 86400 --quota sessions=4""",
+    "keys list": "  atoll keys list",
+    "keys revoke": "  atoll keys revoke 1f0c8a2b",
     "wasm": """\
   atoll wasm build
   atoll wasm install rich""",

@@ -46,9 +46,12 @@ def backend_config(args: Namespace, **fields: Any) -> SandboxConfig:
     """Return the configuration that the options about the backend ask for, with `fields` added."""
     if args.python is not None:
         check_python(args.python)
-    level = args.min_isolation
+    level, url = args.min_isolation, getattr(args, "url", None)
+    if url is not None and args.backend not in (None, "remote"):
+        raise ConfigError(f"--url is for the backend remote, not {args.backend}: leave one out")
     return SandboxConfig(
-        backend=args.backend or backend_from_environment(),
+        backend="remote" if url is not None else args.backend or backend_from_environment(),
+        url=url,
         python=args.python,
         min_isolation=None if level is None else Isolation.parse(level),
         **fields,

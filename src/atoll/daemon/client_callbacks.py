@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll import signatures
 from atoll.bridge import CallFailedError
@@ -17,24 +17,36 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from atoll.daemon.concurrency import Slot
-    from atoll.wire.peer import Peer
+    from atoll.wire.peer import Reply
 
 MAX_LINES = 10_000
+
+
+class Client(Protocol):
+    """Whoever hears of a session: a connection's peer, or an execution of the HTTP service."""
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Send a message that has no answer."""
+
+    async def call(self, method: str, params: dict[str, Any]) -> Reply:
+        """Ask for something, and return the answer."""
+        ...
 
 
 class ClientCallbacks:
     """Functions that call the client's own. The client may change from cell to cell."""
 
     def __init__(self) -> None:
-        self._peer: Peer | None = None
+        self._peer: Client | None = None
         self._session = ""
         self._slot: Slot | None = None
         self._lines: dict[str, list[str]] = {}
+        self._pieces: list[list[str]] = []
         self._data: dict[str, Any] = {}
         self.context: Any = None
         """What a handler is given for the context that the client has itself."""
 
-    def call_client(self, peer: Peer, session: str, slot: Slot | None) -> None:
+    def call_client(self, peer: Client, session: str, slot: Slot | None) -> None:
         """Call this client from now on, under the name that it has for the session."""
         self._peer, self._session, self._slot = peer, session, slot
 
@@ -51,7 +63,8 @@ class ClientCallbacks:
         if "on_stdin" in asked:
             fields["on_stdin"] = self._tool(STDIN_CALL)
         for name in options.asks(data, options.STREAMS):
-            fields[name] = self._stream(name.removeprefix("on_"))
+            whole = name == "on_output"
+            fields[name] = self._on_output if whole else self._stream(name.removeprefix("on_"))
         return fields
 
     def twin(self) -> tuple[ClientCallbacks, dict[str, Any]]:
@@ -67,6 +80,18 @@ class ClientCallbacks:
                 params = {"session": self._session, "stream": stream, "lines": lines}
                 self._peer.notify("lines", params)
         self._lines = {}
+        if self._pieces and self._peer is not None:
+            self._peer.notify("output", {"session": self._session, "pieces": self._pieces})
+        self._pieces = []
+
+    def _on_output(self, stream: str, text: str) -> None:
+        """Hold back a piece of output until the next turn of the loop."""
+        if not self._pieces:
+            asyncio.get_running_loop().call_soon(self.flush)
+        if self._pieces and self._pieces[-1][0] == stream:
+            self._pieces[-1][1] += text
+        else:
+            self._pieces.append([stream, text])
 
     def _stream(self, stream: str) -> Callable[[str], None]:
         """A callback for lines: those of one turn of the loop travel together."""

@@ -21,7 +21,7 @@ from atoll.files.types import (
 from atoll.guest.workspace import LINES, MAX_MATCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 
 class Files(ABC):
@@ -128,6 +128,10 @@ class Files(ABC):
         if isinstance(paths, str | bytes):
             raise ConfigError(f"download takes a list of paths: [{paths!r}]")
         return [await self._download(path) for path in paths]
+
+    async def request(self, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the plain answer to an operation, for a server that passes requests on."""
+        return await self._run(operation, **params)
 
     async def _upload(self, path: str, data: bytes) -> UploadResult:
         answer = await self._run("upload", path=path, data=data)

@@ -136,6 +136,8 @@ class DaemonConnection:
             self.peer.end("the daemon was stopped, and the sandbox with it")
         elif method == "lines" and session in self._sandboxes:
             self._sandboxes[session][0](str(params.get("stream")), params.get("lines") or [])
+        elif method == "output" and session in self._sandboxes:
+            self._sandboxes[session][0]("output", params.get("pieces") or [])
 
 
 _connections: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[DaemonConnection]] = (

@@ -21,7 +21,7 @@ from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code, check_command
 from atoll.wire import blobs, options, results
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from atoll.backends.daemon.connection import DaemonConnection
     from atoll.files.base import Files
@@ -272,15 +272,22 @@ class DaemonClientSandbox(BaseSandbox):
         except rpc.MessageTooLargeError as exc:
             raise SandboxError(str(exc)) from None
 
-    def _on_lines(self, stream: str, lines: list[str]) -> None:
+    def _on_lines(self, stream: str, lines: list[Any]) -> None:
+        if stream == "output":
+            for name, text in lines:
+                self._tell(self._config.on_output, name, text)
+            return
         callback = self._config.on_stdout if stream == "stdout" else self._config.on_stderr
         for line in lines:
-            if callback is None or self._failure is not None:
-                return
-            try:
-                callback(line)
-            except Exception as exc:  # noqa: BLE001 - a caller's callback; raised at the end
-                self._failure = exc
+            self._tell(callback, line)
+
+    def _tell(self, callback: Callable[..., None] | None, *args: str) -> None:
+        if callback is None or self._failure is not None:
+            return
+        try:
+            callback(*args)
+        except Exception as exc:  # noqa: BLE001 - a caller's callback; raised at the end
+            self._failure = exc
 
     def _leave(self) -> None:
         """Release the connection."""

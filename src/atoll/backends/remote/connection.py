@@ -1,0 +1,188 @@
+"""Requests to `atoll serve`, on connections that sandboxes of one event loop share."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import ssl
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import httpx2
+
+from atoll import errors
+from atoll.config import service_from_environment
+from atoll.errors import BackendUnavailableError, ConfigError, SandboxLostError
+from atoll.guest import values
+from atoll.wire import faults
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    from atoll.config import SandboxConfig
+    from atoll.context import Context
+
+HINT = "Type: atoll serve, and set ATOLL_URL and ATOLL_API_KEY to what it prints"
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 900.0
+SILENT_SECONDS = 60.0
+"""How long a stream of events may be silent; the service says every few seconds that it lives."""
+MAX_EVENT_BYTES = 64 << 20
+_NDJSON = "application/x-ndjson"
+_BY_STATUS: dict[int, type[errors.AtollError]] = {
+    400: ConfigError,
+    404: errors.SandboxClosedError,
+    408: SandboxLostError,
+    410: SandboxLostError,
+    413: ConfigError,
+    422: ConfigError,
+    429: errors.BusyError,
+    503: errors.BusyError,
+}
+
+
+class RemoteConnection:
+    """The connections to one service with one key; closed when the last sandbox is."""
+
+    def __init__(self, url: str, key: str) -> None:
+        secure = _tls() if url.startswith("https:") else False
+        timeout = httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=16)
+        headers = {"authorization": f"Bearer {key}", "accept-encoding": "identity"}
+        self._client = httpx2.AsyncClient(
+            base_url=f"{url.rstrip('/')}/api/v1", headers=headers, verify=secure,
+            timeout=timeout, limits=limits, trust_env=False,
+        )  # fmt: skip
+        self.url, self.users = url, 0
+        self.contexts: weakref.WeakKeyDictionary[Context, str] = weakref.WeakKeyDictionary()
+        """Ids of contexts that were uploaded."""
+
+    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        """Return the JSON of an answer, or None; raise the error that the service answered with."""
+        response = await self.request(method, path, body, **options)
+        return json.loads(response.content) if response.content else None
+
+    async def request(
+        self, method: str, path: str, body: Any = None, **options: Any
+    ) -> httpx2.Response:
+        """Return an answer; raise the error that the service answered with."""
+        if body is not None:
+            options["content"] = encode(body)
+        try:
+            response = await self._client.request(method, path, **options)
+        except httpx2.HTTPError as exc:
+            raise _unreachable(self.url, exc) from None
+        if response.status_code >= 400:
+            raise error_of(response.status_code, response.content)
+        return response
+
+    async def events(
+        self, path: str, body: dict[str, Any], key: str | None
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the events of a new execution as they come."""
+        headers = {"accept": _NDJSON} | ({} if key is None else {"idempotency-key": key})
+        content = encode(body)
+        timeout = httpx2.Timeout(SILENT_SECONDS, connect=CONNECT_SECONDS)
+        try:
+            async with self._client.stream(
+                "POST", path, content=content, headers=headers, timeout=timeout
+            ) as response:
+                if response.status_code >= 400:
+                    raise error_of(response.status_code, await response.aread())
+                async for line in _lines(response):
+                    yield json.loads(line)
+        except httpx2.HTTPError as exc:
+            raise _unreachable(self.url, exc) from None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+_open: weakref.WeakKeyDictionary[
+    asyncio.AbstractEventLoop, dict[tuple[str, str], RemoteConnection]
+] = weakref.WeakKeyDictionary()
+
+
+def take(config: SandboxConfig) -> RemoteConnection:
+    """Return the connection of this event loop for a configuration; `release` lets go of it."""
+    url, key = address(config)
+    known = _open.setdefault(asyncio.get_running_loop(), {})
+    connection = known.setdefault((url, key), RemoteConnection(url, key))
+    connection.users += 1
+    return connection
+
+
+async def release(connection: RemoteConnection) -> None:
+    """Let go of a connection; the last one to do so closes it."""
+    connection.users -= 1
+    if connection.users:
+        return
+    known = _open.get(asyncio.get_running_loop(), {})
+    for place, one in list(known.items()):
+        if one is connection:
+            del known[place]
+    await connection.close()
+
+
+def address(config: SandboxConfig) -> tuple[str, str]:
+    """Return URL and key of the service; BackendUnavailableError if one is not set."""
+    url, key = service_from_environment()
+    url, key = config.url or url, config.api_key or key
+    if url is None or key is None:
+        missing = "url" if url is None else "api_key"
+        raise BackendUnavailableError("remote", f"no {missing} is given", HINT)
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"url must begin with http:// or https://, not {url[:100]!r}")
+    return url, key
+
+
+def encode(value: Any) -> bytes:
+    """Return JSON as UTF-8; a lone surrogate is escaped."""
+    try:
+        return json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value).encode()
+
+
+def error_of(status: int, content: bytes) -> errors.AtollError:
+    """Return the error that a problem document tells of, as the library would have raised it."""
+    try:
+        problem = json.loads(content)
+        detail = str(problem["detail"])
+    except (ValueError, LookupError, TypeError):
+        problem, detail = {}, f"the service answered with status {status}"
+    if "class" in problem:
+        return faults.from_wire({"message": detail, "data": problem})
+    if status in (401, 403, 421):
+        return BackendUnavailableError("remote", detail)
+    kind = _BY_STATUS.get(status, errors.SandboxError)
+    found: errors.AtollError = kind.__new__(kind)
+    found.args = (detail,)
+    vars(found)["problem"] = values.encode(problem)
+    return found
+
+
+async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
+    """Yield lines by their line feeds: text may have other separators in it."""
+    rest = b""
+    async for piece in response.aiter_bytes():
+        *lines, rest = (rest + piece).split(b"\n") if b"\n" in piece else [rest + piece]
+        if len(rest) > MAX_EVENT_BYTES:
+            raise SandboxLostError("the service sent an event that is too large")
+        for line in lines:
+            if line:
+                yield line
+
+
+def _unreachable(url: str, exc: httpx2.HTTPError) -> errors.AtollError:
+    if isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return BackendUnavailableError("remote", f"nothing answers at {url}: {exc}", HINT)
+    what = f"the connection to {url} broke ({type(exc).__name__}): what ran was cancelled"
+    return SandboxLostError(what)
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()

@@ -1,0 +1,70 @@
+"""What travels beside an execution: output to the caller's functions, a context to the service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from atoll.guest import values
+from atoll.output import LineSplitter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atoll import context as contexts
+    from atoll.backends.remote.connection import RemoteConnection
+    from atoll.config import SandboxConfig
+
+
+class Listener:
+    """Hands the output of one execution to the caller's functions; raises what they raise."""
+
+    def __init__(self, config: SandboxConfig, *, shell: bool) -> None:
+        most = config.max_output_length
+        on_stderr = None if shell else config.on_stderr
+        self._lines = {
+            name: LineSplitter(one, most)
+            for name, one in (("stdout", config.on_stdout), ("stderr", on_stderr))
+            if one is not None
+        }
+        self._on_output: Callable[[str, str], None] | None = config.on_output
+        self._failure: Exception | None = None
+
+    def hear(self, event: dict[str, Any]) -> None:
+        """Take one event."""
+        kind = event.get("type")
+        if kind not in ("stdout", "stderr"):
+            return
+        text = str(event.get("text"))
+        if self._on_output is not None and self._failure is None:
+            try:
+                self._on_output(kind, text)
+            except Exception as exc:  # noqa: BLE001 - a caller's callback; raised at the end
+                self._failure = exc
+        if kind in self._lines:
+            self._lines[kind].feed(text.encode("utf-8", "surrogatepass"))
+
+    def finish(self) -> None:
+        """Hand over last lines that had no end; raise what a callback raised."""
+        for splitter in self._lines.values():
+            splitter.finish()
+        if self._failure is not None:
+            raise self._failure
+
+
+async def upload(connection: RemoteConnection, shared: contexts.Context) -> str:
+    """Upload a context; return its id."""
+    is_json = bool(shared.describe()["json"])
+    kind = "application/json" if is_json else "text/plain; charset=utf-8"
+    content = await asyncio.to_thread(_bytes_of, shared, is_json=is_json)
+    made = await connection.call(
+        "POST", "/contexts", content=content, headers={"content-type": kind}
+    )
+    return str(made["id"])
+
+
+def _bytes_of(shared: contexts.Context, *, is_json: bool) -> bytes:
+    if is_json:
+        return json.dumps(values.encode(shared.value, 1 << 40, 1 << 50, strict=True)).encode()
+    return str(shared.value).encode("utf-8", "surrogatepass")

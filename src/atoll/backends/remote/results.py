@@ -1,0 +1,70 @@
+"""The service's JSON as the library's results. What has another shape is a SandboxError."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import SandboxError
+from atoll.guest import values
+from atoll.policy import Isolation
+from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
+
+if TYPE_CHECKING:
+    from atoll.backends.remote.connection import RemoteConnection
+
+_PLAIN = (
+    "stdout", "stderr", "error", "error_type", "exit_code", "duration_ms", "cpu_ms", "value_repr",
+    "truncated", "state_lost", "fuel_consumed", "memory_used_bytes", "cold_start",
+)  # fmt: skip
+_SHAPE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+
+
+async def result_of(connection: RemoteConnection, answer: dict[str, Any]) -> SandboxResult:
+    """Return a result; its displays are fetched."""
+    try:
+        shown = [
+            Display(
+                media_type=str(one["media_type"]),
+                data=(await connection.request("GET", _within(one["url"]))).content,
+            )
+            for one in answer["displays"]
+        ]
+        files = tuple(
+            Artifact(path=one["path"], size=one["size"], media_type=one["media_type"])
+            for one in answer["artifacts"]
+        )
+        return SandboxResult(
+            kind=Outcome(answer["kind"]),
+            **{name: answer[name] for name in _PLAIN},
+            value=values.decode(answer["value"]),
+            displays=tuple(shown),
+            artifacts=files,
+            files_created=tuple(answer["files_created"]),
+            files_modified=tuple(answer["files_modified"]),
+            isolation=Isolation.parse(answer["isolation"]),
+        )
+    except _SHAPE as exc:
+        raise SandboxError(f"the service sent no result: {exc!r}"[:500]) from None
+
+
+def response_of(answer: dict[str, Any]) -> ExecuteResponse:
+    """Return the result of a shell command."""
+    try:
+        names = ("output", "exit_code", "truncated", "error")
+        return ExecuteResponse(**{name: answer[name] for name in names})
+    except _SHAPE as exc:
+        raise SandboxError(f"the service sent no result: {exc!r}"[:500]) from None
+
+
+def listing_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return a listing of variables as a guest writes it, to be checked like one."""
+    try:
+        names = ("name", "type", "size", "shape")
+        rows = [[one[name] for name in names] for one in answer["variables"]]
+    except _SHAPE as exc:
+        raise SandboxError(f"the service sent no listing: {exc!r}"[:500]) from None
+    return {"variables": rows, "truncated": answer.get("truncated")}
+
+
+def _within(url: str) -> str:
+    return url.removeprefix("/api/v1")

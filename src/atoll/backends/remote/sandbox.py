@@ -1,0 +1,364 @@
+"""RemoteSandbox: a session of `atoll serve`, used as if it were here."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
+
+from atoll import context as contexts
+from atoll import guard, signatures
+from atoll.availability import Availability
+from atoll.backends.remote import connection as connections
+from atoll.backends.remote import results
+from atoll.backends.remote.connection import encode
+from atoll.backends.remote.exchange import Listener, upload
+from atoll.backends.remote.files import RemoteFiles
+from atoll.bridge import CallFailedError, HostBridge
+from atoll.config import HANDLER, SandboxConfig, options_with
+from atoll.errors import (
+    AtollError,
+    ConfigError,
+    IsolationError,
+    SandboxClosedError,
+    SandboxLostError,
+)
+from atoll.guest import values
+from atoll.policy import Capability, ExecutionPolicy, Isolation, check_positive
+from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code, check_command
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from atoll.backends.remote.connection import RemoteConnection
+    from atoll.files.base import Files
+    from atoll.types import ExecuteResponse, SandboxResult
+
+_LIMITS = tuple(
+    one.name for one in dataclasses.fields(ExecutionPolicy) if one.name not in ("env", "mounts")
+)
+_SENT = ("max_state_bytes", "max_output_length", "max_concurrency", "lazy_queries")
+
+
+class RemoteSandbox(BaseSandbox):
+    """A sandbox of the service at `url`. With `session`, initialize() attaches to that one."""
+
+    backend: ClassVar[str] = "remote"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
+        Capability.HOST_FOLDER,
+        Capability.INTERPRETER,
+    }
+    runtime_memory: ClassVar[int] = 32 << 20
+
+    def __init__(self, config: SandboxConfig | None = None, *, session: str | None = None) -> None:
+        self._config = config or SandboxConfig(backend="remote")
+        super().__init__(self._config.policy, self._config.workspace, self._config.logger)
+        if self._config.workspace is not None or self._config.policy.mounts:
+            raise ConfigError("a remote sandbox sees no folders of this machine: upload files")
+        if self._config.python is not None:
+            raise ConfigError("a remote sandbox has the service's Python: leave `python` out")
+        self.session = session
+        self._attach = session is not None
+        self._connection: RemoteConnection | None = None
+        self._level = Isolation.NONE
+        self._bridge: HostBridge | None = None
+        self._context: Any = None
+        self.context_is_shared = False
+
+    @classmethod
+    async def availability(cls, config: SandboxConfig) -> Availability:
+        """Whether a service answers, and how strong its sandboxes are."""
+        try:
+            connection = connections.take(config)
+        except AtollError as exc:
+            return Availability(usable=False, reason=str(exc), hint=connections.HINT)
+        try:
+            url = f"{connection.url.rstrip('/')}/health/detailed"
+            found = await connection.call("GET", url, timeout=10)
+            level = Isolation.parse(found["sandbox"]["isolation"])
+        except (AtollError, LookupError, TypeError) as exc:
+            return Availability(usable=False, reason=str(exc), hint=connections.HINT)
+        finally:
+            await connections.release(connection)
+        limits = {"all": "as in the backend that the service uses"}
+        details = {"url": connection.url, "version": str(found.get("version"))}
+        return Availability(usable=True, isolation=level, limits=limits, details=details)
+
+    @property
+    def isolation(self) -> Isolation:
+        """The level that this sandbox really has, as the service reports it."""
+        return self._level
+
+    async def initialize(self, context: Any = None) -> None:
+        """Open a session with `context`, or attach to one. Again: start afresh."""
+        guard.require(self._config.guard)
+        if self._connection is not None and self.session is not None:
+            connection, path = self._opened()
+            given = await self._send_context(connection, context)
+            self._adopt(await connection.call("POST", f"{path}/restart", {"context": given}))
+            return
+        connection = self._connection = connections.take(self._config)
+        self._destroyed = False
+        try:
+            if self._attach:
+                self._adopt(await connection.call("GET", f"/sessions/{self.session}"))
+            else:
+                self._adopt(await self._create(connection, context))
+        except BaseException:
+            await self.destroy()
+            raise
+
+    async def execute(
+        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
+    ) -> SandboxResult:
+        """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
+        check_positive("timeout_ms", timeout_ms)
+        check_code(code)
+        self._require_open()
+        code, refusal = await self._guarded(code, self._config.guard)
+        if refusal is not None:
+            return refusal
+        self.logger.log_execution_start("python", self.policy, code)
+        async with self._using() as connection:
+            body = {"code": code, "timeout_ms": timeout_ms}
+            answer = await self._run("executions", body, key)
+            result = await results.result_of(connection, answer)
+        self._check_level(result.isolation)
+        self._log_execution_metrics(result)
+        return result
+
+    async def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
+        """Run a command with bash, or sh; what it leaves running ends with the session."""
+        check_positive("timeout_ms", timeout_ms)
+        check_command(command)
+        self.logger.log_execution_start("shell", self.policy, command)
+        async with self._using():
+            answer = await self._run("shell", {"command": command, "timeout_ms": timeout_ms}, None)
+        response = results.response_of(answer)
+        self.logger.log_shell_complete(response)
+        return response
+
+    async def validate_code(self, code: str) -> bool:
+        """Return whether the code compiles in the guest's Python, without running it."""
+        check_code(code)
+        return (await self._call("POST", "/validate", {"code": code}))["valid"] is True
+
+    async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the session's guest about a variable; its answer is not checked yet."""
+        if method == "variables":
+            query = "?hidden=1" if params.get("hidden") else ""
+            return results.listing_of(await self._call("GET", f"/variables{query}"))
+        name = quote(str(params["name"]), safe="", errors="surrogatepass")
+        if method == "set_variable":
+            await self._call("PUT", f"/variables/{name}", {"value": params["value"]})
+            return {"set": True}
+        if not str(params["name"]).isidentifier():
+            return {"found": False}
+        query = "exists=1" if method == "has_variable" else f"plain={int(bool(params['plain']))}"
+        try:
+            answer = await self._call("GET", f"/variables/{name}?{query}")
+        except SandboxClosedError as exc:
+            if (vars(exc).get("problem") or {}).get("code") == "no_variable":
+                return {"found": False}
+            raise
+        return {"found": True, "value": answer["value"]}
+
+    async def cancel(self) -> None:
+        """Interrupt the running cell; one that will not be interrupted is killed."""
+        if self._connection is not None and self.session is not None and not self._destroyed:
+            await self._call("POST", "/cancel")
+
+    async def fork(self) -> RemoteSandbox:
+        """Return a live clone."""
+        connection, path = self._opened()
+        (made,) = await connection.call("POST", f"{path}/fork", {})
+        twin = RemoteSandbox(self._config)
+        twin._connection, twin._context = connections.take(self._config), self._context
+        twin._adopt(made["session"])
+        return twin
+
+    async def checkpoint(self) -> str:
+        """Keep the session's present state, and return the mark to roll back to."""
+        return str((await self._call("POST", "/checkpoints", {}))["id"])
+
+    async def rollback(self, mark: str) -> None:
+        """Restore the session to the checkpoint; the checkpoint stays usable."""
+        await self._call("POST", "/rollback", {"mark": mark})
+
+    async def branches(self) -> tuple[str, ...]:
+        """Return the marks of the checkpoints that are kept, oldest first."""
+        found = await self._call("GET", "/checkpoints")
+        return tuple(str(one["id"]) for one in found["marks"])
+
+    async def save(self) -> bytes:
+        """Return variables and files as bytes; the service keeps no copy."""
+        connection, path = self._opened()
+        made = await connection.call("POST", f"{path}/save")
+        blob = (await connection.request("GET", f"/states/{made['id']}")).content
+        await connection.call("DELETE", f"/states/{made['id']}")
+        return bytes(blob)
+
+    @cached_property
+    def files(self) -> Files:
+        """The session's files; usable while a cell runs."""
+        return RemoteFiles(self._opened)
+
+    async def destroy(self) -> None:
+        """End the session and everything that it started."""
+        self._destroyed = True
+        connection, session = self._connection, self.session
+        self._connection = None
+        if not self._attach:
+            self.session = None
+        if self._bridge is not None:
+            self._bridge.close()
+            self._bridge = None
+        self._context = None
+        if connection is None:
+            return
+        with contextlib.suppress(AtollError):  # it has ended already, or the service has
+            if session is not None:
+                await connection.call("DELETE", f"/sessions/{session}")
+        await connections.release(connection)
+
+    async def _create(self, connection: RemoteConnection, context: Any) -> dict[str, Any]:
+        config, policy = self._config, self._config.policy
+        usual = ExecutionPolicy()
+        limits = {
+            name: getattr(policy, name)
+            for name in _LIMITS
+            if getattr(policy, name) != getattr(usual, name)
+        }
+        handlers = [name for name in options_with(HANDLER) if getattr(config, name) is not None]
+        level = config.min_isolation
+        body = {
+            **{name: getattr(config, name) for name in _SENT},
+            "timeout_ms": config.timeout_ms,
+            "template": config.preload,
+            "context": await self._send_context(connection, context),
+            "policy": limits,
+            "env": dict(policy.env),
+            "min_isolation": None if level is None else str(level),
+            "explored_length": config.explored_length,
+            "argv": None if config.argv is None else list(config.argv),
+            "tools": signatures.describe_all(config.tools),
+            "callbacks": [name.removeprefix("on_") for name in handlers],
+        }
+        if config.state is None:
+            return dict(await connection.call("POST", "/sessions", body))
+        kept = await connection.call("POST", "/states", content=config.state)
+        try:
+            return dict(await connection.call("POST", "/sessions", {**body, "state": kept["id"]}))
+        finally:
+            await connection.call("DELETE", f"/states/{kept['id']}")
+
+    async def _send_context(self, connection: RemoteConnection, context: Any) -> Any:
+        """Return what a request says of the context; a large one is uploaded, once."""
+        self._context = context
+        if context is None:
+            return None
+        if isinstance(context, str) and len(context) <= contexts.INLINE_LIMIT:
+            return {"text": context}
+        shared = await asyncio.to_thread(contexts.share, context)
+        if shared is None:
+            return {"value": values.encode(context)}
+        self._context = shared
+        if shared not in connection.contexts:
+            connection.contexts[shared] = await upload(connection, shared)
+        return {"id": connection.contexts[shared]}
+
+    def _adopt(self, described: dict[str, Any]) -> None:
+        """Take over what the service says of the session."""
+        self.session = str(described["id"])
+        self._level = Isolation.parse(described["isolation"])
+        self._check_level(self._level)
+        self.context_is_shared = described["context_shared"] is True
+        self._bridge = self._bridge or HostBridge(self._config, self._context_value)
+
+    def _context_value(self) -> Any:
+        shared = isinstance(self._context, contexts.Context)
+        return self._context.value if shared else self._context
+
+    async def _run(self, where: str, body: dict[str, Any], key: str | None) -> dict[str, Any]:
+        """Start an execution, hear its events, answer its calls; return its result."""
+        connection, path = self._opened()
+        listener = Listener(self._config, shell=where == "shell")
+        calls: set[asyncio.Task[None]] = set()
+        execution = ""
+        try:
+            events = connection.events(f"{path}/{where}", body, key)
+            async with contextlib.aclosing(events) as stream:
+                async for event in stream:
+                    kind = event.get("type")
+                    if kind == "accepted":
+                        execution = event["execution"]
+                    elif kind == "tool_call":
+                        work = self._answer(connection, execution, event)
+                        task = asyncio.ensure_future(work)
+                        calls.add(task)
+                        task.add_done_callback(calls.discard)
+                    elif kind == "result":
+                        listener.finish()
+                        return dict(event["result"])
+                    elif kind == "fault":
+                        problem = event["problem"]
+                        raise connections.error_of(problem["status"], encode(problem))
+                    else:
+                        listener.hear(event)
+        except ConfigError as exc:
+            if (vars(exc).get("problem") or {}).get("code") == "key_reused":
+                message = f"the key {key!r} was used with other code: use another key for it"
+                raise ConfigError(message) from None
+            raise
+        finally:
+            for task in list(calls):
+                task.cancel()
+        raise SandboxLostError("the service ended the stream of events before the result")
+
+    async def _answer(
+        self, connection: RemoteConnection, execution: str, call: dict[str, Any]
+    ) -> None:
+        """Run a tool that the guest calls, and send its answer."""
+        assert self._bridge is not None
+        answer: dict[str, Any] = {"id": call["id"]}
+        try:
+            answer["value"] = await self._bridge.handle("host.call", call)
+        except CallFailedError as exc:
+            answer.update(error=str(exc), raised=exc.data)
+        with contextlib.suppress(AtollError):  # the cell has ended meanwhile
+            await connection.call("POST", f"/executions/{execution}/tool_results", [answer])
+
+    @contextlib.asynccontextmanager
+    async def _using(self) -> AsyncIterator[RemoteConnection]:
+        """Keep the connection open meanwhile, also if the sandbox is destroyed."""
+        connection, _ = self._opened()
+        connection.users += 1
+        try:
+            yield connection
+        finally:
+            await connections.release(connection)
+
+    async def _call(self, method: str, path: str, body: Any = None) -> Any:
+        connection, session = self._opened()
+        return await connection.call(method, session + path, body)
+
+    def _check_level(self, level: Isolation | None) -> None:
+        """Fail closed where the service's sandboxes are weaker than asked."""
+        least = self._config.min_isolation
+        least = Isolation.JAILED if least is None else least
+        if level is None or level < least:
+            have = "nothing" if level is None else str(level)
+            raise IsolationError("remote", f"{least} was asked for; it offers {have}")
+
+    def _require_open(self) -> None:
+        self._opened()
+
+    def _opened(self) -> tuple[RemoteConnection, str]:
+        """Return connection and path of the session; SandboxClosedError if it is not open."""
+        super()._require_open()
+        if self._connection is None or self.session is None:
+            raise SandboxClosedError(NOT_STARTED)
+        return self._connection, f"/sessions/{self.session}"

@@ -1,0 +1,78 @@
+"""`atoll serve`: sandboxes over HTTP, until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+from atoll.cli import daemon
+from atoll.config import expand_home
+from atoll.errors import BackendUnavailableError, ConfigError
+from atoll.extras import hint
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from atoll.service.service import Service
+
+_NAMES = ("host", "port", "tier", "max_running", "max_queue", "max_sessions", "max_live",
+          "idle_seconds", "drain_seconds")  # fmt: skip
+
+
+def command(args: Namespace) -> int:
+    """Serve; return the exit code."""
+    serving, settings = load("serving"), load("settings")
+    given = {name: getattr(args, name) for name in _NAMES}
+    given["hosts"] = tuple(args.allow_host) or None
+    given["folder"] = expand_home(args.folder).absolute() if args.folder else None
+    chosen = settings.ServiceSettings.from_environment(**given)
+    level = logging.DEBUG if args.debug else logging.WARNING
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("atoll.service").setLevel(level)
+    try:
+        asyncio.run(serving.serve(chosen, _say, _ready))
+    except OSError as exc:
+        where = f"{chosen.host}:{chosen.port}"
+        raise ConfigError(f"cannot serve at {where}: {exc.strerror or exc}") from None
+    return 0
+
+
+def load(name: str) -> Any:
+    """Return a module of the service; what to install if its extra is missing."""
+    from importlib import import_module  # noqa: PLC0415 - as it is used once
+
+    try:
+        return import_module(f"atoll.service.{name}")
+    except ImportError as exc:
+        raise BackendUnavailableError("serve", str(exc), hint("server")) from None
+
+
+def _ready(service: Service, url: str) -> None:
+    """Print where it serves, and a key at the first start: it cannot be shown again."""
+    for line in daemon.missing_libraries(service.pool_stats()):
+        _say(line)
+    if service.isolation is None:
+        _say(f"no sandbox can be opened: {service.why_not}")
+    key = ""
+    if not service.keys.list():
+        scopes = ("execute", "sessions", "files", "metrics", "admin")
+        key = service.keys.add("first key", scopes=scopes)
+    print(f"Atoll serves at {url}  ({service.isolation or 'NO'} sandboxes)")
+    print(f"  folder   {service.settings.folder}")
+    if key:
+        print(f"  key      {key}\n           Keep it: it is not shown again.")
+    shown = key or "KEY"
+    print("\nTry it from another terminal:\n")
+    print(f"  export ATOLL_URL={url} ATOLL_API_KEY={shown}")
+    print("  atoll run --url $ATOLL_URL -c 'print(6 * 7)'")
+    print('  curl $ATOLL_URL/api/v1/run -H "Authorization: Bearer $ATOLL_API_KEY" \\')
+    print('       -d \'{"code": "print(6 * 7)"}\'\n')
+    if not key:
+        print("  atoll keys add NAME     makes a key\n")
+    print("Ctrl-C stops it, after what runs has ended.", flush=True)
+
+
+def _say(text: str) -> None:
+    print(f"atoll serve: {text}", file=sys.stderr, flush=True)

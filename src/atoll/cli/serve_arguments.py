@@ -1,0 +1,68 @@
+"""The options of `atoll serve` and `atoll keys`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atoll.cli.argument_types import count, seconds
+
+if TYPE_CHECKING:
+    import argparse
+
+    from atoll.cli.parser import Parser
+
+    Commands = argparse._SubParsersAction[Parser]  # noqa: SLF001 - it has no public name
+
+SCOPES = ("execute", "sessions", "files", "metrics", "admin")
+_FOLDER = "keys, states and contexts (default: $ATOLL_SERVE_FOLDER or ~/.local/share/atoll)"
+
+
+def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
+    """Add the options of `atoll serve`; each has a variable ATOLL_SERVE_NAME too."""
+    serve.add_argument("--host", metavar="ADDRESS", help="listen here (default 127.0.0.1)")
+    serve.add_argument("--port", metavar="N", type=int, help="listen here (default 8437; 0: any)")
+    serve.add_argument("--folder", metavar="DIR", help=_FOLDER)
+    serve.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a name that clients may use for this server, such as a proxy's; repeatable",
+    )
+    serve.add_argument("--tier", choices=tiers, help="libraries that sessions find (default full)")
+    for name, metavar, kind, text in (
+        ("--max-running", "N", count, "executions at one time (default 2 per core)"),
+        ("--max-queue", "N", count, "executions that may wait for their turn (default 256)"),
+        ("--max-sessions", "N", count, "sessions in all (default 1024)"),
+        ("--max-live", "N", count, "sessions kept in memory (default 128)"),
+        ("--idle-seconds", "SECONDS", seconds, "end an unused session (default 1800)"),
+        ("--drain-seconds", "SECONDS", seconds, "what runs may take after SIGTERM (default 30)"),
+    ):
+        serve.add_argument(name, metavar=metavar, type=kind, help=text)
+    serve.add_argument("--debug", action="store_true", help="log every request and its answer")
+
+
+def add_keys(add: Parser, show: Parser, revoke: Parser) -> None:
+    """Add the options of `atoll keys add`, `list` and `revoke`."""
+    for action in (add, show, revoke):
+        action.add_argument("--folder", metavar="DIR", help=_FOLDER)
+    add.add_argument("name", nargs="?", default="", metavar="NAME", help="what the key is for")
+    add.add_argument("--tenant", default="default", help="whose sessions it sees (default default)")
+    add.add_argument(
+        "--scope",
+        metavar="SCOPE",
+        action="append",
+        choices=SCOPES,
+        help=f"what it may do: {', '.join(SCOPES)}; repeatable (default: the first three)",
+    )
+    add.add_argument("--expires", metavar="SECONDS", type=seconds, help="refuse it after so long")
+    add.add_argument(
+        "--quota",
+        metavar="NAME=NUMBER",
+        action="append",
+        default=[],
+        help="a limit: requests_per_second, burst, executions, sessions, stored_bytes, "
+        "cpu_seconds_per_day, memory_bytes, timeout_ms; repeatable",
+    )
+    show.add_argument("--json", action="store_true", help="print one JSON object")
+    revoke.add_argument("id", metavar="ID", help="the key's id, as `atoll keys list` shows it")

@@ -1,0 +1,1 @@
+"""`atoll serve`: sandboxes over HTTP, for keys and tenants."""

@@ -1,0 +1,120 @@
+"""The ASGI application: lets a request in or refuses it, and answers every one with a known shape.
+
+SECURITY: the order is fixed: Host, route, key, scope, rate, body. Nothing is read of a body, and
+no sandbox is touched, before a key was found valid. Ids are looked up under the key's tenant.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from atoll.service import openapi, routes
+from atoll.service.calls import Call
+from atoll.service.ids import new_id
+from atoll.service.keys import Principal
+from atoll.service.problems import Problem, encode, of_error
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from atoll.service.routes import Route
+    from atoll.service.service import Service
+
+_LOG = logging.getLogger("atoll.service")
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+_ANY = ("0.0.0.0", "::", "")  # noqa: S104 - compared, not bound
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]", "::1")
+_NOBODY = Principal(key="", tenant="")
+_SAFE = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"no-referrer"))
+
+
+class App:
+    """Serves the routes for one Service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._routes = routes.table()
+        self._openapi: bytes | None = None
+        settings = service.settings
+        self._hosts = {*_LOOPBACK, settings.host.lower(), *map(str.lower, settings.hosts)}
+        self._any_host = "*" in settings.hosts or (settings.host in _ANY and not settings.hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1003})
+            return
+        request = Request(scope, receive)
+        given = request.headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.match(given) else new_id("req")
+        begun, code, route = time.perf_counter(), "", None
+        status = 0
+
+        async def send_noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                own = (b"x-request-id", request_id.encode())
+                message["headers"] = [*message.get("headers", ()), own, *_SAFE]
+            await send(message)
+
+        try:
+            route, path = self._find(request)
+            response = await self._answer(request, route, path)
+        except Exception as exc:  # noqa: BLE001 - the edge: every fault becomes an answer
+            problem = of_error(exc)
+            if problem.status in (500, 507) and not isinstance(exc, Problem):
+                _LOG.error("%s %s failed", request.method, request_id, exc_info=exc)
+            code, response = problem.code, problem.response(request_id)
+        await response(scope, receive, send_noting)
+        name = route.path if route is not None else "(none)"
+        seconds = time.perf_counter() - begun
+        self._service.metrics.answered(name, request.method, status, seconds, code)
+        _LOG.debug("%s %s %d %.1f ms %s", request.method, name, status, seconds * 1e3, request_id)
+
+    async def _answer(self, request: Request, route: Route, path: dict[str, str]) -> Response:
+        principal = _NOBODY
+        if route.scope is not None:
+            principal = self._service.keys.check(request.headers)
+            if route.scope:
+                principal.require(route.scope)
+            self._service.quotas.request(principal)
+        if route.new_work:
+            self._service.require_accepting()
+        return await route.handler(Call(self._service, request, principal, path))
+
+    def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
+        self._check_host(request.headers.get("host", ""))
+        path, allowed = request.scope["path"], []
+        if path == "/openapi.json":
+            return routes.Route("GET", path, self._document, None), {}
+        for pattern, route in self._routes:
+            if match := pattern.match(path):
+                if route.method == request.method:
+                    return route, match.groupdict()
+                allowed.append(route.method)
+        if allowed:
+            text = f"{request.method} is not served here: use {', '.join(sorted(allowed))}"
+            raise Problem(405, "method", text)
+        text = "there is no such route: /openapi.json lists them, with their bodies"
+        raise Problem(404, "not_found", text)
+
+    def _check_host(self, host: str) -> None:
+        """Refuse a name that is not ours: a web page may have pointed its own name at us."""
+        name = host.lower()
+        name = name.rpartition(":")[0] if re.search(r":\d+\Z", name) else name
+        if not self._any_host and name not in self._hosts:
+            text = f"the Host {host[:100]!r} is not served: start with --allow-host {name[:100]}"
+            raise Problem(421, "host", text)
+
+    async def _document(self, _call: Call) -> Response:
+        if self._openapi is None:
+            self._openapi = encode(openapi.document())
+        return Response(self._openapi, media_type="application/json")

@@ -1,0 +1,184 @@
+"""One HTTP request as a handler sees it: who makes it, its body under limits, its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qsl
+
+from starlette.responses import Response
+
+from atoll.service import shapes
+from atoll.service.idempotency import Answer
+from atoll.service.problems import Problem, encode
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    from atoll.service.executions import Execution
+    from atoll.service.keys import Principal
+    from atoll.service.service import Service
+
+T = TypeVar("T")
+NDJSON, SSE = "application/x-ndjson", "text/event-stream"
+SLOWER_FOR_FILES = 10
+MAX_PARAMETERS = 100
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that was let in."""
+
+    service: Service
+    request: Request
+    principal: Principal
+    path: dict[str, str] = field(default_factory=dict)
+
+    async def body(self) -> bytes:
+        """Return a JSON body; 413 if it is too large, 408 if it takes too long."""
+        limit = self.service.settings.max_body_bytes
+        return b"".join([piece async for piece in self.pieces(limit)])
+
+    async def json(self, shape: type[T]) -> T:
+        """Return the body in its shape."""
+        return shapes.read(await self.body(), shape)
+
+    async def pieces(self, limit: int, *, slow: bool = False) -> AsyncIterator[bytes]:
+        """Yield the body as it comes, counted."""
+        length = self.request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > limit:
+            raise _too_large(limit)
+        seconds = self.service.settings.body_seconds * (SLOWER_FOR_FILES if slow else 1)
+        size = 0
+        try:
+            async with asyncio.timeout(seconds):
+                more = True
+                while more:
+                    message = await self.request.receive()
+                    if message["type"] == "http.disconnect":
+                        raise Problem(400, "disconnected", "the body ended before it was whole")
+                    piece, more = message.get("body", b""), message.get("more_body", False)
+                    size += len(piece)
+                    if size > limit:
+                        raise _too_large(limit)
+                    yield piece
+        except TimeoutError:
+            text = f"the body did not arrive within {seconds:g} s: send it faster"
+            raise Problem(408, "slow", text) from None
+
+    def query(self, name: str, default: str = "") -> str:
+        """Return a parameter of the query."""
+        query: str = self.request.scope["query_string"].decode("latin-1")
+        pairs = parse_qsl(query, True, errors="surrogateescape", max_num_fields=MAX_PARAMETERS)
+        return dict(pairs).get(name, default)
+
+    def flag(self, name: str) -> bool:
+        """Return whether a parameter of the query is 1 or true."""
+        return self.query(name).lower() in ("1", "true")
+
+    def number(self, name: str, default: int) -> int:
+        """Return a parameter of the query that is a whole number."""
+        text = self.query(name) or str(default)
+        if not text.isdecimal() or len(text) > 18:
+            raise Problem(400, "invalid", f"{name} must be a whole number, not {text[:50]!r}")
+        return int(text)
+
+    @property
+    def place(self) -> tuple[str, str, str] | None:
+        """The request's idempotency key with its tenant and route; None without one."""
+        key = self.request.headers.get("idempotency-key")
+        if key is None:
+            return None
+        return self.principal.tenant, f"{self.request.method} {self.request.url.path}", key
+
+    async def once(self, body: bytes, work: Callable[[], Awaitable[tuple[int, Any]]]) -> Response:
+        """Answer with what `work` returns, done once if the request has an idempotency key."""
+
+        async def do() -> Answer:
+            status, value = await work()
+            return Answer(status, encode(value))
+
+        if self.place is None:
+            answer, again = await do(), False
+        else:
+            answer, again = await self.service.answers.once(self.place, body, do)
+        return raw_json(answer, again=again)
+
+
+class EventResponse(Response):
+    """Streams the events of an execution; `owned`: it is cancelled if its reader goes away."""
+
+    def __init__(self, call: Call, execution: Execution, after: int, *, owned: bool) -> None:
+        self._sse = SSE in call.request.headers.get("accept", "")
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(None, 200, headers, SSE if self._sse else NDJSON)
+        del self.headers["content-length"]
+        self._call, self._execution, self._after, self._owned = call, execution, after, owned
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send events until the last one, or until the reader is gone."""
+        if not await until_gone(receive, self._stream(send)) and self._owned:
+            self._call.service.spawn(self._execution.cancel())
+
+    async def _stream(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        pause = self._call.service.settings.keepalive_seconds
+        async for events in self._execution.events(self._after, pause):
+            body = b"".join(map(_as_sse, events) if self._sse else (e[2] + b"\n" for e in events))
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _as_sse(event: tuple[int, str, bytes]) -> bytes:
+    seq, kind, line = event
+    ident = b"id: %d\n" % seq if seq else b""
+    return ident + b"event: " + kind.encode() + b"\ndata: " + line + b"\n\n"
+
+
+async def until_gone(receive: Receive, work: Awaitable[Any]) -> bool:
+    """Do the work; return False, with the work cancelled, if the client went away meanwhile."""
+    doing = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            doing.result()
+            return True
+        return False
+    finally:
+        leaving.cancel()
+        doing.cancel()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def as_json(value: Any, status: int = 200) -> Response:
+    """Return a JSON answer."""
+    return Response(encode(value), status, media_type="application/json")
+
+
+def raw_json(answer: Answer, *, again: bool = False) -> Response:
+    """Return an answer whose JSON is known."""
+    problem = answer.status >= 400
+    kind = "application/problem+json" if problem else "application/json"
+    headers = {"idempotent-replayed": "true"} if again else {}
+    if answer.status == 204:
+        return Response(None, 204, headers)
+    return Response(answer.body, answer.status, headers, kind)
+
+
+def nothing() -> Response:
+    """Return 204."""
+    return Response(None, 204)
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "too_large", f"the body may have {limit:,} bytes: send less, or in parts")

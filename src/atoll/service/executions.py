@@ -1,0 +1,231 @@
+"""One execution as its readers see it: events with numbers, kept in a ring, and a result.
+
+The guest's side calls it as the daemon's sessions call a client: `notify` with output, `call` for
+a tool. A reader that is slow, or comes back, gets what the ring still has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from atoll.bridge import CallFailedError
+from atoll.errors import SandboxError
+from atoll.service.ids import new_id
+from atoll.service.problems import Problem, encode, not_found
+from atoll.wire.peer import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from atoll.service.keys import Principal
+    from atoll.service.settings import ServiceSettings
+    from atoll.service.shapes import ToolResult
+    from atoll.types import Display
+
+    Event = tuple[int, str, bytes]
+
+KEEPALIVE = b'{"type":"keepalive"}'
+MAX_KEPT = 20_000
+_MAY_BE_DROPPED = ("stdout", "stderr")
+
+
+class Execution:
+    """A cell or command that runs, or has run."""
+
+    def __init__(self, principal: Principal, session: str | None, event_bytes: int) -> None:
+        self.id, self.session, self.tenant = new_id("exe"), session, principal.tenant
+        self.principal = principal
+        self.created = time.monotonic()
+        self.displays: tuple[Display, ...] = ()
+        self.status, self.body = 0, b""
+        """The answer to a reader that wants no events; 0 while it runs."""
+        self.task: asyncio.Task[None] | None = None
+        self.interrupt: Callable[[], Awaitable[None]] | None = None
+        """Interrupts the guest; None until the code has started."""
+        self._events: deque[Event] = deque()
+        self._size, self._room, self._seq, self._dropped = 0, event_bytes, 0, 0
+        self._news = asyncio.Event()
+        self._calls: dict[str, asyncio.Future[ToolResult]] = {}
+        self._answered: set[str] = set()
+        self.emit("accepted", execution=self.id, session=session)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.status != 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory, about."""
+        return self._size + len(self.body) + sum(len(one.data) for one in self.displays)
+
+    def emit(self, kind: str, /, **fields: Any) -> int:
+        """Tell every reader of an event; return its number."""
+        self._seq += 1
+        line = encode({"seq": self._seq, "type": kind, **fields})
+        self._events.append((self._seq, kind, line))
+        self._size += len(line)
+        if self._size > self._room:
+            self._drop()
+        self._news.set()
+        self._news = asyncio.Event()
+        return self._seq
+
+    def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Take the guest's output."""
+        if method == "output":
+            for stream, text in params["pieces"]:
+                self.emit(stream, text=text)
+
+    async def call(self, method: str, params: dict[str, Any]) -> Reply:  # noqa: ARG002
+        """Ask the caller for a tool, and wait for its answer."""
+        if self.done:
+            raise CallFailedError("the execution that could call it has ended")
+        ident = f"call_{self._seq + 1}"
+        answer = self._calls[ident] = asyncio.get_running_loop().create_future()
+        asked = {name: one for name, one in params.items() if name != "session"}
+        seq = self.emit("tool_call", id=ident, **asked)
+        try:
+            result = await answer
+        finally:
+            self._calls.pop(ident, None)
+            self._remove(seq)
+        if result.error is None:
+            return Reply(result.value)
+        failure = SandboxError(result.error)
+        vars(failure)["tool_error"] = result.raised
+        raise failure
+
+    def answer(self, results: list[ToolResult]) -> None:
+        """Take the answers to tool calls; 404 for a call never made, 409 for one answered."""
+        for one in results:
+            if one.id in self._answered:
+                raise Problem(409, "answered", f"the call {one.id!r} has been answered")
+            if one.id not in self._calls:
+                raise not_found("tool call")
+        for one in results:
+            self._answered.add(one.id)
+            if not self._calls[one.id].done():
+                self._calls[one.id].set_result(one)
+
+    def finish(self, status: int, body: Any) -> None:
+        """End it with a result, or with a problem."""
+        self.status, self.body = status, encode(body)
+        if status < 400:
+            self.emit("result", result=msgspec.Raw(self.body))
+        else:
+            self.emit("fault", problem=msgspec.Raw(self.body))
+
+    async def events(self, after: int, pause: float) -> AsyncIterator[list[Event]]:
+        """Yield events after a number, as many at a time as there are, until the last one.
+
+        An event with number 0 is no event: it keeps the connection alive.
+        """
+        while True:
+            news, ended = self._news, self.done
+            ready = self._after(after)
+            if ready:
+                missing = ready[0][0] - after - 1
+                if missing and self._dropped:
+                    lost = encode({"type": "dropped", "events": missing})
+                    ready.insert(0, (0, "dropped", lost))
+                after = ready[-1][0]
+                yield ready
+            elif ended:
+                return
+            else:
+                try:
+                    await asyncio.wait_for(news.wait(), pause)
+                except TimeoutError:
+                    yield [(0, "keepalive", KEEPALIVE)]
+
+    def _after(self, after: int) -> list[Event]:
+        found = []
+        for event in reversed(self._events):
+            if event[0] <= after:
+                break
+            found.append(event)
+        return found[::-1]
+
+    async def cancel(self) -> None:
+        """Interrupt the code, whose result then says so; what has not started never will."""
+        if self.done:
+            return
+        if self.interrupt is not None:
+            await self.interrupt()
+        elif self.task is not None:
+            self.task.cancel()
+
+    async def wait(self) -> None:
+        """Wait until it has ended."""
+        if self.task is not None:
+            await asyncio.wait({self.task})
+
+    def _drop(self) -> None:
+        """Forget the oldest output while there is too much of it."""
+        kept: deque[Event] = deque()
+        while self._events and self._size > self._room:
+            event = self._events.popleft()
+            if event[1] in _MAY_BE_DROPPED:
+                self._size -= len(event[2])
+                self._dropped += 1
+            else:
+                kept.append(event)
+        self._events.extendleft(reversed(kept))
+
+    def _remove(self, seq: int) -> None:
+        for event in self._events:
+            if event[0] == seq:
+                self._size -= len(event[2])
+                self._events.remove(event)
+                return
+
+
+class Executions:
+    """All that run, and the finished ones that can still be asked for."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        self._settings = settings
+        self._running: dict[str, Execution] = {}
+        self._finished: OrderedDict[str, Execution] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def running(self) -> list[Execution]:
+        """Those that have not ended."""
+        return list(self._running.values())
+
+    def start(self, execution: Execution, task: asyncio.Task[None]) -> None:
+        """Keep a running execution."""
+        execution.task = task
+        self._running[execution.id] = execution
+        task.add_done_callback(lambda _: self._ended(execution))
+
+    def get(self, principal: Principal, ident: str) -> Execution:
+        """Return an execution of the tenant; 404 if it has no such one."""
+        found = self._running.get(ident) or self._finished.get(ident)
+        if found is None or found.tenant != principal.tenant:
+            raise not_found("execution")
+        return found
+
+    def sweep(self) -> None:
+        """Forget what ended too long ago, or takes too much memory."""
+        oldest = time.monotonic() - self._settings.kept_seconds
+        while self._finished:
+            first = next(iter(self._finished.values()))
+            crowded = self._bytes > self._settings.kept_bytes or len(self._finished) > MAX_KEPT
+            if first.created > oldest and not crowded:
+                return
+            self._finished.popitem(last=False)
+            self._bytes -= first.size
+
+    def _ended(self, execution: Execution) -> None:
+        self._running.pop(execution.id, None)
+        self._finished[execution.id] = execution
+        self._bytes += execution.size
+        self.sweep()

@@ -1,0 +1,173 @@
+"""Handlers of a session's files: whole files by address, and every operation by its name."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from atoll.files.types import FileError
+from atoll.service import shapes
+from atoll.service.calls import as_json, nothing
+from atoll.service.problems import Problem
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from atoll.files.base import Files
+    from atoll.service.calls import Call
+
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})\Z")
+_STATUSES = {
+    FileError.FILE_NOT_FOUND: 404,
+    FileError.PERMISSION_DENIED: 403,
+    FileError.TOO_LARGE: 413,
+    FileError.FILE_EXISTS: 409,
+    FileError.NO_SPACE: 507,
+}
+
+
+class _AtPath(shapes.Body, kw_only=True):
+    path: str = "."
+
+
+class _Read(_AtPath, kw_only=True):
+    offset: int
+    limit: int
+
+
+class _Write(_AtPath, kw_only=True):
+    content: str
+
+
+class _Edit(_AtPath, kw_only=True):
+    old: str
+    new: str
+    replace_all: bool = False
+
+
+class _Glob(_AtPath, kw_only=True):
+    pattern: str
+
+
+class _Grep(_Glob, kw_only=True):
+    glob: str | None = None
+    regex: bool = False
+    ignore_case: bool = False
+    max_results: int = 1000
+
+
+class _Delete(_AtPath, kw_only=True):
+    recursive: bool = False
+
+
+class _Move(_AtPath, kw_only=True):
+    target: str
+    overwrite: bool = False
+
+
+OPERATIONS: dict[str, type[Struct]] = {
+    "ls": _AtPath, "read": _Read, "read_raw": _AtPath, "write": _Write, "edit": _Edit,
+    "glob": _Glob, "grep": _Grep, "stat": _AtPath, "delete": _Delete, "move": _Move,
+    "mkdir": _AtPath,
+}  # fmt: skip
+
+
+async def operate(call: Call) -> Response:
+    """Carry out a file operation: ls, read, write, edit, glob, grep, stat, delete, move, mkdir."""
+    name = call.path["operation"]
+    if name not in OPERATIONS:
+        text = f"no file operation {name!r}: there are {', '.join(OPERATIONS)}"
+        raise Problem(404, "not_found", text)
+    given: Any = shapes.read(await call.body(), OPERATIONS[name])
+    params = {field: getattr(given, field) for field in given.__struct_fields__}
+    if min(params.get("offset", 0), params.get("limit", 0), params.get("max_results", 0)) < 0:
+        raise Problem(400, "invalid", "offset, limit and max_results must be 0 or more")
+    return as_json(await _files(call).request(name, params))
+
+
+async def list_folder(call: Call) -> Response:
+    """List a folder of the session."""
+    found = await _files(call).ls(call.query("path", "."))
+    entries = [
+        {"path": one.path, "type": "dir" if one.is_dir else "file", "size": one.size,
+         "modified_at": one.modified_at}
+        for one in found
+    ]  # fmt: skip
+    return as_json({"entries": entries, "truncated": found.truncated})
+
+
+async def download(call: Call) -> Response:
+    """Return a file's bytes, or the part that the header Range names."""
+    path = _path(call)
+    (found,) = await _files(call).download([path])
+    if found.content is None:
+        raise _refusal(path, found.error)
+    data, status = found.content, 200
+    name = path.rstrip("/").rpartition("/")[2]
+    shown = quote(name, safe="", errors="surrogateescape")
+    headers = {
+        "accept-ranges": "bytes",
+        "content-disposition": f"attachment; filename*=UTF-8''{shown}",
+        "x-media-type": mimetypes.guess_type(name)[0] or "application/octet-stream",
+    }
+    if (asked := call.request.headers.get("range")) is not None:
+        start, end = _span(asked, len(data))
+        headers["content-range"] = f"bytes {start}-{end - 1}/{len(data)}"
+        data, status = data[start:end], 206
+    return Response(data, status, headers, "application/octet-stream")
+
+
+async def upload(call: Call) -> Response:
+    """Write a file, in place of one that is there, and its parent folders."""
+    path, files = _path(call), _files(call)
+    limit = call.service.settings.max_upload_bytes
+    data = b"".join([piece async for piece in call.pieces(limit, slow=True)])
+    (done,) = await files.upload([(path, data)])
+    if done.error is not None:
+        raise _refusal(path, done.error)
+    return nothing()
+
+
+async def delete(call: Call) -> Response:
+    """Delete a file; a folder, with all it holds, only with `recursive=1`."""
+    path = _path(call)
+    answer = await _files(call).request(
+        "delete", {"path": path, "recursive": call.flag("recursive")}
+    )
+    if "error" in answer:
+        raise _refusal(path, FileError(answer["error"]))
+    return nothing()
+
+
+def _files(call: Call) -> Files:
+    return call.service.sessions.get(call.principal, call.path["session"]).files
+
+
+def _path(call: Call) -> str:
+    path = call.query("path")
+    if not path:
+        raise Problem(400, "invalid", "name the file: ?path=folder/name")
+    return path
+
+
+def _refusal(path: str, error: FileError | None) -> Problem:
+    status = _STATUSES.get(error, 422) if error is not None else 422
+    return Problem(status, "file", f"{path!r}: {error}", file_error=str(error))
+
+
+def _span(asked: str, size: int) -> tuple[int, int]:
+    """Return the part of a file that a Range header names; 416 if there is no such part."""
+    match = _RANGE.match(asked.replace(" ", ""))
+    if match is None or not (match[1] or match[2]):
+        raise Problem(416, "range", f"one range of bytes is understood, not {asked[:100]!r}")
+    if not match[1]:
+        start, end = max(0, size - int(match[2])), size
+    else:
+        start, end = int(match[1]), min(size, int(match[2]) + 1 if match[2] else size)
+    if start >= end:
+        raise Problem(416, "range", f"the file has {size:,} bytes")
+    return start, end

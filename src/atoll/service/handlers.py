@@ -1,0 +1,352 @@
+"""Handlers of sessions, variables, states, contexts, keys and the service itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from atoll import __version__, variables
+from atoll.errors import AtollError, ConfigError
+from atoll.sandbox import check_code
+from atoll.service import metrics, shapes
+from atoll.service.calls import as_json, nothing
+from atoll.service.keys import Quota
+from atoll.service.problems import Problem, of_error
+from atoll.state.envelope import describe_state
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from atoll.service.calls import Call
+    from atoll.service.sessions import HostedSession
+
+MAX_FORKS = 20
+BINARY = "application/octet-stream"
+
+
+async def create(call: Call) -> Response:
+    """Open a session."""
+    body = await call.body()
+    given = shapes.read(body, shapes.NewSession)
+    service, principal = call.service, call.principal
+
+    async def work() -> tuple[int, Any]:
+        config, callbacks = service.prepare(given.config(principal.quota), given.asks())
+        config = await service.with_context(principal, config, callbacks, given.context)
+        if given.state is not None:
+            path = service.objects.path(principal, "state", given.state)
+            blob = await asyncio.to_thread(path.read_bytes)
+            config = dataclasses.replace(config, state=blob)
+        metadata = shapes.check_metadata(given.metadata)
+        life = shapes.Life(
+            idle_seconds=given.idle_seconds, max_seconds=given.max_seconds, metadata=metadata
+        )
+        return 201, (await service.sessions.open(principal, config, callbacks, life)).describe()
+
+    return await call.once(body, work)
+
+
+async def list_all(call: Call) -> Response:
+    """List the tenant's sessions."""
+    page = call.service.sessions.page(
+        call.principal, call.number("limit", 50), call.query("cursor")
+    )
+    return as_json(page)
+
+
+async def show(call: Call) -> Response:
+    """Return what is known of a session."""
+    return as_json(_session(call).describe())
+
+
+async def change(call: Call) -> Response:
+    """Change how long a session lives, and its metadata."""
+    session, life = _session(call), await call.json(shapes.Life)
+    shapes.check_metadata(life.metadata)
+    call.service.sessions.change(session, life)
+    return as_json(session.describe())
+
+
+async def delete(call: Call) -> Response:
+    """End a session."""
+    await call.service.sessions.end(_session(call))
+    return nothing()
+
+
+async def restart(call: Call) -> Response:
+    """Throw a session's state away and start it afresh, with another context."""
+    hosted, given = _session(call), await call.json(shapes.Restart)
+    session = hosted.session
+    config = dataclasses.replace(session.config, context=None, state=None)
+    config = await call.service.with_context(
+        call.principal, config, hosted.callbacks, given.context
+    )
+    await session.restart(config)
+    hosted.marks.clear()
+    hosted.touch()
+    return as_json(hosted.describe())
+
+
+async def cancel(call: Call) -> Response:
+    """Interrupt what runs in a session."""
+    await _session(call).session.cancel()
+    return as_json({"id": call.path["session"]}, 202)
+
+
+async def fork(call: Call) -> Response:
+    """Make live clones of a session."""
+    body, parent = await call.body(), _session(call)
+    given = shapes.read(body, shapes.Fork)
+    if not 1 <= given.count <= MAX_FORKS:
+        raise Problem(400, "invalid", f"count must be from 1 to {MAX_FORKS}")
+
+    async def work() -> tuple[int, Any]:
+        made: list[dict[str, Any]] = []
+        for _ in range(given.count):
+            try:
+                child = await call.service.sessions.fork(call.principal, parent, given.name)
+            except Exception as exc:
+                if not made:
+                    raise
+                made.append({"problem": of_error(exc).as_json()})
+            else:
+                made.append({"session": child.describe()})
+        parent.touch()
+        return 201, made
+
+    return await call.once(body, work)
+
+
+async def checkpoint(call: Call) -> Response:
+    """Keep a session's present state to roll back to."""
+    body, hosted = await call.body(), _session(call)
+    given = shapes.read(body, shapes.Mark)
+
+    async def work() -> tuple[int, Any]:
+        async with hosted.session.in_turn() as box:
+            mark = await box.checkpoint()
+            hosted.session.has_marks()
+        hosted.marks[mark] = given.name[:256], time.time()
+        hosted.touch()
+        return 201, {"id": mark, "name": given.name[:256]}
+
+    return await call.once(body, work)
+
+
+async def checkpoints(call: Call) -> Response:
+    """List a session's checkpoints, oldest first."""
+    hosted = _session(call)
+    async with hosted.session.in_turn() as box:
+        marks = await box.branches()
+    return as_json({"marks": [{"id": m, "name": hosted.marks.get(m, ("",))[0]} for m in marks]})
+
+
+async def rollback(call: Call) -> Response:
+    """Restore a session to a checkpoint."""
+    hosted, given = _session(call), await call.json(shapes.Rollback)
+    async with hosted.session.in_turn() as box:
+        await box.rollback(given.mark)
+    hosted.touch()
+    return nothing()
+
+
+async def validate(call: Call) -> Response:
+    """Return whether code compiles, without running it."""
+    hosted, given = _session(call), await call.json(shapes.Code)
+    check_code(given.code)
+    async with hosted.session.in_turn() as box:
+        return as_json({"valid": await box.validate_code(given.code)})
+
+
+async def list_variables(call: Call) -> Response:
+    """List a session's variables with type and size."""
+    hosted = _session(call)
+    async with hosted.session.in_turn() as box:
+        found = await box.variables(hidden=call.flag("hidden"))
+    rows = [{"name": v.name, "type": v.type, "size": v.size, "shape": v.shape} for v in found]
+    return as_json({"variables": rows, "truncated": found.truncated})
+
+
+async def get_variable(call: Call) -> Response:
+    """Return a variable's value; with `exists=1`, only whether there is one."""
+    name, hosted = variables.check_name(call.path["name"]), _session(call)
+    method = "has_variable" if call.flag("exists") else "get_variable"
+    params = {"name": name} if call.flag("exists") else {"name": name, "plain": call.flag("plain")}
+    async with hosted.session.in_turn() as box:
+        answer = await box.ask_variable(method, params)
+    if answer.get("found") is not True:
+        raise Problem(404, "no_variable", f"the session has no variable {name!r}")
+    return as_json({"name": name, "value": answer.get("value")})
+
+
+async def set_variable(call: Call) -> Response:
+    """Set a variable."""
+    name, hosted = variables.check_new_name(call.path["name"]), _session(call)
+    given = await call.json(shapes.Value)
+    async with hosted.session.in_turn() as box:
+        answer = await box.ask_variable("set_variable", {"name": name, "value": given.value})
+    if answer.get("set") is not True:
+        raise variables.cannot_set(name, "the guest did not take it")
+    return nothing()
+
+
+async def save(call: Call) -> Response:
+    """Save a session's variables and files as a state that a new session can start with."""
+    body, hosted = await call.body(), _session(call)
+
+    async def work() -> tuple[int, Any]:
+        async with hosted.session.in_turn() as box:
+            blob = await box.save()
+        hosted.touch()
+        return 201, await _keep_state(call, blob)
+
+    return await call.once(body, work)
+
+
+async def upload_state(call: Call) -> Response:
+    """Keep a state that was saved before; it is checked when a session starts with it."""
+    limit = call.service.settings.max_upload_bytes
+    blob = b"".join([piece async for piece in call.pieces(limit, slow=True)])
+    return as_json(await _keep_state(call, blob), 201)
+
+
+async def show_state(call: Call) -> Response:
+    """Return a saved state's bytes, or with `Accept: application/json` what is known of it."""
+    objects = call.service.objects
+    if "application/json" in call.request.headers.get("accept", ""):
+        return as_json(objects.describe(call.principal, "state", call.path["state"]))
+    path = objects.path(call.principal, "state", call.path["state"])
+    return Response(await asyncio.to_thread(path.read_bytes), media_type=BINARY)
+
+
+async def delete_state(call: Call) -> Response:
+    """Delete a saved state."""
+    call.service.objects.delete(call.principal, "state", call.path["state"])
+    return nothing()
+
+
+async def upload_context(call: Call) -> Response:
+    """Upload a text, or JSON, that sessions can have as `context` without sending it again."""
+    is_json = call.request.headers.get("content-type", "").startswith("application/json")
+    settings = call.service.settings
+    pieces = call.pieces(settings.max_context_bytes, slow=True)
+    seconds, facts = settings.context_seconds, {"json": is_json}
+    found = await call.service.objects.put(call.principal, "context", pieces, seconds, **facts)
+    return as_json(found, 201)
+
+
+async def show_context(call: Call) -> Response:
+    """Return what is known of a context."""
+    return as_json(call.service.objects.describe(call.principal, "context", call.path["context"]))
+
+
+async def delete_context(call: Call) -> Response:
+    """Delete a context; sessions that have it keep it."""
+    call.service.objects.delete(call.principal, "context", call.path["context"])
+    return nothing()
+
+
+async def add_key(call: Call) -> Response:
+    """Make a key. It is shown once."""
+    given = await call.json(shapes.NewKey)
+    key = call.service.keys.add(
+        given.name,
+        tenant=given.tenant,
+        scopes=given.scopes,
+        seconds=given.expires_seconds,
+        quota=_quota(given.quota),
+    )
+    return as_json({"id": key.split("_")[1], "key": key}, 201)
+
+
+async def list_keys(call: Call) -> Response:
+    """List all keys, without their secrets."""
+    return as_json({"items": call.service.keys.list()})
+
+
+async def revoke_key(call: Call) -> Response:
+    """Refuse a key from now on."""
+    if not call.service.keys.revoke(call.path["key"]):
+        raise Problem(404, "not_found", "there is no such key, or it is revoked already")
+    return nothing()
+
+
+async def health(_call: Call) -> Response:
+    """Say that the process lives."""
+    return as_json({"status": "healthy", "service": "atoll", "version": __version__})
+
+
+async def ready(call: Call) -> Response:
+    """Say whether the service takes new work."""
+    call.service.require_accepting()
+    if call.service.isolation is None:
+        raise Problem(503, "unavailable", f"no sandbox can be opened: {call.service.why_not}")
+    return as_json({"status": "ready"})
+
+
+async def detailed(call: Call) -> Response:
+    """Say how the sandboxes, the queue and the database are."""
+    service, problems = call.service, []
+    if service.isolation is None:
+        problems.append(f"no sandbox can be opened: {service.why_not}")
+    try:
+        service.ledger.one("SELECT COUNT(*) AS n FROM keys")
+    except Exception as exc:  # noqa: BLE001 - health is for faults of every kind
+        problems.append(f"the database cannot be read: {type(exc).__name__}")
+    tiers = service.pool_stats()
+    missing = [f"tier {name} lacks {one}" for name, t in tiers.items() for one in t["missing"]]
+    status = "unhealthy" if problems else "degraded" if missing or service.draining else "healthy"
+    sandbox = {
+        "status": "unhealthy" if service.isolation is None else "healthy",
+        "isolation": service.isolation,
+        "tiers": tiers,
+        "sessions": len(service.sessions),
+        "live": service.table.live,
+        "executing": service.limit.running,
+        "queued": service.limit.waiting,
+    }
+    answer = {
+        "status": status,
+        "version": __version__,
+        "uptime_seconds": round(time.time() - service.started, 3),
+        "draining": service.draining,
+        "problems": problems + missing,
+        "sandbox": sandbox,
+    }
+    response = as_json(answer, 503 if problems else 200)
+    response.headers["x-health-status"] = status
+    return response
+
+
+async def show_metrics(call: Call) -> Response:
+    """Return counters for Prometheus."""
+    return Response(call.service.metrics.text(), headers={"content-type": metrics.CONTENT_TYPE})
+
+
+def _session(call: Call) -> HostedSession:
+    return call.service.sessions.get(call.principal, call.path["session"])
+
+
+async def _keep_state(call: Call, blob: bytes) -> dict[str, Any]:
+    left_out: dict[str, str] = {}
+    with contextlib.suppress(AtollError):
+        left_out = dict(describe_state(blob).left_out)
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield blob
+
+    seconds = call.service.settings.state_seconds
+    facts = {"left_out": left_out}
+    return await call.service.objects.put(call.principal, "state", pieces(), seconds, **facts)
+
+
+def _quota(given: dict[str, Any]) -> Quota:
+    try:
+        return Quota.of(given)
+    except TypeError as exc:
+        raise ConfigError(str(exc)) from None

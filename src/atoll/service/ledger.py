@@ -1,0 +1,82 @@
+"""What outlives the process, in one SQLite file: keys, sessions, states, contexts, answers by key.
+
+Rows are small and written by the event loop itself: with WAL a write takes microseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS keys (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, name TEXT NOT NULL, digest BLOB NOT NULL,
+    scopes TEXT NOT NULL, quota TEXT NOT NULL, created REAL NOT NULL, expires REAL,
+    revoked REAL, used REAL);
+CREATE TABLE IF NOT EXISTS sessions (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, parent TEXT, created REAL NOT NULL,
+    ended REAL, reason TEXT);
+CREATE INDEX IF NOT EXISTS sessions_by_end ON sessions (ended);
+CREATE TABLE IF NOT EXISTS objects (
+    id TEXT PRIMARY KEY, kind TEXT NOT NULL, tenant TEXT NOT NULL, digest TEXT NOT NULL,
+    size INTEGER NOT NULL, facts TEXT NOT NULL, created REAL NOT NULL, expires REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS objects_by_digest ON objects (digest);
+CREATE INDEX IF NOT EXISTS objects_by_tenant ON objects (tenant);
+CREATE TABLE IF NOT EXISTS answers (
+    tenant TEXT, scope TEXT, key TEXT, fingerprint BLOB NOT NULL, status INTEGER,
+    body BLOB, created REAL NOT NULL, PRIMARY KEY (tenant, scope, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS usage (
+    day TEXT, key TEXT, executions INTEGER NOT NULL, cpu_seconds REAL NOT NULL,
+    PRIMARY KEY (day, key)) WITHOUT ROWID;
+"""
+KEPT_SESSIONS_SECONDS = 7 * 86_400
+
+
+class Ledger:
+    """The service's database. One process writes; the command line may add and revoke keys."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        os.chmod(folder, 0o700)
+        self.path = folder / "service.sqlite3"
+        self._db = sqlite3.connect(
+            self.path, timeout=5, isolation_level=None, check_same_thread=False
+        )
+        os.chmod(self.path, 0o600)
+        self._db.row_factory = sqlite3.Row
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.executescript(_SCHEMA)
+
+    def one(self, query: str, *values: Any) -> sqlite3.Row | None:
+        """Return the first row of a query, or None."""
+        found: sqlite3.Row | None = self._db.execute(query, values).fetchone()
+        return found
+
+    def all(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        """Return every row of a query."""
+        return self._db.execute(query, values).fetchall()
+
+    def write(self, query: str, *values: Any) -> int:
+        """Change rows; return how many were changed."""
+        return self._db.execute(query, values).rowcount
+
+    def start(self) -> int:
+        """Note that the sessions of an earlier process are lost; return how many there were."""
+        query = "UPDATE sessions SET ended = ?, reason = 'lost' WHERE ended IS NULL"
+        return self.write(query, time.time())
+
+    def sweep(self, answer_seconds: float) -> None:
+        """Delete rows that are too old."""
+        now = time.time()
+        self.write("DELETE FROM answers WHERE created < ?", now - answer_seconds)
+        self.write("DELETE FROM sessions WHERE ended < ?", now - KEPT_SESSIONS_SECONDS)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()

@@ -1,0 +1,77 @@
+"""What Prometheus is told. Labels are names of routes and outcomes: never an id, key or tenant."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.service.service import Service
+    from atoll.types import SandboxResult
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """Counters of one service, in a registry of its own."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        registry = self._registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"atoll_{name}", text, labels, registry=registry)
+
+        self.requests = counter("http_requests", "Requests", "route", "method", "status")
+        self.seconds = Histogram(
+            "atoll_http_request_duration_seconds", "Time to answer", ("route",), registry=registry
+        )
+        self.refused = counter("rejected", "Requests refused", "reason")
+        self.executions = counter("executions", "Executions by outcome", "outcome", "isolation")
+        self.cpu = counter("execution_cpu_seconds", "CPU time of executions")
+        self.durations = Histogram(
+            "atoll_execution_duration_seconds", "Time that code ran", registry=registry
+        )
+        registry.register(self)
+
+    def executed(self, result: SandboxResult) -> None:
+        """Count an execution that has ended."""
+        self.executions.labels(result.kind.value, str(result.isolation)).inc()
+        self.cpu.inc((result.cpu_ms or 0) / 1000)
+        self.durations.observe(result.duration_ms / 1000)
+
+    def answered(self, route: str, method: str, status: int, seconds: float, code: str) -> None:
+        """Count a request that was answered."""
+        self.requests.labels(route, method, status).inc()
+        self.seconds.labels(route).observe(seconds)
+        if code:
+            self.refused.labels(code).inc()
+
+    def text(self) -> bytes:
+        """Return all of it as Prometheus reads it."""
+        return generate_latest(self._registry)
+
+    def describe(self) -> list[Any]:
+        """Return nothing: what `collect` gives is known when it is asked."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield what is so now."""
+        service = self._service
+        now = {
+            "executing": service.limit.running,
+            "queue_depth": service.limit.waiting,
+            "sessions": len(service.sessions),
+            "sessions_live": service.table.live,
+            "draining": int(service.draining),
+        }
+        for name, value in now.items():
+            yield GaugeMetricFamily(f"atoll_{name}", name.replace("_", " "), value=value)
+        parked = GaugeMetricFamily("atoll_pool_parked", "guests that wait", labels=["tier"])
+        for tier, facts in service.pool_stats().items():
+            parked.add_metric([tier], facts["parked"])
+        yield parked

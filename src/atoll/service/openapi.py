@@ -1,0 +1,81 @@
+"""The OpenAPI 3.1 document, made of the table of routes and the shapes of bodies."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from atoll import __version__
+from atoll.service.routes import all_routes
+
+if TYPE_CHECKING:
+    from atoll.service.routes import Route
+
+_NAME = re.compile(r"\{(\w+)\}")
+_KEYED = ("run", "execute", "shell", "create", "fork", "checkpoint", "save")
+_PROBLEM = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "code": {"type": "string"},
+        "detail": {"type": "string"},
+        "retryable": {"type": "boolean"},
+        "request_id": {"type": "string"},
+    },
+    "required": ["title", "status", "code", "detail", "retryable"],
+}
+
+
+def document() -> dict[str, Any]:
+    """Return the document."""
+    routes = all_routes()
+    shapes = [one.body for one in routes if one.body not in (None, bytes, dict)]
+    bodies, schemas = msgspec.json.schema_components(
+        shapes, ref_template="#/components/schemas/{name}"
+    )
+    known = {id(shape): schema for shape, schema in zip(shapes, bodies, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Atoll", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": {**schemas, "Problem": _PROBLEM},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(route: Route, known: dict[int, Any]) -> dict[str, Any]:
+    name = route.handler.__name__
+    parameters = [
+        {"name": one, "in": "path", "required": True, "schema": {"type": "string"}}
+        for one in _NAME.findall(route.path)
+    ]
+    if route.method == "POST" and name in _KEYED:
+        text = {"type": "string", "maxLength": 200}
+        parameters.append({"name": "Idempotency-Key", "in": "header", "schema": text})
+    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    found: dict[str, Any] = {
+        "operationId": f"{route.handler.__module__.rpartition('.')[2]}_{name}",
+        "summary": (route.handler.__doc__ or "").strip().split("\n")[0],
+        "parameters": parameters,
+        "responses": {
+            str(route.status): {"description": "as the summary says"},
+            "default": {"description": "it was refused, or failed", "content": problem},
+        },
+    }
+    if route.scope is not None:
+        found["security"] = [{"key": [route.scope] if route.scope else []}]
+    if route.body is bytes:
+        found["requestBody"] = {"content": {"application/octet-stream": {}}}
+    elif route.body is not None:
+        schema = {"type": "object"} if route.body is dict else known[id(route.body)]
+        found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    return found

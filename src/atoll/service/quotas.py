@@ -1,0 +1,112 @@
+"""What each key uses now: requests by a token bucket, executions and sessions by counters.
+
+A counter is raised in the same step in which the limit is checked, and lowered by a `with` block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from atoll.service.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.service.keys import Principal
+    from atoll.service.ledger import Ledger
+
+DAY_SECONDS = 86_400
+
+
+@dataclass(slots=True)
+class _Use:
+    tokens: float
+    filled: float = field(default_factory=time.monotonic)
+    executions: int = 0
+    sessions: int = 0
+    day: int = 0
+    cpu_seconds: float = 0.0
+    count: int = 0
+    saved: tuple[int, float] = (0, 0.0)
+
+
+class Quotas:
+    """The use of every key. CPU time of the day is written to the ledger, and read from it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._uses: dict[str, _Use] = {}
+
+    def request(self, principal: Principal) -> None:
+        """Count a request; 429 if the key makes too many."""
+        quota, use, now = principal.quota, self._use(principal), time.monotonic()
+        use.tokens += (now - use.filled) * quota.requests_per_second
+        use.tokens, use.filled = min(use.tokens, float(quota.burst)), now
+        if use.tokens < 1:
+            wait = (1 - use.tokens) / quota.requests_per_second
+            text = f"the key may make {quota.requests_per_second:g} requests per second"
+            raise Problem(429, "rate_limited", f"{text}: send fewer", retry_after=wait)
+        use.tokens -= 1
+
+    @contextlib.contextmanager
+    def execution(self, principal: Principal) -> Iterator[None]:
+        """Count an execution while it runs or waits; 429 if the key has too many."""
+        quota, use = principal.quota, self._use(principal)
+        if use.executions >= quota.executions:
+            text = f"the key has {use.executions} executions of at most {quota.executions}"
+            raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
+        if quota.cpu_seconds_per_day is not None and use.cpu_seconds >= quota.cpu_seconds_per_day:
+            text = f"the key has used its {quota.cpu_seconds_per_day:g} CPU seconds of today"
+            left = DAY_SECONDS - time.time() % DAY_SECONDS
+            raise Problem(429, "rate_limited", f"{text} (UTC)", retry_after=left)
+        use.executions += 1
+        try:
+            yield
+        finally:
+            use.executions -= 1
+
+    def used_cpu(self, principal: Principal, seconds: float) -> None:
+        """Count the CPU time of an execution."""
+        use = self._use(principal)
+        use.cpu_seconds += seconds
+        use.count += 1
+
+    def open_session(self, principal: Principal) -> None:
+        """Count a session until `close_session`; 403 if the key has too many."""
+        use = self._use(principal)
+        if use.sessions >= principal.quota.sessions:
+            text = f"the key has {use.sessions} sessions of at most {principal.quota.sessions}"
+            raise Problem(403, "quota", f"{text}: delete one first")
+        use.sessions += 1
+
+    def close_session(self, key: str) -> None:
+        """Count a session no more."""
+        if key in self._uses:
+            self._uses[key].sessions -= 1
+
+    def save(self) -> None:
+        """Write the use of the day to the ledger."""
+        query = (
+            "INSERT INTO usage VALUES (date(? * 86400, 'unixepoch'), ?, ?, ?) ON CONFLICT DO UPDATE"
+            " SET executions = excluded.executions, cpu_seconds = excluded.cpu_seconds"
+        )
+        for key, use in self._uses.items():
+            if use.saved != (use.count, use.cpu_seconds):
+                self._ledger.write(query, use.day, key, use.count, use.cpu_seconds)
+                use.saved = use.count, use.cpu_seconds
+
+    def _use(self, principal: Principal) -> _Use:
+        use = self._uses.get(principal.key)
+        if use is None:
+            use = self._uses[principal.key] = _Use(float(principal.quota.burst))
+        today = int(time.time() // DAY_SECONDS)
+        if use.day != today:
+            query = "SELECT * FROM usage WHERE key = ? AND day = date(? * 86400, 'unixepoch')"
+            row = self._ledger.one(query, principal.key, today)
+            use.day = today
+            use.count, use.cpu_seconds = (row["executions"], row["cpu_seconds"]) if row else (0, 0)
+            use.saved = use.count, use.cpu_seconds
+        return use

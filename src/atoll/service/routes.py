@@ -1,0 +1,101 @@
+"""The table of routes: what is served where, for which scope; the OpenAPI document follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from starlette.routing import compile_path
+
+from atoll.service import filing, handlers, running, shapes
+
+if TYPE_CHECKING:
+    import re
+
+    from starlette.responses import Response
+
+    from atoll.service.calls import Call
+
+Handler = Callable[["Call"], Awaitable["Response"]]
+PREFIX = "/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One method of one path. Without a scope it is open to everybody."""
+
+    method: str
+    path: str
+    handler: Handler
+    scope: str | None
+    body: Any = None
+    """The shape of a JSON body, or bytes; None if there is none."""
+    status: int = 200
+    new_work: bool = False
+    """Whether it is refused while the service drains."""
+
+
+_S = "/sessions/{session}"
+_NATIVE = (
+    Route("POST", "/run", running.run, "execute", shapes.Run, new_work=True),
+    Route("POST", f"{_S}/executions", running.execute, "execute", shapes.Cell, new_work=True),
+    Route("POST", f"{_S}/shell", running.shell, "execute", shapes.Command, new_work=True),
+    Route("GET", "/executions/{execution}", running.show, "execute"),
+    Route("GET", "/executions/{execution}/events", running.events, "execute"),
+    Route("POST", "/executions/{execution}/cancel", running.cancel, "execute", status=202),
+    Route("POST", "/executions/{execution}/tool_results", running.tool_results, "execute",
+          list[shapes.ToolResult], 204),
+    Route("GET", "/executions/{execution}/displays/{number}", running.display, "execute"),
+    Route("POST", "/sessions", handlers.create, "sessions", shapes.NewSession, 201, True),
+    Route("GET", "/sessions", handlers.list_all, "sessions"),
+    Route("GET", _S, handlers.show, "sessions"),
+    Route("PATCH", _S, handlers.change, "sessions", shapes.Life),
+    Route("DELETE", _S, handlers.delete, "sessions", status=204),
+    Route("POST", f"{_S}/restart", handlers.restart, "sessions", shapes.Restart, new_work=True),
+    Route("POST", f"{_S}/cancel", handlers.cancel, "execute", status=202),
+    Route("POST", f"{_S}/fork", handlers.fork, "sessions", shapes.Fork, 201, True),
+    Route("POST", f"{_S}/checkpoints", handlers.checkpoint, "sessions", shapes.Mark, 201, True),
+    Route("GET", f"{_S}/checkpoints", handlers.checkpoints, "sessions"),
+    Route("POST", f"{_S}/rollback", handlers.rollback, "sessions", shapes.Rollback, 204),
+    Route("POST", f"{_S}/validate", handlers.validate, "execute", shapes.Code),
+    Route("GET", f"{_S}/variables", handlers.list_variables, "sessions"),
+    Route("GET", f"{_S}/variables/{{name}}", handlers.get_variable, "sessions"),
+    Route("PUT", f"{_S}/variables/{{name}}", handlers.set_variable, "sessions", shapes.Value, 204),
+    Route("POST", f"{_S}/save", handlers.save, "sessions", status=201),
+    Route("POST", "/states", handlers.upload_state, "sessions", bytes, 201),
+    Route("GET", "/states/{state}", handlers.show_state, "sessions"),
+    Route("DELETE", "/states/{state}", handlers.delete_state, "sessions", status=204),
+    Route("GET", f"{_S}/files", filing.list_folder, "files"),
+    Route("GET", f"{_S}/files/content", filing.download, "files"),
+    Route("PUT", f"{_S}/files/content", filing.upload, "files", bytes, 204),
+    Route("DELETE", f"{_S}/files/content", filing.delete, "files", status=204),
+    Route("POST", f"{_S}/files/{{operation}}", filing.operate, "files", dict),
+    Route("POST", "/contexts", handlers.upload_context, "files", bytes, 201),
+    Route("GET", "/contexts/{context}", handlers.show_context, "files"),
+    Route("DELETE", "/contexts/{context}", handlers.delete_context, "files", status=204),
+    Route("POST", "/keys", handlers.add_key, "admin", shapes.NewKey, 201),
+    Route("GET", "/keys", handlers.list_keys, "admin"),
+    Route("DELETE", "/keys/{key}", handlers.revoke_key, "admin", status=204),
+)  # fmt: skip
+_OPERATIONAL = (
+    Route("GET", "/health", handlers.health, None),
+    Route("GET", "/ready", handlers.ready, None),
+    Route("GET", "/health/detailed", handlers.detailed, ""),
+    Route("GET", "/metrics", handlers.show_metrics, "metrics"),
+)
+
+
+def table() -> list[tuple[re.Pattern[str], Route]]:
+    """Return every route with the pattern of its whole path."""
+    return [(compile_path(one.path)[0], one) for one in all_routes()]
+
+
+def all_routes() -> list[Route]:
+    """Return every route, with its whole path."""
+    native = [
+        Route(one.method, PREFIX + one.path, one.handler, one.scope, one.body, one.status,
+              one.new_work)
+        for one in _NATIVE
+    ]  # fmt: skip
+    return [*native, *_OPERATIONAL]

@@ -1,0 +1,197 @@
+"""Handlers of executions: one-shot runs, cells and commands, their events, tools and cancels."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+
+from atoll.sandbox import check_code, check_command
+from atoll.service import shapes
+from atoll.service.calls import NDJSON, SSE, EventResponse, as_json, nothing, raw_json, until_gone
+from atoll.service.executions import Execution
+from atoll.service.idempotency import Answer
+from atoll.service.problems import Problem, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from atoll.sandbox import BaseSandbox
+    from atoll.service.calls import Call
+
+    Work = Callable[[Execution], Awaitable[dict[str, Any]]]
+
+MAX_RETURNED_BYTES = 32 << 20
+
+
+async def run(call: Call) -> Response:
+    """Run code in a fresh sandbox, which is destroyed at its end."""
+    body = await call.body()
+    given = shapes.read(body, shapes.Run)
+    check_code(given.code)
+    service = call.service
+    config, callbacks = service.prepare(given.config(call.principal.quota), given.asks())
+    config = await service.with_context(call.principal, config, callbacks, given.context)
+    files = [shapes.file_bytes(one) for one in given.files]
+
+    # An execution that others can hear of can be cancelled, for which it needs a sandbox to name.
+    heard = given.detach or call.place is not None or _wants_events(call)
+    finish = _attach_files if given.return_files else _no_more if heard else None
+
+    def work(execution: Execution) -> Awaitable[dict[str, Any]]:
+        return service.run_once(
+            execution, config, given.code, callbacks=callbacks, files=files, finish=finish
+        )
+
+    return await _respond(call, None, body, work, detach=given.detach)
+
+
+async def execute(call: Call) -> Response:
+    """Run a cell in a session."""
+    body = await call.body()
+    given = shapes.read(body, shapes.Cell)
+    check_code(given.code)
+    return await _in_session(call, body, "execute", given.code, given)
+
+
+async def shell(call: Call) -> Response:
+    """Run a shell command in a session."""
+    body = await call.body()
+    given = shapes.read(body, shapes.Command)
+    check_command(given.command)
+    return await _in_session(call, body, "shell", given.command, given)
+
+
+async def show(call: Call) -> Response:
+    """Return an execution's result; 202 while it runs."""
+    execution = _find(call)
+    if not execution.done:
+        return as_json({"id": execution.id, "session": execution.session, "kind": None}, 202)
+    return raw_json(Answer(execution.status, execution.body))
+
+
+async def events(call: Call) -> Response:
+    """Stream an execution's events, from the one after `after` or Last-Event-ID."""
+    last = call.request.headers.get("last-event-id", "")
+    after = int(last) if last.isdecimal() and len(last) < 19 else call.number("after", 0)
+    return EventResponse(call, _find(call), after, owned=False)
+
+
+async def cancel(call: Call) -> Response:
+    """Interrupt an execution; its result says so, and a session's variables are kept."""
+    execution = _find(call)
+    await execution.cancel()
+    return as_json({"id": execution.id, "done": execution.done}, 202)
+
+
+async def tool_results(call: Call) -> Response:
+    """Answer tool calls of an execution."""
+    execution = _find(call)
+    execution.answer(await call.json(list[shapes.ToolResult]))
+    return nothing()
+
+
+async def display(call: Call) -> Response:
+    """Return a display's bytes, which the guest made: as a download, and never as a page."""
+    execution, number = _find(call), call.path["number"]
+    if not number.isdecimal() or int(number[:9]) >= len(execution.displays):
+        raise Problem(404, "not_found", "the execution has no such display")
+    shown = execution.displays[int(number[:9])]
+    headers = {
+        "content-disposition": "attachment",
+        "content-security-policy": "sandbox; default-src 'none'",
+        "x-media-type": shown.media_type.encode("ascii", "replace").decode(),
+    }
+    return Response(shown.data, 200, headers, "application/octet-stream")
+
+
+async def _in_session(
+    call: Call, body: bytes, verb: str, text: str, given: shapes.Cell | shapes.Command
+) -> Response:
+    hosted = call.service.sessions.get(call.principal, call.path["session"])
+    limit = None
+    if given.timeout_ms is not None:
+        limit = shapes.timeout_within(given.timeout_ms, call.principal.quota)
+        if not 0 < limit < float("inf"):
+            raise Problem(400, "invalid", f"timeout_ms must be positive, not {limit!r}")
+
+    def work(execution: Execution) -> Awaitable[dict[str, Any]]:
+        return call.service.run_in_session(execution, hosted, text, verb=verb, timeout_ms=limit)
+
+    return await _respond(call, hosted.id, body, work, detach=given.detach)
+
+
+async def _respond(
+    call: Call, session: str | None, body: bytes, work: Work, *, detach: bool
+) -> Response:
+    """Start an execution, or find that of the same idempotency key; answer as the caller asks."""
+    service, place = call.service, call.place
+    found = None if place is None else service.answers.find(place, body)
+    if isinstance(found, Answer):
+        return _replayed(call, found)
+    execution = found or Execution(call.principal, session, service.settings.event_bytes)
+    if found is None:
+        if place is not None:
+            service.answers.begin(place, body, execution)
+        service.begin(execution, work(execution))
+        if place is not None:
+            assert execution.task is not None
+            execution.task.add_done_callback(lambda _: _remember(call, place, execution))
+    if detach:
+        return as_json({"id": execution.id, "session": session, "kind": None}, 202)
+    owned = place is None  # who sends a key will come back for the result
+    if _wants_events(call):
+        return EventResponse(call, execution, 0, owned=owned)
+    if not await until_gone(call.request.receive, execution.wait()) and owned:
+        await execution.cancel()
+    return raw_json(Answer(execution.status or 499, execution.body), again=found is not None)
+
+
+def _remember(call: Call, place: tuple[str, str, str], execution: Execution) -> None:
+    refused = execution.status in (400, 403, 429, 503) and execution.interrupt is None
+    answer = None if refused else Answer(execution.status, execution.body)
+    call.service.answers.finish(place, answer)
+
+
+def _replayed(call: Call, answer: Answer) -> Response:
+    if not _wants_events(call):
+        return raw_json(answer, again=True)
+    kind, name = ("fault", "problem") if answer.status >= 400 else ("result", "result")
+    line = encode({"seq": 1, "type": kind, name: msgspec.Raw(answer.body)})
+    if SSE in call.request.headers.get("accept", ""):
+        line = b"id: 1\nevent: " + kind.encode() + b"\ndata: " + line + b"\n"
+    return Response(line + b"\n", 200, {"idempotent-replayed": "true"}, NDJSON)
+
+
+def _wants_events(call: Call) -> bool:
+    accept = call.request.headers.get("accept", "")
+    return NDJSON in accept or SSE in accept
+
+
+def _find(call: Call) -> Execution:
+    return call.service.executions.get(call.principal, call.path["execution"])
+
+
+async def _no_more(_box: BaseSandbox, _answer: dict[str, Any]) -> None:
+    """Add nothing to an answer."""
+
+
+async def _attach_files(box: BaseSandbox, answer: dict[str, Any]) -> None:
+    """Put the files that the code wrote into the answer, while there is room for them."""
+    room = MAX_RETURNED_BYTES
+    for one in answer["artifacts"]:
+        if one["size"] > room:
+            one["left_out"] = "too_large"
+            continue
+        (found,) = await box.files.download([one["path"]])
+        if found.content is None:
+            one["left_out"] = str(found.error)
+        elif len(found.content) <= room:
+            room -= len(found.content)
+            encoded = await asyncio.to_thread(base64.b64encode, found.content)
+            one["content_b64"] = encoded.decode()
+        else:
+            one["left_out"] = "too_large"

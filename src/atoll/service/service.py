@@ -1,0 +1,316 @@
+"""The service without HTTP: one object that holds sandboxes, keys, quotas, and what runs.
+
+request ─▶ app ─▶ routes ─▶ Service ─▶ sessions of the daemon's table ─▶ pool
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from atoll.config import SandboxConfig
+from atoll.context import Context
+from atoll.daemon.client_callbacks import ClientCallbacks
+from atoll.daemon.concurrency import CancelledInQueueError, ConcurrencyLimit, Waiter
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.session_table import SessionTable
+from atoll.daemon.sessions import Storage
+from atoll.errors import AtollError, BusyError, ConfigError
+from atoll.guest import values
+from atoll.log import SandboxLogger
+from atoll.service.executions import Executions
+from atoll.service.idempotency import IdempotencyKeys
+from atoll.service.keys import Keys
+from atoll.service.ledger import Ledger
+from atoll.service.metrics import Metrics
+from atoll.service.objects import Objects
+from atoll.service.problems import Problem, of_error
+from atoll.service.quotas import Quotas
+from atoll.service.sessions import Sessions
+from atoll.service.shapes import response_json, result_json
+from atoll.state.envelope import describe_state
+from atoll.state.store import SqliteStateStore
+from atoll.types import SandboxResult
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from atoll.sandbox import BaseSandbox
+    from atoll.service.executions import Execution
+    from atoll.service.keys import Principal
+    from atoll.service.sessions import HostedSession
+    from atoll.service.settings import ServiceSettings
+    from atoll.service.shapes import ContextOf
+
+Opener = Callable[..., Awaitable["BaseSandbox"]]
+"""Opens a sandbox for a configuration, and for the code that it will run if that is known."""
+Runner = Callable[..., Awaitable[SandboxResult]]
+"""Runs code in a fresh sandbox that nobody else sees: Pool.run."""
+Finish = Callable[["BaseSandbox", dict[str, Any]], Awaitable[None]]
+SWEEP_SECONDS = 5.0
+NEVER = 10**9
+SHORT_WAIT_MS = 50
+"""Below it a wait is not taken off the time limit."""
+_LOG = logging.getLogger("atoll.service")
+_QUIET = SandboxLogger(lambda _event: None)
+
+
+class Service:
+    """Everything that requests share."""
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        opener: Opener,
+        pool_stats: Callable[[], dict[str, dict[str, Any]]] = dict,
+        runner: Runner | None = None,
+    ) -> None:
+        self.settings, self._opener, self.pool_stats = settings, opener, pool_stats
+        self._runner = runner
+        self.ledger = Ledger(settings.folder)
+        self.keys, self.quotas = Keys(self.ledger), Quotas(self.ledger)
+        self.answers = IdempotencyKeys(self.ledger)
+        self.objects = Objects(settings.folder, self.ledger)
+        self.executions = Executions(settings)
+        self.limit = ConcurrencyLimit(settings.max_running, settings.max_queue)
+        self._store = SqliteStateStore(settings.folder / "paused.sqlite3", 86_400, 4 << 30)
+        storage = Storage(store=self._store, left_out=lambda blob: describe_state(blob).left_out)
+        limits = DaemonLimits(
+            max_sessions=settings.max_sessions, max_live=settings.max_live, idle_seconds=NEVER
+        )
+        self.table = SessionTable(opener, storage, limits)
+        self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
+        self.metrics = Metrics(self)
+        self.draining = False
+        self.started = time.time()
+        self.isolation: str | None = None
+        self.why_not = ""
+        self._contexts: weakref.WeakValueDictionary[Path, Context] = weakref.WeakValueDictionary()
+        self._background: set[asyncio.Task[Any]] = set()
+        self._sweeping: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Open one sandbox to learn what isolation there is; begin to look after sessions."""
+        if lost := self.ledger.start():
+            _LOG.warning("%d sessions of an earlier process are lost", lost)
+        try:
+            box = await self._opener(SandboxConfig(backend="native"))
+            self.isolation = str(box.isolation)
+            await box.destroy()
+        except AtollError as exc:
+            self.why_not = str(exc)
+            _LOG.warning("no sandbox can be opened: %s", exc)
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def drain(self) -> None:
+        """Refuse new work, and wait for what runs; cancel it when `drain_seconds` are over."""
+        self.draining = True
+        running = [one.task for one in self.executions.running if one.task is not None]
+        if running:
+            _, late = await asyncio.wait(running, timeout=self.settings.drain_seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=5)
+
+    async def stop(self) -> None:
+        """End every session, and close the files."""
+        self.draining = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for execution in self.executions.running:
+            if execution.task is not None:
+                execution.task.cancel()
+        await self.sessions.end_all("the service was stopped")
+        if self._background:
+            await asyncio.wait(self._background, timeout=5)
+        with contextlib.suppress(Exception):
+            self.quotas.save()
+        self._store.close_all()
+        self.ledger.close()
+
+    def require_accepting(self) -> None:
+        """Refuse new work while the service is about to stop."""
+        if self.draining:
+            text = "the service is about to stop and takes no new work: try again later"
+            raise Problem(503, "draining", text, retry_after=5)
+
+    def prepare(
+        self, config: SandboxConfig, asks: dict[str, Any]
+    ) -> tuple[SandboxConfig, ClientCallbacks]:
+        """Return the configuration with functions that ask the caller for its tools."""
+        callbacks = ClientCallbacks()
+        functions = callbacks.functions(asks)
+        return dataclasses.replace(config, logger=_QUIET, **functions), callbacks
+
+    async def with_context(
+        self, principal: Principal, config: SandboxConfig, callbacks: ClientCallbacks,
+        given: ContextOf | None,
+    ) -> SandboxConfig:  # fmt: skip
+        """Return the configuration with the context that a request names."""
+        if given is None:
+            return config
+        if given.id is not UNSET:
+            context: Any = await self._uploaded(principal, str(given.id))
+            callbacks.context = object()
+            context.keep(callbacks.context)  # the caller has it: it need not be read here
+        elif given.text is not UNSET:
+            callbacks.context = context = given.text
+        else:
+            try:
+                callbacks.context = context = values.decode(given.value)
+            except (ValueError, RecursionError) as exc:
+                raise ConfigError(f"the context is not a value: {exc}") from None
+        return dataclasses.replace(config, context=context)
+
+    async def _uploaded(self, principal: Principal, ident: str) -> Context:
+        path = self.objects.path(principal, "context", ident)
+        is_json = self.objects.describe(principal, "context", ident).get("json") is True
+        context = self._contexts.get(path)
+        if context is None:
+            context = await asyncio.to_thread(_load, path, is_json=is_json)
+            self._contexts[path] = context
+        return context.dup()
+
+    def spawn(self, work: Any) -> None:
+        """Do something that no request waits for."""
+        task = asyncio.ensure_future(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def run_in_session(
+        self,
+        execution: Execution,
+        hosted: HostedSession,
+        text: str,
+        *,
+        verb: str,
+        timeout_ms: float | None,
+    ) -> dict[str, Any]:
+        """Run a cell (`execute`) or a command (`shell`) in a session; return its result."""
+        session, begun = hosted.session, time.monotonic()
+        limit = timeout_ms or session.config.timeout_ms
+        hosted.touch()
+        try:
+            async with session.in_turn() as box, self.limit.slot(session.waiter) as slot:
+                left = _time_left(limit, begun)
+                execution.interrupt = session.cancel
+                execution.emit("started")
+                hosted.callbacks.call_client(execution, hosted.id, slot)
+                result = await getattr(box, verb)(text, timeout_ms=left)
+                hosted.callbacks.flush()
+        except CancelledInQueueError:
+            raise Problem(
+                409, "cancelled", "it was cancelled before its turn: nothing ran"
+            ) from None
+        finally:
+            hosted.touch()
+        hosted.executions += 1
+        if not isinstance(result, SandboxResult):
+            return response_json(execution.id, hosted.id, result)
+        hosted.cpu_seconds += (result.cpu_ms or 0) / 1000
+        hosted.memory_bytes = max(hosted.memory_bytes, result.memory_used_bytes or 0)
+        return self._counted(execution, result)
+
+    async def run_once(
+        self,
+        execution: Execution,
+        config: SandboxConfig,
+        code: str,
+        *,
+        callbacks: ClientCallbacks,
+        files: list[tuple[str, bytes]],
+        finish: Finish | None,
+    ) -> dict[str, Any]:
+        """Run code in a sandbox of its own; `finish` may read its files before it is destroyed."""
+        begun = time.monotonic()
+        async with self.limit.slot(Waiter()) as slot:
+            left = _time_left(config.timeout_ms, begun)
+            callbacks.call_client(execution, execution.id, slot)
+            if self._runner is not None and not files and finish is None:
+                execution.emit("started")
+                result = await self._runner(code, config, timeout_ms=left)
+                callbacks.flush()
+                return self._counted(execution, result)
+            box = await self._opener(config, code)
+            try:
+                if files:
+                    for done in await box.files.upload(files):
+                        if done.error is not None:
+                            raise ConfigError(f"{done.path!r} cannot be written: {done.error}")
+                execution.interrupt = box.cancel
+                execution.emit("started")
+                result = await box.execute(code, timeout_ms=left)
+                callbacks.flush()
+                answer = self._counted(execution, result)
+                if finish is not None:
+                    await finish(box, answer)
+            finally:
+                self.spawn(box.destroy())
+        return answer
+
+    def _counted(self, execution: Execution, result: SandboxResult) -> dict[str, Any]:
+        execution.displays = result.displays
+        self.quotas.used_cpu(execution.principal, (result.cpu_ms or 0) / 1000)
+        self.metrics.executed(result)
+        return result_json(execution.id, execution.session, result)
+
+    def begin(self, execution: Execution, work: Awaitable[dict[str, Any]]) -> None:
+        """Start an execution: its quota is counted, and its end is told to its readers."""
+        task = asyncio.ensure_future(self._carry_out(execution, work))
+        self.executions.start(execution, task)
+
+    async def _carry_out(self, execution: Execution, work: Awaitable[dict[str, Any]]) -> None:
+        try:
+            with self.quotas.execution(execution.principal):
+                answer = await work
+        except asyncio.CancelledError:
+            gone = Problem(503, "cancelled", "the service stopped it, or its caller went away")
+            execution.finish(gone.status, gone.as_json())
+            raise
+        except Exception as exc:  # noqa: BLE001 - whatever it is, readers are told
+            if hasattr(work, "close"):
+                work.close()
+            problem = of_error(exc)
+            if problem.status == 500:
+                _LOG.error("an execution failed: %s", type(exc).__name__, exc_info=exc)
+            execution.finish(problem.status, problem.as_json())
+        else:
+            execution.finish(200, answer)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(min(SWEEP_SECONDS, self.settings.idle_seconds / 2))
+            try:
+                await self.sessions.sweep()
+                self.executions.sweep()
+                self.objects.sweep()
+                self.quotas.save()
+                self.ledger.sweep(self.settings.idempotency_seconds)
+            except Exception:  # noqa: BLE001 - a full disk now; sessions have to end all the same
+                _LOG.exception("looking after sessions failed")
+
+
+def _time_left(limit_ms: float, begun: float) -> float:
+    """Return what is left of a time limit that counts from acceptance; BusyError if nothing is."""
+    waited = (time.monotonic() - begun) * 1000
+    if waited >= limit_ms:
+        raise BusyError("the time limit passed before it was its turn: nothing ran")
+    return limit_ms - waited if waited > SHORT_WAIT_MS else limit_ms
+
+
+def _load(path: Path, *, is_json: bool) -> Context:
+    if is_json:
+        return Context.from_json(path.read_text("utf-8", "surrogatepass"), None)
+    try:
+        return Context.from_file(path)
+    except UnicodeDecodeError:
+        return Context.from_text(path.read_bytes().decode("utf-8", "surrogatepass"))

@@ -1,0 +1,241 @@
+"""The sessions of all tenants: opened, found, forked, ended, expired.
+
+Each is a session of the daemon's own table, which saves idle ones to disk when memory is short.
+SECURITY: a session is looked up under its tenant, and forks stay with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from atoll.context import Context
+from atoll.errors import AtollError, SandboxLostError
+from atoll.files.direct import FolderFiles
+from atoll.service.ids import new_id
+from atoll.service.problems import Problem, not_found
+
+if TYPE_CHECKING:
+    from atoll.config import SandboxConfig
+    from atoll.daemon.client_callbacks import ClientCallbacks
+    from atoll.daemon.session_table import SessionTable
+    from atoll.daemon.sessions import Session
+    from atoll.files.base import Files
+    from atoll.sandbox import BaseSandbox
+    from atoll.service.keys import Principal
+    from atoll.service.ledger import Ledger
+    from atoll.service.quotas import Quotas
+    from atoll.service.settings import ServiceSettings
+    from atoll.service.shapes import Life
+
+MAX_PAGE = 200
+
+
+class HostedSession:
+    """One session, and what its tenant is told of it."""
+
+    def __init__(
+        self,
+        principal: Principal,
+        session: Session,
+        callbacks: ClientCallbacks,
+        parent: HostedSession | None = None,
+    ) -> None:
+        self.id, self.tenant, self.key = new_id("ses"), principal.tenant, principal.key
+        self.session, self.callbacks = session, callbacks
+        self.parent = None if parent is None else parent.id
+        self.name = ""
+        self.created = self.used = time.time()
+        self.idle_seconds = self.max_seconds = 0.0
+        self.metadata: dict[str, str] = {}
+        self.marks: dict[str, tuple[str, float]] = {}
+        self.children: list[str] = []
+        self.executions, self.cpu_seconds, self.memory_bytes = 0, 0.0, 0
+        self.over = False
+        policy = session.config.policy
+        self.files: Files = FolderFiles(self._folders, policy.file_size_bytes)
+        box = session.box
+        assert box is not None
+        self._isolation, self._backend = str(box.isolation), box.backend
+        self.capabilities = sorted(map(str, box.capabilities))
+
+    @property
+    def idle_until(self) -> float:
+        """When it ends if nobody uses it."""
+        return self.used + self.idle_seconds
+
+    @property
+    def expires(self) -> float:
+        """When it ends in any case."""
+        return self.created + self.max_seconds
+
+    def touch(self) -> None:
+        """Note a use."""
+        self.used = time.time()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what its tenant may know."""
+        live = self.session.live
+        return {
+            "id": self.id,
+            "state": "ended" if self.over else "running" if live else "paused",
+            "name": self.name,
+            "isolation": self._isolation,
+            "backend": self._backend,
+            "capabilities": self.capabilities,
+            "context_shared": bool(getattr(self.session.box, "context_is_shared", False)),
+            "created_at": self.created,
+            "last_used_at": self.used,
+            "idle_expires_at": min(self.idle_until, self.expires),
+            "expires_at": self.expires,
+            "parent": self.parent,
+            "children": list(self.children),
+            "busy": not self.session.idle,
+            "executions": self.executions,
+            "usage": {"cpu_seconds": self.cpu_seconds, "peak_memory_bytes": self.memory_bytes},
+            "policy": self.session.config.policy.snapshot(),
+            "timeout_ms": self.session.config.timeout_ms,
+            "metadata": self.metadata,
+            "marks": [
+                {"id": mark, "name": name, "created_at": made}
+                for mark, (name, made) in self.marks.items()
+            ],
+        }
+
+    async def _folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
+        self.touch()
+        return await self.session.folders(changing=changing)
+
+
+class _ForkWith(Protocol):
+    async def fork_with(self, config: SandboxConfig) -> BaseSandbox: ...
+
+
+class Sessions:
+    """Finds sessions by id and tenant."""
+
+    def __init__(
+        self, table: SessionTable, ledger: Ledger, quotas: Quotas, settings: ServiceSettings
+    ) -> None:
+        self._table, self._ledger, self._quotas, self._settings = table, ledger, quotas, settings
+        self._sessions: dict[str, HostedSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    async def open(
+        self, principal: Principal, config: SandboxConfig, callbacks: ClientCallbacks, life: Life
+    ) -> HostedSession:
+        """Start a session."""
+        self._check_life(life)
+        self._quotas.open_session(principal)
+        try:
+            session = await self._table.open(config, callbacks)
+        except BaseException:
+            self._quotas.close_session(principal.key)
+            raise
+        return self._add(HostedSession(principal, session, callbacks), life)
+
+    async def fork(self, principal: Principal, parent: HostedSession, name: str) -> HostedSession:
+        """Start a live clone of a session."""
+        self._quotas.open_session(principal)
+        try:
+            callbacks, functions = parent.callbacks.twin()
+            config = dataclasses.replace(parent.session.config, **functions)
+            if isinstance(config.context, Context):
+                config = dataclasses.replace(config, context=config.context.dup())
+            async with parent.session.in_turn() as box:
+                twin = await cast("_ForkWith", box).fork_with(config)
+            try:
+                session = await self._table.open(config, callbacks, twin)
+            except BaseException:
+                await twin.destroy()
+                raise
+        except BaseException:
+            self._quotas.close_session(principal.key)
+            raise
+        child = HostedSession(principal, session, callbacks, parent)
+        child.name, child.metadata = name, dict(parent.metadata)
+        child.idle_seconds = parent.idle_seconds
+        child.max_seconds = max(1.0, parent.expires - child.created)
+        parent.children.append(child.id)
+        return self._keep(child)
+
+    def get(self, principal: Principal, ident: str) -> HostedSession:
+        """Return a session of the tenant; 404 if it has no such one, 410 if it was lost."""
+        found = self._sessions.get(ident)
+        if found is not None and found.tenant == principal.tenant:
+            return found
+        query = "SELECT reason FROM sessions WHERE id = ? AND tenant = ?"
+        row = self._ledger.one(query, ident, principal.tenant)
+        if row is not None and row["reason"] not in (None, "deleted"):
+            raise SandboxLostError(f"the session has ended ({row['reason']}): open a new one")
+        raise not_found("session")
+
+    def page(self, principal: Principal, limit: int, after: str) -> dict[str, Any]:
+        """Return some sessions of the tenant, and where the next page begins."""
+        limit = max(1, min(limit, MAX_PAGE))
+        own = [one for one in self._sessions.values() if one.tenant == principal.tenant]
+        places = [n for n, one in enumerate(own) if one.id == after]
+        begin = places[0] + 1 if places else 0
+        shown = own[begin : begin + limit]
+        more = begin + limit < len(own)
+        items = [one.describe() for one in shown]
+        return {"items": items, "next_cursor": shown[-1].id if more and shown else None}
+
+    def change(self, session: HostedSession, life: Life) -> None:
+        """Set how long a session lives, and its metadata."""
+        self._check_life(life)
+        session.idle_seconds = life.idle_seconds or session.idle_seconds
+        session.max_seconds = life.max_seconds or session.max_seconds
+        session.metadata = session.metadata if life.metadata is None else life.metadata
+
+    async def end(self, session: HostedSession, reason: str = "deleted") -> None:
+        """End a session, and free everything it used."""
+        if session.over:
+            return
+        session.over = True
+        self._sessions.pop(session.id, None)
+        self._quotas.close_session(session.key)
+        with contextlib.suppress(Exception):  # a full disk must not keep a guest alive
+            query = "UPDATE sessions SET ended = ?, reason = ? WHERE id = ?"
+            self._ledger.write(query, time.time(), reason, session.id)
+        await self._table.end(session.session)
+
+    async def end_all(self, reason: str) -> None:
+        """End every session."""
+        for session in list(self._sessions.values()):
+            await self.end(session, reason)
+
+    async def sweep(self) -> None:
+        """End sessions whose time is over; a running cell counts as use."""
+        now = time.time()
+        for session in list(self._sessions.values()):
+            if not session.session.idle:
+                session.touch()
+            if now > session.expires:
+                await self.end(session, "expired")
+            elif now > session.idle_until:
+                await self.end(session, "idle for too long")
+        with contextlib.suppress(AtollError):
+            await self._table.sweep()
+
+    def _add(self, session: HostedSession, life: Life) -> HostedSession:
+        session.idle_seconds = life.idle_seconds or self._settings.idle_seconds
+        session.max_seconds = life.max_seconds or self._settings.max_seconds
+        session.metadata = life.metadata or {}
+        return self._keep(session)
+
+    def _keep(self, session: HostedSession) -> HostedSession:
+        self._sessions[session.id] = session
+        row = (session.id, session.tenant, session.parent, session.created)
+        self._ledger.write("INSERT INTO sessions VALUES (?, ?, ?, ?, NULL, NULL)", *row)
+        return session
+
+    def _check_life(self, life: Life) -> None:
+        for name in ("idle_seconds", "max_seconds"):
+            value, most = getattr(life, name), getattr(self._settings, name)
+            if value is not None and not 0 < value <= most:
+                raise Problem(400, "invalid", f"{name} must be positive and at most {most:g}")

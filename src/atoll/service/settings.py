@@ -1,0 +1,86 @@
+"""What one service may use, and what one request may ask of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from atoll.config import expand_home
+from atoll.errors import ConfigError
+from atoll.policy import check_positive
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEFAULT_PORT = 8437
+_PREFIX = "ATOLL_SERVE_"
+
+
+def default_folder() -> Path:
+    """Return the folder of keys, states and contexts: ATOLL_SERVE_FOLDER, or below the home."""
+    return expand_home(os.environ.get(f"{_PREFIX}FOLDER") or "~/.local/share/atoll").absolute()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSettings:
+    """Limits of one service; each number is positive."""
+
+    folder: Path
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    hosts: tuple[str, ...] = ()
+    """Names, besides localhost and the address, that the Host header may have."""
+    tier: str | None = None
+    """Libraries that a session has when it names none; unset: the largest tier."""
+    max_body_bytes: int = 40 << 20
+    max_upload_bytes: int = 150 << 20
+    max_context_bytes: int = 1 << 30
+    body_seconds: float = 30
+    """How long a JSON body may take to arrive; a file may take ten times as long."""
+    header_seconds: float = 10
+    max_connections: int = 2048
+    max_running: int = max(4, 2 * (os.cpu_count() or 1))
+    """Executions at one time; one that waits for its client's tools does not count."""
+    max_queue: int = 256
+    max_sessions: int = 1024
+    max_live: int = 128
+    """Sessions in memory; past it the one idle for longest is saved to disk, if it can be."""
+    idle_seconds: float = 1800
+    max_seconds: float = 86_400
+    state_seconds: float = 7 * 86_400
+    context_seconds: float = 86_400
+    drain_seconds: float = 30
+    keepalive_seconds: float = 5
+    event_bytes: int = 4 << 20
+    """Events of one execution that are kept for a reader that is slow or comes back."""
+    kept_seconds: float = 600
+    """How long a finished execution can be asked for."""
+    kept_bytes: int = 256 << 20
+    """What finished executions may take in memory."""
+    idempotency_seconds: float = 86_400
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and not (field.name == "port" and value == 0):
+                check_positive(field.name, value)
+
+    @classmethod
+    def from_environment(cls, **given: Any) -> ServiceSettings:
+        """Return the settings of ATOLL_SERVE_*, with what is given on top."""
+        known: dict[str, Any] = {"folder": default_folder()}
+        for field in fields(cls):
+            text = os.environ.get(_PREFIX + field.name.upper(), "").strip()
+            if text and field.name != "folder":
+                known[field.name] = _parse(field.name, str(field.type), text)
+        return cls(**{**known, **{name: one for name, one in given.items() if one is not None}})
+
+
+def _parse(name: str, kind: str, text: str) -> Any:
+    if kind.startswith("tuple"):
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    try:
+        return {"int": int, "float": float}.get(kind, str)(text)
+    except ValueError:
+        raise ConfigError(f"{_PREFIX}{name.upper()} must be a number, not {text!r}") from None

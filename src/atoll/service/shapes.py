@@ -1,0 +1,297 @@
+"""Bodies of requests, checked as they are read; and results as JSON."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType  # noqa: TC002 - read as it runs
+
+from atoll.config import SandboxConfig
+from atoll.guest import values
+from atoll.policy import ExecutionPolicy, Isolation
+from atoll.service.problems import Problem
+
+if TYPE_CHECKING:
+    from atoll.service.keys import Quota
+    from atoll.types import ExecuteResponse, SandboxResult
+
+T = TypeVar("T")
+MAX_METADATA, MAX_METADATA_TEXT = 16, 256
+MAX_TOOLS = 500
+MAX_ENV = 256
+MOST = {
+    "stdout_max_bytes": 256 << 20, "stderr_max_bytes": 256 << 20, "max_output_length": 256 << 20,
+    "max_state_bytes": 512 << 20, "max_concurrency": 256,
+}  # fmt: skip
+"""What a request may ask for of the service's own memory and threads."""
+
+
+class Body(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A request's JSON."""
+
+
+class Policy(Body, kw_only=True):
+    """Limits; what is left out has Atoll's default."""
+
+    memory_bytes: int | UnsetType | None = UNSET
+    max_processes: int | UnsetType | None = UNSET
+    cpu_seconds: float | UnsetType | None = UNSET
+    disk_bytes: int | UnsetType | None = UNSET
+    file_size_bytes: int | UnsetType | None = UNSET
+    max_open_files: int | UnsetType = UNSET
+    stdout_max_bytes: int | UnsetType = UNSET
+    stderr_max_bytes: int | UnsetType = UNSET
+    fuel_budget: int | UnsetType | None = UNSET
+
+
+class ContextOf(Body, kw_only=True):
+    """The guest's variable `context`: a text, a value, or the id of one that was uploaded."""
+
+    text: str | UnsetType = UNSET
+    value: Any = UNSET
+    id: str | UnsetType = UNSET
+
+
+class Sandbox(Body, kw_only=True):
+    """What a sandbox is to be like: for sessions and one-shot runs."""
+
+    template: str | None = None
+    context: ContextOf | None = None
+    policy: Policy | None = None
+    env: dict[str, str] = {}
+    timeout_ms: float | None = None
+    min_isolation: str | None = None
+    max_output_length: int | None = None
+    max_concurrency: int | None = None
+    max_state_bytes: int | None = None
+    explored_length: int | None = None
+    lazy_queries: bool = False
+    argv: list[str] | None = None
+    tools: list[dict[str, Any]] = []
+    callbacks: list[str] = []
+
+    def config(self, quota: Quota, **fields: Any) -> SandboxConfig:
+        """Return the configuration; 403 for what the key may not have, never silently less."""
+        limits = msgspec.structs.asdict(self.policy) if self.policy is not None else {}
+        given = {name: one for name, one in limits.items() if one is not UNSET}
+        if len(self.env) > MAX_ENV or len(self.tools) > MAX_TOOLS:
+            raise Problem(400, "invalid", f"at most {MAX_ENV} variables and {MAX_TOOLS} tools")
+        policy = ExecutionPolicy(env=self.env, **given)
+        memory, most = policy.memory_bytes, quota.memory_bytes
+        if most is not None and (memory is None or memory > most):
+            raise Problem(403, "quota", f"the key may have policy.memory_bytes of at most {most:,}")
+        for name, limit in MOST.items():
+            value = getattr(self, name, None) or getattr(policy, name, None)
+            if value is not None and value > limit:
+                raise Problem(403, "quota", f"{name} may be at most {limit:,}")
+        timeout = timeout_within(self.timeout_ms, quota)
+        names = ("max_output_length", "max_concurrency", "max_state_bytes", "explored_length")
+        more = {name: one for name in names if (one := getattr(self, name)) is not None}
+        level = Isolation.parse(self.min_isolation or Isolation.JAILED)
+        return SandboxConfig(
+            backend="native", policy=policy, timeout_ms=timeout, min_isolation=level,
+            preload=self.template, argv=self.argv, lazy_queries=self.lazy_queries, **more, **fields,
+        )  # fmt: skip
+
+    def asks(self) -> dict[str, Any]:
+        """Return what ClientCallbacks takes: tools, and the functions that the caller has."""
+        known = ("llm_query", "rlm_query", "stdin")
+        for name in self.callbacks:
+            if name not in known:
+                raise Problem(400, "invalid", f"no callback {name!r}: there are {', '.join(known)}")
+        return {
+            "tools": self.tools,
+            "asks": ["on_output", *(f"on_{one}" for one in self.callbacks)],
+        }
+
+
+class Life(Body, kw_only=True):
+    """How long a session lives, and what is noted about it."""
+
+    idle_seconds: float | None = None
+    max_seconds: float | None = None
+    metadata: dict[str, str] | None = None
+
+
+class NewSession(Sandbox, kw_only=True):
+    """POST /sessions."""
+
+    state: str | None = None
+    idle_seconds: float | None = None
+    max_seconds: float | None = None
+    metadata: dict[str, str] | None = None
+
+
+class Cell(Body, kw_only=True):
+    """POST /sessions/{id}/executions."""
+
+    code: str
+    timeout_ms: float | None = None
+    detach: bool = False
+
+
+class Command(Body, kw_only=True):
+    """POST /sessions/{id}/shell."""
+
+    command: str
+    timeout_ms: float | None = None
+    detach: bool = False
+
+
+class FileGiven(Body, kw_only=True):
+    """A file that is put beside the code of a one-shot run."""
+
+    path: str
+    content_b64: str
+
+
+class Run(Sandbox, kw_only=True):
+    """POST /run."""
+
+    code: str
+    files: list[FileGiven] = []
+    return_files: bool = False
+    detach: bool = False
+
+
+class Code(Body, kw_only=True):
+    """POST /sessions/{id}/validate."""
+
+    code: str
+
+
+class Restart(Body, kw_only=True):
+    """POST /sessions/{id}/restart."""
+
+    context: ContextOf | None = None
+
+
+class Fork(Body, kw_only=True):
+    """POST /sessions/{id}/fork."""
+
+    count: int = 1
+    name: str = ""
+
+
+class Mark(Body, kw_only=True):
+    """POST /sessions/{id}/checkpoints."""
+
+    name: str = ""
+
+
+class Rollback(Body, kw_only=True):
+    """POST /sessions/{id}/rollback."""
+
+    mark: str
+
+
+class Value(Body, kw_only=True):
+    """PUT /sessions/{id}/variables/{name}: a value as docs/protocol.md writes it."""
+
+    value: Any
+
+
+class ToolResult(Body, kw_only=True):
+    """One answer to a tool call: a value, or an error for the guest to raise."""
+
+    id: str
+    value: Any = None
+    error: str | None = None
+    raised: dict[str, Any] | None = None
+
+
+class NewKey(Body, kw_only=True):
+    """POST /keys."""
+
+    name: str = ""
+    tenant: str = "default"
+    scopes: tuple[str, ...] = ("execute", "sessions", "files")
+    expires_seconds: float | None = None
+    quota: dict[str, Any] = {}
+
+
+def read(body: bytes, shape: type[T]) -> T:
+    """Return a body in its shape; 400 says which field is wrong."""
+    try:
+        try:
+            return msgspec.json.decode(body or b"{}", type=shape)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return msgspec.convert(json.loads(body), type=shape)  # escaped lone surrogates
+    except (ValueError, RecursionError) as exc:
+        raise Problem(400, "invalid", f"the body is not as it should be: {exc}"[:500]) from None
+
+
+def timeout_within(timeout_ms: float | None, quota: Quota) -> float:
+    """Return the time limit, by default the key's; 403 if it is longer than the key may have."""
+    if timeout_ms is not None and timeout_ms > quota.timeout_ms:
+        raise Problem(403, "quota", f"the key may have timeout_ms of at most {quota.timeout_ms:g}")
+    return quota.timeout_ms if timeout_ms is None else timeout_ms
+
+
+def check_metadata(metadata: dict[str, str] | None) -> dict[str, str]:
+    """Return the metadata; 400 if it is too much."""
+    given = metadata or {}
+    texts = [text for pair in given.items() for text in pair]
+    if len(given) > MAX_METADATA or any(len(text) > MAX_METADATA_TEXT for text in texts):
+        most = f"{MAX_METADATA} pairs of {MAX_METADATA_TEXT} characters"
+        raise Problem(400, "invalid", f"metadata has at most {most}")
+    return given
+
+
+_PLAIN = (
+    "stdout", "stderr", "error", "error_type", "exit_code", "duration_ms", "cpu_ms", "value_repr",
+    "truncated", "state_lost", "fuel_consumed", "memory_used_bytes", "cold_start", "success",
+)  # fmt: skip
+
+
+def result_json(ident: str, session: str | None, result: SandboxResult) -> dict[str, Any]:
+    """Return an execution's result as JSON; displays and files by their addresses."""
+    shown = [
+        {"n": n, "media_type": one.media_type, "size": len(one.data),
+         "url": f"/api/v1/executions/{ident}/displays/{n}"}
+        for n, one in enumerate(result.displays)
+    ]  # fmt: skip
+    created = set(result.files_created)
+    files = [
+        {"path": one.path, "size": one.size, "media_type": one.media_type,
+         "change": "created" if one.path in created else "modified"}
+        for one in result.artifacts
+    ]  # fmt: skip
+    return {
+        "id": ident,
+        "session": session,
+        "kind": result.kind.value,
+        **{name: getattr(result, name) for name in _PLAIN},
+        "value": values.encode(result.value),
+        "displays": shown,
+        "artifacts": files,
+        "files_created": list(result.files_created),
+        "files_modified": list(result.files_modified),
+        "isolation": str(result.isolation),
+    }
+
+
+def response_json(ident: str, session: str | None, response: ExecuteResponse) -> dict[str, Any]:
+    """Return a shell command's result as JSON."""
+    return {
+        "id": ident,
+        "session": session,
+        "kind": "shell",
+        "output": response.output,
+        "exit_code": response.exit_code,
+        "truncated": response.truncated,
+        "error": response.error,
+    }
+
+
+def file_bytes(given: FileGiven) -> tuple[str, bytes]:
+    """Return path and bytes of a file that came in a body."""
+    try:
+        return given.path, base64.b64decode(given.content_b64, validate=True)
+    except ValueError:
+        raise Problem(400, "invalid", f"content_b64 of {given.path!r} is not base64") from None

@@ -1,0 +1,205 @@
+"""The native API: what is asked for happens, and is told in the shapes of docs/service.md."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+
+import pytest
+
+
+def test_one_command_runs_code_and_answers_with_its_result(api):
+    done = api.post("/api/v1/run", json={"code": "print('hi')\n6 * 7"})
+    result = done.json()
+    assert done.status_code == 200
+    assert (result["kind"], result["stdout"], result["value"], result["isolation"]) == (
+        "ok",
+        "hi\n",
+        42,
+        "jailed",
+    )
+    assert done.headers["x-request-id"].startswith("req_")
+
+
+def test_a_guests_fault_is_a_result_and_not_an_http_error(api):
+    done = api.post("/api/v1/run", json={"code": "1 / 0"})
+    assert done.status_code == 200
+    assert (done.json()["kind"], done.json()["error_type"]) == ("error", "ZeroDivisionError")
+
+
+def test_files_go_in_with_the_code_and_come_out_with_the_result(api):
+    body = {
+        "code": "open('out.txt', 'w').write(open('in.txt').read().upper())",
+        "files": [{"path": "in.txt", "content_b64": base64.b64encode(b"abc").decode()}],
+        "return_files": True,
+    }
+    (made,) = api.post("/api/v1/run", json=body).json()["artifacts"]
+    assert (made["path"], base64.b64decode(made["content_b64"])) == ("out.txt", b"ABC")
+
+
+def test_a_session_keeps_variables_and_tells_what_it_used(api):
+    session = api.session(metadata={"run": "7"})
+    api.run(session, "x = list(range(10))")
+    assert api.run(session, "len(x)")["value"] == 10
+    facts = api.get(session).json()
+    assert (facts["executions"], facts["metadata"], facts["state"]) == (2, {"run": "7"}, "running")
+    assert facts["usage"]["cpu_seconds"] > 0
+    assert facts["usage"]["peak_memory_bytes"] > 0
+    assert facts["idle_expires_at"] <= facts["expires_at"]
+    assert api.delete(session).status_code == 204
+    assert api.get(session).status_code == 404
+
+
+def test_events_are_numbered_and_end_with_one_result(api):
+    events = api.events("/api/v1/run", {"code": "print('a', flush=True)\nprint('b')"})
+    assert [one["seq"] for one in events] == list(range(1, len(events) + 1))
+    kinds = [one["type"] for one in events]
+    assert (kinds[:2], kinds[-1]) == (["accepted", "started"], "result")
+    assert "".join(one["text"] for one in events if one["type"] == "stdout") == "a\nb\n"
+    assert events[-1]["result"]["stdout"] == "a\nb\n"
+
+
+def test_output_arrives_while_the_code_runs_and_a_tool_is_called_back(api):
+    session = api.session(tools=[{"name": "lookup"}])
+    body, seen = {"code": "print('50 %\\r', end='', flush=True)\nlookup('x', n=2)"}, []
+    headers = {"accept": "text/event-stream"}
+    with api.stream("POST", f"{session}/executions", json=body, headers=headers) as stream:
+        for line in stream.iter_lines():
+            if not line.startswith("data: "):
+                continue
+            event = json.loads(line.removeprefix("data: "))
+            seen.append(event["type"])
+            if event["type"] == "accepted":
+                answers = f"/api/v1/executions/{event['execution']}/tool_results"
+            if event["type"] == "tool_call":
+                assert (event["name"], event["args"], event["kwargs"]) == (
+                    "lookup",
+                    ["x"],
+                    {"n": 2},
+                )
+                assert "stdout" in seen
+                assert api.post(answers, json=[{"id": "call_99", "value": 1}]).status_code == 404
+                assert api.post(answers, json=[{"id": event["id"], "value": 5}]).status_code == 204
+                assert api.post(answers, json=[{"id": event["id"], "value": 6}]).status_code == 409
+    assert event["result"]["value"] == 5
+
+
+def test_events_can_be_read_again_from_any_number(api):
+    session = api.session()
+    started = api.post(f"{session}/executions", json={"code": "print('x' * 10)", "detach": True})
+    assert started.status_code == 202
+    path = f"/api/v1/executions/{started.json()['id']}"
+    headers = {"accept": "text/event-stream"}
+    whole = api.get(f"{path}/events", headers=headers).text.split("\n\n")[:-1]
+    rest = api.get(f"{path}/events", headers={**headers, "last-event-id": "2"}).text
+    assert rest.split("\n\n")[:-1] == whole[2:]
+    assert api.get(path).json()["stdout"] == "x" * 10 + "\n"
+
+
+def test_an_execution_is_cancelled_and_the_session_keeps_its_state(api):
+    session = api.session()
+    api.run(session, "kept = 1")
+    started = api.post(f"{session}/executions", json={"code": "while True: pass", "detach": True})
+    path = f"/api/v1/executions/{started.json()['id']}"
+    with api.stream("GET", f"{path}/events") as stream:
+        for line in stream.iter_lines():
+            event = json.loads(line)
+            if event["type"] == "started":
+                assert api.post(f"{path}/cancel").status_code == 202
+    assert event["result"]["kind"] == "cancelled"
+    assert api.run(session, "kept")["value"] == 1
+
+
+def test_forks_checkpoints_and_states(api):
+    session = api.session()
+    api.run(session, "n = 1; open('f', 'w').write('1')")
+    made = api.post(f"{session}/fork", json={"count": 2, "name": "twin"}).json()
+    twins = [f"/api/v1/sessions/{one['session']['id']}" for one in made]
+    mark = api.post(f"{session}/checkpoints", json={"name": "before"}).json()["id"]
+    api.run(session, "n = 2")
+    api.run(twins[0], "n = 3")
+    assert api.post(f"{session}/rollback", json={"mark": mark}).status_code == 204
+    assert [api.run(one, "n")["value"] for one in (session, *twins)] == [1, 3, 1]
+    assert api.get(twins[0]).json()["parent"] == session.rpartition("/")[2]
+    assert len(api.get(session).json()["children"]) == 2
+    state = api.post(f"{session}/save").json()
+    again = api.session(state=state["id"])
+    assert api.run(again, "n, open('f').read()")["value_repr"] == "(1, '1')"
+    assert api.delete(f"/api/v1/states/{state['id']}").status_code == 204
+    assert api.get(f"/api/v1/states/{state['id']}").status_code == 404
+
+
+def test_files_are_read_in_parts(api):
+    session = api.session()
+    where = f"{session}/files/content?path=dir/data.bin"
+    assert api.put(where, content=b"0123456789").status_code == 204
+    assert api.get(f"{session}/files?path=dir").json()["entries"][0]["size"] == 10
+    for asked, part in (("bytes=2-4", b"234"), ("bytes=7-", b"789"), ("bytes=-2", b"89")):
+        answer = api.get(where, headers={"range": asked})
+        assert (answer.status_code, answer.content) == (206, part)
+    assert api.get(where, headers={"range": "bytes=10-"}).status_code == 416
+    moved = api.post(f"{session}/files/move", json={"path": "dir/data.bin", "target": "b"})
+    assert (moved.json(), api.get(where).status_code) == ({}, 404)
+    assert api.delete(f"{session}/files/content?path=b").status_code == 204
+
+
+def test_a_context_is_uploaded_once_for_many_sessions(api):
+    text = "needle " + "hay " * 50_000
+    made = api.post("/api/v1/contexts", content=text.encode()).json()
+    for _ in range(2):
+        session = api.session(context={"id": made["id"]})
+        assert (
+            api.run(session, "len(context), context[:6]")["value_repr"]
+            == f"({len(text)}, 'needle')"
+        )
+    assert api.get(session).json()["context_shared"] is True
+
+
+def test_the_openapi_document_has_every_route_and_shape(api):
+    found = api.get("/openapi.json").json()
+    assert found["openapi"] == "3.1.0"
+    run = found["paths"]["/api/v1/run"]["post"]
+    assert run["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/Run")
+    assert found["components"]["schemas"]["Run"]["required"] == ["code"]
+    assert len(found["paths"]) > 25
+
+
+@pytest.mark.spec("R2.13")
+def test_health_tells_of_the_sandboxes_to_keys_alone(api, service):
+    assert api.get("/health").json()["status"] == "healthy"
+    assert api.get("/ready").status_code == 200
+    found = api.get("/health/detailed").json()
+    assert found["sandbox"]["isolation"] == "jailed"
+    assert found["sandbox"]["tiers"]["numeric"]["warm_seconds"] > 0
+    assert {"executing", "queued", "live"} <= set(found["sandbox"])
+
+
+def test_metrics_name_routes_and_never_ids(api):
+    session = api.session()
+    api.run(session, "1")
+    text = api.get("/metrics").text
+    assert 'atoll_executions_total{isolation="jailed",outcome="ok"}' in text
+    assert 'route="/api/v1/sessions/{session}/executions"' in text
+    assert session.rpartition("/")[2] not in text
+
+
+def test_a_wrong_body_says_which_field(api):
+    done = api.post("/api/v1/run", json={"code": "1", "tiemout_ms": 5})
+    assert done.status_code == 400
+    assert done.headers["content-type"] == "application/problem+json"
+    assert "tiemout_ms" in done.json()["detail"]
+    assert "code" in api.post("/api/v1/run", json={}).json()["detail"]
+    assert api.post("/api/v1/run", content=b"[" * 100_000).status_code == 400
+    assert api.get("/api/v1/run").status_code == 405
+    assert api.get("/api/v1/nothing").status_code == 404
+
+
+def test_sessions_end_when_their_time_is_over(api):
+    session = api.session(idle_seconds=0.05)
+    waited = threading.Event()
+    waited.wait(0.1)
+    api.service.call(api.service.service.sessions.sweep)
+    gone = api.get(session)
+    assert (gone.status_code, gone.json()["code"]) == (410, "session_lost")
+    assert "idle for too long" in gone.json()["detail"]

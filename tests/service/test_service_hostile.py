@@ -1,0 +1,179 @@
+"""Clients that are slow, huge, gone or lying; a full disk; an end under load."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+from clients import Api, connect
+from own_service import OwnService
+
+from atoll.service.keys import SCOPES
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory):
+    """A service with short limits."""
+    service = OwnService(
+        tmp_path_factory.mktemp("strict"), tier="bare", body_seconds=0.3, header_seconds=0.3,
+        max_body_bytes=100_000, event_bytes=20_000, max_running=1, max_queue=1, drain_seconds=20,
+    )  # fmt: skip
+    service.start()
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def client(strict):
+    with Api(strict, strict.key) as api:
+        yield api
+
+
+def idle(service: OwnService) -> bool:
+    made = service.service
+    return not made.executions.running and made.limit.running == 0 and made.limit.waiting == 0
+
+
+def until(check, seconds=20):
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
+
+
+def test_a_body_that_trickles_in_is_given_up(strict, client):
+    with connect(strict) as sock:
+        head = f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {strict.key}\r\nContent-Length: 50\r\n\r\n"
+        sock.sendall(head.encode() + b"{")
+        assert b" 408 " in sock.recv(4096).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET"]
+)
+def test_a_head_that_never_comes_is_given_up(strict, sent):
+    with connect(strict) as sock:
+        sock.sendall(sent)
+        while sock.recv(65536):
+            pass
+
+
+def test_huge_headers_and_huge_bodies_are_refused(strict, client):
+    with connect(strict) as sock:
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 100_000)
+        assert b" 400 " in sock.recv(4096)
+    assert client.post("/api/v1/run", content=b"x" * 200_000).status_code == 413
+
+    def chunks():
+        for _ in range(30):
+            yield b"x" * 10_000
+
+    assert client.post("/api/v1/run", content=chunks()).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8437", "127.0.0.1.evil.example", ""]
+)
+def test_a_foreign_host_name_is_refused(strict, client, host):
+    done = client.get("/health", headers={"host": host})
+    assert (done.status_code, done.json()["code"]) == (421, "host")
+    assert (
+        "access-control-allow-origin"
+        not in client.get("/health", headers={"origin": "https://evil.example"}).headers
+    )
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+def test_what_a_client_ran_ends_when_it_goes_away(strict, client, accept):
+    body = json.dumps({"code": "print('on', flush=True)\nwhile True: pass"})
+    head = f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {strict.key}\r\nAccept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with connect(strict) as sock:
+        sock.sendall((head + body).encode())
+        until(lambda: any(one.interrupt is not None for one in strict.service.executions.running))
+    until(lambda: idle(strict))
+    assert client.post("/api/v1/run", json={"code": "1"}).json()["value"] == 1
+
+
+def test_a_client_that_goes_in_each_phase_leaves_nothing(strict, client):
+    body = json.dumps({"code": "print('x' * 100)"})
+    whole = (
+        f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {strict.key}\r\n"
+        f"Accept: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+    for cut in (1, 20, len(whole) - len(body), len(whole) - 1, len(whole)):
+        with connect(strict) as sock:
+            sock.sendall(whole[:cut])
+    until(lambda: idle(strict))
+    assert len(strict.service.sessions) == 0
+
+
+def test_a_slow_reader_does_not_grow_the_service(strict, client):
+    body = json.dumps(
+        {"code": "for n in range(3000): print('x' * 1000)", "max_output_length": 10**7}
+    )
+    head = f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {strict.key}\r\nAccept: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
+    with connect(strict) as sock:
+        sock.sendall((head + body).encode())
+        until(lambda: strict.service.executions.running)
+        (running,) = strict.service.executions.running
+        until(lambda: running.done)
+        assert running._size < 100_000 + len(running.body)
+        text = b""
+        while b'"type":"result"' not in text[-5_000_000:]:
+            text += sock.recv(1 << 20)
+        assert b'"type":"dropped"' in text
+
+
+def test_a_full_queue_is_503_and_says_when_to_come_back(strict, client):
+    started = [
+        client.post("/api/v1/run", json={"code": "while True: pass", "detach": True}).json()["id"]
+        for _ in range(2)
+    ]
+    until(lambda: strict.service.limit.running == 1 and strict.service.limit.waiting == 1)
+    done = client.post("/api/v1/run", json={"code": "1"})
+    assert (done.status_code, done.json()["code"], done.json()["retryable"]) == (503, "busy", True)
+    for one in started:
+        client.post(f"/api/v1/executions/{one}/cancel")
+    until(lambda: idle(strict))
+
+
+def test_a_full_disk_refuses_what_has_to_be_kept_and_runs_code_all_the_same(
+    strict, client, monkeypatch
+):
+    import errno
+
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.open", full)
+    done = client.post("/api/v1/contexts", content=b"text")
+    assert (done.status_code, done.json()["code"]) == (507, "storage")
+    assert client.post("/api/v1/run", json={"code": "1"}).json()["value"] == 1
+    monkeypatch.undo()
+    assert client.post("/api/v1/contexts", content=b"text").status_code == 201
+    assert not list((strict.settings.folder / "blobs").glob("*.draft"))
+
+
+def test_an_end_under_load_loses_nothing_that_was_accepted(strict):
+    """The last test of this service: it drains."""
+    with Api(strict, strict.add_key(scopes=SCOPES)) as api:
+        answers = []
+
+        def run():
+            done = api.post("/api/v1/run", json={"code": "import time; time.sleep(0.3); 'done'"})
+            answers.append((done.status_code, done.json().get("value")))
+
+        runs = [threading.Thread(target=run) for _ in range(2)]
+        for one in runs:
+            one.start()
+        until(lambda: len(strict.service.executions.running) == 2)
+        strict.call(strict.service.drain)
+        assert api.get("/ready").status_code == 503
+        refused = api.post("/api/v1/run", json={"code": "1"})
+        assert (refused.status_code, refused.json()["code"]) == (503, "draining")
+        assert refused.headers["retry-after"] == "5"
+        for one in runs:
+            one.join()
+        assert answers == [(200, "done")] * 2
