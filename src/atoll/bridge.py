@@ -147,6 +147,8 @@ class HostBridge:
         if name == "rlm_query":
             shared = call.get("shared_context") is True
             args.append(self._get_context() if shared else _decode(call.get("context")))
+        elif isinstance(samples := call.get("samples"), int):
+            args.append(samples)
         return args
 
     async def _invoke(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:

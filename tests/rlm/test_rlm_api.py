@@ -103,7 +103,7 @@ def test_questions_in_turn_read_the_context_once_and_know_the_answers(monkeypatc
     (tmp_path / "log.txt").write_text(TEXT)
     model = script(cell("FINAL('entry 7')"), cell("FINAL(len(context))"), "", "", "", cell(DONE))
     with atoll.RLM(model, backend="native", direct_tokens=1, examples=False) as rlm:
-        run = rlm.session(tmp_path / "log.txt")
+        run = rlm.session(tmp_path / "log.txt")  # closed with `rlm`
         assert run.ask("Which has 49?").text == "entry 7"
         (tmp_path / "log.txt").unlink()
         assert run.ask("and how long is it?").value == len(TEXT)
@@ -115,3 +115,45 @@ def test_questions_in_turn_read_the_context_once_and_know_the_answers(monkeypatc
     assert "Question: Which has 49?\nAnswer: entry 7" in second
     assert "Before this" not in first
     assert "(no answer: 3 replies" in model.asked[-1].messages[1].content
+
+
+def test_a_follow_up_finds_the_variables_and_the_text_of_the_first_question(monkeypatch):
+    model = script(
+        cell("found = grep('value 49$')\nFINAL(found[0]['line'])"),
+        cell("FINAL(found[0]['text'] + llm_query('x'))"),
+        cell("FINAL(len(SHOW_VARS()) > 0)"),
+    )
+    rlm = atoll.RLM(model, sub_model=script("!"), backend="native", direct_tokens=1, examples=False)
+    with rlm, rlm.session(TEXT) as session:
+        assert session.ask("Which line has 49?").value == 8
+        assert session.ask("And what does it say?").text == "entry 7: value 49!"
+        told = model.asked[1].messages[1].content
+        assert "Variables of earlier questions are still there: found." in told
+        session.close()
+        assert session.ask("Once more").ended == "answered"
+        assert "still there" not in model.asked[2].messages[1].content
+
+
+def test_each_question_of_a_session_has_a_budget_and_a_trajectory_of_its_own():
+    model = script(*[cell("FINAL(llm_query('x'))")] * 2)
+    sub = script("a", "b")
+    rlm = atoll.RLM(model, sub_model=sub, backend="native", direct_tokens=1, budget={"calls": 3})
+    with rlm, rlm.session({"rows": list(range(5_000))}) as session:
+        answers = [session.ask("First?"), session.ask("Second?")]
+    assert [one.text for one in answers] == ["a", "b"], "the second question asked again"
+    assert [one.calls for one in answers] == [2, 2]
+    assert answers[1].trajectory.events[0].question.startswith("Second?")
+
+
+async def test_samples_are_asked_apart_and_the_same_prompt_once():
+    main = script(
+        cell("many = llm_query('x', samples=3)\nprint(many, llm_query('x'), llm_query('x'))"),
+        cell("FINAL([many, llm_query('x', samples=2)])"),
+    )
+    sub = script("a", "b", "c", "d")
+    answer = await ask(main, sub_model=sub)
+    assert sorted(answer.value[0]) == ["a", "b", "c"]
+    assert answer.value[1] == answer.value[0][:2]
+    assert len(sub.asked) == 3
+    wrong = await ask(script(cell("FINAL(llm_query('x', samples=0))"), cell(DONE)))
+    assert "samples must be a number from 1 to 100, not 0" in str(wrong.trajectory.events)

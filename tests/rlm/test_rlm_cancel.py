@@ -17,8 +17,8 @@ import pytest
 from rlm_runs import TEXT, Counters, ask, cell, script, told
 
 from atoll.environment.core import REPLEnvironment
-from atoll.jail.client import warden
-from atoll.rlm import blocking, run
+from atoll.jail.client import supervisor
+from atoll.rlm import blocking, live
 from atoll.trajectory import events, read
 
 SEVERAL = "batch_rlm_query(['a', 'b'])"
@@ -34,9 +34,9 @@ rlm.completion("?", "some text " * 100)
 
 
 def guests() -> set[str]:
-    if warden.pid is None:
+    if supervisor.pid is None:
         return set()
-    return set(Path(f"/proc/{warden.pid}/task/{warden.pid}/children").read_text().split())
+    return set(Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split())
 
 
 async def until(ready):
@@ -84,7 +84,7 @@ async def test_a_run_that_is_cancelled_while_it_begins_leaves_no_descriptor(tmp_
             begun.set()
             time.sleep(0.2)
 
-    monkeypatch.setattr(run, "REPLEnvironment", Slow)
+    monkeypatch.setattr(live, "REPLEnvironment", Slow)
     before = len(os.listdir("/proc/self/fd"))
     work = asyncio.create_task(ask(script(), "x", documents=tmp_path))
     await until(begun.is_set)

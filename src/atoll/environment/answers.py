@@ -45,6 +45,10 @@ class Answers:
         self._told_of_quotes = False
         self.final: Final | None = None
 
+    def forget(self) -> None:
+        """Forget the answer: another question is asked."""
+        self.final, self._told_of_quotes = None, False
+
     async def take(self, how: str, value: Any, quotes: Any = ()) -> None:
         """Accept an answer; ValueError with what the model has to do first."""
         if how not in WAYS:

@@ -84,6 +84,10 @@ class REPLEnvironment:
         running = self._inner.execute(code, timeout_ms=timeout_ms, structured=structured)
         return self._portal.run(running)
 
+    def next_question(self) -> None:
+        """Forget the answer, for another question: variables, calls and what was seen stay."""
+        self._inner.next_question()
+
     def reset(self) -> None:
         """Begin again: a new sandbox, no variables, no answer, nothing seen, an empty log."""
         self._portal.run(self._inner.reset())

@@ -186,7 +186,7 @@ def query_tools(llm: Any, rlm: Any) -> Iterator[Tool]:
             function=llm,
             usage="llm_query(prompt), batch_llm_query([prompt, ...])",
             description="ask a language model about text that is in the prompt; a batch runs at "
-            "once, answers in order",
+            "once, answers in order; samples=n gives a list of n answers to one prompt",
             cost="model",
             source="model",
             read_only=True,

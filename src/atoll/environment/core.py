@@ -202,6 +202,10 @@ class REPLEnvironment:
                 chain=chain,
             )
 
+    def next_question(self) -> None:
+        """Forget the answer, for another question: variables, calls and what was seen stay."""
+        self._tools.answers.forget()
+
     def _cells(self) -> Cells:
         return Cells(
             self._tools.registry,

@@ -57,8 +57,14 @@ class Bridge:
 
         self._promise = LazyQueue(self.batch_llm_query).promise
 
-    def llm_query(self, prompt: str) -> Any:
-        """Ask a language model; returns its answer, or the promise of it."""
+    def llm_query(self, prompt: str, samples: int = 1) -> Any:
+        """Ask a language model; return its answer, or the promise of it.
+
+        With `samples`, ask it so often, and return a list: identical prompts are otherwise asked
+        once.
+        """
+        if samples != 1:
+            return self._call("llm_query", [_text(prompt, "prompt")], {"samples": samples})
         if self._promise is not None:
             return self._promise(_text(prompt, "prompt"))
         return self._call("llm_query", [_text(prompt, "prompt")])

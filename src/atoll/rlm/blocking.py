@@ -9,7 +9,7 @@ from atoll.rlm import core
 from atoll.sync import Portal
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
     from os import PathLike
 
     from atoll.rlm import session
@@ -64,12 +64,16 @@ class RLM:
             ended.wait(PATIENCE_SECONDS)  # the program may end next, and with it whoever cleans up
             raise
 
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for a coroutine of the async facade."""
+        self._portal.run(work)
+
     def session(self, context: Any = None) -> Session:
         """Return a session for several questions over one context, which is read once."""
         return Session(self, self._inner.session(context))
 
     def close(self) -> None:
-        """Let go of the models' connections."""
+        """End the sandboxes of sessions, and let go of the models' connections."""
         self._portal.run(self._inner.close())
 
     def __enter__(self) -> Self:
@@ -80,7 +84,7 @@ class RLM:
 
 
 class Session:
-    """Questions in turn over one context, which is read and indexed once."""
+    """Questions in turn over one context, in one sandbox: use it in `with`, or close it."""
 
     def __init__(self, rlm: RLM, inner: session.Session) -> None:
         self._rlm, self._inner = rlm, inner
@@ -88,6 +92,16 @@ class Session:
     def ask(self, question: str) -> Answer:
         """Return the answer to a question, which may refer to earlier ones: "and when?"."""
         return self._rlm.wait_for(lambda: self._inner.ask(question))
+
+    def close(self) -> None:
+        """End the sandbox; a later question would get a new one."""
+        self._rlm.run(self._inner.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
 
 
 async def _ended(start: Callable[[], Awaitable[Answer]], ended: threading.Event) -> Answer:

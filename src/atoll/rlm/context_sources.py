@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.context import Context
-from atoll.environment.options import context_of
+from atoll.environment.options import context_of, index_of
 from atoll.errors import ConfigError
 from atoll.files.openat2 import open_beneath
 from atoll.retrieval.sources import FolderSource
@@ -22,6 +23,8 @@ from atoll.trajectory.terminal_text import line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from atoll.explore.index import ContextIndex
 
 LARGEST = 1 << 30
 """Bytes of all files together, with the lines that name them."""
@@ -33,7 +36,7 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ContextSource:
     """A context, and the folder whose files can be looked into by name."""
 
@@ -45,6 +48,11 @@ class ContextSource:
     """Files of a folder that are not text, or cannot be read."""
     tag: str = ""
     """What is in each line above a file, and in no file."""
+
+    @cached_property
+    def index(self) -> ContextIndex | None:
+        """The index over the text, or over the readable form of data; made once."""
+        return index_of(self.context)
 
     @property
     def kind(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
+from weakref import WeakSet
 
 from atoll.rlm.budget import Account
 from atoll.rlm.model_calls import Concurrency, ModelCalls, usage_fields
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
+    from atoll.rlm.live import LiveEnvironment
     from atoll.rlm.models.resolve import AnyModel
     from atoll.rlm.options import RLMConfig, RLMOptions
     from atoll.rlm.types import Ending
@@ -49,9 +51,14 @@ class RLM:
         self._config = configured(config, window, options)
         self._models = resolve_both(model, sub_model, base_url)
         self._path, self._on_event = trajectory, on_event
+        self._sessions: WeakSet[Session] = WeakSet()
 
     async def completion(self, question: str, context: Any = None) -> Answer:
         """The answer to a question over a text, files, a folder, data, or a Context."""
+        return await self.ask_in(None, question, context)
+
+    async def ask_in(self, live: LiveEnvironment | None, question: str, context: Any) -> Answer:
+        """Return the answer of a run in a session's environment, or in one of its own."""
         with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
             account = Account(self._config.budget, on_warning=_warner(writer))
             calls = ModelCalls(
@@ -61,18 +68,20 @@ class RLM:
                 concurrency=Concurrency(self._config.concurrency),
                 temperature=self._config.temperature,
             )
-            ending = await self._run(question, context, calls)
+            ending = await self._run(Run(self._config, live), question, context, calls)
             return _answer(ending, calls, self._path)
 
     def session(self, context: Any = None) -> Session:
         """Return a session for several questions over one context, which is read once."""
-        return Session(self, context)
+        made = Session(self, context)
+        self._sessions.add(made)
+        return made
 
-    async def _run(self, question: str, context: Any, calls: ModelCalls) -> Ending:
+    async def _run(self, run: Run, question: str, context: Any, calls: ModelCalls) -> Ending:
         """The run, and how it ended told to the trajectory."""
         outcome, error = "failed", None
         try:
-            ending = await Run(self._config).root(question, context, calls)
+            ending = await run.root(question, context, calls)
             outcome = ending.ended.value
         except asyncio.CancelledError:
             outcome = "cancelled"
@@ -86,7 +95,9 @@ class RLM:
             _tell_end(calls, outcome, error)
 
     async def close(self) -> None:
-        """Let go of the models' connections."""
+        """End the sandboxes of sessions, and let go of the models' connections."""
+        for one in tuple(self._sessions):
+            await one.close()
         await self._models.close()
 
     async def __aenter__(self) -> Self:

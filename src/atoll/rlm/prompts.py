@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.text.quoting import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from atoll.explore.index import ContextIndex
     from atoll.rlm.context_sources import ContextSource
@@ -186,6 +186,13 @@ def describe(index: ContextIndex | None, kind: str, documents: bool) -> str:  # 
     if documents:
         lines.append("There are documents as well: list_dir().")
     return "\n".join(lines)
+
+
+def kept_variables(names: Sequence[str]) -> str:
+    """Return a line about variables of earlier questions, if there are any."""
+    if not names:
+        return ""
+    return f"\nVariables of earlier questions are still there: {', '.join(names)}."
 
 
 def facts(index: ContextIndex | None, given: ContextSource) -> dict[str, Any]:

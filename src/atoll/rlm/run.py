@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import atoll
-from atoll.environment.core import REPLEnvironment
 from atoll.environment.exploration import Exploration, ExplorationLog
-from atoll.environment.options import context_of, index_of
-from atoll.errors import AtollError
+from atoll.environment.options import context_of
 from atoll.rlm import budget, prompts
 from atoll.rlm.context_sources import ContextSource, read_context
 from atoll.rlm.learning import Learning
+from atoll.rlm.live import LiveEnvironment
 from atoll.rlm.loop import Loop
 from atoll.rlm.models.types import Message, Usage
 from atoll.rlm.prompts import describe, facts
@@ -27,6 +25,7 @@ from atoll.text.tokens import estimate
 from atoll.trajectory import events
 
 if TYPE_CHECKING:
+    from atoll.environment.core import REPLEnvironment
     from atoll.environment.options import EnvironmentConfig
     from atoll.explore.index import ContextIndex
     from atoll.rlm.model_calls import ModelCalls
@@ -58,15 +57,16 @@ class Plan:
 class Run:
     """A question and all that is asked beneath it."""
 
-    def __init__(self, config: RLMConfig) -> None:
-        self._config, self._budget = config, config.budget
+    def __init__(self, config: RLMConfig, live: LiveEnvironment | None = None) -> None:
+        """`live` is the environment of a session, which outlasts the run."""
+        self._config, self._budget, self._live = config, config.budget, live
         redactor = Redactor(secrets_of(os.environ))
         self._clean = redactor.redact if config.environment.redact else str
 
     async def root(self, question: str, context: Any, calls: ModelCalls) -> Ending:
         """Begin: what is given is told to the trajectory first."""
         given = await asyncio.to_thread(read_context, context)
-        index = await asyncio.to_thread(index_of, given.context)
+        index = await asyncio.to_thread(lambda: given.index)
         calls.writer.emit(
             events.RunStarted(
                 question=question,
@@ -105,7 +105,7 @@ class Run:
         calls: ModelCalls,
         environment: EnvironmentConfig,
     ) -> Ending:
-        index = await asyncio.to_thread(index_of, given.context)
+        index = await asyncio.to_thread(lambda: given.index)
         others = environment.documents != given.documents  # those are in the context too
         chosen = plan(index, others, self._config.direct_tokens)
         learning = Learning(environment.memory, calls)
@@ -161,22 +161,22 @@ class Run:
         """The loop, with a sandbox beside it; `hint` is what earlier runs tell."""
         subcalls = Subcalls(self._config, calls, given.context, self._child, self._clean)
         config = dataclasses.replace(
-            environment,
-            context=given.context,
-            on_llm_query=subcalls.llm_query,
-            on_rlm_query=subcalls.rlm_query,
-            max_concurrency=self._config.concurrency,
+            environment, context=given.context, max_concurrency=self._config.concurrency
         )
+        live = self._live if self._live is not None and not calls.depth else LiveEnvironment()
         try:
-            async with await _made(config) as env:
-                has_documents = environment.documents is not None
-                first = self._clean(describe(env.index, given.kind, has_documents))
-                first += f"\n{hint}" if hint else ""
-                subcalls.ledger = env.ledger
-                ending = await Loop(self._config, calls, env, subcalls.notes).run(question, first)
-                return await _explored(ending, env, calls)
+            env = await live.open(config, subcalls)
+            has_documents = environment.documents is not None
+            first = self._clean(describe(env.index, given.kind, has_documents))
+            first += prompts.kept_variables(await live.variables())
+            first += f"\n{hint}" if hint else ""
+            subcalls.ledger = env.ledger
+            ending = await Loop(self._config, calls, env, subcalls.notes).run(question, first)
+            return await _explored(ending, env, calls)
         finally:
             await subcalls.close()
+            if live is not self._live:
+                await live.close()
 
 
 async def _explored(ending: Ending, env: REPLEnvironment, calls: ModelCalls) -> Ending:
@@ -198,17 +198,6 @@ async def _explored(ending: Ending, env: REPLEnvironment, calls: ModelCalls) -> 
         )
     )
     return dataclasses.replace(ending, exploration=seen)
-
-
-async def _made(config: EnvironmentConfig) -> REPLEnvironment:
-    """An environment, made in a thread, as data is written out for its index; never left open."""
-    making = asyncio.ensure_future(asyncio.to_thread(REPLEnvironment, config))
-    try:
-        return await asyncio.shield(making)
-    except asyncio.CancelledError:
-        with contextlib.suppress(AtollError):
-            await (await making).close()
-        raise
 
 
 def _final(ending: Ending, place: dict[str, Any]) -> events.FinalGiven:

@@ -1,11 +1,12 @@
-"""Several questions over one context: it is read and indexed once, and answers are remembered."""
+"""Several questions over one context, in one sandbox: it is read once, and its variables stay."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from atoll.rlm.context_sources import read_context
+from atoll.rlm.live import LiveEnvironment
 from atoll.text.quoting import quoted
 
 if TYPE_CHECKING:
@@ -18,11 +19,16 @@ REMEMBERED, LONGEST = 5, 2_000
 
 
 class Session:
-    """Questions in turn over one context; each is a run with a budget and a sandbox of its own."""
+    """Questions in turn over one context; each is a run with a budget of its own.
+
+    They share one sandbox, so that a question finds the variables of the ones before it. Use it in
+    `async with`, or call close().
+    """
 
     def __init__(self, rlm: RLM, context: Any) -> None:
         self._rlm, self._context = rlm, context
         self._source: ContextSource | None = None
+        self._live = LiveEnvironment()
         self._earlier: list[str] = []
         self._turn = asyncio.Lock()
 
@@ -31,10 +37,22 @@ class Session:
         async with self._turn:
             if self._source is None:
                 self._source = await asyncio.to_thread(read_context, self._context)
-            answer = await self._rlm.completion(self._with_earlier(question), self._source)
+            asked = self._with_earlier(question)
+            answer = await self._rlm.ask_in(self._live, asked, self._source)
             said = answer.text or f"(no answer: {answer.reason})"
             self._earlier.append(f"Question: {question}\nAnswer: {said}"[:LONGEST])
             return answer
+
+    async def close(self) -> None:
+        """End the sandbox; a later question would get a new one."""
+        async with self._turn:
+            await self._live.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
 
     def _with_earlier(self, question: str) -> str:
         if not self._earlier:

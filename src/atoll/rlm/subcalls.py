@@ -36,6 +36,7 @@ SHOWN = 20_000
 """Characters of a context that an rlm_query shows when it became an llm_query."""
 LONGEST_PROMPT = 1_000_000
 LONGEST_TASK = 20_000
+MOST_SAMPLES = 100
 CUT_ANSWER = "\n[the answer was cut here, after {tokens:,} tokens]"
 
 
@@ -82,10 +83,18 @@ class Subcalls:
         self.ledger: Ledger | None = None
         """What the loop has seen of its context; children that share the context add to it."""
 
-    async def llm_query(self, prompt: str) -> str:
-        """Return a model's answer; an error is this call's alone."""
+    async def llm_query(self, prompt: str, samples: int = 1) -> str | list[str]:
+        """Return a model's answer, or so many samples of it; an error is this call's alone."""
         _check_length("prompt", prompt, LONGEST_PROMPT)
-        key, start = _digest("llm_query", prompt), partial(self._plain, prompt)
+        if samples == 1:
+            return await self._sample(prompt, 0)
+        if not isinstance(samples, int) or not 0 < samples <= MOST_SAMPLES:
+            raise ConfigError(f"samples must be a number from 1 to {MOST_SAMPLES}, not {samples!r}")
+        return await asyncio.gather(*(self._sample(prompt, n) for n in range(samples)))
+
+    async def _sample(self, prompt: str, number: int) -> str:
+        """Return one answer; identical prompts are asked once for each number."""
+        key, start = _digest("llm_query", prompt, str(number)), partial(self._plain, prompt)
         return (await self._once(key, start, kind="llm_query", prompt=prompt)).text
 
     async def rlm_query(self, task: str, context: Any) -> dict[str, Any]:
