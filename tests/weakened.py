@@ -189,7 +189,7 @@ def _be_attacked(cells: Iterable[str], output: int, error: int, *, shares: bool)
     try:
         if not shares:
             _enter()
-        sys.stdout.reconfigure(write_through=True)  # as a guest's: a forked child may not flush
+        sys.stdout.reconfigure(line_buffering=True)  # as a guest's: a forked child may not flush
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)

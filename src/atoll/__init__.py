@@ -24,8 +24,12 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig as SandboxConfig
     from atoll.context import Context as Context
     from atoll.environment.blocking import REPLEnvironment as REPLEnvironment
+    from atoll.environment.chain import ChainReport as ChainReport
+    from atoll.environment.invocations import Invocation as Invocation
     from atoll.environment.options import EnvironmentConfig as EnvironmentConfig
     from atoll.environment.options import REPLConfig as REPLConfig
+    from atoll.environment.taint import Approval as Approval
+    from atoll.environment.taint import Origin as Origin
     from atoll.environment.types import Final as Final
     from atoll.environment.types import Turn as Turn
     from atoll.errors import ArchiveError as ArchiveError
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
     from atoll.files.types import UploadResult as UploadResult
     from atoll.files.types import WriteResult as WriteResult
     from atoll.guest.values import Opaque as Opaque
+    from atoll.integrations.mcp_tools import MCPTools as MCPTools
     from atoll.log import SandboxLogger as SandboxLogger
     from atoll.memory.episodic import EpisodicMemory as EpisodicMemory
     from atoll.policy import Capability as Capability
@@ -201,6 +206,11 @@ _HOMES = {
     "SqliteStateStore": "state.store",
     "StateStore": "state.store",
     "SyncSandbox": "sync",
+    "MCPTools": "integrations.mcp_tools",
+    "Approval": "environment.taint",
+    "Origin": "environment.taint",
+    "ChainReport": "environment.chain",
+    "Invocation": "environment.invocations",
     "Tool": "tools",
     "tool": "tools",
     "Trajectory": "trajectory.reader",

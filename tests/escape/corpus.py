@@ -27,10 +27,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "wasm": ("wasm", "all"),
     "pyodide": ("pyodide", "all"),
     "restricted": ("restricted", "all"),
+    "remote": (),  # its guests come out of the pool whose guests `daemon` attacks
 }
 """Which layers of a corpus concern a backend. A new backend needs a row here and in endings.json."""
 
-WAITING = {"service": "the HTTP service does not exist yet"}
+WAITING = {"service": "its attacks are HTTP requests: tests/service sends them"}
 """Layers of the corpus that no backend answers for, and why."""
 
 ONE_OF = 8

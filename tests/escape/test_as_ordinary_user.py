@@ -37,6 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = [
         (backend, f"{part}/{PARTS[backend] if whole else 1}")
         for backend in registry.names()
+        if corpus.LAYERS[backend]
         for part in range(1, (PARTS[backend] if whole else 1) + 1)
     ]
     metafunc.parametrize(("backend", "part"), cases)

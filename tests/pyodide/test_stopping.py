@@ -93,7 +93,7 @@ def test_the_next_sandbox_comes_out_of_the_spare(box):
 
 
 def test_a_spare_that_has_died_is_not_given_to_anybody(box):
-    spare._waiting[1].socket.shutdown(2)
+    spare._waiting[1].lease.shutdown(2)
     with atoll.create_sandbox(backend="pyodide") as other:
         assert other.execute("1").value == 1
 
@@ -110,7 +110,7 @@ def test_another_kind_leaves_the_spare_until_it_is_asked_for_again(box):
 
 def test_no_room_for_a_spare_is_no_reason_to_fail(box, monkeypatch):
     spare.close()
-    start, started = spares.start, []
+    start, started = spares.request_guest, []
 
     def start_one(spec):
         if started:
@@ -118,7 +118,7 @@ def test_no_room_for_a_spare_is_no_reason_to_fail(box, monkeypatch):
         started.append(start(spec))
         return started[0]
 
-    monkeypatch.setattr(spares, "start", start_one)
+    monkeypatch.setattr(spares, "request_guest", start_one)
     with atoll.create_sandbox(backend="pyodide") as other:
         assert other.execute("1").value == 1
         assert spare.count == 0

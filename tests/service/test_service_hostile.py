@@ -79,10 +79,6 @@ def test_huge_headers_and_huge_bodies_are_refused(strict, client):
 def test_a_foreign_host_name_is_refused(strict, client, host):
     done = client.get("/health", headers={"host": host})
     assert (done.status_code, done.json()["code"]) == (421, "host")
-    assert (
-        "access-control-allow-origin"
-        not in client.get("/health", headers={"origin": "https://evil.example"}).headers
-    )
 
 
 @pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
@@ -91,7 +87,7 @@ def test_what_a_client_ran_ends_when_it_goes_away(strict, client, accept):
     head = f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {strict.key}\r\nAccept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n"
     with connect(strict) as sock:
         sock.sendall((head + body).encode())
-        until(lambda: any(one.interrupt is not None for one in strict.service.executions.running))
+        until(lambda: strict.service.limit.running == 1)
     until(lambda: idle(strict))
     assert client.post("/api/v1/run", json={"code": "1"}).json()["value"] == 1
 

@@ -259,7 +259,7 @@ class Dispatch:
     ) -> Reply:
         name, session = client.session(params)
         client.remove(name)
-        await self._table.end(session)
+        await self._table.end_soon(session)
         return Reply(None)
 
     async def forget(self, client: Connection, name: Any) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from atoll.sandbox import BaseSandbox
 
 _LOG = logging.getLogger("atoll.daemon")
+MOST_ENDING = 16
+"""Sessions that are being ended after their clients had an answer; then the next waits."""
 
 
 class SessionTable:
@@ -31,6 +33,7 @@ class SessionTable:
         self._sessions: set[Session] = set()
         self._kept: dict[bytes, Session] = {}
         self._opening = 0
+        self._ending: set[asyncio.Task[None]] = set()
 
     @property
     def count(self) -> int:
@@ -79,10 +82,29 @@ class SessionTable:
         self._forget(session)
         await session.end()
 
+    async def end_soon(self, session: Session) -> None:
+        """Start to end a session; wait for its end only if it shares folders with its client.
+
+        The kernel takes longer to end a guest than the guest took to start and run.
+        """
+        ending = asyncio.ensure_future(self.end(session))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ended)
+        await asyncio.sleep(0)  # the kill is sent before the client has its answer
+        if session.config.workspace is not None or session.config.policy.mounts:
+            await asyncio.shield(ending)
+        while len(self._ending) > MOST_ENDING:
+            await asyncio.wait(self._ending, return_when=asyncio.FIRST_COMPLETED)
+
+    def _ended(self, ending: asyncio.Task[None]) -> None:
+        self._ending.discard(ending)
+        if not ending.cancelled() and (fault := ending.exception()) is not None:
+            _LOG.warning("a session could not be ended cleanly: %s", fault)
+
     async def end_all(self) -> None:
         """End every session."""
         ends = [self.end(one) for one in self._sessions]
-        await asyncio.gather(*ends, return_exceptions=True)
+        await asyncio.gather(*ends, *self._ending, return_exceptions=True)
 
     async def make_room(self) -> None:
         """Save the sessions that were idle longest to disk while too much is in memory."""

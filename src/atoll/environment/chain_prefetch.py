@@ -236,7 +236,7 @@ class _Stubs:
     """The guest's own functions, on the host, to see what a call would send."""
 
     def __init__(self, registry: Registry) -> None:
-        def sent(name: str, *args: Any, **kwargs: Any) -> Any:
+        def sent(name: str, /, *args: Any, **kwargs: Any) -> Any:
             raise _StubError(name, args, kwargs)
 
         self._registry = registry

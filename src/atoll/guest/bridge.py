@@ -82,7 +82,7 @@ class Bridge:
         """Give many sub-tasks at once: strings, or dicts of task and (optional) context."""
         return self._batch("rlm_query", [self._task(task) for task in tasks])
 
-    def call_host(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def call_host(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call the host's tool `name`."""
         return self._call(name, list(args), {"kwargs": values.encode(kwargs)})
 

@@ -23,17 +23,17 @@ class NamedCalls:
     def __init__(self, call_host: Function, functions: dict[str, Function]) -> None:
         self._call_host, self._functions = call_host, functions
 
-    def tool_call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+    def tool_call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a tool by its name, with named arguments or with one dict of them."""
         if len(args) == 1 and not kwargs and isinstance(args[0], dict):
             return self.CALL(name, **args[0])
         return self.CALL(name, *args, **kwargs)
 
-    def TOOL(self, name: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 - as models know it
+    def TOOL(self, name: str, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 - as models know it
         """Call a tool, as tool_call does."""
         return self.tool_call(name, *args, **kwargs)
 
-    def CALL(self, name: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 - as models know it
+    def CALL(self, name: str, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 - as models know it
         """Call a tool by its name, with the arguments that its own function takes."""
         if not isinstance(name, str):
             raise TypeError(
@@ -70,7 +70,7 @@ class Waves:
     def numbered(self, call_host: Function) -> Function:
         """Return call_host with the number of the call, if it is made in a wave."""
 
-        def call(name: str, *args: Any, **kwargs: Any) -> Any:
+        def call(name: str, /, *args: Any, **kwargs: Any) -> Any:
             index = getattr(self._local, "index", None)
             if index is not None:
                 kwargs[INDEX] = index

@@ -20,11 +20,10 @@ import socket
 import struct
 from typing import TYPE_CHECKING, NoReturn
 
-from atoll.jail import cgroup, packets, root, seccomp, syscalls
-from atoll.jail.copytree import copy_tree
+from atoll.jail import cgroup, packets, seccomp, steps, syscalls
 from atoll.jail.jail_record import JailRecord
 from atoll.jail.shared_jail import has_capabilities, namespace_of, parent_of
-from atoll.jail.spec import GUEST_UID
+from atoll.jail.spec import NO_LIMITS
 
 if TYPE_CHECKING:
     import selectors
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from atoll.jail.cgroup import Cgroup
     from atoll.jail.listener import Notification
     from atoll.jail.shared_jail import SharedJail
-    from atoll.jail.spec import Bind
 
 _CREDENTIALS = struct.Struct("3i")
 STEPS = ("capset", "setns", "unshare", "chroot", "capset")
@@ -164,11 +162,14 @@ class CloneRecord(JailRecord):
     def _run_helper(self) -> NoReturn:
         """Run the helper. SECURITY: nothing may unwind into the supervisor's event loop."""
         try:
-            disk = self.limits.disk if self.limits else None
-            groups = self.cgroup.open() if self.cgroup else []
-            build_mounts(
-                self._origin.guest_pid(), disk, self._status, groups, self.shared_jail.binds
+            jail = steps.Jail(
+                limits=self.limits or NO_LIMITS,
+                binds=self.shared_jail.binds,
+                host_uid=None,
+                cgroup_fds=self.cgroup.open() if self.cgroup else [],
+                origin=self._origin.guest_pid(),
             )
+            build_mounts(jail, self._status)
         finally:
             os._exit(1)
 
@@ -234,41 +235,13 @@ def _send_signal(pidfd: int | None, number: signal.Signals) -> None:
             signal.pidfd_send_signal(pidfd, number)
 
 
-def build_mounts(
-    guest: int,
-    disk: int | None,
-    status: socket.socket,
-    groups: list[int],
-    binds: tuple[Bind, ...],
-) -> NoReturn:
-    """Build a mount namespace for a clone, with copies of the guest's private folders, and send it.
-
-    The kernel charges a page to the group of the process that fills it, so the helper joins the
-    clone's group before it copies. Joining is slow, so it happens only if there are files.
-    """
-
-    def fill(source: str, target: str) -> None:
-        if groups and os.listdir(source):
-            cgroup.admit(groups, 0)
-            groups.clear()
-        copy_tree(source, target)
-
+def build_mounts(jail: steps.Jail, status: socket.socket) -> NoReturn:
+    """Build a mount namespace for a clone, with copies of its origin's files, and send it."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        proc = os.open(
-            "/proc", os.O_PATH | os.O_DIRECTORY
-        )  # the guest's proc does not show this process
-        spaces = [os.open(f"/proc/{guest}/ns/{name}", os.O_RDONLY) for name in ("user", "mnt")]
-        for space in spaces:
-            syscalls.join(space)
-        os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
-        os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-        covered = root.lift(root.covered(binds))
-        root.mount_box("", disk, GUEST_UID, private_app=True, fill=fill)
-        root.put_back(covered)
+        steps.take(steps.CLONED, jail)
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
-        mounts = os.open("self/ns/mnt", os.O_RDONLY, dir_fd=proc)
+        mounts = os.open("self/ns/mnt", os.O_RDONLY, dir_fd=jail.proc_fd)
         way_in = [mounts, os.open("/", os.O_PATH | os.O_DIRECTORY)]
         packets.send(status, {"go": True}, way_in)
         os._exit(0)

@@ -40,6 +40,9 @@ class Limits:
     """Address space that the guest's runtime sets aside and hardly touches."""
 
 
+NO_LIMITS = Limits(memory=None, processes=None, disk=None, file_size=None, open_files=0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailSpec:
     """One jail. Descriptors travel beside it, in the order of `FD_NAMES`."""

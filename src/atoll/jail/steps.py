@@ -8,8 +8,8 @@ A cold start (OUTER, then INNER):
                                └─fork──▶ C  executes the guest's interpreter
 
 A guest that is forked off a zygote takes the same steps: the zygote host builds an empty jail
-(EMPTY), the guest enters it and does the rest (FORKED). CONFINED is for a process without
-namespaces.
+(EMPTY), the guest enters it and does the rest (FORKED). A helper builds the mounts of a live clone
+(CLONED), which inherits all else from its origin. CONFINED is for a process without namespaces.
 
 Joining a control group takes the kernel longer than all else together, so A does it for B while
 B builds.
@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from atoll.jail import cgroup, landlock, rlimits, root, seccomp, syscalls, users
-from atoll.jail.spec import WORK_FOLDER
+from atoll.jail.copytree import copy_tree
+from atoll.jail.spec import GUEST_UID, WORK_FOLDER
 
 if TYPE_CHECKING:
     from atoll.jail.cgroup import Cgroup
@@ -66,6 +67,8 @@ class Jail:
     workspace: str | None = None
     cgroup: Cgroup | None = None
     cgroup_fds: list[int] = field(default_factory=list)
+    origin: int = 0
+    """The pid of the guest that is cloned."""
     counted: bool = False
     """Whether a control group counts memory and processes."""
     init: int = -1
@@ -157,6 +160,43 @@ def build_private_folders(jail: Jail) -> None:
     covered = root.lift(root.covered(jail.binds))
     owner = os.geteuid() if jail.host_uid is None else jail.host_uid
     root.mount_box("", None, owner, private_app=True)
+    root.put_back(covered)
+
+
+def join_origin(jail: Jail) -> None:
+    """Enter the user and mount namespaces of the guest that is cloned."""
+    jail.proc_fd = os.open("/proc", os.O_PATH)  # the guest's proc does not show this process
+    names = ("user", "mnt")
+    for fd in [os.open(f"/proc/{jail.origin}/ns/{name}", os.O_RDONLY) for name in names]:
+        syscalls.join(fd)
+
+
+def become_guest_of_origin(_jail: Jail) -> None:
+    """Switch to the guest's user in the user namespace of the origin."""
+    os.setresgid(GUEST_UID, GUEST_UID, GUEST_UID)
+    os.setresuid(GUEST_UID, GUEST_UID, GUEST_UID)
+
+
+def copy_mount_namespace(_jail: Jail) -> None:
+    """Enter a copy of the mount namespace."""
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+
+
+def copy_private_folders(jail: Jail) -> None:
+    """Mount private folders with copies of the origin's files.
+
+    The kernel charges a page to the group of the process that fills it, so this joins the clone's
+    group before it copies. Joining is slow, so it happens only if there are files.
+    """
+
+    def fill(source: str, target: str) -> None:
+        if jail.cgroup_fds and os.listdir(source):
+            join_cgroup(jail)
+            jail.cgroup_fds = []
+        copy_tree(source, target)
+
+    covered = root.lift(root.covered(jail.binds))
+    root.mount_box("", jail.limits.disk, GUEST_UID, private_app=True, fill=fill)
     root.put_back(covered)
 
 
@@ -307,6 +347,12 @@ FORKED: tuple[Step, ...] = (
     restrict_scope,
     drop_all_but_dormant,
     filter_calls_of_fork,
+)
+CLONED: tuple[Step, ...] = (
+    join_origin,
+    become_guest_of_origin,
+    copy_mount_namespace,
+    copy_private_folders,
 )
 CONFINED: tuple[Step, ...] = (
     open_cgroup,

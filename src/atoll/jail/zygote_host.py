@@ -22,7 +22,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail import init, meter, packets, root, steps, syscalls, users
-from atoll.jail.spec import Limits
+from atoll.jail.spec import NO_LIMITS
 
 if TYPE_CHECKING:
     import socket
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 CONTROL_FD, INITS_FD = 3, 4
 READY_INITS = 4
 GUEST_UIDS = 65_000
-NO_LIMITS = Limits(memory=None, processes=None, disk=None, file_size=None, open_files=0)
 HASTE_SECONDS, MOST_HASTE = 5.0, 3
 RETRY_MS = 500
 """The pause before a zygote is started again after fork or open failed."""

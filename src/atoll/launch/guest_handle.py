@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import select
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from atoll.jail.spec import Limits
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from atoll.jail.spec import Spec
     from atoll.policy import ExecutionPolicy
@@ -53,9 +54,23 @@ class StartingGuest:
     channel_fds: tuple[int, int]
     output_fds: list[int]
 
-    def open(self) -> GuestHandle:
+    @property
+    def ready(self) -> bool:
+        """Whether the guest has sent its first message."""
+        return _polls(self.channel_fds[0], select.POLLIN)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the supervisor has closed the lease."""
+        return hung_up(self.lease)
+
+    def open(
+        self, make_lease: Callable[[socket.socket, HostChannel], Lease] | None = None
+    ) -> GuestHandle:
         """Return the handle, attached to the running event loop."""
-        return GuestHandle(Lease(self.lease), HostChannel(*self.channel_fds), self.output_fds)
+        channel = HostChannel(*self.channel_fds)
+        lease = Lease(self.lease) if make_lease is None else make_lease(self.lease, channel)
+        return GuestHandle(lease, channel, self.output_fds)
 
     def close(self) -> None:
         """End the guest."""
@@ -72,6 +87,17 @@ def request_guest(spec: Spec, *more: int) -> StartingGuest:
         for fd in given:
             os.close(fd)
     return StartingGuest(lease, (answers[0], requests[1]), [output[0], errors[0]])
+
+
+def hung_up(sock: socket.socket) -> bool:
+    """Return whether the peer has closed, even if data is still to be read."""
+    return _polls(sock.fileno(), select.POLLRDHUP)
+
+
+def _polls(fd: int, event: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, event)
+    return bool(poll.poll(0))
 
 
 def limits_of(policy: ExecutionPolicy, context_size: int) -> Limits:

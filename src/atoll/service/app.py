@@ -1,7 +1,8 @@
 """The ASGI application: lets a request in or refuses it, and answers every one with a known shape.
 
-SECURITY: the order is fixed: Host, route, key, scope, rate, body. Nothing is read of a body, and
-no sandbox is touched, before a key was found valid. Ids are looked up under the key's tenant.
+SECURITY: the order is fixed: Host, Origin, route, key, scope, rate, body. Nothing is read of a
+body, and no sandbox is touched, before a key was found valid. Ids are looked up under the
+key's tenant.
 """
 
 from __future__ import annotations
@@ -92,6 +93,9 @@ class App:
 
     def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
         self._check_host(request.headers.get("host", ""))
+        if "origin" in request.headers:
+            text = "requests of web pages are not served: no page of this service sends any"
+            raise Problem(403, "origin", text)
         path, allowed = request.scope["path"], []
         if path == "/openapi.json":
             return routes.Route("GET", path, self._document, None), {}

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 from atoll.backends.pyodide import deno, distribution
 from atoll.backends.pyodide.deno import SCRIPTS
 from atoll.backends.pyodide.launch import Parts, image_spec
-from atoll.backends.pyodide.spare import start
 from atoll.errors import BackendUnavailableError
 from atoll.jail import probe
 from atoll.jail.spec import GUEST_CODE
+from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import GUEST_FOLDER
 from atoll.policy import Isolation
 
 if TYPE_CHECKING:
     from atoll.backends.pyodide.deno import Deno
     from atoll.backends.pyodide.distribution import Distribution
-    from atoll.backends.pyodide.spare import Started
+    from atoll.launch.guest_handle import StartingGuest
 
 BUILD_SECONDS = 120
 MAX_BYTES = 256 << 20
@@ -80,7 +80,7 @@ def _make(parts: Parts) -> bytes:
     host = asyncio.run(probe.host())
     if host.level < Isolation.CONFINED:
         raise _not_built(host.failure)
-    process = start(image_spec(parts, host.level, _WARM_UP))
+    process = request_guest(image_spec(parts, host.level, _WARM_UP))
     try:
         said, words = _hear(process)
     finally:
@@ -91,9 +91,9 @@ def _make(parts: Parts) -> bytes:
     return made
 
 
-def _hear(process: Started) -> tuple[bytes, bytes]:
+def _hear(process: StartingGuest) -> tuple[bytes, bytes]:
     """What it writes to stdout and to stderr until it ends, or takes too long or says too much."""
-    heard = {fd: bytearray() for fd in (process.answers, *process.output)}
+    heard = {fd: bytearray() for fd in (process.channel_fds[0], *process.output_fds)}
     deadline = time.monotonic() + BUILD_SECONDS
     with selectors.DefaultSelector() as selector:
         for fd in heard:
@@ -104,7 +104,7 @@ def _hear(process: Started) -> tuple[bytes, bytes]:
                 heard[key.fd] += data
                 if not data or len(heard[key.fd]) > MAX_BYTES:
                     selector.unregister(key.fd)
-    return bytes(heard[process.answers]), bytes(heard[process.output[1]])
+    return bytes(heard[process.channel_fds[0]]), bytes(heard[process.output_fds[1]])
 
 
 def _guest_digest() -> str:

@@ -11,10 +11,11 @@ from atoll.availability import Availability
 from atoll.backends.pyodide import deno, distribution, image, index, report, wheels
 from atoll.backends.pyodide.launch import BASE, Parts, make_spec
 from atoll.backends.pyodide.lease import DenoLease
-from atoll.backends.pyodide.spare import spare, start
+from atoll.backends.pyodide.spare import spare
 from atoll.errors import BackendUnavailableError, SandboxLostError, UnsupportedError
 from atoll.jail import probe
 from atoll.launch import library
+from atoll.launch.guest_handle import request_guest
 from atoll.launch.guestfiles import GuestFiles
 from atoll.launch.handshake import handshake
 from atoll.launch.sandbox import GuestSandbox
@@ -23,9 +24,9 @@ from atoll.policy import Capability, Isolation
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from atoll.backends.pyodide.spare import Started
     from atoll.config import SandboxConfig
     from atoll.files.base import Files
+    from atoll.launch.guest_handle import StartingGuest
     from atoll.launch.handshake import RunningGuest
 
 FILES_TIMEOUT_MS = 30_000
@@ -90,10 +91,13 @@ class PyodideSandbox(GuestSandbox):
         try:
             return await self._handshake(spare.take(spec), size)
         except SandboxLostError:  # somebody has killed the one that waited; nothing has run in it
-            return await self._handshake(start(spec), size)
+            return await self._handshake(request_guest(spec), size)
 
-    async def _handshake(self, process: Started, context_bytes: int) -> RunningGuest:
-        handle = process.join(context_bytes, listens=self._config.use_worker)
+    async def _handshake(self, process: StartingGuest, context_bytes: int) -> RunningGuest:
+        make_lease = functools.partial(
+            DenoLease, context_bytes=context_bytes, listens=self._config.use_worker
+        )
+        handle = process.open(make_lease)
         handle.channel.on_output = _unheard
         guest = await handshake(
             handle, self._config, self._context, self._shared, env=self.policy.env

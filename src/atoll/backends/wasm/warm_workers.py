@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import os
 import secrets
-import select
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from atoll.backends.wasm.counters import Counters
 from atoll.errors import SandboxError
 from atoll.jail.client import supervisor
 from atoll.jail.spec import ForkSpec
-from atoll.launch.guest_handle import request_guest
+from atoll.launch.guest_handle import hung_up, request_guest
 
 if TYPE_CHECKING:
     import socket
@@ -90,7 +89,7 @@ class WarmWorkers:
 
     def _ensure(self) -> None:
         forked = self._owner != os.getpid()  # what the parent has is not ours
-        if self._zygote_host is not None and (forked or _hung_up(self._zygote_host)):
+        if self._zygote_host is not None and (forked or hung_up(self._zygote_host)):
             self._drop(whole=True)
         if self._zygote_host is None:
             self._owner, self._name = os.getpid(), secrets.token_hex(8)
@@ -116,13 +115,6 @@ class WarmWorkers:
             with contextlib.suppress(OSError):
                 self._zygote_host.send(b"retire")
             self._zygote_host = None
-        for one in [one for one in self._retired if _hung_up(one)]:
+        for one in [one for one in self._retired if hung_up(one)]:
             self._retired.remove(one)
             one.close()
-
-
-def _hung_up(sock: socket.socket) -> bool:
-    """Return whether the peer has closed, even if data is still to be read."""
-    poll = select.poll()
-    poll.register(sock, 0)
-    return bool(poll.poll(0))

@@ -1,0 +1,180 @@
+"""MCPTools: the tools of an MCP server as tools of a sandbox or an environment.
+
+    with atoll.MCPTools("my-server", "--stdio") as server:
+        env = atoll.REPLEnvironment(tools=[server])
+
+The client of the official SDK runs in a thread of its own with its event loop, so that blocking and
+async code can use one connection. SECURITY: a server of a command runs on the host as the caller
+does; guest code reaches it only by calls whose arguments fit the schemas. Results are untrusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from atoll import extras
+from atoll.errors import ConfigError
+from atoll.tools import from_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from types import TracebackType
+
+    from atoll.tools import Tool
+
+START_SECONDS = 60.0
+CALL_SECONDS = 120.0
+MOST_TOOLS = 1_000
+
+
+class MCPTools:
+    """A connection to one MCP server: a command on this machine, or a URL.
+
+    It is opened by `with`, or on first use, and stays open until close().
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        prefix: str = "",
+        read_only: Collection[str] = (),
+        timeout_seconds: float = CALL_SECONDS,
+        **facts: Any,
+    ) -> None:
+        """`server` is a program, with its arguments, or a URL.
+
+        `prefix` begins the name of every tool, `read_only` names those that change nothing (what
+        a server says of itself is not believed), `facts` are fields of Tool for all of them.
+        """
+        self._server, self._arguments, self._env = server, arguments, env
+        self._prefix, self._read_only = prefix, frozenset(read_only)
+        self._timeout, self._facts = timeout_seconds, facts
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Any = None
+        self._tools: tuple[Tool, ...] = ()
+        self._opening = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def atoll_tools(self) -> tuple[Tool, ...]:
+        """Return the server's tools; connect first, if that was not done."""
+        with self._opening:
+            if self._loop is None:
+                self._open()
+        return self._tools
+
+    def close(self) -> None:
+        """Close the connection and end the server's process. Calling it twice is harmless."""
+        with self._opening:
+            loop, thread, self._loop, self._thread = self._loop, self._thread, None, None
+            if loop is not None and thread is not None:
+                loop.call_soon_threadsafe(self._ending.set)
+                thread.join()
+
+    def __enter__(self) -> Self:
+        self.atoll_tools()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        target = self._target()
+        ready: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+        serving = threading.Thread(
+            target=lambda: asyncio.run(self._serve(target, ready)), name="atoll-mcp", daemon=True
+        )
+        serving.start()
+        try:
+            listed = ready.result(START_SECONDS)
+        except Exception as exc:
+            self._loop = None
+            said = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+            raise ConfigError(f"the MCP server {self._server} cannot be used: {said}") from exc
+        self._thread = serving
+        self._tools = tuple(self._tool(one) for one in listed)
+
+    def _target(self) -> Any:
+        try:
+            from mcp import StdioServerParameters  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise ConfigError(f"MCPTools needs the MCP SDK. {extras.hint('mcp')}") from None
+        if self._server.startswith(("http://", "https://")):
+            return self._server
+        env = None if self._env is None else dict(self._env)
+        return StdioServerParameters(command=self._server, args=list(self._arguments), env=env)
+
+    async def _serve(self, target: Any, ready: concurrent.futures.Future[list[Any]]) -> None:
+        """Hold the connection until close(); called in the thread."""
+        from mcp import Client  # noqa: PLC0415 - an extra
+
+        self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            async with asyncio.timeout(START_SECONDS) as limit, Client(target) as client:
+                self._client = client
+                listed = await _list_tools(client)
+                limit.reschedule(None)
+                ready.set_result(listed)
+                await self._ending.wait()
+        except BaseException as exc:  # noqa: BLE001 - it is raised where the connection was asked for
+            if not ready.done():
+                ready.set_exception(_cause(exc))
+
+    def _tool(self, described: Any) -> Tool:
+        name = described.name
+
+        def call(**arguments: Any) -> Any:
+            return self._call(name, arguments)
+
+        facts: dict[str, Any] = {
+            "read_only": name in self._read_only,
+            "source": "mcp",
+            "cost": "network",
+            "result_schema": described.output_schema,
+            **self._facts,
+        }
+        schema = described.input_schema or {"type": "object"}
+        return from_schema(self._prefix + name, call, schema, described.description or "", **facts)
+
+    def _call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Call a tool of the server; called in a thread of the bridge."""
+        loop = self._loop
+        if loop is None:
+            raise ConfigError(f"the connection to the MCP server {self._server} is closed")
+        asked = self._client.call_tool(name, arguments, read_timeout_seconds=self._timeout)
+        result = asyncio.run_coroutine_threadsafe(asked, loop).result()
+        texts = [part.text for part in result.content if getattr(part, "type", "") == "text"]
+        if result.is_error:
+            raise RuntimeError("\n".join(texts) or f"{name} failed without a message")
+        found = result.structured_content
+        if isinstance(found, dict):
+            return found["result"] if set(found) == {"result"} else found
+        return "\n".join(texts)
+
+
+async def _list_tools(client: Any) -> list[Any]:
+    found: list[Any] = []
+    cursor = None
+    while len(found) < MOST_TOOLS:
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if not cursor:
+            break
+    return found
+
+
+def _cause(error: BaseException) -> Exception:
+    """Return the first plain exception of a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
