@@ -139,11 +139,20 @@ class OwnDaemon:
     def __init__(self, folder: str) -> None:
         self.place = Place(Path(folder) / "own.sock")
         self.pid: int | None = None
+        self.before: tuple[set[str], int] | None = None
+        """Its jails and guests when the running test began to use it; None if it does not.
+
+        To ask a daemon costs more than most tests: it is asked for those that use it."""
 
     def start(self) -> Path:
         if self.pid is None:
             self.pid = lifecycle.start(self.place, DaemonLimits())
+        if self.before is None:
+            self.before = self.jails(), _in_use(self)
         return self.place.socket
+
+    def jails(self) -> set[str]:
+        return _jails({jail for one in _children(self.pid) for jail in _children(one)})
 
     def stop(self) -> None:
         lifecycle.stop(self.place)
@@ -176,28 +185,37 @@ def no_foreign_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def nothing_is_left(own_daemon: OwnDaemon) -> Iterator[None]:
     """After every test, no jail of ours is left: whoever opens a sandbox destroys it."""
-    before, in_use = _jails(own_daemon), _in_use(own_daemon)
+    own_daemon.before = None
+    before = _jails(_children(supervisor.pid))
     shared, denos = shared_boxes.count("native"), _denos_in_use()
     yield
     end = time.monotonic() + PATIENCE_SECONDS
     shared = max(0, shared_boxes.count("native") - shared)
-    while len(left := _jails(own_daemon) - before) > shared and time.monotonic() < end:
+    while len(left := _jails(_children(supervisor.pid)) - before) > shared:
+        if time.monotonic() > end:
+            break
         time.sleep(0.02)
     assert len(left) <= shared, f"jails left behind: {left}"
     while (now := _denos_in_use()) > denos and time.monotonic() < end:
         time.sleep(0.02)
     assert now <= denos, f"{now - denos} processes of Deno left behind"
-    while (now := _in_use(own_daemon)) > in_use and time.monotonic() < end:
+    if own_daemon.before is not None:
+        _require_settled(own_daemon, *own_daemon.before, end)
+
+
+def _require_settled(daemon: OwnDaemon, before: set[str], in_use: int, end: float) -> None:
+    """Wait until nothing of a test is left in the daemon, until `end` at the latest."""
+    while (left := daemon.jails() - before) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not left, f"jails of the daemon left behind: {left}"
+    while (now := _in_use(daemon)) > in_use and time.monotonic() < end:
         time.sleep(0.05)
     assert now <= in_use, f"{now - in_use} guests of the daemon's pool left behind"
 
 
-def _jails(daemon: OwnDaemon) -> set[str]:
-    """The children of our supervisor, and of the daemon's, but for zygote hosts and Deno's."""
-    found = _children(supervisor.pid) | {
-        jail for one in _children(daemon.pid) for jail in _children(one)
-    }
-    return found - _zygote_hosts(found) - _denos(found)
+def _jails(children: set[str]) -> set[str]:
+    """Those of a supervisor's children that are jails, not zygote hosts or Deno."""
+    return children - _zygote_hosts(children) - _denos(children)
 
 
 def _in_use(daemon: OwnDaemon) -> int:

@@ -13,6 +13,7 @@ import atoll
 from atoll.environment import chain_calls, chain_waves
 from atoll.environment.registry import Registry
 from atoll.environment.work_tools import WorkTools, work_tools
+from atoll.trajectory.events import CodeRan
 
 TEXT = "".join(f"entry {n}: value {n * n}\n" for n in range(500))
 SECONDS = 20
@@ -168,7 +169,8 @@ def test_a_call_that_code_hides_is_refused_where_it_is_made(env):
 @pytest.mark.spec("R4.10")
 def test_every_call_of_a_chain_is_numbered_in_the_log(env):
     turn = env.execute("bump()\nupper('a')\nCALL('bump', 2)", structured=True)
-    chain = turn.chain.chain_id
+    chain = f"chain-{turn.number}"
+    assert turn.chain.chain_id == chain
     assert [(c.tool, c.caller_type, c.chain_id, c.chain_index) for c in turn.calls] == [
         ("bump", "chain", chain, 0),
         ("upper", "chain", chain, 1),
@@ -177,6 +179,20 @@ def test_every_call_of_a_chain_is_numbered_in_the_log(env):
     assert turn.calls[0].to_dict()["chain_id"] == chain
     plain = env.execute("bump()\nupper('a')").calls[0]
     assert (plain.caller_type, plain.chain_id, plain.chain_index) == ("code", None, None)
+
+
+@pytest.mark.spec("R4.10")
+def test_the_calls_of_a_turn_are_in_the_trajectory():
+    seen = []
+    model = atoll.ScriptedModel(["```python\na = grep('entry 7:')\nb = peek(5)\nFINAL(1)\n```"])
+    options = {"backend": "native", "direct_tokens": 1, "structured": True}
+    atoll.RLM(model, on_event=seen.append, **options).completion("What?", TEXT)
+    ran = [one for one in seen if isinstance(one, CodeRan)]
+    calls = ran[0].calls
+    assert [one["tool"] for one in calls] == ["grep", "peek", "FINAL"]
+    assert {one["caller_type"] for one in calls} == {"chain"}
+    assert len({one["chain_id"] for one in calls}) == 1
+    assert [one["chain_index"] for one in calls] == [0, 1, 2]
 
 
 @pytest.mark.spec("R4.26")

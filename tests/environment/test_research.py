@@ -217,7 +217,7 @@ def test_old_nodes_are_forgotten_and_counted(monkeypatch):
 
 def test_what_is_kept_of_a_call_is_short():
     told = result_fields({"hits": [{"text": "x" * 3000}] * 50})
-    assert len(told["found"]) == 400
+    assert len(told["found"]) == 700
     assert told["found_tokens"] > 1000
     given = arguments_of(lambda a, b=1: 0, ("y" * 9999,), {"b": [1] * 9})
     assert given == {"a": "y" * 500, "b": "list of 9"}
@@ -271,6 +271,16 @@ def test_what_the_answer_quotes_was_analysed(env):
     assert [(one.id, one.status) for one in env.research.nodes] == [
         ("G1", "analysed"), ("P1", "pending"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("before", [0, 70, 390, 690])
+def test_a_secret_that_is_cut_leaves_no_half(before):
+    secret = "correct-horse-battery-staple"
+    context = by_text(clean=lambda text: text.replace(secret, "[secret]"))
+    text = "." * before + secret + "." * 900
+    node = context.add(call("llm_query", text, **arguments_of(lambda prompt: 0, (text,), {})))
+    assert "correct" not in node.call + node.found
+    assert len(node.found) <= 400
 
 
 def test_secrets_stay_out_of_the_tree(monkeypatch):

@@ -130,6 +130,7 @@ def test_a_full_queue_is_503_and_says_when_to_come_back(strict, client):
     until(lambda: strict.service.limit.running == 1 and strict.service.limit.waiting == 1)
     done = client.post("/api/v1/run", json={"code": "1"})
     assert (done.status_code, done.json()["code"], done.json()["retryable"]) == (503, "busy", True)
+    assert done.headers["retry-after"] == "2"
     for one in started:
         client.post(f"/api/v1/executions/{one}/cancel")
     until(lambda: idle(strict))

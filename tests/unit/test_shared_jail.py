@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from atoll.jail import meter, shared_jail
+from atoll.jail import meter, shared_jail, syscalls
 from atoll.jail.shared_jail import SharedJail
 
 IN_MOUNTS_OF_ITS_OWN = """
@@ -155,3 +155,14 @@ time.sleep(60)
         process.wait()
         process.stdout.close()
     assert not shared_jail.has_capabilities(process.pid)
+
+
+def test_the_status_of_a_process_that_another_has_reaped_is_known_where_the_kernel_keeps_it():
+    process = subprocess.Popen([sys.executable, "-c", "import os; os._exit(3)"])
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        process.wait()
+        kept = tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 15)
+        assert syscalls.exit_status(pidfd) == (3 << 8 if kept else None)
+    finally:
+        os.close(pidfd)

@@ -61,6 +61,7 @@ def parser() -> Parser:
     _add_backend_options(ask.add_argument_group("sandboxes"))
     _add_model(_command(commands, "model", "download a small model that runs on this machine"))
     _add_trace(_command(commands, "trace", "show the record of a run of `atoll ask`"))
+    _add_colgrep(_command(commands, "colgrep", "search code by meaning"))
     _add_memory(_command(commands, "memory", "show or forget what earlier runs left behind"))
     _add_completion(_command(commands, "completion", "print a completion script for your shell"))
     return top
@@ -322,6 +323,17 @@ def _add_trace(trace: Parser) -> None:
         help="rows of messages with role and content, to debug or to train with",
     )
     export.add_argument("-o", dest="output", metavar="OUT", help="the file (default stdout)")
+
+
+def _add_colgrep(search: Parser) -> None:
+    search.add_argument("query", metavar="QUERY", help="what the code does, in words")
+    search.add_argument(
+        "path", nargs="?", default=".", metavar="PATH", help="a folder (default: .)"
+    )
+    search.add_argument("-e", "--pattern", metavar="REGEX", help="only units that it matches")
+    search.add_argument("-k", type=count, default=10, metavar="N", help="units (default: 10)")
+    search.add_argument("--search-server", metavar="URL", help="a NextPLAID server")
+    search.add_argument("--json", action="store_true", help="print JSON, with the code")
 
 
 def _add_memory(memory: Parser) -> None:

@@ -102,6 +102,11 @@ it saw, its sub-calls, and the cost.""",
     "trace export": """\
 Write what was said to the models and what they replied as JSON lines, one conversation per line:
 to debug a run, or to train a model with.""",
+    "colgrep": """\
+Search functions, classes and methods of a folder by what they do. Each word of the query is
+compared with each word of the code by meaning: by a NextPLAID server on port 8088 if one answers,
+else by the model of the extra `semantic`; without it by words alone, which is said. The index is
+kept for the next time. The exit code is 1 if nothing was found.""",
     "memory": """\
 Show, export or delete what runs with `atoll ask --memory-file FILE` have learned: which strategy
 they took on which question, and how well it went.""",
@@ -125,6 +130,9 @@ EXAMPLES = {
   atoll daemon start                         keep warm sandboxes ready
   atoll serve                                serve sandboxes over HTTP
   atoll ask 'Who did it?' --context books    let a model explore files""",
+    "colgrep": """\
+  atoll colgrep 'retry a request that failed' src
+  atoll colgrep 'read the configuration' -e 'environ' -k 3""",
     "run": """\
   atoll run script.py one two                sys.argv is ['script.py', 'one', 'two']
   atoll run script.py -- --verbose           an argument that starts with a dash

@@ -87,13 +87,14 @@ class SessionTable:
 
         The kernel takes longer to end a guest than the guest took to start and run.
         """
+        crowded = len(self._ending) >= MOST_ENDING
         ending = asyncio.ensure_future(self.end(session))
         self._ending.add(ending)
         ending.add_done_callback(self._ended)
         await asyncio.sleep(0)  # the kill is sent before the client has its answer
         if session.config.workspace is not None or session.config.policy.mounts:
             await asyncio.shield(ending)
-        while len(self._ending) > MOST_ENDING:
+        while crowded and len(self._ending) > MOST_ENDING:
             await asyncio.wait(self._ending, return_when=asyncio.FIRST_COMPLETED)
 
     def _ended(self, ending: asyncio.Task[None]) -> None:

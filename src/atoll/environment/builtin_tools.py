@@ -150,6 +150,11 @@ def _search_tools(search: SearchTools) -> Iterator[Tool]:
                 "functions and classes that fit a question best",
             ),
             (
+                search.colgrep,
+                "colgrep(query, pattern=None, k=10)",
+                "functions and classes by meaning, of those that match a regular expression",
+            ),
+            (
                 search.doc_search,
                 "doc_search(query, k=10)",
                 "sections that fit a question best; of the context with start and end",

@@ -9,7 +9,6 @@ made, since code can hide a call from a reader.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -38,7 +37,7 @@ class ChainReport:
     """How a turn of structured mode was run."""
 
     chain_id: str | None = None
-    """None: it had fewer than two calls, and was no chain."""
+    """`chain-3` for turn 3; None: it had fewer than two calls, and was no chain."""
     mode: str = "seq"
     """What was asked for: `seq` or `dep`."""
     mode_used: str = "seq"
@@ -161,7 +160,8 @@ class Cells:
         if self._mode == "dep" or (reads and self._parallel):
             planned, why = self._plan(box, tree)
         chain = Chain(
-            chain_id=uuid.uuid4().hex[:12], planned=() if planned is None else planned.tools
+            chain_id=self._registry.log.parent.replace("turn ", "chain-"),
+            planned=() if planned is None else planned.tools,
         )
         text = code if planned is None else planned.code
         result = await self._execute(box, text, timeout_ms, chain)

@@ -48,10 +48,9 @@ class Invocation:
     """Of all that it returned: two calls with the same result have the same digest."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields that a trajectory keeps of a call."""
+        """Return what a trajectory keeps of a call: the same whenever a run is played back."""
         named = ("tool", "caller_type", "chain_id", "chain_index", "outcome", "prefetched")
-        facts = {name: getattr(self, name) for name in named}
-        return {**facts, "duration_ms": round(self.duration_ms, 3)}
+        return {name: getattr(self, name) for name in named}
 
 
 class InvocationLog:

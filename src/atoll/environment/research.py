@@ -40,7 +40,7 @@ MOST_NODES = 500
 """Nodes that are kept; the oldest are forgotten first."""
 SHOWN_FROM = 3
 """Nodes from which on the tree is shown."""
-LONGEST_CALL = 160
+LONGEST_CALL, LONGEST_FOUND = 160, 400
 MOST_DRAWN, DRAWN_RESULT = 100, 120
 """Nodes of the graph in a trajectory, and characters of the result of each."""
 Fingerprint = Callable[[str], str | None]
@@ -228,11 +228,12 @@ class ResearchContext:
         path = one.arguments.get("path")
         document = path if isinstance(path, str) else ""
         found = str(one.arguments.get("text", "")) if one.tool == "note" else one.found
+        is_ok = one.outcome == "ok"
         return Node(
             id=f"{prefix}{self._numbers[prefix]}",
             tool=one.tool,
-            call=self._clean(_call_text(one))[:LONGEST_CALL],
-            found=self._clean(found if one.outcome == "ok" else f"failed: {one.outcome}"),
+            call=self._call_text(one)[:LONGEST_CALL],
+            found=self._clean(found)[:LONGEST_FOUND] if is_ok else f"failed: {one.outcome}",
             turn=one.parent,
             outcome=one.outcome,
             path=document,
@@ -240,6 +241,11 @@ class ResearchContext:
             digest=one.digest,
             references=references.mentioned(one, self._nodes),
         )
+
+    def _call_text(self, one: Invocation) -> str:
+        if one.tool == "note":
+            return one.tool
+        return references.call_text(one.tool, one.arguments, self._clean)
 
     def _place(self, node: Node) -> None:
         """Give a node its parent, and mark what it refers to as analysed."""
@@ -290,10 +296,6 @@ def _drawn(node: Node) -> dict[str, Any]:
         "similar": list(node.similar),
         "status": node.status,
     }
-
-
-def _call_text(one: Invocation) -> str:
-    return "note" if one.tool == "note" else references.call_text(one.tool, one.arguments)
 
 
 def _loaded(data: Mapping[str, Any]) -> Node:

@@ -10,7 +10,7 @@ from atoll.memory.vectors import Words, pack, similarities
 from atoll.retrieval import encoder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from atoll.environment.invocations import Invocation
     from atoll.environment.research import Node
@@ -35,10 +35,13 @@ LONGEST_MEANING = 300
 NOT_INSTALLED = "the extra `semantic` is not installed"
 
 
-def call_text(tool: str, arguments: Mapping[str, Any]) -> str:
-    """Return a call as code: `grep(pattern='error')`; what is None or False is left out."""
+def call_text(tool: str, arguments: Mapping[str, Any], clean: Callable[[str], str] = str) -> str:
+    """Return a call as code: `grep(pattern='error')`; what is None or False is left out.
+
+    `clean` sees each text before it is cut: half a secret could not be told from other text.
+    """
     given = {name: one for name, one in arguments.items() if one is not None and one is not False}
-    told = (f"{name}={_shown(one)}" for name, one in given.items())
+    told = (f"{name}={_shown(one, clean)}" for name, one in given.items())
     return f"{tool}({', '.join(told)})"
 
 
@@ -154,5 +157,5 @@ def _passages(found: str) -> list[str]:
     return [line for line in lines if len(line) >= SHORTEST_PASSAGE][:20]
 
 
-def _shown(value: Any) -> str:
-    return repr(one_line(value)[:80]) if isinstance(value, str) else repr(value)
+def _shown(value: Any, clean: Callable[[str], str]) -> str:
+    return repr(one_line(clean(value))[:80]) if isinstance(value, str) else repr(value)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 LONGEST_ARGUMENT = 500
-LONGEST_RESULT = 400
+LONGEST_RESULT = 700
+"""More than is ever shown: a secret that is cut here is cut off whole when a node is shortened."""
 MOST_ARGUMENTS = 12
 COUNTED = 4_096
 """Characters of a result whose tokens are counted; of a longer one, in proportion."""

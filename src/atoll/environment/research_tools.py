@@ -78,8 +78,7 @@ class ResearchTools:
             function=self.recall,
             usage="recall(query)",
             description="what you, or earlier runs, found on a question; recall() is the tree",
-            read_only=True,
-            allowed_callers=("code", "chain"),
+            allowed_callers=("code", "chain"),  # not read-only: it sees the calls before it
         )
         yield Tool(
             name="note",

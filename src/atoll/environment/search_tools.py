@@ -1,4 +1,4 @@
-"""code_search and doc_search on the host: over the documents, and the sections of the context."""
+"""code_search, doc_search and colgrep on the host: over documents, and sections of the context."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ class SearchTools:
         self._documents, self._index, self._server = documents, index, server
         self._files: Retriever | None = None
         self._texts: Retriever | None = None
+        self._late: Retriever | None = None
         self._lock = threading.Lock()
 
     def code_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
@@ -48,13 +49,28 @@ class SearchTools:
         """The sections that fit best."""
         return self._search(query, k, "doc")
 
+    def colgrep(self, query: str, pattern: str | None = None, k: int = 10) -> list[dict[str, Any]]:
+        """The units of code that fit best token by token; with a pattern, those that it matches."""
+        from atoll.retrieval.colgrep import colgrep, open_index  # noqa: PLC0415 - few search
+
+        wanted = arguments.text(query, "query")
+        most = max(1, arguments.count(k, "k", MOST_FOUND))
+        if self._documents is None:
+            raise ValueError("there are no documents to search: use grep for the context")
+        with self._lock:
+            if self._late is None:
+                self._late = open_index(self._documents, self._server)
+            index = self._late
+        sought = None if pattern is None else arguments.text(pattern, "pattern")
+        return [_shown_unit(unit, query) for unit in colgrep(index, wanted, sought, most)]
+
     def close(self) -> None:
         """Let go of the indexes."""
         with self._lock:
-            for one in (self._files, self._texts):
+            for one in (self._files, self._texts, self._late):
                 if one is not None:
                     one.close()
-            self._files = self._texts = None
+            self._files = self._texts = self._late = None
 
     def _search(self, query: str, k: int, kind: str) -> list[dict[str, Any]]:
         wanted = arguments.text(query, "query")

@@ -129,10 +129,6 @@ class Files(ABC):
             raise ConfigError(f"download takes a list of paths: [{paths!r}]")
         return [await self._download(path) for path in paths]
 
-    async def request(self, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the plain answer to an operation, for a server that passes requests on."""
-        return await self._run(operation, **params)
-
     async def _upload(self, path: str, data: bytes) -> UploadResult:
         answer = await self._run("upload", path=path, data=data)
         return UploadResult(path=path, error=_code(answer))
@@ -156,6 +152,11 @@ class Files(ABC):
             return await self._ask(operation, {"path": path, **params})
         except ValueError as exc:
             raise ConfigError(str(exc)) from None
+
+
+async def request(files: Files, operation: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain answer to an operation, for a server that passes requests on."""
+    return await files._run(operation, **params)  # noqa: SLF001 - the class above
 
 
 class NoFiles(Files):

@@ -38,6 +38,7 @@ class Explorer:
         "list_dir",
         "code_search",
         "doc_search",
+        "colgrep",
         "archive_open",
         "archive_file",
         "archive_search",
@@ -94,6 +95,10 @@ class Explorer:
     def doc_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
         """The sections of documents that fit a question best."""
         return Hits(self._call("doc_search", query, k))
+
+    def colgrep(self, query: str, pattern: str | None = None, k: int = 10) -> list[dict[str, Any]]:
+        """Units of code by meaning, token by token; with `pattern`, those that it matches."""
+        return Hits(self._call("colgrep", query, pattern, k))
 
     def archive_open(self, path: Any) -> list[dict[str, Any]]:
         """Open a zip, tar, 7z or pdf (a path, or its bytes): its members, for archive_file."""

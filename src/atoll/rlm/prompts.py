@@ -115,7 +115,8 @@ shorter one."""
 CONTINUE = "Your answer was cut off. Go on exactly where it stopped, without repeating any of it."
 
 REPEATED = """\
-(You have run this very code before. Try something else, or answer with FINAL.)"""
+(You have run this very code before. Try something else, such as grep for a word of the question, \
+or answer with FINAL.)"""
 
 LAST_SYSTEM = """\
 You are answering a question about a text that you have looked into by code. Text in a block \

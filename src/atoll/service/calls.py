@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
+import msgspec
 from starlette.responses import Response
 
 from atoll.service import shapes
@@ -170,6 +171,9 @@ def raw_json(answer: Answer, *, again: bool = False) -> Response:
     problem = answer.status >= 400
     kind = "application/problem+json" if problem else "application/json"
     headers = {"idempotent-replayed": "true"} if again else {}
+    if answer.status in (429, 503):
+        wait = msgspec.json.decode(answer.body).get("retry_after_seconds")
+        headers |= {} if wait is None else {"retry-after": str(wait)}
     if answer.status == 204:
         return Response(None, 204, headers)
     return Response(answer.body, answer.status, headers, kind)

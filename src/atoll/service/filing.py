@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
+from atoll.files.base import request
 from atoll.files.types import FileError
 from atoll.service import shapes
 from atoll.service.calls import as_json, nothing
@@ -86,7 +87,7 @@ async def operate(call: Call) -> Response:
     params = {field: getattr(given, field) for field in given.__struct_fields__}
     if min(params.get("offset", 0), params.get("limit", 0), params.get("max_results", 0)) < 0:
         raise Problem(400, "invalid", "offset, limit and max_results must be 0 or more")
-    return as_json(await _files(call).request(name, params))
+    return as_json(await request(_files(call), name, params))
 
 
 async def list_folder(call: Call) -> Response:
@@ -135,8 +136,8 @@ async def upload(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Delete a file; a folder, with all it holds, only with `recursive=1`."""
     path = _path(call)
-    answer = await _files(call).request(
-        "delete", {"path": path, "recursive": call.flag("recursive")}
+    answer = await request(
+        _files(call), "delete", {"path": path, "recursive": call.flag("recursive")}
     )
     if "error" in answer:
         raise _refusal(path, FileError(answer["error"]))

@@ -42,14 +42,19 @@ class Problem(Exception):  # noqa: N818 - the RFC's own word
             "detail": self.detail,
             "retryable": self.retry_after is not None or self.more.get("retryable", False),
             "request_id": request_id,
+            **({} if self.retry_after is None else {"retry_after_seconds": self._seconds}),
             **{name: one for name, one in self.more.items() if name != "retryable"},
         }
+
+    @property
+    def _seconds(self) -> int:
+        return max(1, round(self.retry_after or 0))
 
     def response(self, request_id: str = "") -> Response:
         """Return the answer."""
         headers = {}
         if self.retry_after is not None:
-            headers["retry-after"] = str(max(1, round(self.retry_after)))
+            headers["retry-after"] = str(self._seconds)
         if self.status == HTTPStatus.UNAUTHORIZED:
             headers["www-authenticate"] = "Bearer"
         return Response(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,14 +18,15 @@ from atoll.service.idempotency import Answer
 from atoll.service.problems import Problem, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable, Coroutine
 
     from atoll.sandbox import BaseSandbox
     from atoll.service.calls import Call
 
-    Work = Callable[[Execution], Awaitable[dict[str, Any]]]
+    Work = Callable[[Execution], Coroutine[Any, Any, dict[str, Any]]]
 
 MAX_RETURNED_BYTES = 32 << 20
+_MEDIA_TYPE = re.compile(r"[A-Za-z0-9.+-]{1,64}/[A-Za-z0-9.+-]{1,64}\Z")
 
 
 async def run(call: Call) -> Response:
@@ -41,7 +43,7 @@ async def run(call: Call) -> Response:
     heard = given.detach or call.place is not None or _wants_events(call)
     finish = _attach_files if given.return_files else _no_more if heard else None
 
-    def work(execution: Execution) -> Awaitable[dict[str, Any]]:
+    def work(execution: Execution) -> Coroutine[Any, Any, dict[str, Any]]:
         return service.run_once(
             execution, config, given.code, callbacks=callbacks, files=files, finish=finish
         )
@@ -103,7 +105,7 @@ async def display(call: Call) -> Response:
     headers = {
         "content-disposition": "attachment",
         "content-security-policy": "sandbox; default-src 'none'",
-        "x-media-type": shown.media_type.encode("ascii", "replace").decode(),
+        "x-media-type": shown.media_type if _MEDIA_TYPE.match(shown.media_type) else "unknown",
     }
     return Response(shown.data, 200, headers, "application/octet-stream")
 
@@ -118,7 +120,7 @@ async def _in_session(
         if not 0 < limit < float("inf"):
             raise Problem(400, "invalid", f"timeout_ms must be positive, not {limit!r}")
 
-    def work(execution: Execution) -> Awaitable[dict[str, Any]]:
+    def work(execution: Execution) -> Coroutine[Any, Any, dict[str, Any]]:
         return call.service.run_in_session(execution, hosted, text, verb=verb, timeout_ms=limit)
 
     return await _respond(call, hosted.id, body, work, detach=given.detach)

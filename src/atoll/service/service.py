@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -55,6 +55,7 @@ Opener = Callable[..., Awaitable["BaseSandbox"]]
 Runner = Callable[..., Awaitable[SandboxResult]]
 """Runs code in a fresh sandbox that nobody else sees: Pool.run."""
 Finish = Callable[["BaseSandbox", dict[str, Any]], Awaitable[None]]
+Work = Coroutine[Any, Any, dict[str, Any]]
 SWEEP_SECONDS = 5.0
 NEVER = 10**9
 SHORT_WAIT_MS = 50
@@ -263,12 +264,12 @@ class Service:
         self.metrics.executed(result)
         return result_json(execution.id, execution.session, result)
 
-    def begin(self, execution: Execution, work: Awaitable[dict[str, Any]]) -> None:
+    def begin(self, execution: Execution, work: Work) -> None:
         """Start an execution: its quota is counted, and its end is told to its readers."""
         task = asyncio.ensure_future(self._carry_out(execution, work))
         self.executions.start(execution, task)
 
-    async def _carry_out(self, execution: Execution, work: Awaitable[dict[str, Any]]) -> None:
+    async def _carry_out(self, execution: Execution, work: Work) -> None:
         try:
             with self.quotas.execution(execution.principal):
                 answer = await work
@@ -277,14 +278,14 @@ class Service:
             execution.finish(gone.status, gone.as_json())
             raise
         except Exception as exc:  # noqa: BLE001 - whatever it is, readers are told
-            if hasattr(work, "close"):
-                work.close()
             problem = of_error(exc)
             if problem.status == 500:
                 _LOG.error("an execution failed: %s", type(exc).__name__, exc_info=exc)
             execution.finish(problem.status, problem.as_json())
         else:
             execution.finish(200, answer)
+        finally:
+            work.close()  # it may never have begun
 
     async def _sweep(self) -> None:
         while True:

@@ -1,0 +1,50 @@
+"""colgrep: code units by late interaction, with a regular expression on top; CLI and guests use it.
+
+Each token of the query is compared with each token of a unit: by a NextPLAID server where one
+answers, else by the model of the extra `semantic`. Without either, the words alone are compared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atoll.files.matchers import make_matcher
+from atoll.retrieval import encoder
+from atoll.retrieval.nextplaid import NextPlaid, find_server
+from atoll.retrieval.retriever import MOST_HITS, Retriever
+from atoll.retrieval.types import CODE, Hits
+
+if TYPE_CHECKING:
+    import os
+
+    from atoll.files.matchers import Matcher
+
+WORDS_ONLY = "found by words alone: install the extra `semantic`, or start NextPLAID on port 8088"
+
+
+def open_index(root: str | os.PathLike[str], server: str | None = None) -> Retriever:
+    """Return the index of a folder that compares token by token, if that can be had here."""
+    found = find_server() if server is None else NextPlaid(server)
+    mode = "nextplaid" if found else "maxsim" if encoder.is_installed() else "fts"
+    return Retriever(root, mode=mode, server=found)
+
+
+def colgrep(index: Retriever, query: str, pattern: str | None = None, k: int = 10) -> Hits:
+    """Return the best k units; with a pattern, those among the best MOST_HITS that it matches."""
+    if pattern is None:
+        return _told(index.search(query, k=k, kind=CODE), k)
+    # SECURITY: RE2, or `re` in a child process with a deadline: the pattern may be a guest's.
+    matcher = make_matcher(pattern, regex=True, ignore_case=False)
+    hits = index.search(query, k=MOST_HITS, kind=CODE)
+    fit = [one for one in hits if _matches(matcher, one.text)]
+    return _told(Hits(fit, mode_used=hits.mode_used, warning=hits.warning), k)
+
+
+def _matches(matcher: Matcher, text: str) -> bool:
+    data = bytearray(f"{text}\n".encode("utf-8", "surrogatepass"))
+    return matcher(data, len(data))(0) >= 0
+
+
+def _told(hits: Hits, k: int) -> Hits:
+    warning = hits.warning or (WORDS_ONLY if hits.mode_used == "fts" else "")
+    return Hits(hits[:k], mode_used=hits.mode_used, warning=warning)
