@@ -15,17 +15,17 @@ define run-tests
 	$(if $(ARGS),$(TESTS) $(1) $(ARGS),@$(FAULTS) $(1) > $(FAULTS_LOG) 2>&1 & faults=$$!; \
 	$(TESTS) $(1) && code=0 || code=$$?; wait $$faults || code=$$?; cat $(FAULTS_LOG); exit $$code)
 endef
-EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server
+EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server,network
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 # Deno and uv use the certificates of the system, as pip does.
 export DENO_TLS_CA_STORE ?= system,mozilla
 export UV_SYSTEM_CERTS ?= true
 # Tests start hundreds of interpreters; without bytecode each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
-LAYERS := guest > errors,extras,certificates,markup > policy,types,log > guard,text > \
+LAYERS := guest > errors,extras,certificates,markup > policy > network > types,log > guard,text > \
 	files,config,availability,context,output,displays > \
 	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > tools,channel,deadline,memory > \
-	sandbox,session,idempotency > sync,jail,state,wire > archive > web > shell,launch > \
+	sandbox,session,idempotency > sync,jail,state,wire > archive > web > egress > shell,launch > \
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > service > cli,integrations
 
 .DEFAULT_GOAL := help

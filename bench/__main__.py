@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FILES_OF_ROWS = (
     "start", "execute", "bridge", "context", "memory", "fresh", "cpu", "service", "clones",
     "states", "peers", "wasm", "pyodide", "files", "explore", "needle", "retrieval", "rlm",
-    "tokens", "tools",
+    "tokens", "tools", "network",
 )  # fmt: skip
 
 

@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from atoll.integrations.mcp_tools import MCPTools as MCPTools
     from atoll.log import SandboxLogger as SandboxLogger
     from atoll.memory.episodic import EpisodicMemory as EpisodicMemory
+    from atoll.network import NetworkPolicy as NetworkPolicy
+    from atoll.network import NetworkRequest as NetworkRequest
+    from atoll.network import NetworkUse as NetworkUse
     from atoll.policy import Capability as Capability
     from atoll.policy import ExecutionPolicy as ExecutionPolicy
     from atoll.policy import Isolation as Isolation
@@ -180,6 +183,9 @@ _HOMES = {
     "ExecutionPolicy": "policy",
     "Isolation": "policy",
     "Mount": "policy",
+    "NetworkPolicy": "network",
+    "NetworkRequest": "network",
+    "NetworkUse": "network",
     "REPLExecutor": "replserver.executor",
     "SyncREPLExecutor": "replserver.blocking",
     "REPLResponse": "replserver.messages",

@@ -122,7 +122,7 @@ class HostChannel:
             await waiter
 
     def cancel_calls(self) -> None:
-        """Stop working on the guest's open calls: whoever made them is gone."""
+        """Cancel the guest's open calls: the code that made them has ended."""
         for task in self._calls:
             task.cancel()
 
@@ -137,7 +137,7 @@ class HostChannel:
         self._read_fd = self._write_fd = -1
 
     def end(self, why: ChannelEndedError) -> None:
-        """No more messages: everybody who waits is told."""
+        """End the channel; all waiting requests fail with `why`."""
         if self._ended:
             return
         self._ended = why
@@ -146,7 +146,7 @@ class HostChannel:
         self.cancel_calls()
         if not self.ready.done():
             self.ready.set_exception(why)
-            self.ready.exception()  # nobody may be waiting: that is no fault
+            self.ready.exception()  # asyncio logs an exception that was never read
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             answer.fail(why)
@@ -213,7 +213,7 @@ class HostChannel:
     async def _answer_call(self, message: rpc.Message) -> None:
         ident = message["id"]
         async with self._hands:
-            await self.drained()  # who does not read what there is need not be given more
+            await self.drained()  # back-pressure: the guest has to drain its replies
             try:
                 value = await self.on_call(message["method"], message.get("params", {}))
                 line = rpc.result(ident, value)

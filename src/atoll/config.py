@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 from atoll.log import SandboxLogger
+from atoll.network import NetworkPolicy
 from atoll.policy import MIB, ExecutionPolicy, Isolation, check_positive, checked_keywords
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ class SandboxConfig:
     logger: SandboxLogger = field(default_factory=SandboxLogger)
     lazy_queries: bool = field(default=False, metadata=_SENT)
     """Whether llm_query returns a promise, so that a loop of queries runs concurrently."""
+    network: NetworkPolicy | None = None
+    """What the guest may reach: a NetworkPolicy, or a list of hosts; unset: nothing."""
     guard: str | None = None
     """A check of the code before it runs: `ast` or `restrictedpython`; a seat belt, not a wall."""
     explored_length: int | None = field(default=None, metadata=_SENT)
@@ -119,6 +122,7 @@ class SandboxConfig:
             check_positive("timeout_seconds", timeout_seconds)
             object.__setattr__(self, "timeout_ms", timeout_seconds * 1000)
         object.__setattr__(self, "policy", ExecutionPolicy.of(self.policy))
+        object.__setattr__(self, "network", NetworkPolicy.of(self.network))
         for name in options_with(POSITIVE, type(self)):
             check_positive(name, getattr(self, name))
         if self.guard is not None and self.guard not in GUARDS:

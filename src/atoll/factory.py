@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from atoll.config import Handler, LineCallback, OutputCallback
     from atoll.log import SandboxLogger
+    from atoll.network import NetworkPolicy
     from atoll.policy import Capability, ExecutionPolicy, Isolation
     from atoll.sandbox import BaseSandbox
 
@@ -57,6 +58,7 @@ class SandboxOptions(TypedDict, total=False):
     max_concurrency: int
     logger: SandboxLogger
     lazy_queries: bool
+    network: NetworkPolicy | Mapping[str, Any] | Sequence[str] | None
     guard: str | None
     timeout_seconds: float | None
     explored_length: int | None

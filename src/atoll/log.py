@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from atoll.network import NetworkUse
     from atoll.policy import ExecutionPolicy
     from atoll.types import ExecuteResponse, SandboxResult
 
@@ -81,6 +82,14 @@ class SandboxLogger:
             exit_code=result.exit_code,
             truncated=result.truncated,
         )
+        self.log_network(result.network)
+
+    def log_network(self, use: NetworkUse | None) -> None:
+        """The guest's requests; one that was refused is a security event as well."""
+        for one in use.requests if use is not None else ():
+            self._emit("network_request", logging.INFO, **one.facts())
+            if one.refused is not None:
+                self.log_security_event("network_refused", place=one.place, error=one.refused)
 
     def log_shell_complete(self, response: ExecuteResponse) -> None:
         """A shell command has ended, or was."""
@@ -92,6 +101,7 @@ class SandboxLogger:
                 truncated=response.truncated,
                 error=response.error,
             )
+            self.log_network(response.network)
 
     def log_security_event(self, event_type: str, **details: Any) -> None:
         """A limit was hit or a rule broken."""

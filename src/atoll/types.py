@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
 
+    from atoll.network import NetworkUse
     from atoll.policy import Isolation
 
 
@@ -189,6 +190,8 @@ class SandboxResult:
     workspace_path: str | None = None
     """The host folder behind /app, if the caller gave one."""
     isolation: Isolation | None = None
+    network: NetworkUse | None = None
+    """The guest's requests since its last result; None without a network policy."""
     cold_start: str | None = None
     """Why a pool or daemon started this sandbox's guest instead of forking it off a warm zygote."""
 
@@ -255,6 +258,8 @@ class ExecuteResponse:
     """Whether the middle of the output was left out."""
     error: str | None = None
     """Why it was killed or not run; None if it ended by itself."""
+    network: NetworkUse | None = None
+    """The guest's requests since its last result; None without a network policy."""
 
     def __str__(self) -> str:
         parts = (self.output.rstrip("\n"), self.error or "")

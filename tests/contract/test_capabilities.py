@@ -13,11 +13,11 @@ EVERYWHERE = {"bridge", "cancel", "limit-cpu", "limit-memory", "limit-output", "
 FILES = {"display", "files", "imports", "limit-disk", "limit-file-size", "save", "workspace"}
 PROCESSES = {"interpreter", "limit-processes", "shared-context", "shell", "subprocess", "threads"}
 DECLARED = {
-    "native": EVERYWHERE | FILES | PROCESSES | {"host-folder"},
-    "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "fork"},
+    "native": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch"},
+    "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "fork"},
     "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"fork"},
-    "wasm": EVERYWHERE | FILES | {"host-folder"},
-    "pyodide": EVERYWHERE | FILES | {"limit-processes"},
+    "wasm": EVERYWHERE | FILES | {"host-folder", "fetch"},
+    "pyodide": EVERYWHERE | FILES | {"limit-processes", "fetch"},
     "restricted": EVERYWHERE | {"shared-context"},
 }
 

@@ -34,7 +34,12 @@ class Api(httpx2.Client):
         return [json.loads(line) for line in done.content.split(b"\n") if line]
 
 
-def connect(service: OwnService) -> socket.socket:
-    """A plain connection, for what no client would send."""
+def connect(service: OwnService, *, buffer: int | None = None) -> socket.socket:
+    """A plain connection, for what no client would send; `buffer` bytes wait unread."""
     host, port = service.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=30)
+    sock = socket.socket()
+    sock.settimeout(30)
+    if buffer is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    sock.connect((host, int(port)))
+    return sock

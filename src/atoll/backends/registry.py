@@ -141,4 +141,6 @@ def _wanted(config: SandboxConfig) -> set[Capability]:
         wanted.add(Capability.INTERPRETER)
     if config.workspace is not None or config.policy.mounts:
         wanted.add(Capability.HOST_FOLDER)
+    if config.network is not None:
+        wanted.add(Capability.NETWORK)
     return wanted

@@ -58,7 +58,9 @@ def parser() -> Parser:
     _add_pyodide(_command(commands, "pyodide", "set up Pyodide for the pyodide backend"))
     ask = _command(commands, "ask", "ask a model about files of any size")
     ask_arguments.add_ask(ask)
-    _add_backend_options(ask.add_argument_group("sandboxes"))
+    sandboxes = ask.add_argument_group("sandboxes")
+    _add_network(sandboxes)
+    _add_backend_options(sandboxes)
     _add_model(_command(commands, "model", "download a small model that runs on this machine"))
     _add_trace(_command(commands, "trace", "show the record of a run of `atoll ask`"))
     _add_colgrep(_command(commands, "colgrep", "search code by meaning"))
@@ -146,7 +148,18 @@ def _add_sandbox_options(command: Parser) -> None:
     )
 
 
+def _add_network(group: argparse._ActionsContainer) -> None:
+    group.add_argument(
+        "--allow-host",
+        metavar="HOST[:PORT]",
+        action="append",
+        default=[],
+        help="a host that the code may reach by http and https, or *.DOMAIN; repeatable",
+    )
+
+
 def _add_limits(group: argparse._ActionsContainer) -> None:
+    _add_network(group)
     group.add_argument(
         "--timeout",
         metavar="SECONDS",

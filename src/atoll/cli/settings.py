@@ -15,6 +15,7 @@ from atoll.config import SandboxConfig, backend_from_environment
 from atoll.context import Context
 from atoll.errors import BackendUnavailableError, ConfigError
 from atoll.launch import interpreter
+from atoll.network import NetworkPolicy
 from atoll.policy import ExecutionPolicy, Isolation, Mount
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def backend_config(args: Namespace, **fields: Any) -> SandboxConfig:
         url=url,
         python=args.python,
         min_isolation=None if level is None else Isolation.parse(level),
+        network=NetworkPolicy.of(getattr(args, "allow_host", None)),
         **fields,
     )
 

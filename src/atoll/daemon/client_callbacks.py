@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll import signatures
@@ -11,12 +12,14 @@ from atoll.bridge import CallFailedError
 from atoll.errors import SandboxError
 from atoll.guest import rpc, values
 from atoll.guest.stdin import STDIN_CALL
+from atoll.network import NETWORK_CALL
 from atoll.wire import options
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from atoll.daemon.concurrency import Slot
+    from atoll.network import NetworkRequest
     from atoll.wire.peer import Reply
 
 MAX_LINES = 10_000
@@ -62,6 +65,8 @@ class ClientCallbacks:
             fields["on_rlm_query"] = self._rlm_query
         if "on_stdin" in asked:
             fields["on_stdin"] = self._tool(STDIN_CALL)
+        if data.get("network") is not None:
+            fields["network"] = options.network(data, self._network_request)
         for name in options.asks(data, options.STREAMS):
             whole = name == "on_output"
             fields[name] = self._on_output if whole else self._stream(name.removeprefix("on_"))
@@ -118,6 +123,9 @@ class ClientCallbacks:
             return await self._ask({"name": name, **encoded})
 
         return call
+
+    async def _network_request(self, asked: NetworkRequest) -> Any:
+        return await self._tool(NETWORK_CALL)(**asdict(asked))
 
     async def _rlm_query(self, task: str, context: Any) -> Any:
         params: dict[str, Any] = {"name": "rlm_query", "args": [task]}

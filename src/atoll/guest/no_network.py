@@ -18,6 +18,8 @@ NO_NETWORK = (
     "this sandbox has no network: pass the data in as files or `context`, or offer a tool that "
     "fetches it"
 )
+_words = [NO_NETWORK]
+"""What an error says. A guest that was forked off a zygote has `socket` changed already."""
 LOOKUPS = ("getaddrinfo", "gethostbyname", "gethostbyname_ex")
 _UNREACHABLE = ("ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EHOSTDOWN")
 _UNKNOWN_NAME = ("EAI_NONAME", "EAI_AGAIN", "EAI_FAIL", "EAI_NODATA")
@@ -28,8 +30,16 @@ _HAS_SOCKETS = sys.platform != "wasi"
 CONNECTS = ("connect", "sendto") if _HAS_SOCKETS else ("__init__", "connect", "sendto")
 
 
-def install() -> None:
-    """Change `socket`: now if it is loaded, else when it is."""
+def install(network: dict[str, str] | None = None) -> None:
+    """Change `socket`: now if it is loaded, else when it is.
+
+    `network`: what may be reached, in words, and whose certificates to trust.
+    """
+    if network is not None:
+        _words[:] = [network["words"]]
+    if network is not None and "ca" in network:
+        with open(network["ca_file"], "w", encoding="ascii") as file:
+            file.write(network["ca"])
     when_loaded("socket", _change)
 
 
@@ -57,7 +67,7 @@ def _looking_up(module: Any, real: Callable[..., Any], unknown: set[Any]) -> Cal
             flags = kwargs.get("flags", args[_NUMERIC_FLAGS] if len(args) > _NUMERIC_FLAGS else 0)
             if exc.errno not in unknown or flags & numeric:
                 raise
-            raise failure(exc.errno, NO_NETWORK) from None
+            raise failure(exc.errno, _words[0]) from None
 
     _name_as(real, look_up)
     return look_up
@@ -74,7 +84,7 @@ def _connecting(real: Callable[..., Any]) -> Callable[..., Any]:
         except OSError as exc:
             if _HAS_SOCKETS and exc.errno not in numbers:
                 raise
-            raise type(exc)(exc.errno, NO_NETWORK) from None
+            raise type(exc)(exc.errno, _words[0]) from None
 
     _name_as(real, connect)
     return connect

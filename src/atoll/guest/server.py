@@ -109,7 +109,7 @@ class Server:
         self._setup = bool(params.get("setup", True))
         self._show_paths(self._setup)
         self._offer_names([] if "agent" in params else params.get("tools", []))
-        no_network.install()
+        no_network.install(params.get("network"))
         self._repl.serve_inspect()
         self._limit_memory(params.get("memory_bytes"))
         self._private = bool(params.get("private_folder"))  # nobody else puts files there

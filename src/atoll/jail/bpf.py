@@ -35,7 +35,7 @@ def assemble(
 ) -> bytes:
     """The program that lets through what is `allowed`, each as its rule says if it has one.
 
-    The numbers of `asked` are questions for whoever listens; those of `refused` answer EPERM.
+    The numbers of `asked` notify the listener; those of `refused` answer EPERM.
     """
     program = [
         (LOAD, 0, 0, _ARCH_AT),

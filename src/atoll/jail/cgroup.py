@@ -131,7 +131,7 @@ class Cgroup:
     key: Key = (None, None, 0)
     """Its limits, and the processes that are not the guest's."""
     closed: bool = False
-    """Whether nobody may be born in it any more."""
+    """Whether no process may be forked in it any more."""
     _entrances: list[int] = field(default_factory=list)
 
     def limit(self, limits: Limits, runtime: int = RUNTIME_PROCESSES) -> None:
@@ -164,7 +164,7 @@ class Cgroup:
     def reset(self) -> bool:
         """Make the group as good as new; False if it cannot be.
 
-        Version 2 has counters that nobody can reset. Some of the kernel's own memory may still be
+        Version 2 has counters that cannot be reset. Some of the kernel's own memory may still be
         charged to the guest that was here: with more than a little of it the next would have less.
         """
         if self.version != 1 or self.closed:
@@ -196,7 +196,7 @@ class Cgroup:
             return None  # memory.peak came with Linux 5.19
 
     def cpu_seconds(self) -> float | None:
-        """CPU time used by all processes ever in the group; None if nobody counts."""
+        """Return the CPU time of all processes ever in the group; None if it is not counted."""
         try:
             if self.version == 2:
                 return int(self._read("memory", "cpu.stat").split()[1]) / 1e6
@@ -218,7 +218,7 @@ class Cgroup:
         return {"files": files, "per_second": 1e9}
 
     def emptied(self) -> bool:
-        """Kill whoever is in the group, and let nobody be born in it; whether it was empty."""
+        """Kill all processes of the group and forbid new ones; return whether it was empty."""
         self.closed = True
         with contextlib.suppress(OSError):
             self._write("pids", "pids.max", 0)

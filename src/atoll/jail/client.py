@@ -107,17 +107,27 @@ class Lease:
         Without a root of its own the guest has only the working folder. Raise SandboxLostError if
         the jail has ended.
         """
-        fds: list[int] = []
-        if not self.ended.done():
-            answer: asyncio.Future[list[int]] = self._loop.create_future()
-            while not self._send(b"folders"):  # noqa: ASYNC110 - the supervisor has much to read
-                await asyncio.sleep(FULL_SECONDS)
-            self._folders.append(answer)
-            self._expect()
-            fds = await _unless_cancelled(answer)
-        if not fds:
-            raise SandboxLostError("the guest has ended, and its files with it")
-        return fds
+        if fds := await self._descriptors(b"folders"):
+            return fds
+        raise SandboxLostError("the guest has ended, and its files with it")
+
+    async def listener(self) -> int:
+        """A socket that listens on the loopback of the jail, at PROXY_ADDRESS; the caller's."""
+        if fds := await self._descriptors(b"network"):
+            return fds[0]
+        reason = "the jail has no loopback, or has ended"
+        raise SandboxStartError("network", reason)
+
+    async def _descriptors(self, command: bytes) -> list[int]:
+        """Ask for descriptors: answers come in the order of the questions."""
+        if self.ended.done():
+            return []
+        answer: asyncio.Future[list[int]] = self._loop.create_future()
+        while not self._send(command):  # noqa: ASYNC110 - the supervisor has much to read
+            await asyncio.sleep(FULL_SECONDS)
+        self._folders.append(answer)
+        self._expect()
+        return await _unless_cancelled(answer)
 
     async def close(self) -> None:
         """Kill the jail and wait until nothing of it is left."""
@@ -204,7 +214,7 @@ class Lease:
         for future in (self.started, self.ended):
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # whoever waits gets it; nobody has to
+                future.exception()  # asyncio logs an exception that was never read
         self._detach()
 
     def _detach(self) -> None:

@@ -14,11 +14,12 @@ import selectors
 import signal
 import socket
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from atoll.jail import meter, packets, syscalls
+from atoll.jail import loopback, meter, packets, syscalls
 from atoll.jail.listener import Reply
 from atoll.jail.shared_jail import namespace_of
 from atoll.jail.spec import SHOWN_FOLDERS
@@ -233,8 +234,8 @@ class JailRecord(ABC):
             self._signal_guest()
         elif command == b"usage":
             self.tell("usage", cpu_seconds=self._cpu_seconds())
-        elif command == b"folders":
-            self._show_folders()
+        elif command in (b"folders", b"network"):
+            self._show(self._open_folders() if command == b"folders" else self._listen())
         elif command == b"retire":
             self.retire()
         else:
@@ -242,9 +243,8 @@ class JailRecord(ABC):
         if not command:
             self._unwatch(self.lease.fileno())
 
-    def _show_folders(self) -> None:
-        """Send the host descriptors of the guest's folders; none if they are gone."""
-        fds = self._open_folders()
+    def _show(self, fds: list[int]) -> None:
+        """Let the host have descriptors that it asked for; none if all is gone."""
         try:
             with contextlib.suppress(OSError):
                 packets.send(self.lease, {"event": "folders"}, fds)
@@ -265,6 +265,17 @@ class JailRecord(ABC):
         for fd in fds:
             os.close(fd)
         return []
+
+    def _listen(self) -> list[int]:
+        """Return a socket that listens on the loopback of the jail; none if there is no jail."""
+        pid = next(iter(self.roots()), 0)
+        if not pid or self._gone or self._reaped:
+            return []
+        try:
+            return [loopback.listen_in(pid)]
+        except OSError:
+            traceback.print_exc()
+            return []
 
     def _keep_passed_fds(self, fds: list[int]) -> None:
         for fd in self._passed_fds:

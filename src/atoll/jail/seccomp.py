@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from atoll.jail.bpf import Instruction
 
-GIFTS = ("setns",)
+PASSED_FDS = ("setns",)
 """The call by which every guest can ask for a descriptor."""
 
 _NEW_NAMESPACES = 0x7E020080
@@ -62,7 +62,7 @@ def jail_program(*, clones: bool = False) -> bytes:
         "setsockopt": _socket_options(),
         "getsockopt": _no_peer(),
     }
-    asked = ASKED if clones else GIFTS
+    asked = ASKED if clones else PASSED_FDS
     return assemble(numbers(), rules, map(asked_number, asked), refused=_refused(asked))
 
 
@@ -87,11 +87,11 @@ def confined_program() -> bytes:
         "setpgid", "setpriority", "sched_setaffinity", "sched_setparam", "sched_setscheduler",
     )  # fmt: skip
     allowed = {name: number for name, number in numbers().items() if name not in denied}
-    return assemble(allowed, rules, map(asked_number, GIFTS), refused=_refused(GIFTS))
+    return assemble(allowed, rules, map(asked_number, PASSED_FDS), refused=_refused(PASSED_FDS))
 
 
 def _refused(asked: Iterable[str]) -> list[int]:
-    """What answers EPERM: calls that want a privilege, and those that nobody is asked about."""
+    """Return the calls that answer EPERM: privileged ones, and those without a listener."""
     return [*numbers(REFUSED).values(), *(asked_number(name) for name in ASKED.keys() - set(asked))]
 
 

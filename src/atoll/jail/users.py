@@ -33,7 +33,7 @@ def may_switch() -> bool:
 
 
 def pick_host_uid() -> int:
-    """A host user that nobody else is, for one sandbox."""
+    """Return an unused host uid for one sandbox."""
     return FIRST_HOST_UID + _random_below(HOST_UIDS)
 
 
@@ -48,7 +48,7 @@ def enter_own_user_namespace(seen_as: int = GUEST_UID) -> None:
 
 
 def pick_range() -> int:
-    """The first of a range of host users that nobody else is, for one zygote host."""
+    """Return the first of a range of unused host uids for one zygote host."""
     return FIRST_RANGE + RANGE * _random_below(RANGES)
 
 

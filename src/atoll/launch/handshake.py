@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from atoll import signatures
 from atoll.bridge import HostBridge
 from atoll.channel import ChannelEndedError, RemoteError
+from atoll.egress import Gateway
 from atoll.errors import SandboxStartError
 from atoll.guest import values
 from atoll.session import GuestSession
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from atoll.config import SandboxConfig
     from atoll.context import Context
+    from atoll.egress import Share
     from atoll.jail.client import Lease
     from atoll.launch.guest_handle import GuestHandle
 
@@ -36,6 +38,8 @@ class RunningGuest:
     """The answer to a handshake that was not waited for."""
     on_close: Callable[[], None] | None = None
     """Called when the guest is closed."""
+    network: Share | None = None
+    """Its hold on the proxy by which it reaches the network."""
 
     async def close(self) -> None:
         """End the guest and close all that leads to it."""
@@ -44,6 +48,8 @@ class RunningGuest:
         if self.on_close is not None:
             self.on_close()
         await self.lease.close()
+        if self.network is not None:
+            await self.network.release()
 
     async def confirm(self) -> None:
         """Raise SandboxStartError if the handshake that was not waited for has failed."""
@@ -59,30 +65,52 @@ async def handshake(
     *,
     env: Mapping[str, str] | None = None,
     extra: Mapping[str, Any] | None = None,
+    proxied: bool = True,
     wait: bool = True,
 ) -> RunningGuest:
     """Send the first request. On failure end the guest and raise SandboxStartError.
 
     `env` is for a guest that was started without its environment, `extra` is added by a backend.
+    Without `proxied` the guest has `fetch` for its network policy, and no proxy.
     Without `wait` (for a guest that is ready) the next request follows at once: see confirm().
     """
+    gateway = await _open_gateway(handle, config)
+    if gateway is not None:
+        config = gateway.with_fetch(config)
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
     handle.channel.on_call = bridge.handle
     session = GuestSession(config, handle.lease, handle.channel, handle.output_fds)
-    guest = RunningGuest(handle.lease, session, bridge)
+    network = gateway.share(config.network) if gateway else None
+    guest = RunningGuest(handle.lease, session, bridge, network=network)
     try:
         params = {**_parameters(config, context, shared, env), **(extra or {})}
+        if gateway is not None:
+            params["network"] = gateway.guest_params(proxied=proxied)
+        if gateway is not None and proxied:
+            own = config.policy.env
+            params["env"] = {**params.get("env", {}), **gateway.environment(own)}
         if params == handle.applied:
             return guest
-        if not wait:
+        if not wait and gateway is None:
             return replace(guest, unanswered=_request(handle, params, shared))
         first = await _send(handle, params, shared)
+        if gateway is not None and proxied:  # no code of the guest's has run yet
+            gateway.listen(await handle.lease.listener())
     except BaseException as exc:
         if words := session.last_words():
             exc.add_note(f"the guest's last words:\n{words}")
         await guest.close()
         raise
     return replace(guest, context_shared=bool(first.get("context_shared")))
+
+
+async def _open_gateway(handle: GuestHandle, config: SandboxConfig) -> Gateway | None:
+    """Return what the guest reaches the network by; end the guest if there can be none."""
+    try:
+        return Gateway(config.network) if config.network else None
+    except BaseException:
+        await handle.close()
+        raise
 
 
 async def await_ready(handle: GuestHandle, memory: int | None) -> GuestHandle:

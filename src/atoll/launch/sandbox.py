@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import abstractmethod
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
 from atoll import guard
 from atoll.config import SandboxConfig
-from atoll.errors import SandboxClosedError, SandboxError, StateError
+from atoll.errors import ConfigError, SandboxClosedError, SandboxError, StateError
 from atoll.files.direct import FolderFiles, close_all
 from atoll.idempotency import KeyedResults
 from atoll.jail.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
-from atoll.policy import Isolation, check_positive
+from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
 from atoll.state import envelope, transfer
 from atoll.variables import LISTING_TIMEOUT_MS
@@ -70,6 +71,7 @@ class GuestSandbox(BaseSandbox):
         """Start a guest with `context`. A running guest is ended, and its state is lost."""
         guard.require(self._config.guard)
         self._level = await self._prepare()
+        self._check_network()
         async with self._turn:
             await self._release()
             self._shared = await _share(context)
@@ -111,6 +113,8 @@ class GuestSandbox(BaseSandbox):
                     code, limit, look_again=changed, setup=setup, **self._facts()
                 )
                 result = self._measured(guest, result)
+                if guest.network is not None:
+                    result = replace(result, network=guest.network.take())
             finally:
                 if not guest.session.alive:
                     await self._bury(guest)
@@ -215,6 +219,20 @@ class GuestSandbox(BaseSandbox):
         lost, self._found_dead = self._found_dead, False
         folder = str(self.workspace) if self.workspace else None
         return {"isolation": self._level, "workspace_path": folder, "state_lost": lost}
+
+    def _check_network(self) -> None:
+        """Raise ConfigError if the guest could pass by its network policy, or not use it."""
+        if self._config.network is None:
+            return
+        if not self.capabilities & {Capability.NETWORK, Capability.FETCH}:
+            raise ConfigError(
+                f"backend {self.backend!r} cannot hold a network policy: use 'native' or 'daemon'"
+            )
+        if Capability.NETWORK in self.capabilities and self._level < Isolation.JAILED:
+            raise ConfigError(
+                f"a network policy needs a jail; this sandbox is only {self._level}: atoll doctor "
+                f"says why"
+            )
 
     @abstractmethod
     async def _prepare(self) -> Isolation:

@@ -47,7 +47,7 @@ class ZygoteClient:
         self._name = ""
         self._starting = asyncio.Lock()
         self._retired: list[Lease] = []
-        """Nurseries that do not answer: their guests live on, no new one is forked there."""
+        """Zygote hosts that do not answer: their guests live on, no new one is forked there."""
         self.missing: list[str] = []
         """Libraries that could not be imported, with the reason: a warning, not a failure."""
         self.warm_seconds: float | None = None

@@ -27,10 +27,13 @@ async def clone(
 ) -> RunningGuest:
     """Return a live clone of a guest; raise SandboxStartError if it does not start."""
     handle = await _fork_handle(guest, config.timeout_ms)
+    if guest.network is not None:
+        config = guest.network.with_fetch(config)
     bridge = HostBridge(config, lambda: shared.value if shared is not None else context)
     handle.channel.on_call = bridge.handle
     session = GuestSession(config, handle.lease, handle.channel, handle.output_fds)
-    twin = RunningGuest(handle.lease, session, bridge, guest.context_shared)
+    network = guest.network.share(config.network) if guest.network else None
+    twin = RunningGuest(handle.lease, session, bridge, guest.context_shared, network=network)
     try:
         await _await_start(handle)
     except BaseException as exc:

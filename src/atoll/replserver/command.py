@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
+from atoll.network import NetworkPolicy
 from atoll.policy import ExecutionPolicy
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _LIMITS = {"memory_bytes": "--memory", "disk_bytes": "--disk"}
 
 def arguments(config: SandboxConfig) -> list[str]:
     """The options that say the same; ConfigError for what none of them can say."""
-    _refuse_others(config, SandboxConfig(), {*_FLAGS, "policy", "logger"})
+    _refuse_others(config, SandboxConfig(), {*_FLAGS, "policy", "logger", "network"})
     _refuse_others(config.policy, ExecutionPolicy(), {*_LIMITS})
     found: list[object] = []
     for name, (flag, write) in _FLAGS.items():
@@ -31,7 +32,24 @@ def arguments(config: SandboxConfig) -> list[str]:
             found += [flag, write(value)]
     for name, flag in _LIMITS.items():
         found += [flag, getattr(config.policy, name) or "none"]
+    for host in _hosts(config.network):
+        found += ["--allow-host", host]
     return [str(part) for part in found]
+
+
+def _hosts(network: NetworkPolicy | None) -> tuple[str, ...]:
+    """Return the hosts of a policy that allows hosts and says no more.
+
+    SECURITY: headers must not be on a command line, which every user of the machine can read.
+    """
+    if network is None:
+        return ()
+    if network != NetworkPolicy(network.allow) or network.on_request is not None:
+        raise ConfigError(
+            "a REPL server can be given the hosts of a network policy and no more: leave the rest "
+            "out, or set REPL_ENABLED=false"
+        )
+    return network.allow
 
 
 def _refuse_others(given: Any, plain: Any, carried: set[str]) -> None:

@@ -254,7 +254,7 @@ class Loop:
         )
 
     def _emit(self, turn: Turn, *, repeated: bool) -> None:
-        result = turn.result
+        result, use = turn.result, turn.result.network
         answered = turn.final is not None and result.kind is Outcome.EXITED  # as FINAL ends a cell
         self._calls.writer.emit(
             CodeRan(
@@ -268,6 +268,7 @@ class Loop:
                 isolation="" if result.isolation is None else str(result.isolation),
                 spilled=None if turn.spilled is None else str(turn.spilled),
                 repeated=repeated,
+                network=tuple(one.facts() for one in use.requests) if use else (),
                 calls=tuple(one.to_dict() for one in turn.calls[:MOST_CALLS]),
             )
         )

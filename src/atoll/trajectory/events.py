@@ -130,6 +130,8 @@ class CodeRan(Event):
     """The same code as in a turn before."""
     calls: tuple[Data, ...] = ()
     """The tool calls of the turn: `tool`, `caller_type`, `chain_id`, `chain_index`, `outcome`."""
+    network: tuple[Data, ...] = ()
+    """Requests of the code: `place`, `method`, `path`, `status`, `sent`, `received`, `refused`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,12 +10,16 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from atoll import signatures
 from atoll.config import CROSSES, HANDLER, STREAM, SandboxConfig, options_with
 from atoll.errors import AtollError, ConfigError
+from atoll.network import NetworkPolicy
 from atoll.policy import ExecutionPolicy, Isolation, Mount
+
+if TYPE_CHECKING:
+    from atoll.network import OnRequest
 
 HANDLERS, STREAMS, _PLAIN = map(options_with, (HANDLER, STREAM, CROSSES))
 _LIMITS = tuple(
@@ -37,6 +41,8 @@ def to_wire(config: SandboxConfig) -> dict[str, Any]:
         "tools": signatures.describe_all(config.tools),
         "asks": [name for name in HANDLERS + STREAMS if getattr(config, name) is not None],
         "policy": _policy_to_wire(config.policy),
+        "network": None if config.network is None else config.network.plain(),
+        "decides": config.network is not None and config.network.on_request is not None,
     }
 
 
@@ -63,6 +69,18 @@ def asks(data: dict[str, Any], names: tuple[str, ...]) -> list[str]:
     """Which of `names` the client has a function for."""
     wanted = data.get("asks")
     return [name for name in names if isinstance(wanted, list) and name in wanted]
+
+
+def network(data: dict[str, Any], on_request: OnRequest) -> NetworkPolicy | None:
+    """Return the client's network policy; `on_request` asks the client, if it wants to decide."""
+    plain = data.get("network")
+    if plain is None:
+        return None
+    decides = data.get("decides") is True
+    try:
+        return NetworkPolicy.of({**plain, "on_request": on_request if decides else None})
+    except TypeError as exc:
+        raise ConfigError(f"not a network policy: {exc}"[:500]) from None
 
 
 def tools(data: dict[str, Any]) -> list[dict[str, Any]]:

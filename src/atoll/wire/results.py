@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.errors import SandboxError
 from atoll.guest import values
+from atoll.network import NetworkRequest, NetworkUse
 from atoll.policy import Isolation
 from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
 
@@ -93,6 +94,15 @@ def _get_artifacts(rows: list[Any], _beside: bytes) -> tuple[Artifact, ...]:
     return tuple(Artifact(path=path, size=size, media_type=kind) for path, size, kind in rows)
 
 
+def _put_network(use: NetworkUse, _beside: bytearray) -> dict[str, Any]:
+    return dataclasses.asdict(use)
+
+
+def _get_network(plain: dict[str, Any], _beside: bytes) -> NetworkUse:
+    rows = tuple(NetworkRequest(**one) for one in plain["requests"])
+    return NetworkUse(requests=rows, unlisted=plain["unlisted"])
+
+
 _WRITERS: dict[str, Callable[[Any, bytearray], Any]] = {
     "kind": lambda kind, _: kind.name,
     "stdout": _put_text,
@@ -104,6 +114,7 @@ _WRITERS: dict[str, Callable[[Any, bytearray], Any]] = {
     "files_created": lambda names, _: list(names),
     "files_modified": lambda names, _: list(names),
     "state": _put,
+    "network": _put_network,
     "isolation": lambda level, _: str(level),
 }
 _READERS: dict[str, Callable[[Any, bytes], Any]] = {
@@ -117,5 +128,6 @@ _READERS: dict[str, Callable[[Any, bytes], Any]] = {
     "files_created": lambda names, _: tuple(names),
     "files_modified": lambda names, _: tuple(names),
     "state": _get,
+    "network": _get_network,
     "isolation": lambda name, _: Isolation.parse(name),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,6 +17,7 @@ from atoll.config import SandboxConfig, daemon_socket
 from atoll.errors import AtollError, IsolationError, SandboxClosedError, SandboxError
 from atoll.files.direct import FolderFiles
 from atoll.guest import rpc, values
+from atoll.network import NETWORK_CALL, NetworkRequest
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code, check_command
 from atoll.wire import blobs, options, results
@@ -237,8 +239,16 @@ class DaemonClientSandbox(BaseSandbox):
         self._check_level(self._level)
         self.context_is_shared = answer.value["context_shared"] is True
         self.token = answer.value.get("token", self.token)
-        self._bridge = self._bridge or HostBridge(self._config, self._context_value)
+        self._bridge = self._bridge or HostBridge(self._bridge_config(), self._context_value)
         self._connection.register(self._session, self._on_lines, self._bridge.handle)
+
+    def _bridge_config(self) -> SandboxConfig:
+        """Return the configuration with `on_request` among the functions the daemon may call."""
+        decide = self._config.network.on_request if self._config.network else None
+        if decide is None:
+            return self._config
+        tools: Any = {NETWORK_CALL: lambda **asked: decide(NetworkRequest(**asked))}
+        return dataclasses.replace(self._config, tools={**self._config.tools, **tools})
 
     def _context_value(self) -> Any:
         """What a handler is given as the context: the caller's own, which was never sent back."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.backends.native.launch import launch
@@ -46,6 +47,8 @@ class NativePythonSandbox(GuestSandbox):
             self.logger.log_execution_start("shell", self.policy, command)
             try:
                 response = await guest.session.shell(command, limit)
+                if guest.network is not None:
+                    response = replace(response, network=guest.network.take())
             finally:
                 self._found_dead |= not guest.session.alive  # the next cell's result says so
                 await self._bury(guest)

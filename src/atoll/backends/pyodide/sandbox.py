@@ -33,6 +33,7 @@ FILES_TIMEOUT_MS = 30_000
 GRACE_SECONDS = 1.0
 """A signal goes through two threads, and Python looks for it only now and then."""
 _MISSING = {
+    Capability.NETWORK,
     Capability.HOST_FOLDER,
     Capability.SHARED_CONTEXT,
     Capability.SHELL,
@@ -100,7 +101,12 @@ class PyodideSandbox(GuestSandbox):
         handle = process.open(make_lease)
         handle.channel.on_output = _unheard
         guest = await handshake(
-            handle, self._config, self._context, self._shared, env=self.policy.env
+            handle,
+            self._config,
+            self._context,
+            self._shared,
+            env=self.policy.env,
+            proxied=False,
         )
         guest.session.grace_seconds = GRACE_SECONDS
         handle.channel.on_output = functools.partial(self._hear, guest)

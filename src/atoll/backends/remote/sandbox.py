@@ -50,12 +50,16 @@ class RemoteSandbox(BaseSandbox):
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {
         Capability.HOST_FOLDER,
         Capability.INTERPRETER,
+        Capability.NETWORK,
+        Capability.FETCH,
     }
     runtime_memory: ClassVar[int] = 32 << 20
 
     def __init__(self, config: SandboxConfig | None = None, *, session: str | None = None) -> None:
         self._config = config or SandboxConfig(backend="remote")
         super().__init__(self._config.policy, self._config.workspace, self._config.logger)
+        if self._config.network is not None:
+            raise ConfigError("backend 'remote' cannot hold a network policy: use it on the server")
         if self._config.workspace is not None or self._config.policy.mounts:
             raise ConfigError("a remote sandbox sees no folders of this machine: upload files")
         if self._config.python is not None:

@@ -101,7 +101,13 @@ async def _handshake(
     try:
         words = _words(config, shared.size if shared else 0)
         guest = await handshake(
-            worker.starting.open(), config, context, shared, env=config.policy.env, extra=words
+            worker.starting.open(),
+            config,
+            context,
+            shared,
+            env=config.policy.env,
+            extra=words,
+            proxied=False,
         )
     except BaseException:
         counters.close()

@@ -33,6 +33,7 @@ MISSING = frozenset(
     {
         Capability.FORK,
         Capability.INTERPRETER,
+        Capability.NETWORK,
         Capability.SHARED_CONTEXT,
         Capability.SHELL,
         Capability.SUBPROCESS,

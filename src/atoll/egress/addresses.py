@@ -1,0 +1,102 @@
+"""Connections to servers: the name is resolved once, here, and every address is checked.
+
+SECURITY: the checks are those of `web.guard`. The connection goes to an address that was checked;
+there is no second lookup that could give another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from atoll.certificates import explain
+from atoll.egress.rules import RefusedError
+from atoll.egress.streams import PlainStream
+from atoll.errors import ConfigError, WebError, WebRefusedError
+from atoll.web.guard import Guard
+from atoll.web.policy import WebPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ssrfguard import Address, Resolver
+
+    from atoll.egress.rules import Rules
+    from atoll.network import NetworkRequest
+
+MOST_ATTEMPTS = 4
+ATTEMPT_SECONDS = 10.0
+"""For one address, so that the next gets its turn."""
+_LOOKUPS = 4
+_LOOPBACK = ("127.0.0.0/8", "::1/128")
+
+
+class Connector:
+    """Connects to the servers of one sandbox."""
+
+    def __init__(self, rules: Rules, resolver: Resolver | None = None) -> None:
+        """`resolver`: in place of `socket.getaddrinfo`; what it answers is checked all the same."""
+        self._rules, self._resolver = rules, resolver
+        # A lookup cannot be stopped: threads of our own, so that nobody else waits for them.
+        self._lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="atoll-lookup")
+        self._tls: ssl.SSLContext | None = None
+
+    async def connect(self, asked: NetworkRequest, *, tls: bool) -> PlainStream:
+        """Return a stream to the server, with TLS if asked; RefusedError if there is none."""
+        addresses = await self._addresses(asked)
+        faults = []
+        for address in addresses[:MOST_ATTEMPTS]:
+            try:
+                async with asyncio.timeout(ATTEMPT_SECONDS):
+                    return await self._connect(asked, str(address.ip), tls=tls)
+            except TimeoutError:
+                faults.append("no answer")
+            except OSError as exc:
+                faults.append(
+                    explain(exc.strerror or str(exc)) if tls else exc.strerror or str(exc)
+                )
+        raise RefusedError(f"{asked.place} cannot be reached: {'; '.join(faults)[:500]}", 502)
+
+    def close(self) -> None:
+        """Let go of the threads; lookups that still run end by themselves."""
+        self._lookups.shutdown(wait=False, cancel_futures=True)
+
+    async def _addresses(self, asked: NetworkRequest) -> Sequence[Address]:
+        loop = asyncio.get_running_loop()
+        try:
+            guard = Guard(self._web_policy(asked), self._resolver)
+            host = f"[{asked.host}]" if ":" in asked.host else asked.host
+            target = guard.check(f"{asked.scheme}://{host}:{asked.port}/")
+            if target.is_literal_address:
+                return guard.resolve(target)
+            return await loop.run_in_executor(self._lookups, guard.resolve, target)
+        except (WebRefusedError, ConfigError) as exc:
+            raise RefusedError(str(exc)[:500]) from None
+        except WebError as exc:
+            raise RefusedError(str(exc)[:500], 502) from None
+
+    def _web_policy(self, asked: NetworkRequest) -> WebPolicy:
+        networks = self._rules.policy.private
+        if self._rules.named_address(asked.host):
+            networks += _LOOPBACK if asked.host == "localhost" else (asked.host,)
+        return WebPolicy(allow=(asked.host,), ports=(asked.port,), dangerous_networks=networks)
+
+    async def _connect(self, asked: NetworkRequest, address: str, *, tls: bool) -> PlainStream:
+        reader, writer = await asyncio.open_connection(
+            address,
+            asked.port,
+            ssl=self._tls_context() if tls else None,
+            server_hostname=asked.host if tls else None,
+            flags=socket.AI_NUMERICHOST,
+        )
+        return PlainStream(reader, writer)
+
+    def _tls_context(self) -> ssl.SSLContext:
+        """The system's authorities; made on first use, as that takes 20 ms."""
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls

@@ -1,0 +1,219 @@
+"""One request to a server and its answer: headers added, secrets taken out, bytes counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import h11
+
+from atoll.egress.credentials import Unpacker
+from atoll.egress.http import PORTS, HttpPeer, forwarded
+from atoll.egress.rules import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from atoll.egress.addresses import Connector
+    from atoll.egress.credentials import Secrets
+    from atoll.egress.http import Headers
+    from atoll.egress.rules import Rules
+    from atoll.egress.streams import PlainStream
+    from atoll.egress.usage import Entry
+    from atoll.network import NetworkRequest
+
+_REPLACED = frozenset({b"host"})
+_UNSEARCHABLE = frozenset({b"accept-encoding", b"range", b"if-range"})
+"""A packed answer cannot be searched for secrets, and one may be asked for in halves."""
+_FRAMING = frozenset({b"content-length", b"content-encoding"})
+
+
+class Answer(Protocol):
+    """Where a server's answer goes."""
+
+    async def start(self, status: int, reason: bytes, headers: Headers) -> None:
+        """Take status and headers."""
+        ...
+
+    async def data(self, piece: bytes) -> None:
+        """Take a piece of the body."""
+        ...
+
+    async def end(self) -> None:
+        """The answer is whole."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A request as the guest made it."""
+
+    target: bytes
+    headers: Headers
+    body: AsyncIterator[bytes] | None
+    """None for a request without one."""
+
+
+class ServerSlot:
+    """The connection to a server that a guest's connection may use again."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self._stream: PlainStream | None = None
+        self._peer: HttpPeer | None = None
+        self._origin: tuple[str, str, int] | None = None
+
+    async def get(self, asked: NetworkRequest) -> tuple[HttpPeer, bool]:
+        """Return a connection for this request, and whether it was used before."""
+        origin = (asked.scheme, asked.host, asked.port)
+        if self._reusable(origin):
+            assert self._peer is not None
+            return self._peer, True
+        self.close()
+        self._stream = await self._connector.connect(asked, tls=asked.scheme == "https")
+        self._peer, self._origin = HttpPeer(self._stream, h11.CLIENT), origin
+        return self._peer, False
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._stream is not None:
+            self._stream.abort()
+        self._stream = self._peer = None
+
+    def _reusable(self, origin: tuple[str, str, int]) -> bool:
+        if self._peer is None or self._stream is None or self._origin != origin:
+            return False
+        if self._stream.has_ended() or not self._peer.reusable:
+            return False
+        self._peer.h11.start_next_cycle()
+        return True
+
+
+class Forwarder:
+    """Sends requests that were allowed."""
+
+    def __init__(self, rules: Rules, secrets: Secrets) -> None:
+        self._rules, self._secrets = rules, secrets
+
+    async def forward(
+        self, entry: Entry, question: Question, answer: Answer, slot: ServerSlot
+    ) -> None:
+        """Ask the server and pass its answer on; RefusedError if it has none."""
+        try:
+            await self._exchange(entry, question, answer, slot)
+        except (OSError, h11.RemoteProtocolError) as exc:
+            slot.close()
+            fault = str(exc)[:200] or type(exc).__name__
+            raise RefusedError(f"{entry.asked.place} failed: {fault}", 502) from None
+        except BaseException:
+            slot.close()
+            raise
+
+    async def _exchange(
+        self, entry: Entry, question: Question, answer: Answer, slot: ServerSlot
+    ) -> None:
+        server, used_before = await slot.get(entry.asked)
+        request = self._request(entry.asked, question)
+        try:
+            response = await _ask(server, request, question, entry)
+        except (OSError, h11.RemoteProtocolError):
+            if not used_before or question.body is not None:
+                raise
+            slot.close()  # the server had closed it meanwhile, as it may: ask on a fresh one
+            server, _ = await slot.get(entry.asked)
+            response = await _ask(server, request, question, entry)
+        entry.status = response.status_code
+        await self._pass_on(server, response, answer, entry)
+
+    def _request(self, asked: NetworkRequest, question: Question) -> h11.Request:
+        added = self._rules.added_headers(asked)
+        drop = _REPLACED | {name.lower().encode() for name in added}
+        drop |= _UNSEARCHABLE if self._secrets else frozenset()
+        usual = asked.port == PORTS[asked.scheme]
+        host = asked.place.rpartition(":")[0] if usual else asked.place
+        headers = [(b"host", host.encode()), *forwarded(question.headers, drop)]
+        headers += [(name.encode(), value.encode()) for name, value in added.items()]
+        if self._secrets:
+            headers.append((b"accept-encoding", b"identity"))
+        if question.body is not None and not any(name == b"content-length" for name, _ in headers):
+            headers.append((b"transfer-encoding", b"chunked"))
+        return h11.Request(method=asked.method, target=question.target, headers=headers)
+
+    async def _pass_on(
+        self, server: HttpPeer, response: h11.Response, answer: Answer, entry: Entry
+    ) -> None:
+        redactor, traffic = self._secrets.redactor(), entry.traffic
+        packed = self._unpacker(response)
+        drop = _FRAMING if packed else frozenset[bytes]()
+        headers = [
+            (redactor.whole(name), redactor.whole(value))
+            for name, value in forwarded(response.headers, drop)
+        ]
+        try:
+            await answer.start(response.status_code, redactor.whole(response.reason), headers)
+            async for piece in server.body():
+                for plain in packed.feed(piece) if packed else (piece,):
+                    if packed:
+                        traffic.budget.count_bytes(len(plain))
+                    await _give(answer, redactor.feed(plain))
+            await _give(answer, redactor.feed(b"", last=True))
+            await answer.end()
+        finally:
+            traffic.redacted = redactor.count
+
+    def _unpacker(self, response: h11.Response) -> Unpacker | None:
+        packings = [value for name, value in response.headers if name == b"content-encoding"]
+        encodings = [value.decode("latin-1").strip().lower() for value in packings]
+        if not self._secrets or not encodings or encodings == ["identity"]:
+            return None
+        return Unpacker(",".join(encodings))
+
+
+async def _give(answer: Answer, piece: bytes) -> None:
+    if piece:
+        await answer.data(piece)
+
+
+async def _ask(
+    server: HttpPeer, request: h11.Request, question: Question, entry: Entry
+) -> h11.Response:
+    """Send a request and return the head of its answer, which may come before all is sent."""
+    server.on_sent, server.on_received = entry.traffic.count_sent, entry.traffic.count_received
+    await server.send(request)
+    if question.body is None:
+        await server.send(h11.EndOfMessage())
+        return await _response(server)
+    upload = asyncio.ensure_future(_upload(server, question.body))
+    answered = asyncio.ensure_future(_response(server))
+    try:
+        await asyncio.wait({upload, answered}, return_when=asyncio.FIRST_COMPLETED)
+        if upload.done() and (failure := upload.exception()) is not None:
+            raise failure
+        return await answered
+    finally:
+        for task in (upload, answered):
+            if not task.done():  # a server that answers early does not want the rest
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _upload(server: HttpPeer, body: AsyncIterator[bytes]) -> None:
+    async for piece in body:
+        try:
+            await server.send(h11.Data(data=piece))
+        except OSError:
+            return  # the server reads no more: its answer says why
+    with contextlib.suppress(OSError):
+        await server.send(h11.EndOfMessage())
+
+
+async def _response(server: HttpPeer) -> h11.Response:
+    while True:
+        event = await server.next_event()
+        if isinstance(event, h11.Response):
+            return event
+        if not isinstance(event, h11.InformationalResponse):
+            raise ConnectionError("it closed the connection without an answer")

@@ -1,0 +1,169 @@
+"""The network of one sandbox and its live clones: the proxy, and what the guest is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+from typing import TYPE_CHECKING, Any
+
+from atoll.egress.rules import Rules
+from atoll.egress.usage import Budget, Log
+from atoll.errors import ConfigError
+from atoll.extras import install_command
+from atoll.jail.loopback import PROXY_ADDRESS
+from atoll.jail.spec import GUEST_HOME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ssrfguard import Resolver
+
+    from atoll.config import SandboxConfig
+    from atoll.egress.proxy import Proxy
+    from atoll.network import NetworkPolicy, NetworkUse, OnRequest
+
+PROXY_URL = f"http://{PROXY_ADDRESS[0]}:{PROXY_ADDRESS[1]}"
+CA_FILE = f"{GUEST_HOME}/.atoll-network-ca.pem"
+_PROXY_VARIABLES = (
+    "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy",
+)  # fmt: skip
+_CA_VARIABLES = (
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS", "AWS_CA_BUNDLE",
+)  # fmt: skip
+_BY_PROXY = (
+    f"by HTTP through the proxy {PROXY_URL} alone (HTTP_PROXY and HTTPS_PROXY are set); it has no "
+    f"other network"
+)
+_BY_FETCH = "by fetch(url) alone; it has no other network"
+_OWN_LOOPBACK = "localhost,127.0.0.1,::1"
+
+
+class Gateway:
+    """The proxy of a guest. It closes when the last sandbox that shares it lets go."""
+
+    def __init__(self, policy: NetworkPolicy, *, resolver: Resolver | None = None) -> None:
+        """`resolver`: in place of `socket.getaddrinfo`. ConfigError if the extra is missing."""
+        self._rules = Rules(policy)
+        self._log = Log()
+        self._shares: list[Share] = []
+        self._serving: asyncio.Task[None] | None = None
+        self._listener: socket.socket | None = None
+        self._proxy = self._make_proxy(policy, resolver)
+
+    def environment(self, own: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables by which clients in the guest find the proxy; `own` ones win."""
+        found = dict.fromkeys(_PROXY_VARIABLES, PROXY_URL)
+        if not self._rules.names_loopback:  # else 127.0.0.1 is asked of the proxy
+            found |= dict.fromkeys(("NO_PROXY", "no_proxy"), _OWN_LOOPBACK)
+        if self._proxy.parts.authority is not None:
+            found |= dict.fromkeys(_CA_VARIABLES, CA_FILE)
+        return {name: value for name, value in found.items() if name not in own}
+
+    def guest_params(self, *, proxied: bool = True) -> dict[str, str]:
+        """Return what the guest is told: words for its errors, and whom to trust. No secret."""
+        way = _BY_PROXY if proxied else _BY_FETCH
+        words = f"NetworkNotAllowed: this sandbox may reach {self._rules.summary}, {way}"
+        params = {"words": words}
+        if self._proxy.parts.authority is not None and proxied:
+            params |= {"ca_file": CA_FILE, "ca": self._proxy.parts.authority.pem}
+        return params
+
+    def listen(self, fd: int) -> None:
+        """Serve the guest on a socket that listens in its network, which is the proxy's now."""
+        self._listener = socket.socket(fileno=fd)
+        self._serving = asyncio.ensure_future(self._proxy.serve(self._listener))
+
+    def with_fetch(self, config: SandboxConfig) -> SandboxConfig:
+        """Return the configuration with the function `fetch` among its tools."""
+        return dataclasses.replace(config, tools={"fetch": self.fetch, **config.tools})
+
+    async def fetch(
+        self,
+        url: str,
+        method: str = "GET",
+        headers: dict[str, str] | None = None,
+        body: str | bytes | None = None,
+    ) -> dict[str, Any]:
+        """Send one HTTP request; return a dict of status, url, headers and body (bytes)."""
+        from atoll.egress.fetch import fetch  # noqa: PLC0415 - it needs h11, an extra
+
+        return await fetch(self._proxy, url, method, headers, body)
+
+    def share(self, policy: NetworkPolicy | None) -> Share:
+        """Return the hold of one more sandbox, whose `on_request` is asked from now on."""
+        one = Share(self, self._log, policy.on_request if policy else None)
+        self._shares.append(one)
+        return one
+
+    async def release(self, share: Share) -> None:
+        """Forget a sandbox; the last one closes everything."""
+        if share not in self._shares:
+            return
+        self._shares.remove(share)
+        self._log.end_list(share.requests)
+        if not self._shares:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close every connection."""
+        serving, self._serving = self._serving, None
+        if serving is not None and self._listener is not None:
+            self._listener.close()
+            serving.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serving
+            await self._proxy.wait_closed()
+        self._proxy.parts.connector.close()
+
+    def _decider(self) -> OnRequest | None:
+        """The caller's function: of the youngest sandbox, as an older one may be gone."""
+        return self._shares[-1].on_request if self._shares else None
+
+    def _make_proxy(self, policy: NetworkPolicy, resolver: Resolver | None) -> Proxy:
+        try:
+            import ssrfguard  # noqa: F401, PLC0415 - an extra
+
+            from atoll.egress.proxy import Parts, Proxy  # noqa: PLC0415 - it needs h11, an extra
+        except ImportError as exc:
+            raise ConfigError(f"network needs {exc.name}: {install_command('network')}") from None
+        from atoll.egress.addresses import Connector  # noqa: PLC0415
+        from atoll.egress.authority import Authority  # noqa: PLC0415
+        from atoll.egress.credentials import Secrets  # noqa: PLC0415
+
+        parts = Parts(
+            rules=self._rules,
+            secrets=Secrets(policy),
+            connector=Connector(self._rules, resolver),
+            budget=Budget(policy),
+            log=self._log,
+            authority=Authority() if policy.inspect_tls else None,
+            on_request=self._decider,
+        )
+        return Proxy(parts)
+
+
+class Share:
+    """One sandbox's hold on a gateway."""
+
+    def __init__(self, gateway: Gateway, log: Log, on_request: OnRequest | None) -> None:
+        self._gateway, self.on_request = gateway, on_request
+        self.requests = log.new_list()
+
+    def share(self, policy: NetworkPolicy | None) -> Share:
+        """Return the hold of a live clone: it has the same network, limits and proxy."""
+        return self._gateway.share(policy)
+
+    def with_fetch(self, config: SandboxConfig) -> SandboxConfig:
+        """Return the configuration with the function `fetch` among its tools."""
+        return self._gateway.with_fetch(config)
+
+    def take(self) -> NetworkUse:
+        """Return the requests since the last call."""
+        return self.requests.take()
+
+    async def release(self) -> None:
+        """Let go; the last one closes the proxy."""
+        await self._gateway.release(self)

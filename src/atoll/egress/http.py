@@ -1,0 +1,154 @@
+"""HTTP/1.1 over a stream, by h11: with a guest as its client, with a server as ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import h11
+
+from atoll.egress.rules import RefusedError
+from atoll.egress.streams import PlainStream
+from atoll.network import HTTPS, NetworkRequest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from atoll.egress.streams import Stream
+
+Headers = list[tuple[bytes, bytes]]
+HEAD_BYTES = 64 * 1024
+DRAIN_SECONDS, DRAIN_BYTES = 1.0, 1 << 20
+PORTS = {"http": 80, "https": HTTPS}
+_HOP_BY_HOP = frozenset({
+    b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"trailer",
+    b"proxy-authenticate", b"transfer-encoding", b"upgrade", b"expect", b"http2-settings",
+})  # fmt: skip
+"""What one side says to the other about their connection: none of it is passed on."""
+_AUTHORITY = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
+
+
+class HttpPeer:
+    """One side of a connection."""
+
+    def __init__(self, stream: Stream, role: type[Any]) -> None:
+        self.stream = stream
+        self.h11 = h11.Connection(role, max_incomplete_event_size=HEAD_BYTES)
+        self.on_sent: Callable[[int], None] = _ignore
+        self.on_received: Callable[[int], None] = _ignore
+
+    async def next_event(self) -> Any:
+        """Return the next event of the other side; h11.RemoteProtocolError if it breaks HTTP."""
+        while True:
+            event = self.h11.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            data = await self.stream.read()
+            self.on_received(len(data))
+            self.h11.receive_data(data)
+
+    async def send(self, event: Any) -> None:
+        """Send an event, as bytes that are surely HTTP."""
+        if data := self.h11.send(event):
+            self.on_sent(len(data))
+            await self.stream.write(data)
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield the pieces of the other side's message."""
+        while isinstance(event := await self.next_event(), h11.Data):
+            yield bytes(event.data)
+
+    async def drain(self) -> None:
+        """Read on for a moment: closing with unread bytes would lose the answer just sent."""
+        with contextlib.suppress(h11.RemoteProtocolError):
+            if isinstance(self.h11.next_event(), h11.EndOfMessage):
+                return  # all of the request was read
+        if isinstance(self.stream, PlainStream):
+            await self.stream.end()
+        left = DRAIN_BYTES
+        try:
+            async with asyncio.timeout(DRAIN_SECONDS):
+                while left > 0 and (data := await self.stream.read()):
+                    left -= len(data)
+        except (TimeoutError, OSError):
+            pass
+
+    @property
+    def reusable(self) -> bool:
+        """Whether another request can follow on this connection."""
+        return self.h11.our_state is h11.DONE and self.h11.their_state is h11.DONE
+
+
+def asked_of(event: h11.Request, tunnel: NetworkRequest | None) -> tuple[NetworkRequest, bytes]:
+    """Return what a guest asks for, and the target for the server; RefusedError if it is unclear.
+
+    `tunnel`: the CONNECT that this request came through. SECURITY: its host is the only one.
+    """
+    method, target = event.method.decode("ascii"), event.target.decode("ascii")
+    names = [name for name, _ in event.headers]
+    if b"transfer-encoding" in names and b"content-length" in names:
+        raise RefusedError("a request has two lengths, which servers read in two ways", 400)
+    if tunnel is not None:
+        _check_host_header(event, tunnel)
+        scheme, host, port, rest = "https", tunnel.host, tunnel.port, target
+    elif method == "CONNECT":
+        host, port = split_authority(target, None)
+        return NetworkRequest(host=host, port=port, method=method), b""
+    else:
+        scheme, host, port, rest = _split_url(target)
+    if not rest.startswith("/") and (rest, method) != ("*", "OPTIONS"):
+        raise RefusedError("a request for the proxy must have a whole URL: http://host/path", 400)
+    path = rest.partition("?")[0]
+    asked = NetworkRequest(host=host, port=port, method=method, scheme=scheme, path=path)
+    return asked, rest.encode("ascii")
+
+
+def split_authority(text: str, default: int | None) -> tuple[str, int]:
+    """Return host in lower case, and port; RefusedError if it is not plainly that."""
+    found = _AUTHORITY.match(text)
+    port = int(found["port"]) if found and found["port"] else default
+    if found is None or port is None or not 0 < port < 1 << 16:
+        raise RefusedError(f"not a host and port: {text[:100]!r}", 400)
+    return found["host"].lower().strip("[]").rstrip("."), port
+
+
+def forwarded(headers: Iterable[tuple[bytes, bytes]], drop: frozenset[bytes]) -> Headers:
+    """Return the headers that are meant for the other end, but for those to drop."""
+    named = {
+        part.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for part in value.split(b",")
+    }
+    gone = _HOP_BY_HOP | drop | (named - {b"content-length"})
+    return [(name, value) for name, value in headers if name not in gone]
+
+
+def _split_url(target: str) -> tuple[str, str, int, str]:
+    try:
+        parts = urlsplit(target)
+    except ValueError:
+        raise RefusedError(f"not a URL: {target[:100]!r}", 400) from None
+    scheme = parts.scheme.lower()
+    if scheme not in PORTS or not parts.netloc:
+        raise RefusedError("a request for the proxy must have a whole URL: http://host/path", 400)
+    host, port = split_authority(parts.netloc, PORTS[scheme])
+    return scheme, host, port, target[len(parts.scheme) + 3 + len(parts.netloc) :] or "/"
+
+
+def _check_host_header(event: h11.Request, tunnel: NetworkRequest) -> None:
+    """SECURITY: through a tunnel to one host, no request for another."""
+    for name, value in event.headers:
+        if name == b"host":
+            asked = split_authority(value.decode("ascii", "replace"), tunnel.port)
+            if asked != (tunnel.host, tunnel.port):
+                raise RefusedError(
+                    f"a connection to {tunnel.place} carries a request for {asked[0]}:{asked[1]}"
+                )
+
+
+def _ignore(_size: int) -> None:
+    """Nothing is counted."""

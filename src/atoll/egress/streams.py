@@ -1,0 +1,166 @@
+"""Byte streams with back-pressure: a socket's, and TLS on top of another stream."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+CHUNK = 64 * 1024
+HELLO_BYTES = 64 * 1024
+"""More than any client sends to open TLS."""
+
+
+class Stream(Protocol):
+    """Bytes in both directions."""
+
+    async def read(self) -> bytes:
+        """Return the next bytes; none at the end."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes; wait if the other side does not take them."""
+        ...
+
+    def close(self) -> None:
+        """Close at once."""
+        ...
+
+
+class PlainStream:
+    """A connected socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def read(self) -> bytes:
+        """Return the next bytes; none at the end."""
+        return await self._reader.read(CHUNK)
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes; wait if the other side does not take them."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def end(self) -> None:
+        """Tell the other side that no more bytes come, if that can be told."""
+        with contextlib.suppress(OSError, NotImplementedError):
+            if self._writer.can_write_eof():
+                self._writer.write_eof()
+
+    def close(self) -> None:
+        """Close at once; what was written is still sent."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Drop the connection with what was not sent yet."""
+        self._writer.transport.abort()
+
+    def has_ended(self) -> bool:
+        """Whether the other side has closed it."""
+        return self._reader.at_eof()
+
+
+class TlsStream:
+    """The server's side of TLS over another stream."""
+
+    def __init__(self, below: Stream, context: ssl.SSLContext) -> None:
+        self._below = below
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    async def handshake(self) -> None:
+        """Open it; ssl.SSLError if the client will not, EOFError if it has gone."""
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                if not await self._fill():
+                    raise EOFError from None
+            except ssl.SSLError:
+                await self._flush()  # the alert
+                raise
+            else:
+                await self._flush()
+                return
+
+    async def read(self) -> bytes:
+        """Return the next bytes; none at the end."""
+        while True:
+            try:
+                return self._tls.read(CHUNK)
+            except ssl.SSLWantReadError:
+                await self._flush()
+                if not await self._fill():
+                    return b""
+            except ssl.SSLError:
+                return b""  # closed, orderly or not: HTTP says itself where a message ends
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes; wait if the other side does not take them."""
+        self._tls.write(data)
+        await self._flush()
+
+    def close(self) -> None:
+        """Close the stream below."""
+        self._below.close()
+
+    async def _fill(self) -> bool:
+        data = await self._below.read()
+        self._incoming.write(data)
+        return bool(data)
+
+    async def _flush(self) -> None:
+        if data := self._outgoing.read():
+            await self._below.write(data)
+
+
+class ReplayedStream:
+    """A stream of which the first bytes were read already."""
+
+    def __init__(self, below: Stream, first: bytes) -> None:
+        self._below, self._first = below, first
+        self.write, self.close = below.write, below.close
+
+    async def read(self) -> bytes:
+        """Return the first bytes, then what follows."""
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        return await self._below.read()
+
+
+async def read_hello(stream: Stream) -> tuple[bytes, str | None]:
+    """Read a client's first TLS message: its bytes, and the server name in it.
+
+    OpenSSL parses it. ssl.SSLError if it is not TLS, EOFError if it never ends.
+    """
+    found: list[str | None] = []
+
+    def note(_tls: object, name: str | None, _context: object) -> int:
+        found.append(name)
+        return ssl.ALERT_DESCRIPTION_HANDSHAKE_FAILURE  # it goes no further here
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sni_callback = note  # called with None as well
+    incoming = ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
+    read = b""
+    while not found:
+        data = await stream.read()
+        read += data
+        if not data or len(read) > HELLO_BYTES:
+            raise EOFError
+        incoming.write(data)
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLError:
+            if not found:
+                raise
+    return read, found[0]

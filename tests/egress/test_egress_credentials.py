@@ -1,0 +1,165 @@
+"""Headers that the host adds: to their host alone, and taken out of whatever comes back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+
+import pytest
+from egresskit import NAME, answer, policy_for, resolver_of, serving
+
+from atoll.egress.credentials import Secrets
+from atoll.network import NetworkPolicy
+
+SECRET = 'sk-"very/secret"+value'
+HEADER = f"Bearer {SECRET}"
+
+
+def with_secret(origin, **fields):
+    place = f"{NAME}:{origin.port}"
+    return policy_for(origin, headers={place: {"Authorization": HEADER}}, **fields)
+
+
+async def test_the_header_is_added_in_place_of_the_guests(origin):
+    async with serving(with_secret(origin)) as client:
+        await client.get(
+            f"http://{NAME}:{origin.port}/",
+            "AUTHORIZATION: Bearer mine",
+            "Connection: Authorization",
+        )
+    head = origin.requests[0].decode()
+    assert head.lower().count("authorization") == 1
+    assert HEADER in head
+
+
+async def test_another_host_never_gets_it(origin):
+    policy = NetworkPolicy(
+        [f"*.test:{origin.port}"],
+        private=["127.0.0.0/8"],
+        headers={f"{NAME}:{origin.port}": {"Authorization": HEADER}},
+    )
+    async with serving(policy) as client:
+        for host in ("other.test", f"sub.{NAME}"):
+            reply = await client.get(f"http://{host}:{origin.port}/", f"Host: {NAME}:{origin.port}")
+            assert b"400" in reply[:13]  # two Host headers
+            await client.get(f"http://{host}:{origin.port}/")
+    assert len(origin.requests) == 2
+    assert not any(b"sk-" in request for request in origin.requests)
+
+
+async def test_a_redirect_to_another_host_takes_no_secret_along(origin):
+    policy = NetworkPolicy(
+        [f"{NAME}:{origin.port}", f"other.test:{origin.port}"],
+        private=["127.0.0.0/8"],
+        headers={f"{NAME}:{origin.port}": {"Authorization": HEADER}},
+    )
+    target = f"http://other.test:{origin.port}/there"
+    origin.answers["/go"] = answer(b"", "302 Found", Location=target)
+    async with serving(policy) as client:
+        await client.get(f"http://{NAME}:{origin.port}/go")
+        await client.get(target)
+    assert b"sk-" in origin.requests[0]
+    assert b"sk-" not in origin.requests[1]
+
+
+@pytest.mark.parametrize(
+    "form", [SECRET, HEADER, json.dumps(SECRET), "sk-%22very%2Fsecret%22%2Bvalue"]
+)
+async def test_an_echoed_secret_is_taken_out_of_body_and_headers(origin, form):
+    origin.answers["/"] = answer(f"<{form}>".encode(), X_Echo=f"got {form}")
+    async with serving(with_secret(origin)) as client:
+        reply = await client.get(f"http://{NAME}:{origin.port}/")
+        (one,) = client.use().requests
+    assert b"secret" not in reply
+    assert b"**>" in reply or b'**">' in reply
+    assert one.redacted == 2
+
+
+async def test_a_secret_in_pieces_is_taken_out(origin):
+    text = f"before {SECRET} after".encode()
+
+    async def drip(_reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for byte in text:
+            writer.write(b"1\r\n%c\r\n" % byte)
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+
+    origin.answers["/"] = drip
+    async with serving(with_secret(origin)) as client:
+        reply = await client.get(f"http://{NAME}:{origin.port}/")
+        assert client.use().requests[0].redacted == 1
+    assert b"secret" not in reply
+    body = reply.partition(b"\r\n\r\n")[2]
+    assert b"before" in b"".join(body.split(b"\r\n")[1::2])
+
+
+@pytest.mark.parametrize(("name", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+async def test_a_packed_answer_is_unpacked_and_searched(origin, name, pack):
+    packed = pack(b"x" * 300_000 + SECRET.encode())
+    origin.answers["/"] = answer(packed, Content_Encoding=name)
+    async with serving(with_secret(origin)) as client:
+        reply = await client.get(f"http://{NAME}:{origin.port}/", "Accept-Encoding: gzip")
+    assert b"\r\naccept-encoding: identity\r\n" in origin.requests[0].lower()
+    assert b"content-encoding" not in reply.lower()
+    assert b"*" * len(SECRET) in reply
+    assert b"secret" not in reply
+
+
+async def test_an_answer_that_cannot_be_searched_is_refused(origin):
+    origin.answers["/"] = answer(b"\x0b\x02\x80abc\x03", Content_Encoding="br")
+    async with serving(with_secret(origin)) as client:
+        reply = await client.get(f"http://{NAME}:{origin.port}/")
+    assert reply.startswith(b"HTTP/1.1 502 NetworkNotAllowed: the server packs its answer by 'br'")
+
+
+async def test_a_bomb_is_stopped_by_max_bytes(origin):
+    origin.answers["/"] = answer(gzip.compress(bytes(8 << 20)), Content_Encoding="gzip")
+    async with serving(with_secret(origin, max_bytes=1 << 20)) as client:
+        reply = await client.get(f"http://{NAME}:{origin.port}/")
+        assert client.refusals() == [f"this sandbox has used its max_bytes={1 << 20}"]
+    assert len(reply) < 2 << 20
+
+
+async def test_halves_of_an_answer_cannot_be_asked_for(origin):
+    async with serving(with_secret(origin)) as client:
+        await client.get(f"http://{NAME}:{origin.port}/", "Range: bytes=0-9")
+    assert b"range" not in origin.requests[0].lower()
+
+
+async def test_a_secret_in_the_reason_and_in_a_location_is_taken_out(origin):
+    origin.answers["/"] = answer(b"", f"401 bad key {SECRET}", Location=f"/?k={SECRET}")
+    async with serving(with_secret(origin)) as client:
+        assert b"secret" not in await client.get(f"http://{NAME}:{origin.port}/")
+
+
+def test_every_split_of_a_stream_gives_the_same_bytes():
+    secrets = Secrets(
+        NetworkPolicy(["a.test:81"], headers={"a.test:81": {"A": "abcd", "B": "abcdefgh"}})
+    )
+    text = b"abcd abcdefgh abcabcd abcdefg"
+    whole = secrets.redactor().whole(text)
+    assert whole == b"**** ******** abc**** ****efg"
+    for size in range(1, len(text)):
+        one = secrets.redactor()
+        pieces = [one.feed(text[at : at + size]) for at in range(0, len(text), size)]
+        assert b"".join(pieces) + one.feed(b"", last=True) == whole
+        assert one.count == 4
+
+
+def test_a_basic_credential_is_known_in_plain_too():
+    secrets = Secrets(
+        NetworkPolicy(
+            ["a.test:81"], headers={"a.test:81": {"Authorization": "Basic dXNlcjpwYXNzd29yZA=="}}
+        )
+    )
+    assert secrets.redactor().whole(b"user:password password") == b"************* ********"
+
+
+async def test_no_secret_is_in_what_the_guest_is_told(origin):
+    async with serving(with_secret(origin), resolver_of("127.0.0.1")) as client:
+        told = repr((client.gateway.guest_params(), client.gateway.environment({})))
+        assert "secret" not in told
+        reply = await client.get("http://evil.test/")
+        assert b"secret" not in reply
