@@ -34,6 +34,14 @@ def test_items_are_listed_and_shown(atoll, file):
     assert told == "nothing in namespace other; there are: default (2)\n"
 
 
+def test_a_run_of_atoll_ask_leaves_an_item(atoll, tmp_path):
+    file = str(tmp_path / "runs.db")
+    assert atoll("ask", "--demo", "--quiet", "--memory-file", file)[0] == 0
+    (item,) = json.loads(atoll("memory", "list", file, "--json")[1])
+    assert (item["intent"], item["outcome"]) == ("Why was order 7312 delivered late?", "answered")
+    assert item["tokens"] > 100
+
+
 def test_items_are_exported_and_forgotten(atoll, file, tmp_path):
     rows = [json.loads(line) for line in atoll("memory", "export", file)[1].splitlines()]
     assert {row["strategy"] for row in rows} == {"search", "delegated"}

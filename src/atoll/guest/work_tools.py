@@ -49,7 +49,8 @@ class WorkTools:
         data = granted["content"]
         raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
         place = _inside(granted["path"])
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        if not os.path.isdir(os.path.dirname(place)):  # WASI refuses to make one that is there
+            os.makedirs(os.path.dirname(place), exist_ok=True)
         beside = "{}.{}.part".format(place, os.urandom(4).hex())
         try:
             with open(beside, "xb") as file:
@@ -69,7 +70,8 @@ class WorkTools:
             {"at": granted["at"], "message": granted["message"]}, ensure_ascii=False, default=repr
         )
         place = _inside(os.path.join("logs", granted["log"] + ".jsonl"))
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        if not os.path.isdir(os.path.dirname(place)):  # WASI refuses to make one that is there
+            os.makedirs(os.path.dirname(place), exist_ok=True)
         with open(place, "ab", 0) as file:  # one write: lines of several threads stay whole
             file.write(line.encode("utf-8", "surrogatepass") + b"\n")
         return {"path": os.path.relpath(place), "bytes": len(line) + 1}

@@ -268,14 +268,21 @@ class JailRecord(ABC):
 
     def _listen(self) -> list[int]:
         """Return a socket that listens on the loopback of the jail; none if there is no jail."""
-        pid = next(iter(self.roots()), 0)
-        if not pid or self._gone or self._reaped:
+        if self._gone or self._reaped:
             return []
         try:
-            return [loopback.listen_in(pid)]
+            network = self._open_network()
+            try:
+                return [loopback.listen_in(network)]
+            finally:
+                os.close(network)
         except OSError:
             traceback.print_exc()
             return []
+
+    def _open_network(self) -> int:
+        """Open the network namespace of the guest's process, which is that of its jail."""
+        return os.open(f"/proc/{self.guest_pid()}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     def _keep_passed_fds(self, fds: list[int]) -> None:
         for fd in self._passed_fds:

@@ -25,14 +25,14 @@ HELPER_SECONDS = 5.0
 _NS_GET_USERNS = 0xB701
 
 
-def listen_in(pid: int) -> int:
-    """Return a socket that listens on the loopback of a process's network; OSError if it cannot."""
+def listen_in(network: int) -> int:
+    """Return a socket that listens on the loopback of a network namespace; OSError if it cannot."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         with theirs:
             helper = os.fork()
             if helper == 0:
-                _help(pid, theirs)
+                _help(network, theirs)
         try:
             ours.settimeout(HELPER_SECONDS)
             reason, fds = packets.receive(ours)
@@ -45,10 +45,10 @@ def listen_in(pid: int) -> int:
     return fds[0]
 
 
-def _help(pid: int, answer: socket.socket) -> NoReturn:
+def _help(network: int, answer: socket.socket) -> NoReturn:
     """In the helper. SECURITY: nothing may unwind into the loop of the supervisor, its parent."""
     try:
-        _enter_network(pid)
+        _enter(network)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.bind(PROXY_ADDRESS)
             listener.listen(BACKLOG)
@@ -60,9 +60,8 @@ def _help(pid: int, answer: socket.socket) -> NoReturn:
         os._exit(0)
 
 
-def _enter_network(pid: int) -> None:
+def _enter(network: int) -> None:
     """Rights over a network are rights in the user namespace that owns it: enter that first."""
-    network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     owner = fcntl.ioctl(network, _NS_GET_USERNS)
     if not os.path.samestat(os.fstat(owner), os.stat("/proc/self/ns/user")):
         syscalls.join(owner)

@@ -36,6 +36,8 @@ class StartedRecord(JailRecord):
         self._pidfd: int | None = None
         self._listener: Listener | None = None
         self._folders: list[int] = []
+        self._networks: list[int] = []
+        """The jail's network namespace, if it has one of its own."""
         self._status = StatusLines()
         try:
             self.lifeline_read, self._lifeline = os.pipe2(os.O_CLOEXEC)
@@ -72,6 +74,12 @@ class StartedRecord(JailRecord):
         """Return the folders that were opened when the jail was built."""
         return [os.dup(fd) for fd in self._folders]
 
+    def _open_network(self) -> int:
+        """The namespace that was opened when it was made."""
+        if not self._networks:
+            raise OSError(0, "it has no network of its own")
+        return os.dup(self._networks[0])
+
     def roots(self) -> list[int]:
         """Return pid 1 of the jail, or the confined process."""
         return [self._pid] if self._pid else []
@@ -107,6 +115,9 @@ class StartedRecord(JailRecord):
             self._note(word, rest)
         if lines and lines[0][0] == "folders":
             self._folders = fds
+            return
+        if lines and lines[0][0] == "pid":
+            self._networks = fds
             return
         for fd in fds:
             self._listener = Listener(fd, self._decide, self._selector)
@@ -163,7 +174,7 @@ class StartedRecord(JailRecord):
         self._status.close()
         if self._listener is not None:
             self._listener.close()
-        for fd in (self._lifeline, self._pidfd, *self._folders):
+        for fd in (self._lifeline, self._pidfd, *self._folders, *self._networks):
             if fd is not None:
                 os.close(fd)
 

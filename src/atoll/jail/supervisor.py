@@ -288,7 +288,9 @@ def _become_init(
     go_read, go_write = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid:
-        init.report(status, f"pid {pid}")
+        # Opened here, as a supervisor that is not root may not open it of a process in a jail.
+        network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        init.report(status, f"pid {pid}", [network])
         cgroup.admit(jail.cgroup_fds, pid)
         os.write(go_write, b"x")
         os._exit(0)

@@ -37,7 +37,8 @@ import hashlib, inspect, io, itertools, json, linecache, math, operator, os, pic
 import concurrent.futures, csv, dis, logging, opcode, pathlib, platform, statistics, string, struct
 import sys, tempfile, textwrap, threading, time, traceback, types, typing, uuid, weakref, zlib
 sys.path.append({GUEST_CODE!r})
-from guest import dump, embedded, explorer, folder, interrupt, loop, pickler, pyodide, state
+from guest import chain, dump, embedded, explorer, folder, interrupt, loop, pickler, pyodide, state
+from guest import work_tools
 from guest import awaiting, compiling, lazy, magic_commands, tools, unpickler, variables
 sys.path.remove({GUEST_CODE!r})
 """

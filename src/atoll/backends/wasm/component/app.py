@@ -12,6 +12,7 @@ import random
 import sys
 
 import guest.awaiting  # type: ignore[import-not-found]
+import guest.chain  # type: ignore[import-not-found]
 import guest.compiling  # type: ignore[import-not-found]
 import guest.explorer  # type: ignore[import-not-found]
 import guest.lazy  # type: ignore[import-not-found]
@@ -20,6 +21,7 @@ import guest.magic_commands  # type: ignore[import-not-found]
 import guest.state  # type: ignore[import-not-found]
 import guest.tools  # type: ignore[import-not-found]
 import guest.variables  # type: ignore[import-not-found]
+import guest.work_tools  # type: ignore[import-not-found]
 import library  # type: ignore[import-not-found]
 import wit_world  # type: ignore[import-not-found]
 from guest.embedded import EmbeddedGuest  # type: ignore[import-not-found]
