@@ -22,10 +22,10 @@ export DENO_TLS_CA_STORE ?= system,mozilla
 export UV_SYSTEM_CERTS ?= true
 # Tests start hundreds of interpreters; without bytecode each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
-LAYERS := guest > errors,extras,certificates,markup > policy > network > types,log > guard,text > \
+LAYERS := guest > errors,extras,certificates,markup > requirements,policy > network > types,log > guard,text > \
 	files,config,availability,context,output,displays > \
 	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > tools,channel,deadline,memory > \
-	sandbox,session,idempotency > sync,jail,state,wire > archive > web > egress > shell,launch > \
+	sandbox,session,idempotency > sync,jail,state,wire > archive > web > egress > shell,launch > packages > \
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > service > cli,integrations
 
 .DEFAULT_GOAL := help

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bench.rows import Row
 
 FILES_OF_ROWS = (
-    "start", "execute", "bridge", "context", "memory", "fresh", "cpu", "service", "clones",
+    "start", "execute", "bridge", "context", "memory", "fresh", "packages", "cpu", "service", "clones",
     "states", "peers", "wasm", "pyodide", "files", "explore", "needle", "retrieval", "rlm",
     "tokens", "tools", "network",
 )  # fmt: skip

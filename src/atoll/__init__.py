@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from atoll.errors import ModelReplyError as ModelReplyError
     from atoll.errors import ModelTimeoutError as ModelTimeoutError
     from atoll.errors import ModelUnavailableError as ModelUnavailableError
+    from atoll.errors import PackageError as PackageError
     from atoll.errors import SandboxClosedError as SandboxClosedError
     from atoll.errors import SandboxError as SandboxError
     from atoll.errors import SandboxLostError as SandboxLostError
@@ -146,6 +147,7 @@ _HOMES = {
     "ModelReplyError": "errors",
     "ModelTimeoutError": "errors",
     "ModelUnavailableError": "errors",
+    "PackageError": "errors",
     "SandboxClosedError": "errors",
     "SandboxError": "errors",
     "SandboxStartError": "errors",

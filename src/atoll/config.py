@@ -10,6 +10,7 @@ from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll import requirements
 from atoll.errors import ConfigError
 from atoll.log import SandboxLogger
 from atoll.network import NetworkPolicy
@@ -26,6 +27,7 @@ DEFAULT_TIMEOUT_MS = 600_000
 _SWITCHES = dict.fromkeys(("", "true", "1", "yes", "on"), True)
 _SWITCHES |= dict.fromkeys(("false", "0", "no", "off"), False)
 DEFAULT_STATE_MB = 50
+DEFAULT_ENVIRONMENTS_MB = 10_240
 SHORTEST_KEY = 16
 GUARDS = ("ast", "restrictedpython")
 POSITIVE, CROSSES, HANDLER, STREAM = "positive", "crosses", "handler", "stream"
@@ -80,6 +82,10 @@ class SandboxConfig:
     """The guest's interpreter, such as a venv's; unset: the one that runs the host."""
     preload: str | None = field(default=None, metadata=_SENT)
     """Libraries that a warm start has imported: bare, numeric or full; unset: Atoll chooses."""
+    packages: Sequence[str] = field(default=(), metadata=_SENT)
+    """Packages by name, such as `duckdb==1.5`, or `@NAME` for an environment of `atoll env`."""
+    allow_source: bool = field(default=False, metadata=_SENT)
+    """Whether packages without a wheel are built, in a jail: that runs code of theirs."""
     wasm_binary_path: Path | None = None
     """A WebAssembly component for the `wasm` backend; unset: the one that Atoll builds."""
     inject_setup: bool = True
@@ -134,6 +140,7 @@ class SandboxConfig:
             object.__setattr__(self, "wasm_binary_path", path)
         object.__setattr__(self, "index_url", _index_url(self.index_url))
         object.__setattr__(self, "argv", _arguments(self.argv))
+        object.__setattr__(self, "packages", requirements.normalise(self.packages))
         if self.workspace is not None:
             object.__setattr__(self, "workspace", _folder(self.workspace))
         for name in self.tools:
@@ -292,6 +299,17 @@ def daemon_socket() -> Path:
     """Return the socket of the daemon: ATOLL_DAEMON_SOCKET, or one below the home folder."""
     given = os.environ.get("ATOLL_DAEMON_SOCKET")
     return Path(given).absolute() if given else expand_home("~/.rlm/daemon.sock")
+
+
+def environments_limit() -> int:
+    """Return the bytes that environments of packages may take, from ATOLL_ENVIRONMENTS_MB."""
+    text = os.environ.get("ATOLL_ENVIRONMENTS_MB") or str(DEFAULT_ENVIRONMENTS_MB)
+    try:
+        size = int(float(text) * MIB)
+    except (ValueError, OverflowError):
+        raise ConfigError(f"ATOLL_ENVIRONMENTS_MB must be a number, not {text!r}") from None
+    check_positive("ATOLL_ENVIRONMENTS_MB", size)
+    return size
 
 
 def cache_folder() -> Path:

@@ -10,6 +10,7 @@ AtollError
 │   └── WebRefusedError         the policy forbids fetching it
 ├── BackendUnavailableError     the backend cannot run here
 │   └── IsolationError          it can, but with weaker isolation than asked for
+├── PackageError                packages by name that cannot be had
 ├── RetrievalError              an index that cannot be built, written or queried
 │   └── IndexDamagedError       its file is damaged; it is rebuilt automatically
 ├── MemoryStoreError            the file of an episodic memory cannot be read or written
@@ -106,6 +107,17 @@ class IsolationError(BackendUnavailableError):
     """The isolation level that was asked for is not available here."""
 
 
+class PackageError(AtollError):
+    """Packages by name cannot be had: `package` (if one is to blame), `reason`, what to do."""
+
+    def __init__(self, package: str, reason: str, hint: str = "", *, no_wheel_of: str = "") -> None:
+        self.package, self.reason, self.hint = package, reason, hint
+        self.no_wheel_of = no_wheel_of
+        """The requirement for which an index has no wheel: a source may be there."""
+        what = f"the package {package!r} cannot be had" if package else "packages cannot be had"
+        super().__init__(f"{what}: {reason}{_with_hint(hint)}")
+
+
 class RetrievalError(AtollError):
     """The index of code_search or doc_search cannot be built, written or queried."""
 
@@ -145,10 +157,11 @@ class BusyError(SandboxError):
     retryable = True
 
 
-_IN_WORDS = {"shell": "run shell commands"}
+_IN_WORDS = {"shell": "run shell commands", "packages": "have packages by name"}
 _BACKENDS_THAT_CAN = {
     "fork": "Use backend='daemon' (atoll daemon start).",
     "shell": "Use backend='native' or 'daemon'.",
+    "packages": "Use backend='native' or 'daemon'.",
 }
 
 

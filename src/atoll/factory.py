@@ -42,6 +42,8 @@ class SandboxOptions(TypedDict, total=False):
     policy: ExecutionPolicy | Mapping[str, Any]
     python: str | None
     preload: str | None
+    packages: Sequence[str]
+    allow_source: bool
     wasm_binary_path: PathLike[str] | str | None
     inject_setup: bool
     index_url: str | Sequence[str] | None

@@ -94,6 +94,8 @@ class Capability(StrEnum):
     HOST_FOLDER = "host-folder"
     SHARED_CONTEXT = "shared-context"
     INTERPRETER = "interpreter"
+    PACKAGES = "packages"
+    """create_sandbox(packages=[...]): packages by name."""
     SUBPROCESS = "subprocess"
     THREADS = "threads"
     SHELL = "shell"

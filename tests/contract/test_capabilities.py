@@ -10,7 +10,9 @@ from atoll.backends import registry
 EVERYWHERE = {"bridge", "cancel", "limit-cpu", "limit-memory", "limit-output", "limit-time"} | {
     "state", "streaming"
 }  # fmt: skip
-FILES = {"display", "files", "imports", "limit-disk", "limit-file-size", "save", "workspace"}
+FILES = {"display", "files", "imports", "limit-disk", "limit-file-size", "save", "workspace"} | {
+    "packages"
+}  # fmt: skip
 PROCESSES = {"interpreter", "limit-processes", "shared-context", "shell", "subprocess", "threads"}
 DECLARED = {
     "native": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch"},

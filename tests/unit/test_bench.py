@@ -39,6 +39,7 @@ ROWS = {
     "fresh-full",
     "fresh-frame",
     "fresh-full-frame",
+    "packages-warm",
     "cpu-bare",
     "cpu-full",
     "fork",

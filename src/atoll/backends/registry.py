@@ -107,7 +107,7 @@ async def choose(
 ) -> BackendClass:
     """Return the backend to use; `auto` takes the first that is strong enough, or fails."""
     if config.backend != "auto":
-        return _named(config.backend, needed)
+        return _named(config.backend, needed | (_wanted(config) & {Capability.PACKAGES}))
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
     reasons = []
     for name in AUTO_ORDER:
@@ -143,4 +143,6 @@ def _wanted(config: SandboxConfig) -> set[Capability]:
         wanted.add(Capability.HOST_FOLDER)
     if config.network is not None:
         wanted.add(Capability.NETWORK)
+    if config.packages:
+        wanted.add(Capability.PACKAGES)
     return wanted

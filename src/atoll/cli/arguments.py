@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll import __version__
-from atoll.cli import ask_arguments, help_texts, serve_arguments
+from atoll.cli import ask_arguments, env_arguments, help_texts, serve_arguments
 from atoll.cli.argument_types import count, count_or_none, mount, seconds, size, variable
 from atoll.cli.parser import CodeAction, Parser
 
@@ -56,6 +56,7 @@ def parser() -> Parser:
     )
     _add_wasm(_command(commands, "wasm", "set up CPython for the wasm backend"))
     _add_pyodide(_command(commands, "pyodide", "set up Pyodide for the pyodide backend"))
+    _add_env(_command(commands, "env", "keep packages by name for sandboxes"))
     ask = _command(commands, "ask", "ask a model about files of any size")
     ask_arguments.add_ask(ask)
     sandboxes = ask.add_argument_group("sandboxes")
@@ -139,6 +140,7 @@ def _add_sandbox_options(command: Parser) -> None:
         choices=GUARDS,
         help=f"check the code before it runs: {', '.join(GUARDS)}",
     )
+    env_arguments.add_packages(group)
     _add_limits(group)
     _add_backend_options(group)
     group.add_argument(
@@ -307,6 +309,11 @@ def _add_pyodide(pyodide: Parser) -> None:
     install = _command(actions, "install", "download packages for guests")
     install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a requirement as for pip")
     _command(actions, "status", "show what is installed")
+
+
+def _add_env(env: Parser) -> None:
+    actions = _actions(env)
+    env_arguments.add_env(lambda name, brief: _command(actions, name, brief))
 
 
 def _add_model(model: Parser) -> None:

@@ -71,6 +71,19 @@ Build the CPython component ahead of time (about a minute), so that no sandbox w
 Download Pyodide and build its memory image ahead of time, so that no sandbox waits for it.""",
     "pyodide install": "Download packages for guests of the `pyodide` backend.",
     "pyodide status": "Show whether the `pyodide` backend is ready; the exit code is 1 if not.",
+    "env": """\
+Keep packages by name for sandboxes: `atoll run --package polars`. An environment is resolved once
+to exact versions, built in a jail without network, kept read-only below $ATOLL_CACHE, and shared
+by all sandboxes that name it. pip's settings are used (PIP_INDEX_URL, pip.conf, UV_INDEX_URL,
+PIP_NO_INDEX). See docs/packages.md.""",
+    "env create": """\
+Resolve packages to exact versions and build an environment of them. What was resolved before is
+used as it is; --refresh resolves anew.""",
+    "env list": "List the environments, with sizes and when they were used; last used first.",
+    "env show": "Print the packages of an environment, with versions and hashes.",
+    "env remove": """\
+Delete environments. One that a sandbox uses stays, and the exit code is 1. Beyond
+$ATOLL_ENVIRONMENTS_MB (10240) those that were not used for longest are deleted by themselves.""",
     "ask": """\
 Ask a language model a question about files of any size. The model does not read the files as one
 long prompt: it writes Python that searches them in a sandbox, and asks sub-questions about the
@@ -140,6 +153,7 @@ EXAMPLES = {
   echo hello | atoll run -c 'print(input().upper())'
   atoll run --files ./data -c 'import os; print(os.listdir("/app"))'
   atoll run --mount ./models:/models --env MODE=fast script.py
+  atoll run --package polars script.py       with a package by name
   atoll run --timeout 10 --memory 256M --json script.py""",
     "repl": """\
   atoll repl
@@ -193,6 +207,17 @@ EXAMPLES = {
     "pyodide setup": "  atoll pyodide setup",
     "pyodide install": "  atoll pyodide install msgspec",
     "pyodide status": "  atoll pyodide status",
+    "env": """\
+  atoll env create data --package polars --package duckdb==1.5
+  atoll run --package @data script.py
+  atoll env list""",
+    "env create": """\
+  atoll env create data --package polars --package 'pandas[excel]>=2,<3'
+  atoll env create data --package polars --refresh
+  atoll env create old --package numpy --python /usr/bin/python3.9""",
+    "env list": "  atoll env list",
+    "env show": "  atoll env show data",
+    "env remove": "  atoll env remove data",
     "ask": """\
   atoll ask --demo                                       watch a recorded run: no key, no network
   export OPENAI_API_KEY=...                              then:

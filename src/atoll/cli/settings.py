@@ -38,6 +38,7 @@ def config_from(args: Namespace, output: GuestOutput | None, **more: Any) -> San
         fields["timeout_ms"] = args.timeout * 1000
     if args.files is not None:
         fields["workspace"] = Path(args.files)
+    fields.update(packages=args.packages, allow_source=args.allow_source)
     if args.context is not None:
         fields["context"] = read_context(args.context)
     return backend_config(args, policy=policy_from(args), guard=args.guard, **fields)

@@ -1,7 +1,12 @@
-"""Commands that would install packages: answered in words, as a sandbox has no network."""
+"""Commands that install packages: pip's work where a network is allowed, else they are refused.
+
+A sandbox that may reach some hosts has a proxy in its environment. pip then asks the index through
+it and installs into a folder of the session; what the policy forbids, pip reports as its error.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 
@@ -24,20 +29,20 @@ _IMPORTED_AS = {
     "opencv-python": "cv2",
     "python-dateutil": "dateutil",
 }
-ADVICE = {
-    "wasi": "`atoll wasm install {0}` on the host adds packages that are pure Python",
-    "emscripten": "use a backend whose interpreter has them: "
-    'create_sandbox(backend="native", python="/path/to/venv/bin/python")',
-}
-ELSEWHERE = (
-    "packages come with the interpreter: install them into a venv on the host and pass "
-    'create_sandbox(python="/path/to/venv/bin/python")'
+ADVICE = (
+    "name packages when the sandbox is made: create_sandbox(packages={0!r}), "
+    "or --package on the command line"
 )
+INSTALL_FOLDER = "~/packages"
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 
 
 def refuse_or_settle(text: str) -> bool:
     """Return whether a command installs only what is there; UsageError if it needs a network."""
     found = [match for match in map(_INSTALL.match, re.split(r"&&|\|\||;|\n", text)) if match]
+    if found and has_network() and all(match["tool"].startswith("pip") for match in found):
+        _install_into_session()
+        return False
     for match in found:
         names = _requirements(match["rest"])
         missing = [name for name in names if not _is_there(name)]
@@ -47,6 +52,26 @@ def refuse_or_settle(text: str) -> bool:
     return bool(found) and not re.search(r"&&|\|\||;|\n", text.strip())
 
 
+def has_network() -> bool:
+    """Return whether the sandbox may reach hosts, through a proxy; see docs/security.md."""
+    return any(os.environ.get(name) for name in _PROXIES)
+
+
+def _install_into_session() -> None:
+    """Have pip install into a folder of the session, and Python import from it."""
+    import importlib
+
+    folder = os.path.expanduser(INSTALL_FOLDER)
+    if folder not in sys.path:
+        os.makedirs(folder, exist_ok=True)
+        sys.path.insert(0, folder)
+        known = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder] + ([known] if known else []))
+    os.environ["PIP_TARGET"] = folder
+    os.environ["PIP_DISABLE_PIP_VERSION_CHECK"] = os.environ["PIP_NO_CACHE_DIR"] = "1"
+    importlib.invalidate_caches()
+
+
 def uses_network(text: str) -> bool:
     """Return whether a command is one that needs a network."""
     return bool(_NETWORK.search(text))
@@ -54,7 +79,7 @@ def uses_network(text: str) -> bool:
 
 def _refusal(tool: str, names: list[str]) -> str:
     what = "{} cannot install {}".format(tool, ", ".join(names) or "anything")
-    advice = ADVICE.get(sys.platform, ELSEWHERE).format(" ".join(names) or "PACKAGE")
+    advice = ADVICE.format(names or ["PACKAGE"])
     return "{}: this sandbox has no network. {}".format(what, advice[:1].upper() + advice[1:])
 
 

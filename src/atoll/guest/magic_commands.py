@@ -129,7 +129,7 @@ class Magics:
 
     def _ran(self, text: str, code: int | None) -> None:
         self._namespace["_exit_code"] = code
-        if code and installing.uses_network(text):
+        if code and installing.uses_network(text) and not installing.has_network():
             sys.stderr.write("this sandbox has no network\n")
 
     def _help(self, name: str) -> None:

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail import packets, steps, syscalls
-from atoll.jail.spec import WORK_FOLDER, Limits
+from atoll.jail.spec import PACKAGES, WORK_FOLDER, Limits
 
 if TYPE_CHECKING:
     import socket
@@ -115,3 +115,5 @@ def _freshen() -> None:
         sys.modules["numpy"].random.seed()
     if "tempfile" in sys.modules:
         vars(sys.modules["tempfile"])["_name_sequence"] = None
+    if PACKAGES in sys.path:  # .pth files run code: here, behind the walls, and not in the zygote
+        importlib.import_module("site").addsitedir(PACKAGES)

@@ -11,6 +11,8 @@ GUEST_HOME = "/home/guest"
 WORK_FOLDER = "/app"
 WORK_ALIAS = "/mnt/data"
 GUEST_CODE = "/opt/atoll"
+PACKAGES = f"{GUEST_CODE}/packages"
+"""Where a guest finds packages by name, if it has some."""
 SHOWN_FOLDERS = (WORK_FOLDER, "/tmp", GUEST_HOME)
 """Folders of a jail that the host reads and writes too."""
 

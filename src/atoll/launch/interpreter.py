@@ -19,7 +19,7 @@ from pathlib import Path
 from atoll import guest
 from atoll.errors import BackendUnavailableError
 from atoll.guest import bundle
-from atoll.jail.spec import GUEST_HOME
+from atoll.jail.spec import GUEST_HOME, PACKAGES, Bind
 
 OLDEST = (3, 8)
 GUEST_FOLDER = str(Path(guest.__file__).resolve().parent)
@@ -48,6 +48,8 @@ class Interpreter:
     """The executable that a venv was made from, or itself, with all links followed."""
     prefix: str
     """Where it finds packages: a venv's folder, or that of the installation."""
+    packages: str | None = None
+    """A host folder of packages by name, which come before those of the prefix."""
 
     @property
     def identity(self) -> tuple[str, tuple[int, int, int], str]:
@@ -171,10 +173,38 @@ def _unavailable(reason: str, hint: str) -> BackendUnavailableError:
     return BackendUnavailableError("native", reason, hint)
 
 
-def environment(interpreter: Interpreter) -> dict[str, str]:
+def package_binds(interpreter: Interpreter) -> list[Bind]:
+    """Return what a jail has to be given, so that the guest sees its packages by name."""
+    found = interpreter.packages
+    return [] if found is None else [Bind(source=found, target=PACKAGES)]
+
+
+def site_code(interpreter: Interpreter, *, jailed: bool = True, pth_files: bool = True) -> str:
+    """Return statements for the guest's start: its packages come before the interpreter's.
+
+    SECURITY: a .pth file runs code, so a zygote does not read it; a guest does, behind its walls.
+    """
+    if interpreter.packages is None:
+        return ""
+    folder = PACKAGES if jailed else interpreter.packages
+    code = _INSERT.format(folder)
+    return code + (f"import site; site.addsitedir({folder!r})\n" if pth_files else "")
+
+
+_INSERT = (
+    "import sys; at = [i for i, path in enumerate(sys.path) if path.endswith('-packages')]\n"
+    "sys.path.insert(at[0] if at else len(sys.path), {!r})\n"
+)
+
+
+def environment(interpreter: Interpreter, *, jailed: bool = True) -> dict[str, str]:
     """All that a guest gets of an environment: nothing is inherited."""
+    packages = PACKAGES if jailed else interpreter.packages
+    more = {} if interpreter.packages is None else {"PYTHONPATH": str(packages)}
+    programs = f"{packages}/bin:" if more else ""
     return {
-        "PATH": f"{os.path.dirname(interpreter.path)}:{_PATH}",
+        **more,
+        "PATH": f"{os.path.dirname(interpreter.path)}:{programs}{_PATH}",
         "HOME": GUEST_HOME,
         "LANG": "C.UTF-8",
         "MPLBACKEND": "Agg",

@@ -14,7 +14,12 @@ from atoll.jail.spec import GUEST_CODE, Bind, ForkSpec, ZygoteHostSpec
 from atoll.launch import library
 from atoll.launch.guest_handle import start_guest
 from atoll.launch.handshake import await_ready
-from atoll.launch.interpreter import GUEST_FOLDER, environment
+from atoll.launch.interpreter import (
+    GUEST_FOLDER,
+    environment,
+    package_binds,
+    site_code,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 HOST_LOST = "zygote host"
 LOST = ("zygote", HOST_LOST)
 """Start steps that fail because the zygote or its host was killed."""
+THREADS = "packages: they start threads when they are imported, and so cannot be preloaded"
 OLDEST = (3, 11)
 """The zygote runs atoll.jail, which needs the host's Python version."""
 FORK_SECONDS = 25.0
@@ -41,8 +47,17 @@ _PACKAGE = os.path.dirname(GUEST_FOLDER)
 class ZygoteClient:
     """Guests forked off one zygote."""
 
-    def __init__(self, interpreter: Interpreter, lines: tuple[str, ...], patience: float) -> None:
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        lines: tuple[str, ...],
+        patience: float,
+        *,
+        if_threads: tuple[str, ...] | None = None,
+    ) -> None:
+        """`if_threads`: what to import instead, if `lines` start threads, which no fork has."""
         self._interpreter, self._lines, self._patience = interpreter, lines, patience
+        self._if_threads = if_threads
         self._lease: Lease | None = None
         self._name = ""
         self._starting = asyncio.Lock()
@@ -89,6 +104,15 @@ class ZygoteClient:
         self._lease, self._retired = None, []
         await asyncio.gather(*(lease.close() for lease in leases))
 
+    def retire(self) -> None:
+        """End the zygote when the last guest that was forked off it has ended."""
+        self._retire(self._lease)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it is left."""
+        return not self.warm and all(one.ended.done() for one in self._retired)
+
     def _retire(self, lease: Lease | None) -> None:
         """Start another zygote host when the next guest is asked for."""
         if lease is not None and lease is self._lease:
@@ -109,6 +133,12 @@ class ZygoteClient:
         except BaseException:
             await lease.close()
             raise
+        if report["threads"] > 1 and self._if_threads is not None:
+            await lease.close()
+            self._lines, self._if_threads = self._if_threads, None
+            await self._start()
+            self.missing = [*self.missing, THREADS]
+            return
         self._lease, self.missing = lease, report["missing"]
         self.warm_seconds = report["seconds"]
 
@@ -130,7 +160,8 @@ def zygote_host_spec(
     binds = [Bind(source=_PACKAGE, target=f"{GUEST_CODE}/atoll")]
     binds += [Bind(source=folder, target=folder) for folder in python.folders]
     binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
-    boot = (_BOOT, GUEST_CODE, json.dumps(lines), *role)
+    binds += package_binds(python)
+    boot = (site_code(python, pth_files=False) + _BOOT, GUEST_CODE, json.dumps(lines), *role)
     return ZygoteHostSpec(
         name=name,
         argv=(python.path, "-I", "-B", "-X", "utf8", "-c", *boot),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from atoll.errors import ConfigError
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.jail.spec import Limits
     from atoll.launch.guest_handle import GuestHandle
+    from atoll.packages import Hold
     from atoll.types import SandboxResult
 
 WARM_SECONDS = 60.0
 ASKED_BEFORE_PARKED = 2
 MOST_WARM_POOLS = 16
 MOST_KINDS = 1000
+MOST_ENVIRONMENTS = 4
+"""Environments of packages by name whose zygotes are kept warm."""
 MOST_ENDING = 8
 """Guests of `Pool.run` that are being ended; the next run waits for one of them."""
 
@@ -71,6 +74,11 @@ class Pool:
         self._warm_pools: dict[Kind, WarmPool] = {}
         self._asked: Counter[Kind] = Counter()
         self._warming: dict[str, asyncio.Task[None]] = {}
+        self._packages: Hold | None = None
+        self._environments: dict[str, Pool] = {}
+        """Pools of guests with packages by name, by hash; the one used last is the last."""
+        self._retired: list[Pool] = []
+        self._winding_down: set[asyncio.Future[None]] = set()
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
@@ -103,6 +111,8 @@ class Pool:
         the code is known and its tier is not warm yet, a larger one that is will do. Code that
         makes code as it runs may want anything: it gets the largest tier that is warm.
         """
+        if config.preload == tiers.PACKAGES:
+            return self.tier_of(config)
         known = list(self.settings.tiers)
         least = self._tier_of_state(config)
         if config.preload is not None or code is None:
@@ -124,7 +134,50 @@ class Pool:
 
     def tier_of(self, config: SandboxConfig) -> str:
         """Return the requested tier, or the default."""
+        if config.preload == tiers.PACKAGES and config.packages:
+            return tiers.PACKAGES
         return self._default if config.preload is None else self._known(config.preload)
+
+    def with_packages(self, hold: Hold) -> Pool:
+        """Return the pool of guests that have these packages by name.
+
+        It has zygotes of its own. Those of the environment that was not used for longest end with
+        their last guest, if there are too many.
+        """
+        environment = hold.environment
+        if self._packages is not None:  # a sandbox of it is started again
+            return self
+        found = self._environments.pop(environment.hash, None)
+        if found is None:
+            lines = tiers.with_packages(self.settings.tiers, environment.modules())
+            found = Pool(replace(self.settings, tiers=lines, default_tier=self._default))
+            found.python = replace(self.python, packages=environment.site)
+            found._packages = hold.again()
+        self._environments[environment.hash] = found
+        while len(self._environments) > MOST_ENVIRONMENTS:
+            self._retire(self._environments.pop(next(iter(self._environments))))
+        return found
+
+    def _retire(self, pool: Pool) -> None:
+        """End a pool's zygotes when their guests have; what is over by now is forgotten."""
+        ending = asyncio.ensure_future(pool.wind_down())
+        self._winding_down.add(ending)
+        ending.add_done_callback(self._winding_down.discard)
+        self._retired = [one for one in self._retired if not one.release_if_over()] + [pool]
+
+    async def wind_down(self) -> None:
+        """End parked guests now, and each zygote with its last guest."""
+        await asyncio.gather(*(parked.close() for parked in self._warm_pools.values()))
+        self._warm_pools.clear()
+        for client in self._zygote_clients.values():
+            client.retire()
+
+    def release_if_over(self) -> bool:
+        """Return whether nothing of the pool is left; its packages are not in use any more then."""
+        over = all(one.over for one in self._zygote_clients.values())
+        if over and self._packages is not None:
+            self._packages.close()
+        return over
 
     async def open(self, config: SandboxConfig, code: str | None = None) -> PooledSandbox:
         """Return a started sandbox; `code` is what will run in it, if known."""
@@ -184,10 +237,17 @@ class Pool:
                 ),
             }
             for name, one in self._zygote_clients.items()
+        } | {
+            f"{name}, packages {identity[:12]}": facts
+            for identity, pool in self._environments.items()
+            for name, facts in pool.stats().items()
         }
 
     async def close(self) -> None:
         """End every zygote and every guest."""
+        pools = [*self._environments.values(), *self._retired]
+        self._environments, self._retired = {}, []
+        await asyncio.gather(*self._winding_down, *(one.close() for one in pools))
         warming = list(self._warming.values())
         for task in warming:
             task.cancel()
@@ -196,6 +256,9 @@ class Pool:
         await asyncio.gather(*(one.close() for one in self._zygote_clients.values()))
         self._warm_pools.clear()
         self._zygote_clients.clear()
+        if self._packages is not None:
+            self._packages.close()
+            self._packages = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -223,8 +286,10 @@ class Pool:
     def _zygote_client(self, tier: str) -> ZygoteClient:
         if tier not in self._zygote_clients:
             lines = self.settings.tiers[tier]
+            fewer = tiers.STANDARD if tier == tiers.PACKAGES else None
+            patience = self.settings.warm_seconds
             self._zygote_clients[tier] = ZygoteClient(
-                self.python, lines, self.settings.warm_seconds
+                self.python, lines, patience, if_threads=fewer
             )
         return self._zygote_clients[tier]
 

@@ -101,6 +101,12 @@ class PooledSandbox(NativePythonSandbox):
         marks, self._marks = self._marks, {}
         await asyncio.gather(*(kept.close() for kept in marks.values()))
 
+    async def _prepare(self) -> Isolation:
+        level = await super()._prepare()
+        if self._packages is not None:
+            self._pool = self._pool.with_packages(self._packages)
+        return level
+
     async def _launch(self) -> RunningGuest:
         self.cold_start = self._why_cold()
         if self.cold_start is not None:
@@ -140,6 +146,7 @@ class PooledSandbox(NativePythonSandbox):
         twin = copy.copy(self)
         shared = config.context if isinstance(config.context, Context) else self._shared
         vars(twin).update(_guest=guest, _marks={}, _turn=asyncio.Lock(), _by_key=KeyedResults())
-        vars(twin).update(_config=config, _shared=shared)
+        packages = None if self._packages is None else self._packages.again()
+        vars(twin).update(_config=config, _shared=shared, _packages=packages)
         vars(twin).pop("files", None)  # which lead to the first one's folders
         return twin

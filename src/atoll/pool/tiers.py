@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 STANDARD = (
     "import json, csv, datetime, collections, itertools, functools, math, random, re, os, sys",
@@ -23,6 +27,9 @@ FULL = (
     "import seaborn as sns",
 )
 
+PACKAGES = "packages"
+"""The tier that has imported the packages by name that a sandbox asks for; only if it is named."""
+
 MAKERS = frozenset({"exec", "eval"})
 """Functions by which code uses names that do not stand in it."""
 
@@ -33,6 +40,15 @@ TIERS: Tiers = {
     "full": STANDARD + NUMERIC + FULL,
 }
 """From small to large: each holds all that the one before it does."""
+
+
+def with_packages(tiers: Tiers, modules: Iterable[str]) -> Tiers:
+    """Return the tiers of a pool whose guests have packages by name, with one that imports them.
+
+    SECURITY: importing runs the packages' code in the zygote, which has rights that no guest has.
+    So it is a tier of its own, for those who ask for it: preload="packages".
+    """
+    return {**tiers, PACKAGES: (*STANDARD, *(f"import {module}" for module in modules))}
 
 
 def choose(code: str, tiers: Tiers = TIERS) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,12 +19,14 @@ from atoll.errors import AtollError, IsolationError, SandboxClosedError, Sandbox
 from atoll.files.direct import FolderFiles
 from atoll.guest import rpc, values
 from atoll.network import NETWORK_CALL, NetworkRequest
+from atoll.packages.progress import Progress
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code, check_command
 from atoll.wire import blobs, options, results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from atoll.backends.daemon.connection import DaemonConnection
     from atoll.files.base import Files
@@ -97,11 +100,20 @@ class DaemonClientSandbox(BaseSandbox):
                 self._adopt(await self._call("attach", {"token": self.token}))
             else:
                 extra = {"config": options.to_wire(self._config), "keep": self._keep}
-                await self._begin(context, extra)
+                with self._progress():
+                    await self._begin(context, extra)
         except BaseException:
             connection.peer.notify("forget", {"session": session})
             self._leave()
             raise
+
+    def _progress(self) -> AbstractContextManager[object]:
+        """Show that the daemon builds packages by name, if that takes a while."""
+        if not self._config.packages:
+            return nullcontext()
+        progress = Progress(f"atoll: packages {', '.join(self._config.packages)[:60]}")
+        progress.say("the daemon gets them")
+        return progress
 
     async def execute(
         self, code: str, *, timeout_ms: float | None = None, key: str | None = None

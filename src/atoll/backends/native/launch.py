@@ -9,7 +9,12 @@ from atoll.jail.spec import GUEST_CODE, Bind, JailSpec
 from atoll.launch import library
 from atoll.launch.guest_handle import limits_of, start_guest
 from atoll.launch.handshake import handshake
-from atoll.launch.interpreter import GUEST_FOLDER, environment
+from atoll.launch.interpreter import (
+    GUEST_FOLDER,
+    environment,
+    package_binds,
+    site_code,
+)
 from atoll.policy import Isolation
 
 if TYPE_CHECKING:
@@ -57,17 +62,18 @@ def make_spec(
     root = GUEST_CODE if jailed else os.path.dirname(GUEST_FOLDER)
     code = GUEST_FOLDER if jailed else root  # the importer lists the folder it finds it in
     binds = [Bind(source=code, target=f"{GUEST_CODE}/guest")]
-    binds += library.binds()
+    binds += [*library.binds(), *package_binds(interpreter)]
     binds += [Bind(source=folder, target=folder) for folder in interpreter.folders]
     binds += [Bind(source=os.path.realpath(link), target=link) for link in interpreter.links]
     binds += [
         Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)
         for mount in policy.mounts
     ]
+    site = site_code(interpreter, jailed=jailed)
     return JailSpec(
         jailed=jailed,
-        argv=(interpreter.path, "-I", "-B", "-X", "utf8", "-c", _BOOT, root),
-        env=environment(interpreter) | dict(policy.env),
+        argv=(interpreter.path, "-I", "-B", "-X", "utf8", "-c", f"{site}{_BOOT}", root),
+        env=environment(interpreter, jailed=jailed) | dict(policy.env),
         binds=tuple(binds),
         workspace=str(config.workspace) if config.workspace else None,
         limits=limits_of(policy, context_size),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,6 +12,8 @@ from atoll.errors import UnsupportedError
 from atoll.jail import probe
 from atoll.launch import interpreter, library
 from atoll.launch.sandbox import GuestSandbox
+from atoll.packages import for_interpreter
+from atoll.packages.sandbox import HoldsPackages
 from atoll.policy import Capability, Isolation
 from atoll.sandbox import check_command
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from atoll.types import ExecuteResponse
 
 
-class NativePythonSandbox(GuestSandbox):
+class NativePythonSandbox(HoldsPackages, GuestSandbox):
     """CPython in a jail: namespaces, Landlock, seccomp, limits; no root and no binary needed."""
 
     backend: ClassVar[str] = "native"
@@ -57,6 +60,9 @@ class NativePythonSandbox(GuestSandbox):
 
     async def _prepare(self) -> Isolation:
         self._python = await self._interpreter()
+        make_target = functools.partial(for_interpreter, self._python)
+        if (found := await self._have_packages(self._config, make_target)) is not None:
+            self._python = replace(self._python, packages=found.site)
         level = await probe.level_for(self.backend, self._config)
         await probe.require_counters(self.backend, self._config, level)
         return level
@@ -66,6 +72,11 @@ class NativePythonSandbox(GuestSandbox):
         if self._config.python is None:
             return interpreter.resolve(None)
         return await asyncio.to_thread(interpreter.resolve, self._config.python)
+
+    async def destroy(self) -> None:
+        """End the guest and everything it started."""
+        await super().destroy()
+        self._release_packages()
 
     async def _launch(self) -> RunningGuest:
         """A new guest. A pool overrides this."""

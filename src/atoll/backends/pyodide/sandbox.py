@@ -19,6 +19,7 @@ from atoll.launch.guest_handle import request_guest
 from atoll.launch.guestfiles import GuestFiles
 from atoll.launch.handshake import handshake
 from atoll.launch.sandbox import GuestSandbox
+from atoll.packages.sandbox import HoldsPackages
 from atoll.policy import Capability, Isolation
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from atoll.files.base import Files
     from atoll.launch.guest_handle import StartingGuest
     from atoll.launch.handshake import RunningGuest
+    from atoll.packages import Environment
 
 FILES_TIMEOUT_MS = 30_000
 GRACE_SECONDS = 1.0
@@ -44,7 +46,7 @@ _MISSING = {
 }
 
 
-class PyodideSandbox(GuestSandbox):
+class PyodideSandbox(HoldsPackages, GuestSandbox):
     """Python in a worker of Deno's without any permission; Deno itself in a jail."""
 
     backend: ClassVar[str] = deno.BACKEND
@@ -53,6 +55,7 @@ class PyodideSandbox(GuestSandbox):
 
     _parts: Parts
     _walls: Isolation
+    _environment: Environment | None = None
 
     def __new__(cls, config: SandboxConfig | None = None) -> PyodideSandbox:  # noqa: PYI034
         """A direct one, if the configuration wants no worker."""
@@ -71,7 +74,8 @@ class PyodideSandbox(GuestSandbox):
 
     async def _prepare(self) -> Isolation:
         self._refuse_unsupported()
-        self._parts = await asyncio.to_thread(_find_parts, self._config)
+        self._environment = await self._have_packages(self._config, wheels.target)
+        self._parts = await asyncio.to_thread(_find_parts, self._config, self._environment)
         host = await probe.host()
         if host.level < Isolation.CONFINED:
             raise BackendUnavailableError(self.backend, report.no_supervisor(host), report.HINT)
@@ -86,7 +90,7 @@ class PyodideSandbox(GuestSandbox):
 
     async def _launch(self) -> RunningGuest:
         if self._parts.gone:
-            self._parts = await asyncio.to_thread(_find_parts, self._config)
+            self._parts = await asyncio.to_thread(_find_parts, self._config, self._environment)
         size = self._shared.size - self._shared.width if self._shared else 0
         spec = make_spec(self._config, self._parts, self._walls, size)
         try:
@@ -118,6 +122,11 @@ class PyodideSandbox(GuestSandbox):
             guest.session.hear(stream, data)
         elif stream == 3 and isinstance(guest.lease, DenoLease):
             guest.lease.take(data)
+
+    async def destroy(self) -> None:
+        """End the guest and everything it started."""
+        await super().destroy()
+        self._release_packages()
 
     @property
     def files(self) -> Files:
@@ -167,10 +176,10 @@ class DirectPyodideSandbox(PyodideSandbox):
         await super().destroy()
 
 
-def _find_parts(config: SandboxConfig) -> Parts:
+def _find_parts(config: SandboxConfig, environment: Environment | None) -> Parts:
     runner = deno.find()
     pyodide = index.find(config.index_url)
-    return Parts(runner, pyodide, image.find(pyodide, runner), wheels.installed())
+    return Parts(runner, pyodide, image.find(pyodide, runner), wheels.with_packages(environment))
 
 
 def _unheard(_stream: int, _data: bytes) -> None:

@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING
 from atoll import certificates
 from atoll.backends.pyodide import deno, distribution
 from atoll.errors import BackendUnavailableError, ConfigError
+from atoll.launch.interpreter import resolve
+from atoll.packages.target import Target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from atoll.packages import Environment
 
 PLATFORM = "pyemscripten_2026_0_wasm32"
 TAG = f"cp{distribution.PYTHON[0]}{distribution.PYTHON[1]}"
@@ -28,6 +32,25 @@ DOWNLOAD_SECONDS = 600
 def installed() -> tuple[Path, ...]:
     """The wheels that every guest gets, by name."""
     return tuple(sorted(_folder().glob("*.whl")))
+
+
+def target() -> Target:
+    """Return what packages by name have to be for Pyodide: wheels that each guest unpacks."""
+    version = ".".join(map(str, distribution.PYTHON[:2]))
+    return Target(
+        key=f"pyodide-{TAG}-{PLATFORM}",
+        label=f"Python {version} in Pyodide",
+        interpreter=resolve(None),
+        flags=_wheel_flags(),
+        unpacked=False,
+    )
+
+
+def with_packages(environment: Environment | None) -> tuple[Path, ...]:
+    """Return the wheels that every guest gets, and those by name, which come last and win."""
+    named = environment.wheels if environment is not None else ()
+    names = {path.name.partition("-")[0] for path in named}
+    return (*(one for one in installed() if one.name.partition("-")[0] not in names), *named)
 
 
 def install(names: Sequence[str]) -> tuple[str, ...]:
@@ -58,9 +81,7 @@ def _download(names: Sequence[str], target: str) -> None:
         raise BackendUnavailableError(deno.BACKEND, "pip is not installed", "Install pip first.")
     command = [
         sys.executable, "-m", "pip", "download", "--disable-pip-version-check",
-        "--only-binary=:all:", f"--platform={PLATFORM}", "--implementation=cp", f"--abi={TAG}",
-        f"--python-version={distribution.PYTHON[0]}.{distribution.PYTHON[1]}", "--dest", target,
-        "--", *names,
+        "--only-binary=:all:", *_wheel_flags(), "--dest", target, "--", *names,
     ]  # fmt: skip
     try:
         subprocess.run(
@@ -76,6 +97,12 @@ def _download(names: Sequence[str], target: str) -> None:
         raise ConfigError(f"pip found no wheel for Pyodide: {why}") from None
     except (OSError, subprocess.SubprocessError) as exc:
         raise BackendUnavailableError(deno.BACKEND, f"pip did not run: {exc}") from None
+
+
+def _wheel_flags() -> tuple[str, ...]:
+    """Return pip's options for wheels that fit."""
+    version = f"--python-version={distribution.PYTHON[0]}.{distribution.PYTHON[1]}"
+    return (f"--platform={PLATFORM}", "--implementation=cp", f"--abi={TAG}", version)
 
 
 def _replace(wheel: Path) -> None:

@@ -24,7 +24,7 @@ from atoll.launch.guest_handle import limits_of, request_guest
 from atoll.launch.handshake import handshake
 from atoll.launch.interpreter import environment, resolve
 from atoll.launch.zygote_client import LOST, zygote_host_spec
-from atoll.policy import MIB, Isolation
+from atoll.policy import MIB, Isolation, Mount
 
 if TYPE_CHECKING:
     from atoll.backends.wasm.build import Built
@@ -33,12 +33,15 @@ if TYPE_CHECKING:
     from atoll.errors import SandboxError
     from atoll.jail.spec import Limits
     from atoll.launch.handshake import RunningGuest
+    from atoll.packages import Environment
     from atoll.policy import ExecutionPolicy
 
 IMAGE = f"{GUEST_CODE}/wasm/python.cwasm"
 PACKAGES = f"{GUEST_CODE}/wasm/site-packages"
 LIBRARY = f"{GUEST_CODE}/wasm/lib"
 SITE_PACKAGES = f"{WORK_FOLDER}/site-packages"
+NAMED_PACKAGES = "/packages"
+"""Where a guest finds packages by name, if it has some."""
 ROLE = "atoll.backends.wasm.worker:prepare"
 FROZEN_BYTES = 32 * MIB
 """What the component's memory has to begin with."""
@@ -86,6 +89,12 @@ async def launch(
     raise AssertionError("unreachable")
 
 
+def with_packages(config: SandboxConfig, environment: Environment) -> SandboxConfig:
+    """Return the configuration with the packages by name as one more mount."""
+    mount = Mount(source=Path(environment.site), target=NAMED_PACKAGES)
+    return replace(config, policy=replace(config.policy, mounts=(*config.policy.mounts, mount)))
+
+
 def _advised(exc: SandboxError, built: Built) -> SandboxError:
     """The component may be damaged: then nothing but a new one helps."""
     if not isinstance(exc, SandboxStartError) or exc.step not in LOST:
@@ -120,7 +129,7 @@ def _words(config: SandboxConfig, context_size: int) -> dict[str, Any]:
     return {
         "fuel": config.policy.fuel_budget,
         "linear_memory": _linear_memory(config.policy, context_size),
-        "paths": [SITE_PACKAGES],
+        "paths": [*([NAMED_PACKAGES] if config.packages else []), SITE_PACKAGES],
         "setup": config.inject_setup,
     }
 

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 from atoll import certificates
 from atoll.config import SandboxConfig, cache_folder
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxError
+from atoll.launch.interpreter import resolve
+from atoll.packages.target import Target
 from atoll.policy import ExecutionPolicy, Mount
 
 if TYPE_CHECKING:
@@ -52,6 +54,19 @@ def installed(built: Built) -> tuple[str, ...]:
     return tuple(sorted(path.name.removesuffix(".dist-info") for path in found))
 
 
+def target(built: Built) -> Target:
+    """Return what packages by name have to be for this component's Python."""
+    version = ".".join(map(str, built.python[:2]))
+    return Target(
+        key=f"wasm-{version}",
+        label=f"Python {version} in WebAssembly (pure Python wheels only)",
+        interpreter=resolve(None),
+        flags=_wheel_flags(version),
+        compiled=False,
+        finish=lambda folder: asyncio.run(_compile(str(folder))),
+    )
+
+
 def install(built: Built, names: Sequence[str]) -> tuple[str, ...]:
     """Have packages and what they need; those that are new. ConfigError if one is not pure."""
     for name in names:
@@ -74,8 +89,8 @@ def _download(built: Built, names: Sequence[str], target: str) -> None:
     version = ".".join(map(str, built.python[:2]))
     command = [
         sys.executable, "-m", "pip", "install", "--disable-pip-version-check",
-        "--no-compile", "--only-binary=:all:", "--platform=any", "--implementation=py",
-        "--abi=none", f"--python-version={version}", "--target", target, "--", *names,
+        "--no-compile", "--only-binary=:all:", *_wheel_flags(version), "--target", target,
+        "--", *names,
     ]  # fmt: skip
     try:
         subprocess.run(
@@ -91,6 +106,13 @@ def _download(built: Built, names: Sequence[str], target: str) -> None:
         raise ConfigError(f"pip found no pure Python wheel: {why}") from None
     except (OSError, subprocess.SubprocessError) as exc:
         raise BackendUnavailableError("wasm", f"pip did not run: {exc}") from None
+
+
+def _wheel_flags(version: str) -> tuple[str, ...]:
+    """Return pip's options for wheels that hold nothing but Python."""
+    return (
+        "--platform=any", "--implementation=py", "--abi=none", f"--python-version={version}",
+    )  # fmt: skip
 
 
 async def _compile(folder: str) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll.backends.wasm import build, limit_messages
+from atoll.backends.wasm import build, limit_messages, packages
 from atoll.backends.wasm.counters import Ending
-from atoll.backends.wasm.launch import launch
+from atoll.backends.wasm.launch import launch, with_packages
 from atoll.backends.wasm.progress import Progress
 from atoll.config import SandboxConfig
 from atoll.jail import probe
 from atoll.jail.spec import GUEST_HOME
 from atoll.launch.sandbox import GuestSandbox
+from atoll.packages.sandbox import HoldsPackages
 from atoll.policy import Capability, Isolation
 from atoll.sandbox import check_code
 
@@ -43,7 +45,7 @@ MISSING = frozenset(
 )
 
 
-class PythonSandbox(GuestSandbox):
+class PythonSandbox(HoldsPackages, GuestSandbox):
     """CPython compiled to WebAssembly: the guest makes no system call on the host.
 
         async with PythonSandbox(policy={"fuel_budget": 10**9}, workspace=folder) as box:
@@ -112,15 +114,24 @@ class PythonSandbox(GuestSandbox):
             title = Progress("atoll: first use of the backend wasm")
             found = await asyncio.to_thread(build.ensure, binary, title)
         self._built = found
+        await self._have_packages(self._config, functools.partial(packages.target, found))
         least = min(self._config.min_isolation or Isolation.CONFINED, Isolation.JAILED)
         self._jail = await probe.level_for(self.backend, replace(self._config, min_isolation=least))
         return Isolation.VIRTUAL
 
     async def _launch(self) -> RunningGuest:
+        config = self._config
+        if self._packages is not None:
+            config = with_packages(config, self._packages.environment)
         guest, self._counters = await launch(
-            self._config, self._built, self._jail, self._context, self._shared
+            config, self._built, self._jail, self._context, self._shared
         )
         return guest
+
+    async def destroy(self) -> None:
+        """End the guest and everything it started."""
+        await super().destroy()
+        self._release_packages()
 
     @property
     def _version(self) -> tuple[int, ...]:

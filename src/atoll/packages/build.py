@@ -1,0 +1,115 @@
+"""Makes a folder of wheels into a folder to import from: unpacked in a jail, then looked at."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import PackageError
+from atoll.jail.spec import PACKAGES
+from atoll.packages import jailed
+from atoll.packages import unpack as unpack_program
+from atoll.packages.download import disk_full
+from atoll.requirements import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from atoll.packages.target import Target
+
+MOST_BYTES = 16 << 30
+BUILD_SECONDS = 1800
+_WHEEL = re.compile(r"([A-Za-z0-9._]+)-([A-Za-z0-9._+!]+)(?:-\d\w*)?-[^-]+-[^-]+-[^-]+\.whl\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """One package of an environment, as it was resolved."""
+
+    name: str
+    version: str
+    file: str
+    sha256: str
+    from_source: bool = False
+    """Whether the wheel was built here, so that no index has it."""
+    modules: tuple[str, ...] = ()
+
+    @property
+    def pin(self) -> str:
+        """The package as pip's files of requirements name exactly this wheel."""
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
+    def facts(self) -> dict[str, Any]:
+        """Return the fields as JSON can hold them."""
+        return {**asdict(self), "modules": list(self.modules)}
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Package:
+        """Return the package that `facts` described."""
+        return cls(**{**facts, "modules": tuple(facts["modules"])})
+
+
+def describe(wheels: Sequence[Path], built_here: frozenset[str] = frozenset()) -> list[Package]:
+    """Return what the files are, by name; PackageError for one that is no wheel."""
+    found = []
+    for path in wheels:
+        match = _WHEEL.match(path.name)
+        if match is None or not path.is_file() or path.is_symlink():
+            raise PackageError("", f"{path.name[:200]!r} is not the name of a wheel")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        made = digest in built_here
+        name, version = canonical(match[1]), match[2]
+        one = Package(name=name, version=version, file=path.name, sha256=digest, from_source=made)
+        found.append(one)
+    return sorted(found, key=lambda one: one.name)
+
+
+def unpack(wheels: Path, folder: Path, target: Target) -> dict[str, tuple[str, ...]]:
+    """Fill `folder` from the wheels; return the modules of each wheel."""
+    said = jailed.run(
+        target.interpreter,
+        ("unpack.py", "wheels", str(MOST_BYTES), PACKAGES, "1" if target.compiled else "0"),
+        seen={"unpack.py": str(unpack_program.__file__), "wheels": str(wheels)},
+        folder=folder,
+        seconds=BUILD_SECONDS,
+    )
+    try:
+        report = json.loads(said.stdout)
+    except ValueError:
+        words = said.stderr.strip()[-300:] or "it was ended"
+        raise PackageError("", f"the wheels could not be unpacked: {words}") from None
+    if "error" in report:
+        if report["errno"] in (errno.ENOSPC, errno.EDQUOT):
+            raise disk_full(str(folder))
+        match = _WHEEL.match(str(report["wheel"]))
+        name = canonical(match[1]) if match else ""
+        raise PackageError(name, f"its wheel is refused: {report['error']}")
+    found = report["packages"]
+    return {wheel: tuple(map(str, facts["modules"])) for wheel, facts in found.items()}
+
+
+def close(folder: Path) -> int:
+    """Make a folder read-only and return its size; PackageError if it holds more than files.
+
+    SECURITY: what is in it was written in the jail. Nothing is followed, and all modes are set.
+    """
+    size = 0
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = os.path.join(root, name)
+            facts = os.lstat(path)
+            if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
+                raise PackageError("", f"the build left {path!r}, which is not a file")
+            is_program = stat.S_ISDIR(facts.st_mode) or facts.st_mode & 0o100
+            os.chmod(path, 0o555 if is_program else 0o444)
+            size += facts.st_blocks * 512
+    folder.chmod(0o555)
+    return size

@@ -1,0 +1,61 @@
+"""The inside of the downloader: limits and Landlock around it, then it becomes pip.
+
+SECURITY: pip reads what an index sends. Here it may write to its scratch folder alone, read the
+system, its interpreter and the settings' own files, and open connections; it has no capability.
+With wheels only it runs no code of a package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from typing import NoReturn
+
+from atoll.jail import landlock, syscalls
+from atoll.jail.root import DEVICES
+
+_SYSTEM = (
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt/homebrew",
+    "/run/systemd/resolve", "/run/nscd", "/proc/sys", "/proc/cpuinfo",
+)  # fmt: skip
+_MOST_FILE = 8 << 30
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> NoReturn:
+    """Become the command of the arguments: parent's pid, scratch, readable paths, the command."""
+    parent, scratch, readable, command = json.loads(sys.argv[2])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before it could be watched
+        os._exit(1)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE, _MOST_FILE))
+    if syscalls.supported():
+        _confine(scratch, readable)
+    os.chdir(scratch)
+    try:
+        os.execv(command[0], command)  # noqa: S606 - this is its job
+    except OSError as exc:
+        sys.exit(f"ERROR: {command[0]}: {exc.strerror}")
+
+
+def _confine(scratch: str, readable: list[str]) -> None:
+    syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
+    devices = [f"/dev/{name}" for name in DEVICES]
+    paths = [*_SYSTEM, f"/proc/{os.getpid()}", *readable]
+    reachable = [path for path in paths if _is_reachable(path)]
+    landlock.restrict(reachable, [scratch], devices, no_tcp=False)
+    syscalls.drop_capabilities()
+
+
+def _is_reachable(path: str) -> bool:
+    """Return whether a rule can be made for a path: settings may name what is not there."""
+    try:
+        os.close(os.open(path, os.O_PATH | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,196 @@
+"""Gets wheels: runs pip as a confined process and says in words why a package cannot be had."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from atoll import certificates
+from atoll.errors import PackageError
+from atoll.packages import index_settings
+from atoll.packages.target import find_pip
+from atoll.requirements import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from atoll.packages.progress import Progress
+    from atoll.packages.target import Target
+
+DOWNLOAD_SECONDS = 1800
+MOST_TEXT = 400
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); from atoll.packages.confined import main; "
+    "sys.path.remove(sys.argv[1]); main()"
+)
+_OPTIONS = ("--disable-pip-version-check", "--no-input", "--no-color", "--progress-bar=off",
+            "--no-cache-dir", "--only-binary=:all:")  # fmt: skip
+_MISSING = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)")
+_VERSIONS = re.compile(r"satisfies the requirement \S.*?\(from versions: (.*?)\)", re.DOTALL)
+_NEEDED_BY = re.compile(r"satisfies the requirement .*?\(from ([A-Za-z0-9._-]+)\)")
+_OTHER_PYTHON = "require a different python version"
+_UNREACHABLE = ("Retrying (Retry", "Could not fetch URL", "Max retries exceeded", "Network is")
+_REFUSED = re.compile(r"(401|403|407) Client Error: (.+?)(?: for url|$)")
+_CONFLICT = re.compile(r"Cannot install (.+?) because these package versions have conflict")
+_HASH = re.compile(r"Expected sha256 (\w+)")
+_SEARCHED = re.compile(r"satisfies the requirement (.+?) \(from ")
+_FULL = ("No space left on device", "Disk quota exceeded")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What the downloader said until it ended."""
+
+    code: int
+    text: str
+    offline: bool
+
+
+def wheels(
+    requirements: Sequence[str], target: Target, scratch: Path, progress: Progress, *, links: str
+) -> list[Path]:
+    """Download wheels of the requirements and of all they need into `scratch`/wheels.
+
+    `links` is a folder of wheels that were built here, or empty.
+    """
+    found = _folder(scratch)
+    asked = [*target.flags, *([f"--find-links={links}"] if links else []), "--", *requirements]
+    _run(target, scratch, ["--dest", str(found), *asked], progress, [links] if links else [])
+    return sorted(found.glob("*.whl"))
+
+
+def pinned(pins: Sequence[str], target: Target, scratch: Path, progress: Progress) -> list[Path]:
+    """Download exactly these wheels: each pin is `name==version --hash=sha256:...`."""
+    found, lock = _folder(scratch), scratch / "lock.txt"
+    lock.write_text("\n".join(pins) + "\n", encoding="utf-8")
+    options = ["--require-hashes", "--no-deps", "-r", str(lock)]
+    _run(target, scratch, ["--dest", str(found), *target.flags, *options], progress, [])
+    return sorted(found.glob("*.whl"))
+
+
+def _folder(scratch: Path) -> Path:
+    found = scratch / "wheels"
+    found.mkdir(exist_ok=True)
+    return found
+
+
+def _run(
+    target: Target, scratch: Path, arguments: list[str], progress: Progress, more: list[str]
+) -> None:
+    command = [*find_pip(target.interpreter), "download", *_OPTIONS, *arguments]
+    said = confined(command, target, scratch, progress, more)
+    if said.code != 0:
+        raise explain(said.text, target, offline=said.offline)
+
+
+def confined(
+    command: list[str],
+    target: Target,
+    scratch: Path,
+    progress: Progress,
+    more: Sequence[str] = (),
+) -> Said:
+    """Run a command that has a network and may write to `scratch` alone.
+
+    It blocks, so that the command ends with this thread.
+    """
+    home = str(Path(__file__).resolve().parents[2])
+    variables = index_settings.environment()
+    python = target.interpreter
+    readable = [*python.folders, *python.links, os.path.dirname(command[0]), home, *more]
+    readable += index_settings.readable_paths(variables)
+    facts = json.dumps([os.getpid(), str(scratch), readable, command])
+    own = {"TMPDIR": str(scratch), "UV_CACHE_DIR": str(scratch / "uv"), "UV_TOOL_DIR": str(scratch)}
+    said: list[str] = []
+    with (
+        subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _BOOT, home, facts],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**variables, **own},
+            text=True,
+            errors="replace",
+        ) as process,
+        progress.watchdog(DOWNLOAD_SECONDS, process.kill),
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            said = [*said[-200:], line]
+            if line.startswith(("Collecting ", "  Downloading ", "Processing ")):
+                progress.say(line.strip().partition(" (from")[0].lower()[:100])
+        code = process.wait()
+    return Said(code, "".join(said), index_settings.is_offline(variables))
+
+
+def explain(said: str, target: Target, *, offline: bool) -> PackageError:  # noqa: PLR0911 - a table
+    """Return the error for what pip said, with the package to blame and what to do."""
+    if any(sign in said for sign in _FULL):
+        return disk_full("")
+    missing = _MISSING.search(said)
+    package = canonical(missing[1]) if missing else ""
+    if certificates.is_refusal(said):
+        return PackageError(package, certificates.ADVICE)
+    if match := _REFUSED.search(said):
+        return PackageError(package, f"the index refuses: {match[0]}", "Check its credentials.")
+    if any(sign in said for sign in _UNREACHABLE):
+        hint = "Check the network and PIP_INDEX_URL, or use PIP_FIND_LINKS with PIP_NO_INDEX=1."
+        return PackageError(package, f"the index cannot be reached: {_last_warning(said)}", hint)
+    if match := _CONFLICT.search(said):
+        return PackageError("", f"{match[1]} need versions that contradict: {_conflict(said)}")
+    if _HASH.search(said):
+        return PackageError(package, "a file of the index is not the one that was resolved before")
+    if missing:
+        return _no_version(said, package, target, offline=offline)
+    return PackageError("", _tail(said) or "pip ended without a word")
+
+
+def disk_full(where: str) -> PackageError:
+    """Return the error for a disk without room."""
+    place = f" of {where}" if where else ""
+    hint = "Free some, type `atoll env list` and `atoll env remove`, or set ATOLL_CACHE."
+    return PackageError("", f"the disk{place} is full", hint)
+
+
+def _no_version(said: str, package: str, target: Target, *, offline: bool) -> PackageError:
+    needed = _NEEDED_BY.search(said)
+    of = f" (needed by {canonical(needed[1])})" if needed and needed[1] != "versions" else ""
+    versions = _VERSIONS.search(said)
+    known = [one.strip() for one in versions[1].split(",")] if versions else []
+    if known and known != ["none"]:
+        newest = ", ".join(known[-5:])
+        return PackageError(package, f"no such version{of}", f"The newest are {newest}.")
+    if _OTHER_PYTHON in said:
+        return PackageError(package, f"no version{of} is for {target.label}", "Ask for an older.")
+    if offline:
+        reason = f"no wheel{of} in PIP_FIND_LINKS, and the index is off (offline)"
+        hint = "Unset PIP_NO_INDEX or UV_OFFLINE to ask the index."
+    else:
+        reason = f"no wheel{of} for {target.label} in the index"
+        hint = "Check the spelling; if it is published as source only, pass allow_source=True."
+    searched = _SEARCHED.search(said)
+    return PackageError(package, reason, hint, no_wheel_of=searched[1] if searched else package)
+
+
+def _conflict(said: str) -> str:
+    _, _, rest = said.partition("The conflict is caused by:")
+    lines = [line.strip() for line in rest.splitlines()[1:5]]
+    return "; ".join(line for line in lines if line)[:MOST_TEXT]
+
+
+def _last_warning(said: str) -> str:
+    found = [line for line in said.splitlines() if any(sign in line for sign in _UNREACHABLE)]
+    return re.sub(r".*(?:NewConnectionError|: )\(?", "", found[-1]).strip(" '\")")[:200]
+
+
+def _tail(said: str) -> str:
+    if "Traceback (most recent call last)" in said:
+        return f"pip failed: {said.strip().splitlines()[-1]}"[:MOST_TEXT]
+    lines = [line.removeprefix("ERROR: ") for line in said.splitlines() if "ERROR" in line]
+    return " ".join(lines or said.splitlines()[-3:])[-MOST_TEXT:]

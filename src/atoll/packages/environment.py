@@ -1,0 +1,203 @@
+"""Environments by their requirements: found in the store, or resolved, built and kept there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+from atoll.config import environments_limit
+from atoll.errors import ConfigError, PackageError
+from atoll.packages import build, download, source, store
+from atoll.packages.build import Package
+from atoll.packages.progress import Progress
+from atoll.requirements import check_environment_name, environment_name, normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from atoll.packages.store import Hold
+    from atoll.packages.target import Target
+
+FORMAT = 1
+"""Of what is kept: another number, and environments are built anew."""
+
+
+def find(requirements: Sequence[str], target: Target) -> Hold | None:
+    """Return a hold on the environment, if it was built before: takes no network and no time."""
+    record = _record(_key(expand(requirements), target))
+    return store.hold(str(record["environment"])) if record else None
+
+
+def ensure(
+    requirements: Sequence[str],
+    target: Target,
+    *,
+    allow_source: bool = False,
+    refresh: bool = False,
+) -> Hold:
+    """Return a hold on the environment of the requirements; it is built if need be.
+
+    `refresh` resolves them anew. PackageError says which package cannot be had, and why.
+    """
+    asked = expand(requirements)
+    if not refresh and (found := find(asked, target)) is not None:
+        return found
+    key = _key(asked, target)
+    with Progress(f"atoll: packages {', '.join(asked)[:60]}") as progress, store.disk_errors():
+        progress.say("waiting for another process that builds them")
+        with store.building_alone(key):
+            if not refresh and (found := find(asked, target)) is not None:
+                return found
+            record = None if refresh else _record(key)
+            identity = _build(asked, target, record, progress, allow_source=allow_source)
+            found = store.hold(identity)
+    if found is None:
+        raise PackageError("", "the environment was removed while it was built", "Try again.")
+    store.evict(environments_limit(), spare=identity)
+    return found
+
+
+def expand(requirements: Sequence[str]) -> tuple[str, ...]:
+    """Return requirements in one spelling, with those of the environments that `@NAME` names."""
+    found: list[str] = []
+    for one in normalise(requirements):
+        name = environment_name(one)
+        found += [one] if name is None else named(name)
+    return normalise(found)
+
+
+def named(name: str) -> tuple[str, ...]:
+    """Return the requirements of a named environment; ConfigError if there is none."""
+    facts = store.read_json(store.root() / "names" / f"{check_environment_name(name)}.json")
+    if facts is None:
+        known = ", ".join(sorted(names())) or "none"
+        raise ConfigError(
+            f"no environment is named {name!r}: there are {known}. "
+            f"Type: atoll env create {name} --package PACKAGE"
+        )
+    return tuple(facts["requirements"])
+
+
+def names() -> dict[str, tuple[str, ...]]:
+    """Return the requirements of all named environments."""
+    found = {path.stem: store.read_json(path) for path in (store.root() / "names").glob("*.json")}
+    return {name: tuple(facts["requirements"]) for name, facts in found.items() if facts}
+
+
+def set_name(name: str, requirements: Sequence[str]) -> None:
+    """Give requirements a name."""
+    facts = {"requirements": list(expand(requirements))}
+    with store.disk_errors():
+        store.write_json(store.root() / "names" / f"{check_environment_name(name)}.json", facts)
+
+
+def forget_name(name: str) -> None:
+    """Take a name away; its environments stay."""
+    (store.root() / "names" / f"{check_environment_name(name)}.json").unlink(missing_ok=True)
+
+
+def forget(identity: str) -> bool:
+    """Remove an environment and what leads to it; False if it is in use."""
+    if not store.remove(identity):
+        return False
+    for path in (store.root() / "requests").glob("*.json"):
+        record = store.read_json(path)
+        if record and record.get("environment") == identity:
+            path.unlink(missing_ok=True)
+    return True
+
+
+def _build(
+    asked: tuple[str, ...],
+    target: Target,
+    record: dict[str, Any] | None,
+    progress: Progress,
+    *,
+    allow_source: bool,
+) -> str:
+    with store.scratch() as scratch:
+        packages = _fetch(asked, target, record, scratch, progress, allow_source=allow_source)
+        identity = _identity(packages, target)
+        if store.read(identity) is None:
+            progress.say(f"unpacking {len(packages)} packages")
+            _make(scratch, identity, asked, packages, target)
+    facts = {
+        "requirements": list(asked),
+        "target": target.key,
+        "environment": identity,
+        "packages": [one.facts() for one in packages],
+    }
+    store.write_json(store.root() / "requests" / f"{_key(asked, target)}.json", facts)
+    return identity
+
+
+def _fetch(
+    asked: tuple[str, ...],
+    target: Target,
+    record: dict[str, Any] | None,
+    scratch: Path,
+    progress: Progress,
+    *,
+    allow_source: bool,
+) -> list[Package]:
+    """Have the wheels in `scratch`: exactly those of before, if they were resolved before."""
+    progress.say("resolving")
+    before = [Package.of(one) for one in record["packages"]] if record else []
+    if before and not any(one.from_source for one in before):
+        found = download.pinned([one.pin for one in before], target, scratch, progress)
+        return build.describe(found)
+    if not allow_source:
+        return build.describe(download.wheels(asked, target, scratch, progress, links=""))
+    return source.wheels(asked, target, scratch, progress)
+
+
+def _make(
+    scratch: Path, identity: str, asked: tuple[str, ...], packages: list[Package], target: Target
+) -> None:
+    """Unpack, check and keep."""
+    fresh = scratch / "environment"
+    fresh.mkdir()
+    modules: dict[str, tuple[str, ...]] = {}
+    if target.unpacked:
+        (fresh / "site").mkdir()
+        modules = build.unpack(scratch / "wheels", fresh / "site", target)
+        if target.finish is not None:
+            target.finish(fresh / "site")
+    else:
+        (scratch / "wheels").rename(fresh / "wheels")
+    facts = [{**one.facts(), "modules": list(modules.get(one.file, ()))} for one in packages]
+    size = build.close(fresh)
+    fresh.chmod(0o755)
+    store.keep(
+        fresh,
+        {
+            "hash": identity,
+            "target": target.key,
+            "label": target.label,
+            "requirements": list(asked),
+            "packages": facts,
+            "size": size,
+            "created": time.time(),
+        },
+    )
+
+
+def _identity(packages: list[Package], target: Target) -> str:
+    files = [[one.file, one.sha256] for one in packages]
+    return _digest([FORMAT, target.key, target.unpacked, files])
+
+
+def _key(asked: tuple[str, ...], target: Target) -> str:
+    return _digest([FORMAT, target.key, list(asked)])
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
+
+
+def _record(key: str) -> dict[str, Any] | None:
+    record = store.read_json(store.root() / "requests" / f"{key}.json")
+    return record if record and {"environment", "packages"} <= record.keys() else None

@@ -1,0 +1,108 @@
+"""Runs one program in a jail without a network and hears what it prints: a build's own sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import selectors
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atoll.errors import PackageError
+from atoll.jail import packets, probe
+from atoll.jail.spec import GUEST_CODE, Bind, JailSpec, Limits
+from atoll.launch.guest_handle import request_guest
+from atoll.launch.interpreter import environment
+from atoll.policy import MIB, Isolation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from atoll.launch.guest_handle import StartingGuest
+    from atoll.launch.interpreter import Interpreter
+
+MOST_OUTPUT = 8 * MIB
+CHUNK = 1 << 16
+LIMITS = Limits(
+    memory=2048 * MIB, processes=64, disk=2048 * MIB, file_size=4096 * MIB, open_files=1024
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a program printed until it ended."""
+
+    stdout: str
+    stderr: str
+
+
+def run(
+    python: Interpreter,
+    arguments: Sequence[str],
+    *,
+    seen: Mapping[str, str],
+    folder: Path,
+    seconds: float,
+) -> Said:
+    """Run Python with the arguments, in `folder`, which alone it may write to.
+
+    It sees the host paths of `seen`; an argument that is such a name becomes the path inside.
+    """
+    level = asyncio.run(probe.host()).level
+    if level < Isolation.CONFINED:
+        reason = "no jail can be made here to build them in"
+        raise PackageError("", reason, "`atoll doctor` says why.")
+    jailed = level >= Isolation.JAILED
+    inside = {name: f"{GUEST_CODE}/{name}" if jailed else path for name, path in seen.items()}
+    binds = [Bind(source=path, target=f"{GUEST_CODE}/{name}") for name, path in seen.items()]
+    binds += [Bind(source=one, target=one) for one in python.folders]
+    binds += [Bind(source=os.path.realpath(link), target=link) for link in python.links]
+    spec = JailSpec(
+        jailed=jailed,
+        argv=(python.path, "-I", "-B", "-X", "utf8", *(inside.get(one, one) for one in arguments)),
+        env=environment(python),
+        binds=tuple(binds),
+        workspace=str(folder),
+        limits=LIMITS,
+    )
+    process = request_guest(spec)
+    try:
+        return _hear(process, seconds)
+    finally:
+        process.close()
+
+
+def _hear(process: StartingGuest, seconds: float) -> Said:
+    """Read what it prints until it ends; PackageError if it takes too long or cannot start."""
+    answers, errors = process.channel_fds[0], process.output_fds[1]
+    heard = {fd: bytearray() for fd in (answers, errors, process.output_fds[0])}
+    deadline = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        for fd in heard:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise PackageError("", f"the build took longer than {seconds:g} s")
+            for key, _ in selector.select(left):
+                data = os.read(key.fd, CHUNK)
+                heard[key.fd] += data[: MOST_OUTPUT - len(heard[key.fd])]
+                if not data:
+                    selector.unregister(key.fd)
+    if not heard[answers] and not heard[errors]:
+        _raise_failure(process)
+    return Said(*(bytes(heard[fd]).decode(errors="replace") for fd in (answers, errors)))
+
+
+def _raise_failure(process: StartingGuest) -> None:
+    """Raise what the supervisor says about a jail that did not come to be."""
+    process.lease.settimeout(1)
+    with contextlib.suppress(OSError, ValueError):
+        while message := packets.receive(process.lease)[0]:
+            event = json.loads(message)
+            if event.get("event") == "failed":
+                raise PackageError("", f"the jail for the build did not start: {event['reason']}")

@@ -1,0 +1,70 @@
+"""What a build is doing: one line on a terminal, after a second; it goes at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+QUIET_SECONDS = 1.0
+REDRAW_SECONDS = 0.2
+_LOGGER = logging.getLogger("atoll")
+
+
+class Progress:
+    """A line on stderr while its block runs; log lines (INFO) for everybody else."""
+
+    def __init__(self, title: str) -> None:
+        self._title, self._doing = title, ""
+        self._over = threading.Event()
+        self._drawer: threading.Thread | None = None
+
+    def say(self, doing: str) -> None:
+        """Show what is being done now."""
+        self._doing = "".join(c if c.isprintable() else "?" for c in doing)
+        _LOGGER.info("%s: %s", self._title, self._doing)
+
+    @contextlib.contextmanager
+    def watchdog(self, seconds: float, stop: Callable[[], None]) -> Iterator[None]:
+        """Call `stop` if the block takes longer than so many seconds."""
+        timer = threading.Timer(seconds, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def __enter__(self) -> Self:
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._drawer = threading.Thread(target=self._draw, daemon=True)
+            self._drawer.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+        if self._drawer is not None:
+            self._drawer.join()
+
+    def _draw(self) -> None:
+        started = time.monotonic()
+        if self._over.wait(QUIET_SECONDS):
+            return
+        while not self._over.wait(REDRAW_SECONDS):
+            spent = time.monotonic() - started
+            sys.stderr.write(f"\r\x1b[K{self._title}: {self._doing}, {spent:.0f} s")
+            sys.stderr.flush()
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()

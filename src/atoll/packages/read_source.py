@@ -1,0 +1,46 @@
+"""Prints what a source archive says that its build needs: a program that runs inside a jail.
+
+python read_source.py ARCHIVE
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tarfile
+import tomllib
+import zipfile
+
+MOST_BYTES = 1 << 20
+
+
+def main(archive: str) -> int:
+    """Print {"requires": [...]}; {} if the source does not say."""
+    text = _project_file(archive)
+    system = tomllib.loads(text).get("build-system", {}) if text else {}
+    sys.stdout.write(json.dumps({name: system[name] for name in ("requires",) if name in system}))
+    return 0
+
+
+def _project_file(archive: str) -> str:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as source:
+            names = [name for name in source.namelist() if _is_project_file(name)]
+            if not names:
+                return ""
+            with source.open(names[0]) as file:
+                return file.read(MOST_BYTES).decode()
+    with tarfile.open(archive) as source:
+        for member in source:
+            found = source.extractfile(member) if _is_project_file(member.name) else None
+            if found is not None:
+                return found.read(MOST_BYTES).decode()
+    return ""
+
+
+def _is_project_file(name: str) -> bool:
+    return name.count("/") == 1 and name.endswith("/pyproject.toml")
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,39 @@
+"""What sandboxes with packages by name have in common: a hold on their environment."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from atoll.packages.environment import ensure, find
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atoll.config import SandboxConfig
+    from atoll.packages.store import Environment, Hold
+    from atoll.packages.target import Target
+
+
+class HoldsPackages:
+    """Part of a sandbox: finds the environment of its packages, or builds it in a thread."""
+
+    _packages: Hold | None = None
+
+    async def _have_packages(
+        self, config: SandboxConfig, make_target: Callable[[], Target]
+    ) -> Environment | None:
+        """Return the environment that the configuration names, if it names packages."""
+        if self._packages is None and config.packages:
+            asks = config.python is not None  # in a thread only then: a hop is felt in a warm start
+            target = await asyncio.to_thread(make_target) if asks else make_target()
+            self._packages = find(config.packages, target) or await asyncio.to_thread(
+                ensure, config.packages, target, allow_source=config.allow_source
+            )
+        return None if self._packages is None else self._packages.environment
+
+    def _release_packages(self) -> None:
+        """Let the environment be removed, when the guest has ended."""
+        if self._packages is not None:
+            self._packages.close()
+            self._packages = None

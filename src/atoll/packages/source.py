@@ -1,0 +1,143 @@
+"""Packages that are published as source only: fetched as a file, built in a jail, only if asked.
+
+SECURITY: a build runs the package's code. It runs where there is no network, with a folder of its
+own; what it needs is downloaded before, as wheels. The process that has a network runs none of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import ConfigError, PackageError
+from atoll.launch import interpreter
+from atoll.packages import build, download, fetch_source, jailed, read_source
+from atoll.packages.target import find_pip
+from atoll.requirements import canonical, normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from atoll.packages.build import Package
+    from atoll.packages.progress import Progress
+    from atoll.packages.target import Target
+
+MOST_SOURCES = 20
+READ_SECONDS = 60
+OLD_STYLE = frozenset({"setuptools", "wheel"})
+"""What a source needs that does not say so: setup.py alone, or a setuptools that wants wheel."""
+
+
+def wheels(
+    asked: Sequence[str], target: Target, scratch: Path, progress: Progress
+) -> list[Package]:
+    """Return the wheels of all that is asked for; those that no index has are built."""
+    built = scratch / "built"
+    built.mkdir()
+    made: dict[str, str] = {}
+    while True:
+        try:
+            links = str(built) if made else ""
+            found = download.wheels(asked, target, scratch, progress, links=links)
+        except PackageError as exc:
+            if not exc.no_wheel_of or exc.package in made or len(made) == MOST_SOURCES:
+                raise
+            made[exc.package] = _build(exc.no_wheel_of, exc.package, target, scratch, progress)
+        else:
+            return build.describe(found, frozenset(made.values()))
+
+
+def _build(
+    requirement: str, package: str, target: Target, scratch: Path, progress: Progress
+) -> str:
+    """Put a wheel of the package into `scratch`/built; return its sha256."""
+    work = scratch / f"source-{package}"
+    work.mkdir()
+    progress.say(f"fetching the source of {package}")
+    archive = _fetch(requirement, package, target, work, progress)
+    needs = work / "needs"
+    needs.mkdir()
+    wanted = _needed(archive, package)
+    progress.say(f"building {package} from source")
+    if wanted:
+        download.wheels(wanted, target, needs, progress, links="")
+    (needs / "wheels").mkdir(exist_ok=True)
+    wheel = _run_build(archive, package, needs / "wheels", target, work)
+    shutil.copyfile(wheel, scratch / "built" / wheel.name)
+    return hashlib.sha256(wheel.read_bytes()).hexdigest()
+
+
+def _fetch(requirement: str, package: str, target: Target, work: Path, progress: Progress) -> Path:
+    """Download the source as a file; no code of the package runs."""
+    if target.flags:
+        reason = f"building from source is not possible for {target.label}"
+        raise PackageError(package, reason, "Use the backend native or daemon.")
+    command = [*find_pip(target.interpreter)[:2], str(fetch_source.__file__), str(work)]
+    said = download.confined([*command, package, requirement], target, work, progress)
+    found = [one for one in work.iterdir() if one.name.endswith((".tar.gz", ".zip", ".tgz"))]
+    if len(found) != 1 or said.code != 0:
+        if "no source" in said.text:
+            reason = f"the index has neither a wheel for {target.label} nor a source"
+            raise PackageError(package, reason, "Check the spelling and the version.")
+        raise download.explain(said.text, target, offline=said.offline)
+    return found[0]
+
+
+def _needed(archive: Path, package: str) -> tuple[str, ...]:
+    """Return what the build needs, as the source says; read in a jail, checked here."""
+    folder = archive.parent / "read"
+    folder.mkdir()
+    said = jailed.run(
+        interpreter.resolve(None),
+        ("read.py", "archive"),
+        seen={"read.py": str(read_source.__file__), "archive": str(archive)},
+        folder=folder,
+        seconds=READ_SECONDS,
+    )
+    try:
+        facts: dict[str, Any] = json.loads(said.stdout)
+        needed = {*facts.get("requires", ())}
+        old = "requires" not in facts or any(one.startswith("setuptools") for one in needed)
+        return normalise(needed | OLD_STYLE if old else needed)
+    except (ValueError, KeyError, TypeError, ConfigError) as exc:
+        reason = f"its source does not say in plain words what its build needs: {exc}"
+        raise PackageError(package, reason[:500]) from None
+
+
+def _run_build(archive: Path, package: str, needs: Path, target: Target, work: Path) -> Path:
+    out = work / "out"
+    out.mkdir()
+    _, *pip = find_pip(target.interpreter)
+    said = jailed.run(
+        target.interpreter,
+        (
+            *(one for one in pip if one != "-I"), "wheel", "--no-index", "--find-links", "needs",
+            "--no-deps", "--no-cache-dir", "--disable-pip-version-check", "--no-color",
+            "--wheel-dir", ".", archive.name,
+        ),
+        seen={"needs": str(needs), archive.name: str(archive)},
+        folder=out,
+        seconds=build.BUILD_SECONDS,
+    )  # fmt: skip
+    found = [one for one in out.iterdir() if one.name.endswith(".whl")]
+    if len(found) != 1 or not found[0].is_file() or found[0].is_symlink():
+        raise PackageError(package, f"its source does not build: {_why(said)}")
+    if canonical(found[0].name.partition("-")[0]) != package:
+        raise PackageError(package, f"its source builds {found[0].name!r:.100} instead")
+    os.chmod(found[0], 0o600)
+    return found[0]
+
+
+def _why(said: jailed.Said) -> str:
+    lines = [line.strip() for line in (said.stderr + said.stdout).splitlines() if line.strip()]
+    telling = [
+        line for line in lines if re.match(r"[\w.]*(?:Error|Exception)\b|ERROR|error:", line)
+    ]
+    raised = [line for line in telling if re.match(r"[\w.]+(?:Error|Exception): ", line)]
+    telling = raised[-1:] or telling
+    return " / ".join((telling or lines)[-4:])[-download.MOST_TEXT :]

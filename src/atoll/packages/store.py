@@ -1,0 +1,273 @@
+"""Where environments are kept: ATOLL_CACHE/environments, each folder under its hash, read-only.
+
+HASH/site, HASH/wheels      what guests see: files to import, or wheels (pyodide)
+HASH/environment.json       what is in it; a folder without it is not an environment
+HASH.lock                   flock: shared while in use, exclusive to remove; its mtime: last use
+requests/KEY.json           what requirements were resolved to, so that they stay resolved
+requests/KEY.lock           flock: one process builds, others wait for it
+names/NAME.json             requirements that have a name
+building/                   half-done builds and removals; each locked by its process
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atoll.config import cache_folder
+from atoll.errors import PackageError
+from atoll.jail.remove import remove_tree
+from atoll.packages.build import Package
+from atoll.packages.download import disk_full
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FACTS = "environment.json"
+_HASH = re.compile(r"[0-9a-f]{32}\Z")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Packages in a folder that guests share."""
+
+    hash: str
+    folder: Path
+    target: str
+    """The key of the Python that it is for."""
+    label: str
+    requirements: tuple[str, ...]
+    packages: tuple[Package, ...]
+    size: int
+    created: float
+
+    @property
+    def site(self) -> str:
+        """The folder to import from."""
+        return str(self.folder / "site")
+
+    @property
+    def wheels(self) -> tuple[Path, ...]:
+        """The wheels, where guests unpack them themselves."""
+        return tuple(sorted((self.folder / "wheels").glob("*.whl")))
+
+    @property
+    def used(self) -> float:
+        """When it was last used, as time.time() counts."""
+        try:
+            return os.stat(f"{self.folder}.lock").st_mtime
+        except FileNotFoundError:
+            return self.created
+
+    def modules(self) -> tuple[str, ...]:
+        """Return the modules of the packages that were asked for by name."""
+        asked = {re.split(r"[^a-z0-9-]", one)[0] for one in self.requirements}
+        found = [
+            one for package in self.packages if package.name in asked for one in package.modules
+        ]
+        return tuple(name for name in found if not name.startswith("_"))
+
+
+class Hold:
+    """An environment in use: nobody removes it until `close`, or the end of this process."""
+
+    def __init__(self, environment: Environment, fd: int) -> None:
+        self.environment, self._fd = environment, fd
+
+    def again(self) -> Hold:
+        """Return one more hold on the same environment."""
+        return Hold(self.environment, os.dup(self._fd))
+
+    def close(self) -> None:
+        """Let go of it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def root() -> Path:
+    """Return the folder of all environments; PackageError if it is not ours to use."""
+    folder = cache_folder() / "environments"
+    try:
+        for one in (folder, *(folder / name for name in ("requests", "names", "building"))):
+            if not one.is_dir():
+                one.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = folder.stat().st_uid
+    except OSError as exc:
+        reason = f"{folder} cannot be used: {exc.strerror}"
+        raise PackageError("", reason, "Set ATOLL_CACHE to a folder of yours.") from None
+    if owner != os.geteuid():
+        reason = f"{folder} belongs to another user"
+        raise PackageError("", reason, "Set ATOLL_CACHE to a folder of yours.")
+    return folder
+
+
+def hold(identity: str) -> Hold | None:
+    """Return a hold on the environment of this hash; None if there is none."""
+    if not _HASH.match(identity):
+        return None
+    folder = root() / identity
+    if not (folder / FACTS).exists():
+        return None
+    fd = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(fd, fcntl.LOCK_SH)  # a removal holds it for the moment of a rename
+    found = read(identity)
+    if found is None:
+        os.close(fd)
+        return None
+    os.utime(fd)
+    return Hold(found, fd)
+
+
+def read(identity: str) -> Environment | None:
+    """Return what is kept under a hash; None if it is not there, or not whole."""
+    folder = root() / identity
+    facts = read_json(folder / FACTS)
+    if facts is None:
+        return None
+    try:
+        packages = tuple(Package.of(one) for one in facts.pop("packages"))
+        asked = tuple(facts.pop("requirements"))
+        return Environment(folder=folder, packages=packages, requirements=asked, **facts)
+    except (KeyError, TypeError, AttributeError):
+        return None  # written by another version of Atoll
+
+
+def keep(scratch: Path, facts: dict[str, Any]) -> None:
+    """Take a finished build into the store: it is there as a whole, or not at all."""
+    write_json(scratch / FACTS, facts)
+    scratch.chmod(0o755)  # a folder must be writable to be moved
+    target = root() / facts["hash"]
+    try:
+        scratch.rename(target)
+    except OSError as exc:
+        if exc.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+    else:
+        target.chmod(0o555)
+
+
+def everything() -> list[Environment]:
+    """Return all environments, last used first."""
+    names = [name for name in os.listdir(root()) if _HASH.match(name)]
+    found = [one for name in names if (one := read(name)) is not None]
+    return sorted(found, key=lambda one: one.used, reverse=True)
+
+
+def remove(identity: str) -> bool:
+    """Remove an environment; False if it is in use. PackageError if it cannot be removed."""
+    folder = root() / identity
+    with _opened(f"{folder}.lock") as fd:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        gone = root() / "building" / f"removed-{identity}-{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            folder.chmod(0o755)
+            folder.rename(gone)
+            remove_tree(str(gone))
+    return True
+
+
+def evict(limit: int, spare: str) -> list[str]:
+    """Remove what was not used for longest until all fit into `limit` bytes; not one in use."""
+    kept, gone = everything(), []
+    total = sum(one.size for one in kept)
+    for one in reversed(kept):
+        if total <= limit:
+            break
+        if one.hash != spare and remove(one.hash):
+            total -= one.size
+            gone.append(one.hash)
+    return gone
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for one build, removed at its end; those of processes that died go first."""
+    building = root() / "building"
+    _sweep(building)
+    folder = Path(tempfile.mkdtemp(prefix="new-", dir=building))
+    with _opened(f"{folder}.lock") as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            yield folder
+        finally:
+            if folder.exists():
+                folder.chmod(0o700)
+                remove_tree(str(folder))
+            os.unlink(f"{folder}.lock")
+
+
+def _sweep(building: Path) -> None:
+    """Remove what processes left that are gone: their locks are free."""
+    for lock in building.glob("*.lock"):
+        with contextlib.suppress(OSError), _opened(str(lock)) as fd:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left = lock.with_suffix("")
+            if left.is_dir():
+                left.chmod(0o700)
+                remove_tree(str(left))
+            lock.unlink()
+    for left in building.glob("removed-*"):
+        with contextlib.suppress(OSError):
+            remove_tree(str(left))
+
+
+@contextlib.contextmanager
+def building_alone(key: str) -> Iterator[None]:
+    """Run the block in one process at a time, for one request."""
+    with _opened(str(root() / "requests" / f"{key}.lock")) as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def disk_errors() -> Iterator[None]:
+    """Raise PackageError for a disk that is full or cannot be written."""
+    try:
+        yield
+    except OSError as exc:
+        where = str(root())
+        if exc.errno in _FULL:
+            raise disk_full(where) from None
+        hint = "Set ATOLL_CACHE to a folder of yours."
+        raise PackageError("", f"{where}: {exc.strerror or exc}", hint) from None
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a file; None if it is not there or not whole."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def write_json(path: Path, facts: dict[str, Any]) -> None:
+    """Write an object so that a reader sees all of it or none."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

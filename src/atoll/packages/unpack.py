@@ -1,0 +1,157 @@
+"""Unpacks wheels into the working folder: a program that runs inside a jail, on CPython 3.8+.
+
+    python unpack.py WHEELS MOST_BYTES PLACE COMPILE
+
+SECURITY: wheels are hostile. Files are written below the working folder alone, links and devices
+are refused, and no code of a package runs: its modules are compiled at most. The jail holds even
+if this file is wrong, and the host looks at the result before it keeps it.
+"""
+
+from __future__ import annotations
+
+import compileall
+import configparser
+import json
+import os
+import re
+import stat
+import sys
+import zipfile
+from py_compile import PycInvalidationMode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+CHUNK = 1 << 20
+_SCRIPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_ENTRY = re.compile(r"([A-Za-z_][\w.]*)\s*:\s*([A-Za-z_][\w.]*)\s*(?:\[.*\])?\Z")
+_LAUNCHER = (
+    "#!/usr/bin/env python3\nimport sys\nfrom {0} import {1}\n"
+    "if __name__ == '__main__':\n    sys.exit({2}())\n"
+)
+_IN_ROOT = ("purelib", "platlib", "data")
+
+
+class HostileWheelError(Exception):
+    """A wheel that is not one."""
+
+
+def main(wheels: str, most: str, place: str, compiled: str) -> int:
+    """Unpack every wheel of a folder; print one JSON object: an error, or what is there now."""
+    room = Room(int(most))
+    report: dict[str, Any] = {"packages": {}}
+    wheel = ""
+    try:
+        for wheel in sorted(os.listdir(wheels)):
+            report["packages"][wheel] = unpack(os.path.join(wheels, wheel), room)
+        if compiled == "1":
+            unchecked = PycInvalidationMode.UNCHECKED_HASH
+            compileall.compile_dir(".", ddir=place, quiet=2, invalidation_mode=unchecked)
+    except (HostileWheelError, zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as exc:
+        number = getattr(exc, "errno", None)
+        report = {"wheel": wheel, "error": f"{exc}"[:500], "errno": number}
+    sys.stdout.write(json.dumps(report))
+    return 0
+
+
+class Room:
+    """The bytes that may still be written."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.left = most, most
+
+    def take(self, size: int) -> None:
+        """Count bytes; refuse those that are too many."""
+        self.left -= size
+        if self.left < 0:
+            raise HostileWheelError(f"it unpacks to more than {self.most:,} bytes")
+
+
+def unpack(path: str, room: Room) -> dict[str, Any]:
+    """Write the files of one wheel; return its top-level modules."""
+    with zipfile.ZipFile(path) as archive:
+        files = [one for one in archive.infolist() if not one.filename.endswith("/")]
+        for one in files:
+            target = place_of(one)
+            if target is not None:
+                _write(archive, one, target, room)
+        names = [target for target in map(place_of, files) if target is not None]
+        _write_launchers(archive, files, room)
+    return {"modules": modules(names)}
+
+
+def place_of(info: zipfile.ZipInfo) -> str | None:
+    """Return where a file goes, below the folder; None for one that is left out."""
+    name, kind = info.filename, info.external_attr >> 16
+    parts = name.split("/")
+    if name.startswith("/") or ".." in parts or "" in parts or "\\" in name or "\0" in name:
+        raise HostileWheelError(f"a file in it leaves the folder: {name[:200]!r}")
+    if kind and stat.S_IFMT(kind) not in (0, stat.S_IFREG):
+        raise HostileWheelError(f"a file in it is a link or a device: {name[:200]!r}")
+    if not parts[0].endswith(".data"):
+        return name
+    if len(parts) > 2 and parts[1] in _IN_ROOT:
+        return "/".join(parts[2:])
+    if len(parts) == 3 and parts[1] == "scripts":
+        return "bin/" + parts[2]
+    return None
+
+
+def modules(names: list[str]) -> list[str]:
+    """Return the modules and packages that can be imported, of the names of files."""
+    found = set()
+    for name in names:
+        first, slash, _ = name.partition("/")
+        module = first if slash else first.partition(".")[0]
+        is_code = name.endswith((".py", ".so"))
+        if is_code and module.isidentifier() and (slash or first.endswith((".py", ".so"))):
+            found.add(module)
+    return sorted(found - {"bin"})
+
+
+def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: str, room: Room) -> None:
+    folder = os.path.dirname(target)
+    if folder:
+        os.makedirs(folder, exist_ok=True)
+    is_program = target.startswith("bin/") or (info.external_attr >> 16) & 0o111
+    with archive.open(info) as source, open(target, "wb") as file:
+        first = source.read(CHUNK)
+        if target.startswith("bin/") and re.match(rb"#!pythonw?(?=[\s])", first):
+            first = b"#!/usr/bin/env python3" + first[first.index(b"python") + 6 :].lstrip(b"w")
+        while first:
+            room.take(len(first))
+            file.write(first)
+            first = source.read(CHUNK)
+    os.chmod(target, 0o755 if is_program else 0o644)
+
+
+def _write_launchers(archive: zipfile.ZipFile, files: list[zipfile.ZipInfo], room: Room) -> None:
+    """Write the commands that entry_points.txt names, as pip does."""
+    for info in files:
+        if not re.match(r"[^/]+\.dist-info/entry_points\.txt\Z", info.filename):
+            continue
+        parser = configparser.RawConfigParser(delimiters=("=",))
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+        try:
+            parser.read_string(archive.read(info)[:CHUNK].decode("utf-8", "replace"))
+            commands = parser.items("console_scripts")
+        except configparser.Error:
+            continue
+        for name, entry in commands:
+            match = _ENTRY.match(entry.strip())
+            if match and _SCRIPT.match(name):
+                _write_launcher(name, match[1], match[2], room)
+
+
+def _write_launcher(name: str, module: str, function: str, room: Room) -> None:
+    text = _LAUNCHER.format(module, function.partition(".")[0], function)
+    room.take(len(text))
+    os.makedirs("bin", exist_ok=True)
+    with open("bin/" + name, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod("bin/" + name, 0o755)  # noqa: S103 - a program
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

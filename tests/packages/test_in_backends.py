@@ -1,0 +1,136 @@
+"""Packages by name in every backend that has them, in a pool's zygotes, and over the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import atoll
+from atoll.config import SandboxConfig
+from atoll.daemon import lifecycle
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.paths import Place
+from atoll.errors import PackageError, UnsupportedError
+from atoll.packages import store
+from atoll.pool import Pool
+from atoll.pool import pool as pools
+
+PTH = "import sys; sys.ran_pth = True\n"
+SEEN = (
+    "import sys; before = 'tiny' in sys.modules; import tiny; [before, tiny.version, sys.ran_pth]"
+)
+
+
+async def test_a_pool_has_zygotes_of_its_own_for_an_environment(cache, index, without_pip, target):
+    index.wheel("tiny", more={"tiny.pth": PTH})
+    async with Pool() as pool:
+        for preload, is_imported in (("bare", False), ("packages", True)):
+            box = await pool.open(SandboxConfig(packages=["tiny"], preload=preload))
+            assert (await box.execute(SEEN)).value == [is_imported, "1.0", True]
+            assert box.cold_start is None
+            twin = await box.fork()
+            await box.destroy()
+            assert (await twin.execute("tiny.version")).value == "1.0"
+            (kept,) = store.everything()
+            assert not store.remove(kept.hash), "it is in use"
+            await twin.destroy()
+        plain = await pool.open(SandboxConfig(preload="bare"))
+        assert (await plain.execute("import tiny")).error_type == "ModuleNotFoundError"
+        await plain.destroy()
+        with pytest.raises(atoll.ConfigError, match="no tier 'packages' to preload"):
+            await pool.open(SandboxConfig(preload="packages"))
+    assert store.remove(kept.hash)
+
+
+async def test_a_library_that_starts_threads_is_not_preloaded(cache, index, without_pip):
+    start = (
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    index.wheel("tiny", init=f"{start}version = '1.0'\n", more={"tiny.pth": PTH})
+    async with Pool() as pool:
+        box = await pool.open(SandboxConfig(packages=["tiny"], preload="packages"))
+        assert (await box.execute(SEEN)).value == [False, "1.0", True]
+        await box.destroy()
+
+
+async def test_few_environments_are_kept_warm(cache, index, without_pip, monkeypatch):
+    monkeypatch.setattr(pools, "MOST_ENVIRONMENTS", 1)
+    async with Pool() as pool:
+        index.wheel("one")
+        first = await pool.open(SandboxConfig(packages=["one"], preload="bare"))
+        index.wheel("two")
+        second = await pool.open(SandboxConfig(packages=["two"], preload="bare"))
+        assert len(pool._environments) == 1
+        assert (await first.execute("import one; one.version")).value == "1.0"  # its guest lives on
+        assert (await second.execute("import two; two.version")).value == "1.0"
+        await first.destroy()
+        await second.destroy()
+
+
+@pytest.fixture
+def old_python() -> str:
+    """An interpreter that is older than any host's."""
+    found = sorted(Path.home().glob(".pyenv/versions/3.[89].*/bin/python"))
+    if not found:
+        pytest.skip("no older interpreter is here")
+    return str(found[0])
+
+
+def test_an_environment_for_an_older_interpreter(cache, index, old_python):
+    index.wheel("tiny", needs=('lost; python_version >= "3.10"',))
+    with atoll.create_sandbox(backend="native", python=old_python, packages=["tiny"]) as box:
+        assert box.execute(
+            "import tiny, sys; [tiny.version, sys.version_info < (3, 10)]"
+        ).value == ["1.0", True]
+
+
+def test_a_backend_without_packages_refuses_them():
+    with pytest.raises(UnsupportedError, match="backend 'restricted' cannot have packages by name"):
+        atoll.create_sandbox(backend="restricted", min_isolation="guarded", packages=["tiny"])
+
+
+@pytest.mark.parametrize("backend", ["wasm", "pyodide"])
+def test_backends_in_webassembly_have_packages(backend, tmp_path, index, monkeypatch):
+    # The cache is the real one, as its images are dear; the store is not.
+    monkeypatch.setattr(store, "cache_folder", lambda: tmp_path / "cache")
+    index.wheel("tiny", needs=("needed",))
+    index.wheel("needed")
+    with atoll.create_sandbox(backend=backend, packages=["tiny"]) as box:
+        result = box.execute("import tiny, needed; [tiny.version, needed.version]")
+        assert result.value == ["1.0", "1.0"], result
+    with pytest.raises(PackageError, match=r"building from source is not possible for Python 3.14"):
+        index.source("source")
+        atoll.create_sandbox(backend=backend, packages=["source"], allow_source=True)
+
+
+def test_a_daemon_builds_what_its_clients_name(cache, index, tmp_path, monkeypatch):
+    index.wheel("tiny", more={"tiny.pth": PTH})
+    place = Place(tmp_path / "daemon.sock")
+    monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(place.socket))
+    lifecycle.start(place, DaemonLimits(), tier="bare")
+    try:
+        for preload, is_imported in ((None, False), ("packages", True)):
+            with atoll.create_sandbox(backend="daemon", packages=["tiny"], preload=preload) as box:
+                result = box.execute(SEEN)
+                assert (result.value, result.cold_start) == ([is_imported, "1.0", True], None)
+        with pytest.raises(PackageError) as caught:
+            atoll.create_sandbox(backend="daemon", packages=["lost"])
+        assert caught.value.package == "lost"
+    finally:
+        lifecycle.stop(place)
+
+
+def test_pip_in_a_guest_with_a_network_installs_into_its_session(index):
+    """The proxy is what a network policy puts there; here the index is a folder of the guest's."""
+    wheel = index.wheel("tiny")
+    env = {"HTTPS_PROXY": "http://127.0.0.1:1", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/app"}
+    with atoll.create_sandbox(backend="native", policy={"env": env}) as box:
+        box.files.upload([(f"/app/{wheel.name}", wheel.read_bytes())])
+        result = box.execute("%pip install tiny")
+        assert "Successfully installed tiny-1.0" in result.stdout, result
+        assert (
+            box.execute("import tiny; tiny.__file__").value
+            == "/home/guest/packages/tiny/__init__.py"
+        )
+        assert box.execute("%conda install tiny").error_type == "UsageError"
