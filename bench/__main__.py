@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from bench.rows import Row
 
 FILES_OF_ROWS = (
-    "start", "execute", "bridge", "context", "memory", "fresh", "packages", "cpu", "service", "clones",
-    "states", "peers", "wasm", "pyodide", "files", "explore", "needle", "retrieval", "rlm",
-    "tokens", "tools", "network",
+    "start", "execute", "bridge", "context", "memory", "fresh", "packages", "cpu", "service",
+    "clones", "states", "peers", "wasm", "pyodide", "files", "explore", "needle", "retrieval",
+    "rlm", "tokens", "tools", "network",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import dataclasses
 import hashlib
 import json
@@ -10,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atoll.context import Context
+from atoll.environment.registry import CALLING
 from atoll.errors import ConfigError, ModelReplyError
 from atoll.guest.bridge import ANSWER_KEY
 from atoll.rlm.events import SubcallEvents
@@ -146,7 +148,9 @@ class Subcalls:
             events = SubcallEvents.of(self._calls, shared_with=known.call, **facts)
             return await events.end(known.answer(), Totals())
         events = SubcallEvents.of(self._calls, **facts)
-        task = asyncio.create_task(start(events))
+        around = contextvars.copy_context()
+        around.run(CALLING.set, None)  # a run inside a tool call has an environment of its own
+        task = asyncio.create_task(start(events), context=around)
         self._tasks.add(task)
         task.add_done_callback(self._over)
         known = self._works[key] = Work(events.call, task)
