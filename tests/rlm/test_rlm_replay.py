@@ -15,10 +15,13 @@ TIMES = ("run", "at", "elapsed_ms", "duration_ms", "seconds")
 
 def story(answer):
     """A trajectory without what differs from one run to the next: to compare runs by."""
-    return [
+    told = [
         {"kind": type(one).__name__, **dataclasses.asdict(one), **dict.fromkeys(TIMES)}
         for one in answer.trajectory
     ]
+    for ran in (one for one in told if one["kind"] == "CodeRan"):
+        ran["calls"] = [{**call, "duration_ms": None} for call in ran["calls"]]
+    return told
 
 
 def models():
