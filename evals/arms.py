@@ -86,7 +86,7 @@ def ask_bare(task: Task, setup: Setup) -> Result:
 
 
 async def _ask_bare(task: Task, setup: Setup) -> Result:
-    model = resolve(setup.model, base_url=setup.base_url)
+    model = resolve(setup.model, base_url=setup.base_url, timeout_seconds=setup.seconds)
     begun = time.monotonic()
     text = fitting(task.whole, int((setup.window - setup.max_tokens) * MARGIN))
     asked = f"{text}\n\nQuestion about the text above: {task.question}"
