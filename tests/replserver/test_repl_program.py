@@ -143,6 +143,7 @@ def test_a_server_that_is_killed_leaves_nothing(program, token, number):
     assert wait_for(lambda: not running(token))
 
 
+@pytest.mark.spec("R2.13")
 def test_debug_tells_sizes_and_contents_only_on_demand(program):
     server = program("--debug")
     server.ask("secret = 1", timeout=5)

@@ -187,7 +187,7 @@ def _add_limits(group: argparse._ActionsContainer) -> None:
         metavar="N",
         type=count_or_none,
         default=...,
-        help="processes and threads at one time, or none (default 64)",
+        help="processes and threads at one time, or none (default 256)",
     )
 
 
