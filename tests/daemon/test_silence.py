@@ -106,7 +106,8 @@ async def test_a_daemon_that_works_for_long_is_not_given_up(serve):
 
 
 async def test_a_stopped_daemon_loses_its_sandboxes(own_daemon, monkeypatch):
-    monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(own_daemon.start()))
+    socket = await asyncio.to_thread(own_daemon.start)
+    monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(socket))
     async with asyncio.timeout(60):
         box = await atoll.aio.create_sandbox(backend="daemon", preload="bare")
         os.kill(own_daemon.pid, signal.SIGSTOP)

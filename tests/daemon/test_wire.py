@@ -14,10 +14,12 @@ import pytest
 import atoll
 from atoll import errors
 from atoll.context import Context
+from atoll.network import NetworkRequest, NetworkUse
 from atoll.policy import ExecutionPolicy, Mount
 from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
 from atoll.wire import blobs, faults, options, results
 
+REFUSED = NetworkRequest(host="evil.test", port=443, method="CONNECT", refused="not allowed")
 FULL = SandboxResult(
     kind=Outcome.MEMORY,
     stdout="out \ud800 é" + "x" * results.LONG_TEXT,
@@ -44,6 +46,7 @@ FULL = SandboxResult(
     workspace_path="/app",
     isolation=atoll.Isolation.JAILED,
     cold_start="the sandbox has mounts",
+    network=NetworkUse(requests=(REFUSED,), unlisted=2),
 )
 
 
@@ -64,6 +67,7 @@ def test_every_field_of_a_result_crosses():
 def test_every_field_of_a_commands_response_crosses():
     long = "out \ud800 é" + "x" * results.LONG_TEXT
     full = ExecuteResponse(output=long, exit_code=124, truncated=True, error="why")
+    full = dataclasses.replace(full, network=NetworkUse(requests=(REFUSED,)))
     for field in dataclasses.fields(full):
         assert getattr(full, field.name) != field.default, f"give {field.name} a value here"
     for response in (full, ExecuteResponse(output=""), ExecuteResponse(output="x", exit_code=0)):
@@ -105,6 +109,7 @@ ERRORS = [
     errors.StateError("unreadable"),
     errors.ExecutionTimeoutError("late"),
     errors.VariableError("x", "deep"),
+    errors.PackageError("polars", "no wheel", "allow sources", no_wheel_of="polars==1"),
 ]
 
 
@@ -127,7 +132,7 @@ def test_every_error_class_is_tried():
         return {kind}.union(*(below(one) for one in kind.__subclasses__()))
 
     stay = {*below(errors.ArchiveError), *below(errors.WebError), *below(errors.RetrievalError)}
-    stay |= below(errors.ModelError)
+    stay |= {*below(errors.ModelError), errors.MemoryStoreError}
     known = {one for one in below(errors.AtollError) if one.__module__ == "atoll.errors"} - stay
     assert {type(one) for one in ERRORS} == known
 
@@ -173,9 +178,9 @@ def test_the_clients_own_python_is_meant_by_none():
 def test_every_field_of_the_configuration_is_thought_of():
     """A new field fails here: let it cross, or name it among those that stay."""
     stay = {"backend", "context", "state", "logger", "wasm_binary_path", "inject_setup"}
-    stay |= {"index_url", "use_worker", "guard"}
+    stay |= {"index_url", "use_worker", "guard", "url", "api_key"}
     crossing = {*options._PLAIN, *options.HANDLERS, *options.STREAMS}
-    crossing |= {"min_isolation", "policy", "python", "workspace", "tools"}
+    crossing |= {"min_isolation", "policy", "python", "workspace", "tools", "network"}
     assert {field.name for field in dataclasses.fields(atoll.SandboxConfig)} == stay | crossing
 
 

@@ -106,8 +106,9 @@ HARMLESS = frozenset(
     }
 )  # fmt: skip
 """Categories of attacks that ask for something and print what they got."""
-ALONE = frozenset({"pyo-proto-pollution"})
-"""Attacks of these categories that change what the next one would find."""
+ALONE = frozenset({"pyo-proto-pollution", "extra-secret-memory-of-host-in-guest", "extra-dev-pty"})
+"""Attacks of these categories that change what the next one would find, or that find in memory
+and among terminals what an earlier one left there."""
 
 
 def is_harmless(attack: Attack, backend: str) -> bool:
@@ -125,8 +126,9 @@ def is_harmless(attack: Attack, backend: str) -> bool:
 @functools.cache
 def endings(backend: str) -> dict[str, tuple[str, ...]]:
     """How each attack may end in a backend: kinds of results, with the exception's type."""
-    layer = LAYERS[backend][0]
-    recorded = json.loads(ENDINGS.read_text(encoding="utf-8"))[layer]
+    if not LAYERS[backend]:
+        return {}
+    recorded = json.loads(ENDINGS.read_text(encoding="utf-8"))[LAYERS[backend][0]]
     return {ident: tuple(ways.split(" | ")) for ident, ways in recorded.items()}
 
 

@@ -286,16 +286,16 @@ def _become_init(
     if jail.host_uid is not None:
         _hand_over(guest_fds, jail.host_uid)
     go_read, go_write = os.pipe2(os.O_CLOEXEC)
+    # Opened by this process, as a supervisor that is not root may not open it of one in a jail,
+    # and before the fork, as pid 1 replaces the root that both of them see.
+    network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     pid = os.fork()
     if pid:
-        # Opened here, as a supervisor that is not root may not open it of a process in a jail.
-        network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         init.report(status, f"pid {pid}", [network])
         cgroup.admit(jail.cgroup_fds, pid)
         os.write(go_write, b"x")
         os._exit(0)
-    os.close(go_write)
-    for fd in jail.cgroup_fds:
+    for fd in (go_write, network, *jail.cgroup_fds):
         os.close(fd)
     steps.take(steps.INNER, jail)
     if not os.read(go_read, 1):
