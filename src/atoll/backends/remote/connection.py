@@ -155,7 +155,7 @@ def error_of(status: int, content: bytes) -> errors.AtollError:
         problem, detail = {}, f"the service answered with status {status}"
     if "class" in problem:
         return faults.from_wire({"message": detail, "data": problem})
-    if status in (401, 403, 421):
+    if status in (401, 403, 421) and "file_error" not in problem:
         return BackendUnavailableError("remote", detail)
     kind = _BY_STATUS.get(status, errors.SandboxError)
     found: errors.AtollError = kind.__new__(kind)
