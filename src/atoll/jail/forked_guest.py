@@ -141,7 +141,7 @@ class ZygoteHostRecord(StartedRecord):
                 packets.send(self._control, {"warm": True})
             self.tell("started", zygote=message["ready"])
             self._fork_waiting()
-        else:
+        elif message:
             self._on_guest(message, fds)
             self._fork_waiting()
 
