@@ -54,6 +54,26 @@ def test_a_model_looks_and_answers_with_evidence(open_env):
     assert env.execute("hits[0]['line']").result.value == 1234, "the session lives on"
 
 
+@pytest.mark.spec("R4.7")
+def test_tools_are_called_by_name_and_with_named_arguments(open_env, backend):
+    env = open_env()
+    assert env.execute("tool_call('peek', n=7)").result.value == "line 1:"
+    assert env.execute("CALL('peek', 4, start=5)").result.value == LOG[5:9]
+    for code in ("TOOL('grep', pattern='pump')", "grep(pattern='pump')", "CALL('grep', 'pump')"):
+        assert env.execute(code).result.value[0]["line"] == 1234
+    assert "did you mean 'grep'" in env.execute("tool_call('gerp', pattern='x')").observation
+    written = env.execute("file_write_safe('notes.txt', 'x')['bytes']").result
+    if backend == "restricted":
+        assert "checked code only" in written.error
+    else:
+        assert written.value == 1
+    shell = env.execute("run_shell('echo hi')['output']").result
+    if Capability.SUBPROCESS in registry.load(backend).capabilities:
+        assert shell.value == "hi\n"
+    else:
+        assert "run_shell cannot run here" in shell.error
+
+
 @pytest.mark.spec("R4.3")
 def test_what_is_no_answer_is_refused_in_words(open_env):
     env = open_env()

@@ -53,8 +53,20 @@ class Explorer:
     def __init__(self, call_host: CallHost, namespace: dict[str, Any], own_files: bool) -> None:
         self._call, self._namespace, self._own_files = call_host, namespace, own_files
 
-    def peek(self, first: Any = PEEKED, second: int | None = None, start: int = 0) -> str:
+    def peek(
+        self,
+        first: Any = PEEKED,
+        second: int | None = None,
+        start: int = 0,
+        *,
+        n: int | None = None,
+        path: str | None = None,
+    ) -> str:
         """Characters of the context, or of a file, from a place on."""
+        if path is not None:
+            first, second = path, n if n is not None else second
+        elif n is not None:
+            first, second = (first, n) if isinstance(first, str) else (n, second)
         if isinstance(first, str):
             path, n = first, PEEKED if second is None else second
             answer = self._call("peek", n, start, path)
@@ -63,10 +75,21 @@ class Explorer:
         return text
 
     def grep(
-        self, first: Any = NOTHING, second: str | None = None, ignore_case: bool = False
+        self,
+        first: Any = NOTHING,
+        second: str | None = None,
+        ignore_case: bool = False,
+        *,
+        pattern: Any = NOTHING,
+        path: str | None = None,
     ) -> Hits:
         """Lines of the context, or of a file, that match, with their numbers and offsets."""
-        if first is NOTHING:
+        if pattern is not NOTHING:
+            path = first if first is not NOTHING else path
+            first, second = (pattern, None) if path is None else (path, pattern)
+        elif path is not None:
+            first, second = path, first if first is not NOTHING else second
+        if first is NOTHING or (path is not None and second is None):
             raise TypeError(
                 "grep what? grep(pattern) in the context, grep(path, pattern) in a file"
             )
