@@ -147,8 +147,8 @@ class HostBridge:
         if name == "rlm_query":
             shared = call.get("shared_context") is True
             args.append(self._get_context() if shared else _decode(call.get("context")))
-        elif isinstance(samples := call.get("samples"), int):
-            args.append(samples)
+        elif "samples" in call:
+            args.append(_samples(call["samples"]))
         return args
 
     async def _invoke(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:
@@ -234,6 +234,13 @@ def _piece_size(args: Any) -> int:
     if not isinstance(args, list) or len(args) != 1 or type(args[0]) is not int or args[0] < 1:
         raise CallFailedError("standard input is read by a positive number of bytes")
     return min(args[0], MAX_PIECE)
+
+
+def _samples(given: Any) -> int:
+    if isinstance(given, bool) or not isinstance(given, int):
+        message = f"samples must be a whole number, not {given!r:.60}"
+        raise CallFailedError(f"llm_query: {message}", _raised("TypeError", TypeError(message)))
+    return given
 
 
 def run_handler(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import os
 import re
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
+from types import BuiltinFunctionType
 from typing import TYPE_CHECKING, Any
 
 from atoll import requirements
@@ -17,7 +20,7 @@ from atoll.network import NetworkPolicy
 from atoll.policy import MIB, ExecutionPolicy, Isolation, check_positive, checked_keywords
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 Handler = Callable[..., Any] | Callable[..., Awaitable[Any]]
 LineCallback = Callable[[str], None]
@@ -38,6 +41,12 @@ _NUMBER, _SENT, _HANDLER, _STREAM = (
 )
 _SENT_NUMBER = {**_NUMBER, **_SENT}
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
+BUILT_IN = frozenset(
+    name
+    for name, value in vars(builtins).items()
+    if isinstance(value, type | BuiltinFunctionType) or keyword.iskeyword(name)
+).union(keyword.kwlist, ["context"])
+"""Names that no tool may have: Python's own code would call the tool, or no code could."""
 
 
 def max_state_from_environment() -> int:
@@ -143,9 +152,10 @@ class SandboxConfig:
         object.__setattr__(self, "packages", requirements.normalise(self.packages))
         if self.workspace is not None:
             object.__setattr__(self, "workspace", _folder(self.workspace))
-        for name in self.tools:
-            if not _NAME.match(name):
-                raise ConfigError(f"a tool's name must be a Python name, not {name!r}")
+        for one in fields(self):
+            if one.type == "bool" and not isinstance(given := getattr(self, one.name), bool):
+                raise ConfigError(f"{one.name} must be True or False, not {given!r:.60}")
+        _check_tools(self.tools)
 
 
 def options_with(trait: str, kind: type[SandboxConfig] | None = None) -> tuple[str, ...]:
@@ -159,6 +169,21 @@ class _Derived(float):
 
 # Set after the class: dataclass would take a property for the field's default.
 setattr(SandboxConfig, "timeout_seconds", property(lambda self: _Derived(self.timeout_ms / 1000)))  # noqa: B010
+
+
+def _check_tools(tools: Any) -> None:
+    if not isinstance(tools, Mapping):
+        raise ConfigError(f"tools must map names to functions, not {tools!r:.60}")
+    for name, function in tools.items():
+        if not isinstance(name, str) or not _NAME.match(name):
+            raise ConfigError(f"a tool's name must be a Python name, not {name!r:.60}")
+        if name in BUILT_IN:
+            raise ConfigError(
+                f"a tool cannot be called {name!r}: Python has that name, and so has guest code. "
+                f"Give it another: tools={{'my_{name}': ...}}"
+            )
+        if not callable(function):
+            raise ConfigError(f"the tool {name} must be a function, not {function!r:.60}")
 
 
 def _index_url(given: str | Sequence[str] | None) -> str | tuple[str, ...] | None:

@@ -15,16 +15,14 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from atoll import schemas
+from atoll.config import BUILT_IN
 from atoll.errors import ConfigError
 from atoll.signatures import DESCRIPTION, describe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Function = Callable[..., Any]
 CALLERS = ("code", "chain")
@@ -167,6 +165,8 @@ def by_name(given: Mapping[str, Function] | Iterable[Any]) -> dict[str, Tool]:
     """
     if isinstance(given, Mapping):
         pairs = list(given.items())
+    elif not isinstance(given, Iterable):
+        raise ConfigError(f"tools must be a list of functions, not {given!r:.60}")
     else:
         pairs = [(name, one) for some in given for name, one in _named_tools(some)]
     found: dict[str, Tool] = {}
@@ -225,7 +225,7 @@ def from_schema(
 
     made = functools.wraps(call)(asked) if inspect.iscoroutinefunction(call) else named
     plain = re.sub(r"\W", "_", name)
-    plain = plain if plain.isidentifier() else f"tool_{plain}"
+    plain = plain if plain.isidentifier() and plain not in BUILT_IN else f"tool_{plain}"
     made.__doc__ = description or None
     made.__name__ = plain
     return Tool(name=plain, function=made, schema=dict(schema), description=description, **facts)

@@ -125,10 +125,15 @@ def test_export_and_forget(tmp_path):
 
 
 def test_the_file_is_for_its_owner_alone(tmp_path):
-    memory = EpisodicMemory(tmp_path / "new" / "memory.db", embedder=Words())
-    memory.add("a question", "scan")
-    assert (tmp_path / "new" / "memory.db").stat().st_mode & 0o777 == 0o600
-    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    memory_of(tmp_path).add("a question", "scan")
+    assert (tmp_path / "memory.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_does_not_exist_is_not_made(tmp_path):
+    for make in (EpisodicMemory, lambda path: atoll.EnvironmentConfig(memory=path)):
+        with pytest.raises(atoll.ConfigError, match=r"new does not exist: create it first"):
+            make(tmp_path / "new" / "memory.db")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -172,10 +177,10 @@ def damaged(path):
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda path: path.write_bytes(os.urandom(9000)), "not a SQLite file"),
+        (lambda path: path.write_bytes(os.urandom(9000)), "not a SQLite file: name another file"),
         (foreign, "another program's database"),
         (newer, "of a newer Atoll"),
-        (damaged, "is damaged|malformed"),
+        (damaged, "damaged: name another file"),
         (lambda path: path.mkdir(), "Is a directory"),
         (os.mkfifo, "not a regular file"),
     ],

@@ -27,6 +27,36 @@ def test_a_misspelt_keyword_is_told_with_the_nearest(what):
         MISSPELT[what]()
 
 
+WRONG = {
+    "a list of fields": ({"submit_fields": ["x"]}, "submit_fields maps names to types"),
+    "a type by its name": ({"submit_fields": {"x": "int"}}, r"not 'x': 'int'"),
+    "a host for hosts": ({"web": "docs.python.org"}, "web must be a list of hosts"),
+    "a number for a memory": ({"memory": 5}, "memory must be a file or an EpisodicMemory, not 5"),
+    "a text for a switch": ({"parallel_tools": "yes"}, "must be True or False, not 'yes'"),
+    "a number for a tool": ({"tools": {"x": 3}}, "the tool x must be a function, not 3"),
+    "a number for tools": ({"tools": 3}, "tools must be a list of functions, not 3"),
+    "a built-in as a tool": ({"tools": [len]}, "a tool cannot be called 'len': Python has"),
+    "a built-in's name": ({"tools": {"isinstance": str}}, "cannot be called 'isinstance'"),
+    "a keyword": ({"tools": {"import": str}}, "cannot be called 'import'"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_value_of_the_wrong_type_is_told_before_anything_starts(what):
+    options, said = WRONG[what]
+    with pytest.raises(atoll.ConfigError, match=said):
+        atoll.REPLEnvironment(backend="native", **options)
+    if "tools" in options:
+        with pytest.raises(atoll.ConfigError, match=said):
+            atoll.create_sandbox(backend="native", **options)
+
+
+def test_hosts_are_a_policy_of_the_web():
+    assert atoll.EnvironmentConfig(web=["docs.python.org"]).web == atoll.WebPolicy(
+        allow=("docs.python.org",)
+    )
+
+
 @pytest.mark.parametrize("make", [atoll.create_sandbox, atoll.REPLEnvironment])
 def test_what_is_no_configuration_is_told_with_what_to_write(make):
     with pytest.raises(

@@ -60,7 +60,10 @@ FINAL([len(failed), failed[-1]])"""
     answer = await ask(script(cell(code)), sub_model=sub, budget=Budget(calls=21))
     assert len(sub.asked) == 19
     assert answer.value[0] == 2_981
-    assert "the budget is spent: 21 calls of 21 calls" in answer.value[1]
+    assert (
+        "the budget is spent: 20 calls of 21 calls, and 1 call kept for the last answer"
+        in answer.value[1]
+    )
     assert len(told(answer, events.SubcallStarted)) == model_calls.FREE_TOLD + 20
     assert len(told(answer, events.SubcallEnded)) == model_calls.FREE_TOLD + 20
     (refused,) = told(answer, events.Refused)

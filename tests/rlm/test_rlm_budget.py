@@ -46,7 +46,7 @@ def test_what_is_set_aside_is_not_there_for_others_and_comes_back():
 @pytest.mark.parametrize(
     ("budget", "said"),
     [
-        (Budget(calls=1), "1 calls of 1 calls"),
+        (Budget(calls=1), "1 call of 1 call$"),
         (Budget(tokens=50), "50 tokens of 50 tokens"),
         (Budget(seconds=1), "1.5 s of 1.0 s"),
     ],

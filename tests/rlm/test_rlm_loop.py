@@ -124,12 +124,35 @@ async def test_after_its_turns_a_model_has_to_answer():
         (cell("grep('x')"), "unanswered", ""),
         ("FINAL_VAR(x)", "unanswered", ""),
         (" ", "unanswered", ""),
+        ("```python\nFINAL('It is 4", "unanswered", ""),
+        ("FINAL('It is 4", "unanswered", ""),
     ],
 )
 async def test_a_forced_answer_is_prose_or_none(last, ended, text):
     answer = await ask(script(cell("a = 1"), last), budget=Budget(calls=2))
     assert (answer.text, answer.ended, answer.calls) == (text, ended, 2)
-    assert "the budget is spent: 2 calls of 2 calls" in answer.reason
+    assert (
+        "the budget is spent: 1 call of 2 calls, and 1 call kept for the last answer"
+        in answer.reason
+    )
+
+
+async def test_one_call_is_the_last_one_and_told_so():
+    model = script("It is 49.")
+    answer = await ask(model, budget=Budget(calls=1, iterations=1))
+    assert (answer.text, answer.ended, answer.calls) == ("It is 49.", "forced", 1)
+    assert answer.reason == (
+        "the budget is spent: 0 calls of 1 call, and 1 call kept for the last answer"
+    )
+    assert "You have 1 turn, 0 calls left, and" in first_message(model.asked[0].messages)
+
+
+@pytest.mark.parametrize("empty", ["''", "' '", "None"])
+async def test_an_empty_answer_is_refused_in_words(empty):
+    model = script(cell(f"FINAL({empty})"), cell(f"x = {empty}\nFINAL_VAR('x')"), cell(DONE))
+    assert (await ask(model)).text == "done"
+    for one in model.asked[1:]:
+        assert f"was given {empty}, which is no answer" in one.messages[-1].content
 
 
 async def test_a_cell_that_was_cut_is_not_run_and_asked_for_again():
@@ -235,7 +258,7 @@ async def test_the_prompt_lists_what_may_be_called_and_says_what_may_be_used():
     system, first = model.asked[0].messages[0].content, first_message(model.asked[0].messages)
     assert "- look(key: 'str') -> 'str': Look a key up in the register." in system
     assert "- rlm_query(task, ctx)" in system
-    assert "You have 9 turns, $0.5 left, 50 calls left." in first
+    assert "You have 9 turns, $0.49 left, 49 calls left, and what one last answer takes." in first
     assert "One llm_query takes about 100,000 characters." in first
     told_left = model.asked[1].messages[-1].content
     assert told_left.endswith("(turn 1 of at most 9, $0.48 left, 48 calls left)")

@@ -54,6 +54,11 @@ class Answers:
         if how not in WAYS:
             raise ValueError("an answer is given by FINAL(answer), FINAL_VAR(name) or SUBMIT(...)")
         self._check_explored()
+        if is_empty(value):
+            raise ValueError(
+                f"{how} was given {value!r:.20}, which is no answer: give one in words, and if the "
+                "text does not say, answer that"
+            )
         if isinstance(value, Opaque) and value.type_name in FUNCTION_TYPES:
             raise ValueError(f"{how} was given a {value.type_name}: give what it returns")
         if self._fields is not None:
@@ -67,7 +72,7 @@ class Answers:
 
     async def offer(self, how: str, value: Any, quotes: Any = ()) -> str | None:
         """Take an answer; return what is wrong with it, if it is not taken."""
-        if value is None or value == "":
+        if is_empty(value):
             return "the answer was not taken: it is empty"
         try:
             await self.take(how, value, [quotes] if isinstance(quotes, str) else quotes)
@@ -80,7 +85,7 @@ class Answers:
         if not isinstance(answer, dict) or answer.get("ready") is not True:
             return None
         content, quotes = answer.get("content"), answer.get("quotes") or []
-        if content is None or content == "":
+        if is_empty(content):
             return 'answer["ready"] is True, but answer["content"] is empty'
         return await self.offer("answer", content, quotes)
 
@@ -115,6 +120,11 @@ class Answers:
         return (
             value if isinstance(value, str) else to_text(value, toon=self._config.use_toon_encoding)
         )
+
+
+def is_empty(value: Any) -> bool:
+    """Return whether a value is no answer: None, or a text without words."""
+    return value is None or (isinstance(value, str) and not value.strip())
 
 
 def _check_fields(value: Any, fields: Mapping[str, type], how: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from atoll.factory import SandboxOptions, merge
 from atoll.policy import checked_keywords
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
     from os import PathLike
     from pathlib import Path
 
@@ -40,7 +40,7 @@ class EnvironmentOptions(SandboxOptions, total=False):
 
     documents: PathLike[str] | str | None
     worker: Worker | None
-    web: WebPolicy | None
+    web: WebPolicy | Mapping[str, Any] | Sequence[str] | None
     search_server: str | None
     submit_fields: Mapping[str, type] | None
     session_id: str | None
@@ -77,7 +77,7 @@ class EnvironmentConfig(SandboxConfig):
     worker: Worker | None = None
     """A small model that summarises spilled output: a prompt in, a text out."""
     web: WebPolicy | None = None
-    """What web_fetch may get; unset: nothing."""
+    """What web_fetch may get: a WebPolicy, or a list of hosts; unset: nothing."""
     search_server: str | None = None
     """The URL of a NextPLAID server that searches; unset: the embedded index does."""
     submit_fields: Mapping[str, type] | None = None
@@ -127,11 +127,46 @@ class EnvironmentConfig(SandboxConfig):
         object.__setattr__(self, "tool_chain_mode", mode)
         if self.parallel_mutations is None:
             object.__setattr__(self, "parallel_mutations", parallel_mutations_from_environment())
-        memory: Any = self.memory
-        if isinstance(memory, (str, os.PathLike)):
-            from atoll.memory.episodic import EpisodicMemory  # noqa: PLC0415 - few remember
+        object.__setattr__(self, "web", _web(self.web))
+        object.__setattr__(self, "memory", _memory(self.memory))
+        _check_submit_fields(self.submit_fields)
 
-            object.__setattr__(self, "memory", EpisodicMemory(memory))
+
+def _web(given: Any) -> WebPolicy | None:
+    if given is None:
+        return None
+    from atoll.web import WebPolicy  # noqa: PLC0415 - few fetch
+
+    if isinstance(given, WebPolicy):
+        return given
+    if isinstance(given, Mapping):
+        return WebPolicy(**given)
+    if isinstance(given, (list, tuple)) and all(isinstance(one, str) for one in given):
+        return WebPolicy(allow=tuple(given))
+    raise ConfigError(f"web must be a list of hosts or an atoll.WebPolicy, not {given!r:.60}")
+
+
+def _memory(given: Any) -> EpisodicMemory | None:
+    if given is None:
+        return None
+    from atoll.memory.episodic import EpisodicMemory  # noqa: PLC0415 - few remember
+
+    if isinstance(given, (str, os.PathLike)):
+        return EpisodicMemory(given)
+    if not isinstance(given, EpisodicMemory):
+        raise ConfigError(f"memory must be a file or an EpisodicMemory, not {given!r:.60}")
+    return given
+
+
+def _check_submit_fields(given: Any) -> None:
+    if given is None:
+        return
+    example = "submit_fields maps names to types, such as {'total': int, 'names': list}"
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(f"{example}; it is {given!r:.60}")
+    for name, kind in given.items():
+        if not isinstance(name, str) or not name.isidentifier() or not isinstance(kind, type):
+            raise ConfigError(f"{example}, not {name!r:.40}: {kind!r:.40}")
 
 
 REPLConfig = EnvironmentConfig

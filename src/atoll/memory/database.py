@@ -64,7 +64,6 @@ class Database:
             raise MemoryStoreError(f"the memory {self.path}: {exc.strerror or exc}") from exc
 
     def _connect(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
         fd = os.open(self.path, flags, 0o600)  # SQLite itself would make it readable for others
         try:
@@ -115,8 +114,8 @@ def _mark(db: sqlite3.Connection) -> tuple[int, int]:
 def _reason(exc: sqlite3.Error) -> str:
     code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
     known = {
-        sqlite3.SQLITE_NOTADB: "it is not a SQLite file: name another, or delete it",
-        sqlite3.SQLITE_CORRUPT: "it is damaged: delete it, earlier runs are lost with it",
+        sqlite3.SQLITE_NOTADB: "it is not a SQLite file: name another file",
+        sqlite3.SQLITE_CORRUPT: "it is damaged: name another file",
         sqlite3.SQLITE_FULL: "no room is left on the disk, or it has reached its largest size",
         sqlite3.SQLITE_BUSY: "another process has kept it locked",
         sqlite3.SQLITE_READONLY: "it cannot be written to",

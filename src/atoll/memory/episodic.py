@@ -117,6 +117,8 @@ class EpisodicMemory:
         self.random = random.Random(seed)  # noqa: S311 - a choice of strategy, no secret
         self._max_items = max_items
         self._database = Database(path, busy_seconds, max_bytes)
+        if not (folder := self._database.path.parent).is_dir():
+            raise ConfigError(f"the folder of the memory {folder} does not exist: create it first")
         self._embedder = embedder
 
     @property

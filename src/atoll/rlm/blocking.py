@@ -94,7 +94,7 @@ class Session:
         return self._rlm.wait_for(lambda: self._inner.ask(question))
 
     def close(self) -> None:
-        """End the sandbox; a later question would get a new one."""
+        """End the sandbox; a later question is a SandboxClosedError."""
         self._rlm.run(self._inner.close())
 
     def __enter__(self) -> Self:

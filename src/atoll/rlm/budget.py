@@ -34,11 +34,11 @@ UNLIMITED = float("inf")
 class BudgetError(AtollError):
     """A limit of the budget is reached: which, how much was spent, how much was allowed."""
 
-    def __init__(self, what: str, used: float, limit: float) -> None:
-        self.what, self.used, self.limit = what, used, limit
-        super().__init__(
-            f"the budget is spent: {amount_text(what, used)} of {amount_text(what, limit)}"
-        )
+    def __init__(self, what: str, used: float, limit: float, kept: float = 0.0) -> None:
+        self.what, self.used, self.limit, self.kept = what, used, limit, kept
+        told = f"the budget is spent: {amount_text(what, used)} of {amount_text(what, limit)}"
+        rest = f", and {amount_text(what, kept)} kept for the last answer" if kept else ""
+        super().__init__(told + rest)
 
 
 @checked_keywords("limit of the budget")
@@ -145,8 +145,8 @@ class Account:
     def refuse(self, what: str) -> NoReturn:
         """BudgetError of the account that has least left, here or above."""
         tightest = min(self._line(), key=lambda one: one._left(what, settled=False))
-        used = tightest.spent(what) + tightest.held(what) + _amount(what, tightest._kept[what])
-        raise BudgetError(what, used, getattr(tightest.budget, what) or 0)
+        used, kept = tightest.spent(what) + tightest.held(what), tightest._kept[what]
+        raise BudgetError(what, used, getattr(tightest.budget, what) or 0, _amount(what, kept))
 
     @contextlib.contextmanager
     def call(self, *, usd: float = 0.0, tokens: int = 0) -> Iterator[Bill]:
@@ -245,7 +245,12 @@ def amount_text(what: str, amount: float) -> str:
         return f"${amount:.6f}".rstrip("0").rstrip(".")
     if what == "seconds":
         return f"{amount:.1f} s"
-    return f"{int(amount):,} {what}"
+    return counted(int(amount), what)
+
+
+def counted(number: int, things: str) -> str:
+    """Return a number of things in words: `1 call`, `2 calls`."""
+    return f"{number:,} {things.removesuffix('s') if number == 1 else things}"
 
 
 def _units(what: str, amount: float) -> float:

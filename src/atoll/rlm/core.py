@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from weakref import WeakSet
 
+from atoll.errors import SandboxClosedError
 from atoll.rlm.budget import Account
 from atoll.rlm.model_calls import Concurrency, ModelCalls, usage_fields
-from atoll.rlm.models.resolve import resolve_both
+from atoll.rlm.models.local.server import WINDOW
+from atoll.rlm.models.resolve import LOCAL, resolve_both
 from atoll.rlm.options import configured
 from atoll.rlm.run import Run
 from atoll.rlm.session import Session
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from atoll.rlm.models.resolve import AnyModel
     from atoll.rlm.options import RLMConfig, RLMOptions
     from atoll.rlm.types import Ending
+
+
+CLOSED = "the RLM is closed: close() was called, or its `with` block has ended. Make another one"
 
 
 class RLM:
@@ -48,10 +53,13 @@ class RLM:
         A model is a name, a function that takes a prompt and returns a text, or a Model. `base_url`
         is the address of the models, and `window` the number of tokens that they take.
         """
+        if window is None and model == LOCAL:
+            window = WINDOW
         self._config = configured(config, window, options)
         self._models = resolve_both(model, sub_model, base_url)
         self._path, self._on_event = trajectory, on_event
         self._sessions: WeakSet[Session] = WeakSet()
+        self._closed = False
 
     async def completion(self, question: str, context: Any = None) -> Answer:
         """The answer to a question over a text, files, a folder, data, or a Context."""
@@ -59,6 +67,7 @@ class RLM:
 
     async def ask_in(self, live: LiveEnvironment | None, question: str, context: Any) -> Answer:
         """Return the answer of a run in a session's environment, or in one of its own."""
+        self._require_open()
         with TrajectoryWriter(self._path, on_event=self._on_event) as writer:
             account = Account(self._config.budget, on_warning=_warner(writer))
             calls = ModelCalls(
@@ -73,6 +82,7 @@ class RLM:
 
     def session(self, context: Any = None) -> Session:
         """Return a session for several questions over one context, which is read once."""
+        self._require_open()
         made = Session(self, context)
         self._sessions.add(made)
         return made
@@ -96,9 +106,14 @@ class RLM:
 
     async def close(self) -> None:
         """End the sandboxes of sessions, and let go of the models' connections."""
+        self._closed = True
         for one in tuple(self._sessions):
             await one.close()
         await self._models.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise SandboxClosedError(CLOSED)
 
     async def __aenter__(self) -> Self:
         return self

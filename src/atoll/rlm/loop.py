@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from atoll.rlm import prompts
-from atoll.rlm.budget import UNLIMITED, BudgetError, amount_text
+from atoll.rlm.budget import UNLIMITED, BudgetError, amount_text, counted
 from atoll.rlm.history import History
 from atoll.rlm.model_calls import MARGIN, prompt_tokens, would_cost
 from atoll.rlm.models.types import Message
@@ -62,6 +62,17 @@ class Loop:
 
     async def run(self, question: str, first: str) -> Ending:
         """Work on a question until there is an answer or a limit; `first` describes the context."""
+        kept = self._keep_last_call(self._history(question, first))
+        history = self._history(question, first)  # again, as less is left now
+        try:
+            return await self._converse(history, kept)
+        except BudgetError as exc:
+            return await self._forced(history, str(exc), kept)
+        finally:
+            kept.free()
+
+    def _history(self, question: str, first: str) -> History:
+        """Return the conversation as it begins."""
         fields, limits = self._env.submit_fields, self._limits()
         message = prompts.first_message(question, first, limits, fields)
         example = self._config.examples
@@ -69,14 +80,7 @@ class Loop:
             example = prompts.profile_of(self._model.name).example
         shown = prompts.EXAMPLE if example else ()
         system = self._system(example=example)
-        history = History(system, message, self._config.history_tokens, shown)
-        kept = self._keep_last_call(history)
-        try:
-            return await self._converse(history, kept)
-        except BudgetError as exc:
-            return await self._forced(history, str(exc), kept)
-        finally:
-            kept.free()
+        return History(system, message, self._config.history_tokens, shown)
 
     def _system(self, *, example: bool) -> str:
         """Return the system prompt, with the functions that this run may use."""
@@ -94,7 +98,9 @@ class Loop:
     def _limits(self) -> str:
         """Return what the run may use, as far as it is the same when the run is replayed."""
         budget, config = self._calls.account.budget, self._config
-        told = [f"You have {budget.iterations} turns{self._money()}."]
+        money = self._money()
+        last = ", and what one last answer takes" if money else ""
+        told = [f"You have {counted(budget.iterations, 'turns')}{money}{last}."]
         told += [f"One llm_query takes about {config.query_characters:,} characters."]
         deeper = config.max_depth - self._calls.depth
         told += [f"Runs of rlm_query may be nested {deeper} deep."] if deeper > 1 else []
@@ -133,7 +139,7 @@ class Loop:
             said = "\n".join(one for one in observations if one)
             turns = f"(turn {self._turns} of at most {most}{self._money()})"
             history.add(completion.text, f"{said}\n{turns}")
-        return await self._forced(history, f"{most} turns were made", kept)
+        return await self._forced(history, f"{counted(most, 'turns')} were made", kept)
 
     async def _ask(self, messages: tuple[Message, ...], max_tokens: int) -> Completion:
         call = self._calls.writer.new_call()

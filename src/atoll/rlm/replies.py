@@ -49,7 +49,7 @@ def parse(text: str, *, is_cut: bool = False) -> Reply:
     cells, prose, is_open = _fenced(text.splitlines())
     if not cells:
         cells, prose, is_open = _tagged(text)
-    name, inner = _answer(prose)
+    name, inner, prose = _answer(prose, is_cut=is_cut)
     if not cells and name is None and _is_code(text):
         cells, prose, is_open = [text], "", True
     if is_cut and is_open and cells:
@@ -69,7 +69,7 @@ def plain_answer(text: str) -> str:
     if reply.answer is not None:
         return reply.answer
     for cell in reply.cells:  # a model may write FINAL("...") in a block all the same
-        name, inner = _answer(cell)
+        name, inner, _ = _answer(cell)
         if name == "FINAL" and inner.strip()[:1] in ("'", '"'):
             return _literal(inner)
     return "" if reply.variable is not None else reply.prose
@@ -158,15 +158,30 @@ def _dedented(lines: list[str], indent: int) -> str:
     return "\n".join(lines)
 
 
-def _answer(prose: str) -> tuple[str | None, str]:
+def _answer(prose: str, *, is_cut: bool = False) -> tuple[str | None, str, str]:
+    """Return FINAL or FINAL_VAR, what it is given, and the prose; one that was cut is left out.
+
+    An answer whose quote or bracket never ends was cut: the first always, the second if the reply
+    was.
+    """
     found = ANSWER.search(prose)
     if found is None:
-        return None, ""
-    return found.group(1), _until_closed(prose, found.end())
+        return None, "", prose
+    inner, closed = _until_closed(prose, found.end())
+    if not closed and (is_cut or _quote_is_open(inner.strip())):
+        return None, "", prose[: found.start()]
+    return found.group(1), inner, prose
 
 
-def _until_closed(text: str, start: int) -> str:
-    """Return what stands between a bracket that is open at `start` and its other half."""
+def _quote_is_open(inner: str) -> bool:
+    return inner[:1] in ("'", '"') and _Strings(inner).after(0) == 1
+
+
+def _until_closed(text: str, start: int) -> tuple[str, bool]:
+    """Return what stands between a bracket that is open at `start` and its other half.
+
+    Also return whether there is an other half: else it is all the rest.
+    """
     depth, at, strings = 1, start, _Strings(text)
     while at < len(text):
         if text[at] in "'\"":
@@ -174,9 +189,9 @@ def _until_closed(text: str, start: int) -> str:
             continue
         depth += (text[at] == "(") - (text[at] == ")")
         if not depth:
-            return text[start:at]
+            return text[start:at], True
         at += 1
-    return text[start:]
+    return text[start:], False
 
 
 class _Strings:

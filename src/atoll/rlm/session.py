@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
+from atoll.errors import SandboxClosedError
 from atoll.rlm.context_sources import read_context
 from atoll.rlm.live import LiveEnvironment
 from atoll.text.quoting import quoted
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 REMEMBERED, LONGEST = 5, 2_000
 """Earlier questions that the model is told of, and characters of each with its answer."""
+
+
+CLOSED = (
+    "the session is closed: close() was called, or its `with` block, or its RLM's, has ended. "
+    "Open another one: rlm.session(context)"
+)
 
 
 class Session:
@@ -30,11 +37,13 @@ class Session:
         self._source: ContextSource | None = None
         self._live = LiveEnvironment()
         self._earlier: list[str] = []
-        self._turn = asyncio.Lock()
+        self._turn, self._closed = asyncio.Lock(), False
 
     async def ask(self, question: str) -> Answer:
         """Return the answer to a question, which may refer to earlier ones: "and when?"."""
         async with self._turn:
+            if self._closed:
+                raise SandboxClosedError(CLOSED)
             if self._source is None:
                 self._source = await asyncio.to_thread(read_context, self._context)
             asked = self._with_earlier(question)
@@ -44,8 +53,9 @@ class Session:
             return answer
 
     async def close(self) -> None:
-        """End the sandbox; a later question would get a new one."""
+        """End the sandbox; a later question is a SandboxClosedError."""
         async with self._turn:
+            self._closed = True
             await self._live.close()
 
     async def __aenter__(self) -> Self:

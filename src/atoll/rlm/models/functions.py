@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from atoll.bridge import HandlerEndedError, await_handler, run_handler
 from atoll.errors import ModelReplyError
 from atoll.rlm.models import estimate
 from atoll.rlm.models.types import Completion, Usage
@@ -44,11 +45,10 @@ class FunctionModel:
         """Return what the function returns."""
         started = time.monotonic()
         given = as_text(messages) if self._takes_text else list(messages)
-        if inspect.iscoroutinefunction(self._function):
-            said = await self._function(given)
-        else:
-            said = await asyncio.to_thread(self._function, given)
-            said = await said if inspect.isawaitable(said) else said
+        try:
+            said = await self._call(given)
+        except HandlerEndedError as exc:
+            raise ModelReplyError(f"{self.name} raised {exc.kind}: {exc}") from exc
         if isinstance(said, str):
             said = Completion(text=said)
         if not isinstance(said, Completion):
@@ -59,6 +59,12 @@ class FunctionModel:
         usage = estimate.usage(messages, said.text) if said.usage == Usage() else said.usage
         took = (time.monotonic() - started) * 1000
         return replace(said, usage=usage, model=said.model or self.name, duration_ms=took)
+
+    async def _call(self, given: Any) -> Any:
+        if inspect.iscoroutinefunction(self._function):
+            return await await_handler(self._function(given))
+        said = await asyncio.to_thread(run_handler, self._function, (given,), {})
+        return await await_handler(said) if inspect.isawaitable(said) else said
 
     def would_cost(self, usage: Usage) -> float | None:  # noqa: ARG002 - nothing is known of it
         """Return None: the price is not known."""

@@ -12,6 +12,7 @@ from atoll.rlm.models.address import Address
 from atoll.rlm.models.client import HttpModel
 from atoll.rlm.models.functions import FunctionModel
 from atoll.rlm.models.limits import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, Limits
+from atoll.rlm.models.local.model import LocalModel
 from atoll.rlm.models.recorded import Replay
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ PROVIDERS = {
 }
 
 
+LOCAL = "local"
+"""The model that `atoll model get` downloads."""
 REPLAY = "replay/"
 """Before the path of a record: its replies, and no server."""
 
@@ -75,6 +78,8 @@ def resolve(
         return _given(model)
     if model.startswith(REPLAY):
         return Replay(model.removeprefix(REPLAY))
+    if model == LOCAL and base_url is None:
+        return LocalModel(lambda name, url: resolve(name, base_url=url, limits=limits))
     kind, provider = _provider(model)
     address = Address.parse(_address(model, provider, base_url))
     official = address.url == provider.address
@@ -139,7 +144,7 @@ def _provider(model: str) -> tuple[str, Provider]:
     kind, _, name = model.partition("/")
     if kind not in PROVIDERS or not name:
         known = ", ".join(f"{one}/..." for one in [*PROVIDERS, "replay"])
-        raise ConfigError(f"no model {model!r}: a name is provider/model, one of {known}")
+        raise ConfigError(f"no model {model!r}: a name is provider/model, one of {known}, or local")
     return kind, PROVIDERS[kind]
 
 
