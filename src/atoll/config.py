@@ -323,6 +323,8 @@ def service_from_environment() -> tuple[str | None, str | None]:
 def daemon_socket() -> Path:
     """Return the socket of the daemon: ATOLL_DAEMON_SOCKET, or one below the home folder."""
     given = os.environ.get("ATOLL_DAEMON_SOCKET")
+    if not given and os.environ.get("HOME") == "":
+        raise ConfigError("HOME is empty: set it, or choose a place for the daemon with --socket")
     return Path(given).absolute() if given else expand_home("~/.rlm/daemon.sock")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
@@ -105,6 +106,7 @@ async def open_sandbox(
     config: SandboxConfig, needed: frozenset[Capability] = frozenset()
 ) -> BaseSandbox:
     """Choose the backend, make the sandbox and start it; a failed start leaves nothing behind."""
+    _check_mounts(config)
     sandbox_class = await registry.choose(config, needed)
     box = sandbox_class(config)
     try:
@@ -113,6 +115,16 @@ async def open_sandbox(
         await box.destroy()
         raise
     return box
+
+
+def _check_mounts(config: SandboxConfig) -> None:
+    """Raise ConfigError for a mount of what is not there."""
+    for mount in config.policy.mounts:
+        if not os.path.lexists(mount.source):
+            raise ConfigError(
+                f"cannot mount {str(mount.source)!r} at {mount.target}: there is no such file or "
+                f"folder on this machine"
+            )
 
 
 def merge(

@@ -175,6 +175,8 @@ class NetworkRequest:
     """Bytes to and from the server."""
     refused: str | None = None
     """Why the request was refused or cut off; None if it was not."""
+    failed: str | None = None
+    """Why the server gave no answer to an allowed request, such as that it is down."""
     redacted: int = 0
     """How often a secret was taken out of the answer."""
     duration_ms: float = 0.0
@@ -186,7 +188,7 @@ class NetworkRequest:
 
     def facts(self) -> dict[str, Any]:
         """Return it as plain data, for logs and records."""
-        names = ("method", "path", "status", "sent", "received", "refused", "redacted")
+        names = ("method", "path", "status", "sent", "received", "refused", "failed", "redacted")
         return {"place": self.place, **{name: getattr(self, name) for name in names}}
 
 

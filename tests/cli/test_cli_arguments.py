@@ -90,7 +90,19 @@ def test_the_words_after_run_are_file_and_arguments(argv, file, code, args):
     ("argv", "message"),
     [
         (["run"], "atoll run: give a FILE, - for stdin, or -c CODE"),
-        (["run", "s.py", "--memroy", "1G"], "atoll run: unknown option --memroy. Put arguments"),
+        (["run", "s.py", "--memroy", "1G"], "atoll run: unknown option --memroy. Did you mean"),
+        (
+            ["run", "--tiemout", "3", "-c", "1"],
+            "atoll run: unknown option --tiemout. Did you mean --t",
+        ),
+        (
+            ["run", "--tiemout=3", "-c", "1"],
+            "atoll run: unknown option --tiemout. Did you mean --ti",
+        ),
+        (["doctor", "--atack"], "atoll doctor: unknown option --atack. Did you mean --attack?"),
+        (["ask", "--modle", "x", "q"], "atoll ask: unknown option --modle. Did you mean --model?"),
+        (["serve", "--port", "x"], "atoll serve: --port must be a whole number from 0 to 65535"),
+        (["serve", "--port", "99999"], "atoll serve: --port must be a whole number from 0 to"),
         (["run", "s.py", "-c", "1"], "atoll run: -c after FILE. Put arguments of the program"),
         (["run", "-c", "1", "--mem", "1G"], "atoll run: unknown option --mem."),
         (["run", "-c", "1", "--timeout", "0"], "atoll run: --timeout must be a number of seconds"),
@@ -102,7 +114,7 @@ def test_the_words_after_run_are_file_and_arguments(argv, file, code, args):
             ["daemon", "sta"],
             "atoll daemon: unknown command 'sta'. Did you mean `atoll daemon start",
         ),
-        (["doctor", "x"], "atoll: unknown option or argument: x"),
+        (["doctor", "x"], "atoll doctor: unknown option or argument: x"),
         (["daemon", "logs", "-n", "0"], "atoll daemon logs: -n must be a whole number greater"),
     ],
 )

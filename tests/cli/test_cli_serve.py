@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sys
 
 import pytest
 
@@ -44,13 +45,25 @@ def test_serve_prints_a_key_runs_code_and_drains_at_sigterm(spawn, atoll, monkey
         (["keys", "add", "--quota", "sesions=1"], "did you mean 'sessions'?"),
         (["keys", "add", "--quota", "sessions=x"], "--quota must be NAME=NUMBER"),
         (["keys", "add", "--tenant", "a b"], "a tenant has 1 to 64"),
+        (["serve"], "port must be at most 65535, not 99999"),
         (["serve", "--port", "1", "--host", "203.0.113.1"], "cannot serve at 203.0.113.1:1"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(atoll, monkeypatch, tmp_path, argv, words):
     monkeypatch.setenv("ATOLL_API_KEY", "atl_x")
     monkeypatch.setenv("ATOLL_SERVE_FOLDER", str(tmp_path))
+    monkeypatch.setenv("ATOLL_SERVE_PORT", "99999")
     code, out, err = atoll(*argv)
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["serve"], ["keys", "list"]])
+def test_without_its_extra_the_service_says_what_to_type(atoll, monkeypatch, argv):
+    for name in [one for one in sys.modules if one.startswith("atoll.service")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.setitem(sys.modules, "msgspec", None)
+    code, _, err = atoll(*argv)
+    assert (code, "need the extra `server`. Type: " in err, "pip install" in err) == (2, True, True)

@@ -16,6 +16,7 @@ import pytest
 from ordinary_user import USER, python_for_user, run_as_user
 
 import atoll
+from atoll.config import daemon_socket
 from atoll.daemon import lifecycle, process
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import AlreadyRunningError, Place
@@ -99,6 +100,17 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
     folder.chmod(0o777)
     with pytest.raises(atoll.ConfigError, match="others may write to"):
         Place(folder / "d.sock").prepare()
+
+
+def test_a_home_folder_that_is_not_there_is_not_made(tmp_path, monkeypatch):
+    monkeypatch.delenv("ATOLL_DAEMON_SOCKET", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "no" / "home"))
+    with pytest.raises(atoll.ConfigError, match="Choose another place with --socket"):
+        Place(daemon_socket()).prepare()
+    assert not (tmp_path / "no").exists()
+    monkeypatch.setenv("HOME", "")
+    with pytest.raises(atoll.ConfigError, match="HOME is empty: set it"):
+        daemon_socket()
 
 
 def test_there_is_one_daemon_in_a_place(place, pid):

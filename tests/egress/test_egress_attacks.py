@@ -207,7 +207,7 @@ async def test_a_server_that_answers_in_garbage_is_said_in_words(origin):
     async with serving(policy_for(origin)) as client:
         for path in origin.answers:
             reply = await client.get(f"http://{NAME}:{origin.port}{path}")
-            assert reply.startswith(b"HTTP/1.1 502 NetworkNotAllowed"), reply
+            assert reply.startswith(b"HTTP/1.1 502 NetworkUnreachable"), reply
         assert await alive(client, origin)
 
 
@@ -307,7 +307,7 @@ async def test_inspected_https_is_verified_against_the_system_and_read(
     async with serving(policy) as client:
         trust = ssl.create_default_context(cadata=client.gateway.guest_params()["ca"])
         untrusted = await https(client, place, trust, NAME, "/v1/a")
-        assert b"502 NetworkNotAllowed" in untrusted
+        assert b"502 NetworkUnreachable" in untrusted
         assert b"certificate is not trusted" in untrusted
         client.gateway._proxy.parts.connector._tls = tls_origin.trust
         tls_origin.answers["/v1/a"] = answer(f"you said {secret}".encode())

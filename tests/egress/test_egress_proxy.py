@@ -117,8 +117,10 @@ async def test_the_caller_is_asked_about_allowed_requests_alone(origin):
 async def test_an_unreachable_server_is_said_in_words():
     async with serving(NetworkPolicy(["127.0.0.1:1"])) as client:
         reply = await client.get("http://127.0.0.1:1/")
-        assert "127.0.0.1:1 cannot be reached" in client.refusals()[0]
-    assert reply.startswith(b"HTTP/1.1 502 ")
+        (listed,) = client.share.take().requests
+    assert reply.startswith(b"HTTP/1.1 502 NetworkUnreachable: 127.0.0.1:1 cannot be reached")
+    assert "127.0.0.1:1 cannot be reached" in listed.failed
+    assert listed.refused is None
 
 
 async def test_a_name_without_an_address_is_said_in_words():
@@ -126,7 +128,7 @@ async def test_a_name_without_an_address_is_said_in_words():
         raise OSError("no such name")
 
     async with serving(["api.test"], nowhere) as client:
-        assert b"502 NetworkNotAllowed: api.test has no address" in await client.get(
+        assert b"502 NetworkUnreachable: api.test has no address" in await client.get(
             "http://api.test/"
         )
 

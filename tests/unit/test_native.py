@@ -150,7 +150,7 @@ def test_a_bad_mount_target_is_refused(target):
 
 def test_a_mount_that_does_not_exist_is_a_clear_error():
     mounts = (Mount(source=Path("/no/such/thing"), target="/data"),)
-    with pytest.raises(atoll.SandboxStartError, match="/no/such/thing"):
+    with pytest.raises(atoll.ConfigError, match="/no/such/thing"):
         atoll.create_sandbox(policy=atoll.ExecutionPolicy(mounts=mounts))
 
 

@@ -107,12 +107,13 @@ async def test_a_supervisor_that_is_about_to_end_is_replaced_at_once():
 
 async def test_many_failing_starts_at_once_do_not_harm_the_supervisor():
     mounts = (Mount(source=Path("/no/such/thing"), target="/data"),)
-    policy = atoll.ExecutionPolicy(mounts=mounts)
+    config = atoll.SandboxConfig(policy=atoll.ExecutionPolicy(mounts=mounts))
     async with atoll.aio.create_sandbox() as box:
         await box.execute("x = 1")
         for _ in range(8):
             tried = await asyncio.gather(
-                *(_open(policy=policy) for _ in range(6)), return_exceptions=True
+                *(atoll.NativePythonSandbox(config).initialize() for _ in range(6)),
+                return_exceptions=True,
             )
             assert {getattr(error, "step", repr(error)) for error in tried} == {"build_root"}
         assert (await box.execute("x")).value == 1
@@ -233,7 +234,7 @@ async def test_an_interpreter_that_cannot_be_executed_fails_in_executing_it(prog
 
 def test_a_file_that_is_not_executable_is_no_interpreter(tmp_path):
     (tmp_path / "python").write_text("#!/bin/sh\necho Python 3.12\n")
-    with pytest.raises(atoll.BackendUnavailableError, match="is not executable"):
+    with pytest.raises(atoll.ConfigError, match="is not executable"):
         atoll.create_sandbox(python=str(tmp_path / "python"))
 
 

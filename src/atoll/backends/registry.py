@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from atoll.errors import (
     BackendUnavailableError,
+    ConfigError,
     IsolationError,
     UnknownBackendError,
     UnsupportedError,
@@ -108,6 +109,8 @@ async def choose(
     """Return the backend to use; `auto` takes the first that is strong enough, or fails."""
     if config.backend != "auto":
         return _named(config.backend, needed | (_wanted(config) & {Capability.PACKAGES}))
+    if config.python is not None:
+        _check_python(config.python)
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
     reasons = []
     for name in AUTO_ORDER:
@@ -125,6 +128,16 @@ async def choose(
         have = str(found.isolation) if found.isolation is not None else "nothing"
         reasons.append(f"{name}: {found.reason or f'offers {have}'}. {found.hint}".strip())
     raise IsolationError("auto", f"no backend offers {least}: {'; '.join(reasons)}")
+
+
+def _check_python(python: str) -> None:
+    """Raise ConfigError if no file can be that interpreter: no backend would say it as plainly."""
+    from atoll.launch import interpreter  # noqa: PLC0415 - only a named interpreter needs it
+
+    try:
+        interpreter.locate(python)
+    except BackendUnavailableError as exc:
+        raise ConfigError(f"{exc.reason}. {exc.hint}") from None
 
 
 def _named(name: str, needed: frozenset[Capability]) -> BackendClass:

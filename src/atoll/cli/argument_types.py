@@ -9,6 +9,7 @@ import argparse
 import re
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+MOST_PORTS = 65535
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?\Z", re.IGNORECASE)
 _NAME = re.compile(r"[^=\0]+\Z")
 
@@ -50,6 +51,13 @@ def count(text: str) -> int:
     """Return a whole number greater than 0."""
     if not text.isdecimal() or int(text) == 0:
         raise _wrong("a whole number greater than 0", text)
+    return int(text)
+
+
+def port(text: str) -> int:
+    """Return a number of a port; 0 means any that is free."""
+    if not text.isdecimal() or int(text) > MOST_PORTS:
+        raise _wrong(f"a whole number from 0 to {MOST_PORTS}", text)
     return int(text)
 
 

@@ -24,11 +24,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the parsed arguments; exit with 2 and one line if they are wrong."""
-    top = parser()
-    found, extras = top.parse_known_args(argv)
-    if extras:
-        top.error(f"unknown option or argument: {' '.join(extras)}")
-    return found
+    return parser().parse_args(argv)
 
 
 def parser() -> Parser:
@@ -351,7 +347,7 @@ def _add_colgrep(search: Parser) -> None:
         "path", nargs="?", default=".", metavar="PATH", help="a folder (default: .)"
     )
     search.add_argument("-e", "--pattern", metavar="REGEX", help="only units that it matches")
-    search.add_argument("-k", type=count, default=10, metavar="N", help="units (default: 10)")
+    search.add_argument("-k", type=count, default=10, metavar="N", help="results (default: 10)")
     search.add_argument("--search-server", metavar="URL", help="a NextPLAID server")
     search.add_argument("--json", action="store_true", help="print JSON, with the code")
 

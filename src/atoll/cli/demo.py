@@ -50,9 +50,9 @@ STORY = {
 SHOWN_LINES = 12
 RECORDING_TEXT = """\
 This is a recording: the replies of the model were recorded on {on} from {model}, \
-a small model on a busy machine with two cores, and are replayed here. The instructions that it \
-had then were shorter than today's. Nothing is sent over a network. \
-The code that the model wrote is not replayed: it runs now, in a sandbox on this machine."""
+a small model on a busy machine with two cores, and are replayed here. Nothing is sent over \
+a network. The code that the model wrote is not replayed: it runs now, in a sandbox on \
+this machine."""
 LIVE_TEXT = """\
 This is live: {model} runs on this machine now and answers on its own. It is small and slow \
 (about 9 tokens a second on two idle cores; the first reply takes longest, as the model reads \

@@ -90,8 +90,9 @@ long prompt: it writes Python that searches them in a sandbox, and asks sub-ques
 passages it finds.
 
 The answer goes to stdout, everything else to stderr. Exit codes: 0 answered, 1 the run failed,
-2 it did not start, 3 a limit was reached and the answer is the best one known by then,
-130 interrupted by Ctrl-C. Text in the files can mislead a model: see docs/rlm.md.""",
+2 it did not start, 3 a limit was reached and the answer is the best one known by then, 4 the
+answer breaks a rule of the run, 5 there is no answer, 130 interrupted by Ctrl-C. Text in the files
+can mislead a model: see docs/rlm.md.""",
     "model": """\
 Manage the local model, which answers `atoll ask --model local` without a key and without network:
 Qwen2.5-Coder-1.5B-Instruct, 1.1 GB, Apache-2.0. It is small: about 9 tokens a second on two cores,
@@ -118,8 +119,8 @@ to debug a run, or to train a model with.""",
     "colgrep": """\
 Search functions, classes and methods of a folder by what they do. Each word of the query is
 compared with each word of the code by meaning: by a NextPLAID server on port 8088 if one answers,
-else by the model of the extra `semantic`; without it by words alone, which is said. The index is
-kept for the next time. The exit code is 1 if nothing was found.""",
+else by the model of the extra `semantic`; without it, by words alone, with a note on stderr. The
+index is kept for the next time. The exit code is 1 if nothing was found.""",
     "memory": """\
 Show, export or delete what runs with `atoll ask --memory-file FILE` have learned: which strategy
 they took on which question, and how well it went.""",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 USAGE_ERROR = 2
+_OPTION = re.compile(r"--?[^\W\d]")
 _PREFIX = re.compile(r"argument (\S+): (must |expected )")
 
 
@@ -48,20 +49,39 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[argparse.Namespace, list[str]]:
         """Parse arguments; with `free_order`, `file` and `args` get the words among the options."""
         given = list(sys.argv[1:] if args is None else args)
-        if not self.free_order:
-            return super().parse_known_args(given, namespace)
         at = given.index("--") if "--" in given else len(given)
+        if self._subparsers is None:  # else most words are for a command
+            self._check_options(given[:at])
+        if not self.free_order:
+            found, extras = super().parse_known_args(given, namespace)
+            if extras:
+                self.error(f"unknown option or argument: {' '.join(extras)}")
+            return found, extras
         found, extras = super().parse_known_args(given[:at], namespace)
         words = [one for one in (found.file,) if one is not None] + found.args + extras
         for word in words:
             if word.startswith("-") and word != "-":
-                self.error(f"unknown option {word}. Put arguments of the program after --")
+                self._refuse_option(word)
         words += given[at + 1 :]
         if found.code is None and not words:
             self.error("give a FILE, - for stdin, or -c CODE")
         found.file = None if found.code is not None else words.pop(0)
         found.args = words
         return found, []
+
+    def _check_options(self, words: list[str]) -> None:
+        """Exit with 2 for an unknown option, before its value is taken for something else."""
+        for word in words:
+            name = word.partition("=")[0] if word.startswith("--") else word[:2]
+            is_option = _OPTION.match(word) and " " not in word
+            if is_option and name not in self._option_string_actions:
+                self._refuse_option(name)
+
+    def _refuse_option(self, name: str) -> NoReturn:
+        close = difflib.get_close_matches(name, self._option_string_actions, n=1)
+        guess = f" Did you mean {close[0]}?" if close else ""
+        more = " Put arguments of the program after --" if self.free_order else ""
+        self.error(f"unknown option {name}.{guess}{more}")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Write a message; argparse's own method hides a full disk and a closed stream."""

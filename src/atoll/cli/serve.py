@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.cli import daemon
 from atoll.config import expand_home
-from atoll.errors import BackendUnavailableError, ConfigError
+from atoll.errors import ConfigError
 from atoll.extras import hint
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ def load(name: str) -> Any:
 
     try:
         return import_module(f"atoll.service.{name}")
-    except ImportError as exc:
-        raise BackendUnavailableError("serve", str(exc), hint("server")) from None
+    except ImportError:
+        needs = "`atoll serve` and `atoll keys` need the extra `server`"
+        raise ConfigError(f"{needs}. {hint('server')}") from None
 
 
 def _ready(service: Service, url: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.cli.argument_types import count, seconds
+from atoll.cli.argument_types import count, port, seconds
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +20,7 @@ _FOLDER = "keys, states and contexts (default: $ATOLL_SERVE_FOLDER or ~/.local/s
 def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
     """Add the options of `atoll serve`; each has a variable ATOLL_SERVE_NAME too."""
     serve.add_argument("--host", metavar="ADDRESS", help="listen here (default 127.0.0.1)")
-    serve.add_argument("--port", metavar="N", type=int, help="listen here (default 8437; 0: any)")
+    serve.add_argument("--port", metavar="N", type=port, help="listen here (default 8437; 0: any)")
     serve.add_argument("--folder", metavar="DIR", help=_FOLDER)
     serve.add_argument(
         "--allow-host",

@@ -60,7 +60,7 @@ class Place:
         """Create the folder, private to this user; refuse one that others may write to."""
         folder = self.socket.parent
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)  # a home that is not there is not made
             facts = folder.stat()
         except OSError as exc:
             raise ConfigError(

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from atoll.certificates import explain
-from atoll.egress.rules import RefusedError
+from atoll.egress.rules import RefusedError, UnreachableError
 from atoll.egress.streams import PlainStream
 from atoll.errors import ConfigError, WebError, WebRefusedError
 from atoll.web.guard import Guard
@@ -45,7 +45,7 @@ class Connector:
         self._tls: ssl.SSLContext | None = None
 
     async def connect(self, asked: NetworkRequest, *, tls: bool) -> PlainStream:
-        """Return a stream to the server, with TLS if asked; RefusedError if there is none."""
+        """Return a stream to the server, with TLS if asked; UnreachableError if there is none."""
         addresses = await self._addresses(asked)
         faults = []
         for address in addresses[:MOST_ATTEMPTS]:
@@ -58,7 +58,7 @@ class Connector:
                 faults.append(
                     explain(exc.strerror or str(exc)) if tls else exc.strerror or str(exc)
                 )
-        raise RefusedError(f"{asked.place} cannot be reached: {'; '.join(faults)[:500]}", 502)
+        raise UnreachableError(f"{asked.place} cannot be reached: {'; '.join(faults)[:500]}")
 
     def close(self) -> None:
         """Let go of the threads; lookups that still run end by themselves."""
@@ -76,7 +76,7 @@ class Connector:
         except (WebRefusedError, ConfigError) as exc:
             raise RefusedError(str(exc)[:500]) from None
         except WebError as exc:
-            raise RefusedError(str(exc)[:500], 502) from None
+            raise UnreachableError(str(exc)[:500]) from None
 
     def _web_policy(self, asked: NetworkRequest) -> WebPolicy:
         networks = self._rules.policy.private

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
-from atoll.extras import install_command
+from atoll.extras import hint
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -30,8 +30,7 @@ class Authority:
         try:
             from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - an extra
         except ImportError:
-            command = install_command("network")
-            raise ConfigError(f"inspect_tls needs cryptography: {command}") from None
+            raise ConfigError(f"inspect_tls needs the extra `network`. {hint('network')}") from None
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._leaf_key = ec.generate_private_key(ec.SECP256R1())
         self._certificate = _sign("Atoll sandbox authority", self._key, self._key, None)

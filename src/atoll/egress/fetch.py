@@ -61,7 +61,7 @@ async def _fetch_once(
         await proxy.admit(asked)
         await proxy.forward(entry, Question(target, list(event.headers), body), answer, slot)
     except RefusedError as exc:
-        entry.refused = exc.reason
+        entry.refuse(exc)
         raise
     finally:
         slot.close()

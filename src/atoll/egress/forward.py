@@ -11,7 +11,7 @@ import h11
 
 from atoll.egress.credentials import Unpacker
 from atoll.egress.http import PORTS, HttpPeer, forwarded
-from atoll.egress.rules import RefusedError
+from atoll.egress.rules import UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -100,13 +100,13 @@ class Forwarder:
     async def forward(
         self, entry: Entry, question: Question, answer: Answer, slot: ServerSlot
     ) -> None:
-        """Ask the server and pass its answer on; RefusedError if it has none."""
+        """Ask the server and pass its answer on; UnreachableError if it has none."""
         try:
             await self._exchange(entry, question, answer, slot)
         except (OSError, h11.RemoteProtocolError) as exc:
             slot.close()
             fault = str(exc)[:200] or type(exc).__name__
-            raise RefusedError(f"{entry.asked.place} failed: {fault}", 502) from None
+            raise UnreachableError(f"{entry.asked.place} failed: {fault}") from None
         except BaseException:
             slot.close()
             raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.egress.rules import Rules
 from atoll.egress.usage import Budget, Log
 from atoll.errors import ConfigError
-from atoll.extras import install_command
+from atoll.extras import hint
 from atoll.jail.loopback import PROXY_ADDRESS
 from atoll.jail.spec import GUEST_HOME
 
@@ -127,8 +127,8 @@ class Gateway:
             import ssrfguard  # noqa: F401, PLC0415 - an extra
 
             from atoll.egress.proxy import Parts, Proxy  # noqa: PLC0415 - it needs h11, an extra
-        except ImportError as exc:
-            raise ConfigError(f"network needs {exc.name}: {install_command('network')}") from None
+        except ImportError:
+            raise ConfigError(f"network= needs the extra `network`. {hint('network')}") from None
         from atoll.egress.addresses import Connector  # noqa: PLC0415
         from atoll.egress.authority import Authority  # noqa: PLC0415
         from atoll.egress.credentials import Secrets  # noqa: PLC0415

@@ -161,11 +161,12 @@ class Proxy:
             question = Question(target, list(event.headers), await _body_of(guest, event))
             await self.forward(entry, question, answer, slot)
         except RefusedError as exc:
-            refusal, entry.refused = exc, exc.reason
+            refusal = exc
+            entry.refuse(exc)
         else:
             return True
         finally:  # before the guest hears of it: the cell may end then
-            if asked.method != "CONNECT" or self.parts.authority is None or entry.refused:
+            if asked.method != "CONNECT" or self.parts.authority is None or entry.ended_early:
                 self.parts.log.add(entry)  # what an inspected connection carries is listed itself
         if not answer.started:
             await self._refuse(guest, refusal)

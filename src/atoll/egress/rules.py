@@ -24,9 +24,20 @@ _NEVER = ("TRACE", "TRACK")
 class RefusedError(AtollError):
     """A request is refused; `status` is the HTTP status that says so."""
 
+    word = "NetworkNotAllowed"
+
     def __init__(self, reason: str, status: int = 403) -> None:
         self.reason, self.status = reason, status
-        super().__init__(f"NetworkNotAllowed: {reason}")
+        super().__init__(f"{self.word}: {reason}")
+
+
+class UnreachableError(RefusedError):
+    """The policy allows a request, but its server is down or gives no answer that can be read."""
+
+    word = "NetworkUnreachable"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, 502)
 
 
 class Rules:

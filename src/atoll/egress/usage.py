@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from atoll.egress.rules import RefusedError
+from atoll.egress.rules import RefusedError, UnreachableError
 from atoll.network import NetworkUse
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class RequestList:
     def add(self, entry: Entry) -> None:
         """List a request that is over; what was listed of it before is not listed again."""
         before = self._reported.pop(entry, None)
-        if before is not None and before == entry.bytes and entry.refused is None:
+        if before is not None and before == entry.bytes and not entry.ended_early:
             return
         if len(self._kept) < MOST_LISTED:
             self._kept.append(entry.finished(*(before or (0, 0))))
@@ -136,12 +136,25 @@ class Entry:
         self.traffic = Traffic(budget)
         self.status: int | None = None
         self.refused: str | None = None
+        self.failed: str | None = None
         self._started = time.monotonic()
 
     @property
     def bytes(self) -> tuple[int, int]:
         """Sent and received so far."""
         return self.traffic.sent, self.traffic.received
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether it was refused, cut off, or failed."""
+        return (self.refused or self.failed) is not None
+
+    def refuse(self, why: RefusedError) -> None:
+        """Note why it has no answer: by the policy, or as its server gave none."""
+        if isinstance(why, UnreachableError):
+            self.failed = why.reason
+        else:
+            self.refused = why.reason
 
     def finished(self, sent_before: int = 0, received_before: int = 0) -> NetworkRequest:
         """Return the record of it, without the bytes that were listed before."""
@@ -152,6 +165,7 @@ class Entry:
             sent=self.traffic.sent - sent_before,
             received=self.traffic.received - received_before,
             refused=self.refused,
+            failed=self.failed,
             redacted=self.traffic.redacted,
             duration_ms=round((time.monotonic() - self._started) * 1000, 3),
         )

@@ -61,12 +61,13 @@ def resolve(python: str | None) -> Interpreter:
     """Return the interpreter to use; BackendUnavailableError says what is wrong with it."""
     if python is None:
         return _this_interpreter()
-    path = _locate(os.path.expanduser(python))
+    path = locate(python)
     return _ask(path, os.stat(path).st_mtime_ns)
 
 
-def _locate(python: str) -> str:
+def locate(python: str) -> str:
     """Return the absolute path of a command or file; BackendUnavailableError if it cannot run."""
+    python = os.path.expanduser(python)
     if path := shutil.which(python):
         return os.path.abspath(path)
     if os.path.isdir(python):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atoll.extras import hint
 from atoll.files.matchers import make_matcher
 from atoll.retrieval import encoder
 from atoll.retrieval.nextplaid import NextPlaid, find_server
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from atoll.files.matchers import Matcher
 
-WORDS_ONLY = "found by words alone: install the extra `semantic`, or start NextPLAID on port 8088"
+WORDS_ONLY = "found by words alone: start NextPLAID on port 8088, or install the extra `semantic`"
 
 
 def open_index(root: str | os.PathLike[str], server: str | None = None) -> Retriever:
@@ -46,5 +47,7 @@ def _matches(matcher: Matcher, text: str) -> bool:
 
 
 def _told(hits: Hits, k: int) -> Hits:
-    warning = hits.warning or (WORDS_ONLY if hits.mode_used == "fts" else "")
+    warning = hits.warning or (
+        f"{WORDS_ONLY}. {hint('semantic')}" if hits.mode_used == "fts" else ""
+    )
     return Hits(hits[:k], mode_used=hits.mode_used, warning=warning)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEFAULT_PORT = 8437
+MOST_PORTS = 65535
 _PREFIX = "ATOLL_SERVE_"
 
 
@@ -65,6 +66,8 @@ class ServiceSettings:
             value = getattr(self, field.name)
             if isinstance(value, int | float) and not (field.name == "port" and value == 0):
                 check_positive(field.name, value)
+        if self.port > MOST_PORTS:
+            raise ConfigError(f"port must be at most {MOST_PORTS}, not {self.port}")
 
     @classmethod
     def from_environment(cls, **given: Any) -> ServiceSettings:

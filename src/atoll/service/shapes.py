@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import difflib
 import json
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -12,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType  # noqa: TC002 - read as it runs
 from atoll.config import SandboxConfig
 from atoll.guest import values
 from atoll.policy import ExecutionPolicy, Isolation
+from atoll.pool.tiers import TIERS
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from atoll.types import ExecuteResponse, SandboxResult
 
 T = TypeVar("T")
+_UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$\.(?P<at>\w+)`)?")
 MAX_METADATA, MAX_METADATA_TEXT = 16, 256
 MAX_TOOLS = 500
 MAX_ENV = 256
@@ -79,6 +83,9 @@ class Sandbox(Body, kw_only=True):
         given = {name: one for name, one in limits.items() if one is not UNSET}
         if len(self.env) > MAX_ENV or len(self.tools) > MAX_TOOLS:
             raise Problem(400, "invalid", f"at most {MAX_ENV} variables and {MAX_TOOLS} tools")
+        if self.template is not None and self.template not in TIERS:
+            known = ", ".join(TIERS)
+            raise Problem(400, "invalid", f"template is one of {known}, not {self.template!r:.60}")
         policy = ExecutionPolicy(env=self.env, **given)
         memory, most = policy.memory_bytes, quota.memory_bytes
         if most is not None and (memory is None or memory > most):
@@ -223,7 +230,18 @@ def read(body: bytes, shape: type[T]) -> T:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return msgspec.convert(json.loads(body), type=shape)  # escaped lone surrogates
     except (ValueError, RecursionError) as exc:
-        raise Problem(400, "invalid", f"the body is not as it should be: {exc}"[:500]) from None
+        words = f"the body is not as it should be: {exc}"[:500] + _nearest(str(exc), shape)
+        raise Problem(400, "invalid", words) from None
+
+
+def _nearest(fault: str, shape: type[Any]) -> str:
+    """Return a question for the name that an unknown field may be meant as; empty if none is."""
+    found = _UNKNOWN.search(fault)
+    if found is None:
+        return ""
+    inner = {"policy": Policy, "context": ContextOf}.get(found["at"] or "", shape)
+    close = difflib.get_close_matches(found["name"], inner.__struct_fields__, 1)
+    return f": did you mean {close[0]!r}?" if close else ""
 
 
 def timeout_within(timeout_ms: float | None, quota: Quota) -> float:
