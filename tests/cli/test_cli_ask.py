@@ -231,7 +231,7 @@ def test_a_limit_that_is_reached_exits_with_3_and_says_so(ask, record):
     model = record(LOOK, "it is under a step", budget=library.Budget(iterations=1))
     code, out, err = ask("--model", model, "--max-turns", "1", "--quiet")
     assert (code, out) == (3, "it is under a step\n")
-    limit = "a limit was reached (1 turns were made)"
+    limit = "a limit was reached (1 turn was made)"
     assert err == f"atoll: {limit}: this is the best answer known by then\n"
     model = record(LOOK, "it is under a step", budget=library.Budget(iterations=1))
     code, out, err = ask("--model", model, "--max-turns", "1", "--json")

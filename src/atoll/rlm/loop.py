@@ -139,7 +139,9 @@ class Loop:
             said = "\n".join(one for one in observations if one)
             turns = f"(turn {self._turns} of at most {most}{self._money()})"
             history.add(completion.text, f"{said}\n{turns}")
-        return await self._forced(history, f"{counted(most, 'turns')} were made", kept)
+        return await self._forced(
+            history, f"{counted(most, 'turns')} {'was' if most == 1 else 'were'} made", kept
+        )
 
     async def _ask(self, messages: tuple[Message, ...], max_tokens: int) -> Completion:
         call = self._calls.writer.new_call()
