@@ -167,7 +167,11 @@ async def _use() -> None:
 
 
 async def _fail_to_start() -> None:
-    mounts = (Mount(source=Path("/no/such/thing"), target="/data"),)
+    """The mount is found to be impossible when the jail is built: a link that leads nowhere."""
+    link = Path(tempfile.gettempdir()) / "leads-nowhere"
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to("/no/such/thing")
+    mounts = (Mount(source=link, target="/data"),)
     await atoll.aio.create_sandbox(context=CONTEXT, policy=atoll.ExecutionPolicy(mounts=mounts))
 
 
