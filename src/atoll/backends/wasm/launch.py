@@ -56,6 +56,8 @@ WORKER_FILES = 32
 """Descriptors of the worker's own, beside those of the guest's files."""
 WORKER_STACK = 64 * MIB
 RETRIES = 3
+LATE = "initialize"
+"""The step of a start that took too long."""
 TEMPORARY = ["/tmp", "/tmp", True]  # noqa: S108 - the jail's own
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); from atoll.backends.wasm.worker import main; "
@@ -80,7 +82,8 @@ async def launch(
         try:
             guest = await _handshake(worker, config, context, shared)
         except (SandboxStartError, SandboxLostError) as exc:  # nothing of the caller's has run
-            workers.forsake(whole=getattr(exc, "step", LOST[0]) in LOST)
+            # A zygote that does not answer in time is given up as well: another may.
+            workers.forsake(whole=getattr(exc, "step", LATE) in (*LOST, LATE))
             if attempt == RETRIES - 1:
                 raise _advised(exc, built) from None
         else:
