@@ -55,6 +55,7 @@ def main(wanted: list[str]) -> int:
 def collect() -> dict[str, set[str]]:
     """Which tests show which requirement."""
     collector = Collector()
+    sys.path.insert(0, str(ROOT))  # as `python -m pytest` does: tests import bench and evals
     arguments = ["--collect-only", "-qqq", "-p", "no:xdist", "--matrix", "all", str(ROOT / "tests")]
     with contextlib.redirect_stdout(io.StringIO()):
         status = pytest.main(arguments, plugins=[collector])

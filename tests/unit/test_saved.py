@@ -80,7 +80,6 @@ def no_cloudpickle(monkeypatch):
     monkeypatch.setattr(library, "_host_folder", lambda: None)
 
 
-@pytest.mark.spec("R0.30")
 def test_without_cloudpickle_the_standard_library_saves_data_and_names_the_rest(no_cloudpickle):
     with atoll.create_sandbox(backend="native") as box:
         box.execute(
