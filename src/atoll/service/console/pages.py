@@ -1,0 +1,199 @@
+"""The console's pages and files, and what guests display, each with the policy it needs.
+
+SECURITY: pages of the console run scripts of this origin alone, and no text becomes markup
+(trusted types). What a guest displays is served with a policy that makes it an opaque origin
+without network, also when its address is opened by itself. It never gets `allow-same-origin`.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from atoll import __version__
+from atoll.service import shapes
+from atoll.service.calls import as_json, nothing
+from atoll.service.console.signin import FRAMES, LOGIN_PATH
+from atoll.service.problems import Problem
+from atoll.service.routes import Route
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from atoll.service.calls import Call
+    from atoll.service.console.signin import SignIns
+    from atoll.service.keys import Principal
+
+PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; "
+    "connect-src 'self'; frame-src 'self'; manifest-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+DISPLAY_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
+)
+_ALONE = {
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "x-dns-prefetch-control": "off",
+}
+_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "txt": "text/plain; charset=utf-8",
+}
+_PICTURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/svg+xml": b""}
+_SHORTEST_PACKED = 1024
+_FRAME_HEAD = """<!doctype html><meta charset="utf-8"><style>
+:root {{ color-scheme: {scheme} }}
+body {{ font: 13px/1.5 system-ui, sans-serif; margin: 8px; overflow-wrap: anywhere }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums }}
+th, td {{ padding: 3px 10px; text-align: right; border: 0; border-bottom: 1px solid #8884 }}
+</style>
+"""
+
+
+class SignIn(shapes.Body, kw_only=True):
+    """POST /console/login: a key, or the secret of a link."""
+
+    key: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    """A file of the console, as it is and packed."""
+
+    data: bytes
+    packed: bytes
+    media_type: str
+
+
+def routes(signins: SignIns) -> list[Route]:
+    """Return the console's routes."""
+
+    async def login(call: Call) -> Response:
+        """Sign in to the console."""
+        if "origin" not in call.request.headers:
+            raise Problem(403, "origin", "signing in is for the console: programs send their key")
+        given = await call.json(SignIn)
+        cookie, token, who = signins.sign_in(call.request, key=given.key, link=given.link)
+        response = as_json({"token": token, **_describe(who)})
+        response.headers["set-cookie"] = cookie
+        response.headers["cache-control"] = "no-store"
+        return response
+
+    async def logout(call: Call) -> Response:
+        """Sign out of the console."""
+        response = nothing()
+        response.headers["set-cookie"] = signins.sign_out(call.request)
+        return response
+
+    return [
+        Route("GET", "/", _home, None),
+        Route("GET", "/console", _index, None),
+        Route("GET", "/console/", _home, None),
+        Route("POST", LOGIN_PATH, login, None, SignIn),
+        Route("POST", "/console/logout", logout, "", status=204),
+        Route("GET", "/console/me", _me, ""),
+        Route("GET", FRAMES + "{execution}/{number}", _display, "execute"),
+        Route("GET", "/console/files/{version}/{path:path}", _static, None),
+    ]
+
+
+async def _home(_call: Call) -> Response:
+    """Lead to the console."""
+    return Response(None, 307, {"location": "/console"})
+
+
+async def _index(_call: Call) -> Response:
+    """Return the console's page."""
+    version, files = _static_files()
+    page = files["index.html"].data.replace(b"{version}", version.encode())
+    headers = {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache", **_ALONE}
+    return Response(page, 200, headers, _TYPES["html"])
+
+
+async def _static(call: Call) -> Response:
+    """Return a file of the console; its address changes when any of them does."""
+    version, files = _static_files()
+    found = files.get(call.path["path"])
+    if found is None or call.path["version"] != version:
+        raise Problem(404, "not_found", "the console has no such file: load the page again")
+    headers = {"cache-control": "public, max-age=31536000, immutable", "vary": "accept-encoding"}
+    headers |= {"content-security-policy": PAGE_POLICY, **_ALONE}
+    data = found.data
+    if "gzip" in call.request.headers.get("accept-encoding", "") and found.packed:
+        data, headers["content-encoding"] = found.packed, "gzip"
+    return Response(data, 200, headers, found.media_type)
+
+
+async def _me(call: Call) -> Response:
+    """Say who is signed in."""
+    return as_json(_describe(call.principal))
+
+
+async def _display(call: Call) -> Response:
+    """Return what a guest displays, for a picture or a sandboxed frame."""
+    execution, number = call.path["execution"], call.path["number"]
+    found = call.service.executions.get(call.principal, execution).displays
+    if not number.isdecimal() or int(number[:9]) >= len(found):
+        raise Problem(404, "not_found", "the execution has no such display")
+    shown = found[int(number[:9])]
+    data, kind = shown.data, shown.media_type
+    if kind in _PICTURES:
+        if not data.startswith(_PICTURES[kind]):
+            raise Problem(422, "display", f"it says that it is {kind}, and is not")
+    elif kind == "text/html":
+        scheme = "dark" if call.query("scheme") == "dark" else "light"
+        data, kind = _FRAME_HEAD.format(scheme=scheme).encode() + data, _TYPES["html"]
+    else:
+        kind = _TYPES["txt"]
+    return Response(data, 200, _display_headers(scripts=call.flag("scripts")), kind)
+
+
+def _display_headers(*, scripts: bool) -> dict[str, str]:
+    sandbox = "sandbox allow-scripts; script-src 'unsafe-inline'" if scripts else "sandbox"
+    policy = DISPLAY_POLICY + sandbox
+    return {"content-security-policy": policy, "cache-control": "private, max-age=600", **_ALONE}
+
+
+def _describe(principal: Principal) -> dict[str, Any]:
+    known = {"key": principal.key, "tenant": principal.tenant, "version": __version__}
+    return {**known, "scopes": sorted(principal.scopes), "editor": "vendor/editor.js" in _files()}
+
+
+def _files() -> dict[str, StaticFile]:
+    return _static_files()[1]
+
+
+@functools.cache
+def _static_files() -> tuple[str, dict[str, StaticFile]]:
+    """Return the files of the console by path, and a version that changes with each of them."""
+    digest, found = hashlib.sha256(), {}
+    for path, data in sorted(_walk(resources.files(__package__) / "static", "")):
+        digest.update(f"{path}\0{len(data)}\0".encode() + data)
+        packed = gzip.compress(data, 6, mtime=0) if len(data) >= _SHORTEST_PACKED else b""
+        ending = path.rpartition(".")[2]
+        found[path] = StaticFile(data, packed, _TYPES.get(ending, "application/octet-stream"))
+    return digest.hexdigest()[:16], found
+
+
+def _walk(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
+    found: list[tuple[str, bytes]] = []
+    for one in folder.iterdir():
+        if one.is_dir():
+            found += _walk(one, f"{prefix}{one.name}/")
+        else:
+            found.append((prefix + one.name, one.read_bytes()))
+    return found

@@ -1,0 +1,79 @@
+// Overview: what runs now, what ran in the last quarter of an hour, and how to begin.
+
+import { every, get, may, at } from "../api.js";
+import { fill, h, keyed } from "../dom.js";
+import { ago, bytes, number, plural, seconds } from "../format.js";
+import { badge, button, commands, empty, fault, loading, meter, sparkline } from "../widgets.js";
+
+export async function show(place, { signal, go }) {
+  const told = h("div");
+  const cards = h("section", { class: "cards", "aria-label": "Now" }, loading());
+  const outcomes = h("section", { class: "panel" });
+  const tiers = h("section", { class: "panel" });
+  const recent = h("section", { class: "panel span-2" });
+  fill(place, h("header", { class: "head" }, h("h1", {}, "Overview"), button("New session", () => go("sessions?new=1"), { kind: "primary", sign: "plus", keys: "n" })),
+    told, cards, h("div", { class: "grid" }, outcomes, tiers, recent));
+  const list = h("div", { class: "rows" });
+  await every(2000, async () => {
+    const [stats, sessions] = await Promise.all([get("/stats", { signal }), may("sessions") ? get("/sessions?limit=8", { signal }) : { items: [] }]);
+    fill(told);
+    fill(cards, figuresOf(stats));
+    fill(outcomes, h("h2", {}, "Outcomes"), tally(stats.outcomes, "Nothing has run since the service started."), refusals(stats.rejected));
+    fill(tiers, h("h2", {}, "Warm sandboxes"), tierRows(stats.tiers));
+    const rows = sessions.items.sort((a, b) => b.last_used_at - a.last_used_at);
+    if (rows.length) fill(recent, h("h2", {}, "Sessions"), keyed(list, rows, (one) => one.id, sessionRow));
+    else fill(recent, h("h2", {}, "Sessions"), welcome());
+  }, signal, (error) => fill(told, fault(error)));
+}
+
+function figuresOf(stats) {
+  const history = stats.history ?? [];
+  const card = (title, value, note, values) => h("article", { class: "card" }, h("h2", {}, title), h("p", { class: "big" }, number(value)), h("small", {}, note), sparkline(values, { label: `${title}, last 15 minutes` }));
+  const executions = steps(history.map((one) => one.executions));
+  const refused = steps(history.map((one) => one.rejected));
+  return [
+    card("Running", stats.executing, plural(sum(executions), "execution") + " in 15 min", history.map((one) => one.executing)),
+    card("Queued", stats.queued, stats.queued ? "waiting for a free place" : "nothing waits", history.map((one) => one.queued)),
+    card("Sessions", stats.sessions, `${number(stats.live)} in memory`, history.map((one) => one.sessions)),
+    card("Executions", sum(Object.values(stats.outcomes ?? {})), `${seconds(stats.cpu_seconds ?? 0)} of CPU`, executions),
+    card("Refused", sum(Object.values(stats.rejected ?? {})), "requests, since the start", refused),
+  ];
+}
+
+const sum = (values) => values.reduce((total, one) => total + one, 0);
+/** Counters that only grow, as what was added in each step. */
+const steps = (values) => values.map((one, n) => (n ? Math.max(0, one - values[n - 1]) : 0));
+
+function tally(counts, none) {
+  const rows = Object.entries(counts ?? {}).filter(([, count]) => count).sort((a, b) => b[1] - a[1]);
+  if (!rows.length) return h("p", { class: "quiet" }, none);
+  const most = Math.max(...rows.map(([, count]) => count));
+  return h("div", { class: "tally" }, rows.map(([kind, count]) => h("div", {}, badge(kind), meter(count, most * 1.25, `${kind}: ${count}`), h("b", {}, number(count)))));
+}
+
+function refusals(rejected) {
+  const rows = Object.entries(rejected ?? {}).filter(([, count]) => count);
+  return rows.length ? h("p", { class: "quiet" }, "Refused: ", rows.map(([code, count]) => `${code} ${number(count)}`).join(" · ")) : null;
+}
+
+export function tierRows(tiers) {
+  const rows = Object.entries(tiers ?? {});
+  if (!rows.length) return h("p", { class: "quiet" }, "None: each sandbox starts cold here.");
+  return h("table", {}, h("thead", {}, h("tr", {}, ["Tier", "Parked", "Warm in", "Missing"].map((one) => h("th", {}, one)))), h("tbody", {}, rows.map(([name, one]) => h("tr", {},
+    h("td", {}, name), h("td", { class: "n" }, number(one.parked)), h("td", { class: "n" }, one.warm_seconds === null || one.warm_seconds === undefined ? "–" : seconds(one.warm_seconds)),
+    h("td", {}, one.missing?.length ? h("span", { class: "warn-text" }, one.missing.join(", ")) : h("span", { class: "quiet" }, "none"))))));
+}
+
+function sessionRow(session) {
+  const row = h("a", { class: "row", "data-row": true, href: `#/sessions${at(session.id)}` });
+  row.update = (one) => fill(row, badge(one.busy ? "busy" : one.state), h("b", {}, label(one)), h("span", { class: "quiet" }, plural(one.executions, "cell")),
+    h("span", { class: "quiet wide-only" }, bytes(one.usage?.memory_bytes ?? one.usage?.peak_memory_bytes)), h("span", { class: "quiet" }, ago(one.last_used_at)));
+  row.update(session);
+  return row;
+}
+
+export const label = (one) => one.name || Object.values(one.metadata ?? {})[0] || one.id;
+
+function welcome() {
+  return empty("No session yet", "Open one here with n, or from a terminal:", commands(`export ATOLL_URL=${location.origin} ATOLL_API_KEY=atl_…`, "atoll repl --url $ATOLL_URL", "atoll run --url $ATOLL_URL -c 'print(6 * 7)'"));
+}
