@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _CLOCK_OF_ALL_THREADS = 2  # CPUCLOCK_SCHED, see clock_getcpuclockid(3)
 _SIZE = 4096
+_NOW = {"memory.max_usage_in_bytes": "memory.usage_in_bytes", "memory.peak": "memory.current"}
+"""The file of memory in use, beside the one of the most that ever was, for both versions."""
 _UNCOUNTED = 1 << 20
 """The kernel counts pages for each core apart and sums up now and then: so much may be missing."""
 
@@ -26,7 +28,10 @@ class JailUsage:
 
     def __init__(self, source: Mapping[str, Any]) -> None:
         """Take what the supervisor said when the jail started: see Ward.usage_source."""
-        self._paths: dict[str, str] = source.get("files", {})
+        self._paths: dict[str, str] = dict(source.get("files", {}))
+        folder, name = os.path.split(self._paths.get("memory", ""))
+        if name in _NOW:
+            self._paths["memory_now"] = f"{folder}/{_NOW[name]}"
         self._per_second: float = source.get("per_second", 1)
         self._pid: int = source.get("pid", 0)
         self._parent: int = source.get("parent", 0)
@@ -42,6 +47,20 @@ class JailUsage:
         """Return the most memory that was in use, in bytes; None if nothing counts it."""
         counted = self._read("memory", int)
         return self._of_process().peak_memory() if counted is None else int(counted)
+
+    def memory(self) -> int | None:
+        """Return the memory in use now, in bytes; None if nothing counts it."""
+        counted = self._read("memory_now", int)
+        return self._of_process().memory() if counted is None else int(counted)
+
+    def processes(self) -> int | None:
+        """Return how many processes the control group has; None without one."""
+        folder = os.path.dirname(self._paths.get("memory", ""))
+        try:
+            found = Path(folder, "cgroup.procs").read_bytes().split() if folder else None
+        except OSError:
+            return None
+        return None if found is None else len(found)
 
     def close(self) -> None:
         """Close the counters' files."""
@@ -97,6 +116,10 @@ class ProcessUsage:
         if peak is None or self._before is None:
             return None
         return max(0, peak - self._before) + _UNCOUNTED
+
+    def memory(self) -> int | None:
+        """Return what it holds now; None if it has ended."""
+        return self._memory("VmRSS")
 
     def _memory(self, field: str) -> int | None:
         try:

@@ -201,6 +201,13 @@ class GuestSandbox(BaseSandbox):
             raise
         return fds
 
+    def usage_now(self) -> dict[str, int | None]:
+        """Return memory in use and processes, as the host counts them; nothing without a guest."""
+        if self._guest is None:
+            return {}
+        usage = self._guest.lease.usage
+        return {"memory_bytes": usage.memory(), "processes": usage.processes()}
+
     async def cancel(self) -> None:
         """Interrupt the running cell; one that will not be interrupted is killed."""
         if self._guest is not None:

@@ -1,6 +1,6 @@
 """The ASGI application: lets a request in or refuses it, and answers every one with a known shape.
 
-SECURITY: the order is fixed: Host, Origin, route, key, scope, rate, body. Nothing is read of a
+SECURITY: the order is fixed: Host, route, Origin, key, scope, rate, body. Nothing is read of a
 body, and no sandbox is touched, before a key was found valid. Ids are looked up under the
 key's tenant.
 """
@@ -40,7 +40,7 @@ class App:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._routes = routes.table()
+        self._routes = routes.table(service.pages)
         self._openapi: bytes | None = None
         settings = service.settings
         self._hosts = {*_LOOPBACK, settings.host.lower(), *map(str.lower, settings.hosts)}
@@ -81,9 +81,10 @@ class App:
         _LOG.debug("%s %s %d %.1f ms %s", request.method, name, status, seconds * 1e3, request_id)
 
     async def _answer(self, request: Request, route: Route, path: dict[str, str]) -> Response:
-        principal = _NOBODY
+        signed_in = self._signed_in(request, route)
+        principal = signed_in or _NOBODY
         if route.scope is not None:
-            principal = self._service.keys.check(request.headers)
+            principal = signed_in or self._service.keys.check(request.headers)
             if route.scope:
                 principal.require(route.scope)
             self._service.quotas.request(principal)
@@ -91,11 +92,18 @@ class App:
             self._service.require_accepting()
         return await route.handler(Call(self._service, request, principal, path))
 
+    def _signed_in(self, request: Request, route: Route) -> Principal | None:
+        """Return who a page of ours acts for; refuse every other page's request."""
+        found = None
+        if "cookie" in request.headers and "authorization" not in request.headers:
+            found = self._service.sign_in(request)
+        if found is None and "origin" in request.headers and route not in self._service.pages:
+            text = "requests of web pages are not served, except of this service's own"
+            raise Problem(403, "origin", text)
+        return found
+
     def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
         self._check_host(request.headers.get("host", ""))
-        if "origin" in request.headers:
-            text = "requests of web pages are not served: no page of this service sends any"
-            raise Problem(403, "origin", text)
         path, allowed = request.scope["path"], []
         if path == "/openapi.json":
             return routes.Route("GET", path, self._document, None), {}

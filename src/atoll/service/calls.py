@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
-    from atoll.service.executions import Execution
+    from atoll.service.executions import Event
     from atoll.service.keys import Principal
     from atoll.service.service import Service
 
@@ -48,12 +48,15 @@ class Call:
         """Return the body in its shape."""
         return shapes.read(await self.body(), shape)
 
-    async def pieces(self, limit: int, *, slow: bool = False) -> AsyncIterator[bytes]:
-        """Yield the body as it comes, counted."""
+    async def pieces(
+        self, limit: int, *, slow: bool = False, seconds: float | None = None
+    ) -> AsyncIterator[bytes]:
+        """Yield the body as it comes, counted; `slow` or `seconds` say how long it may take."""
         length = self.request.headers.get("content-length", "")
         if length.isdigit() and int(length) > limit:
             raise _too_large(limit)
-        seconds = self.service.settings.body_seconds * (SLOWER_FOR_FILES if slow else 1)
+        usual = self.service.settings.body_seconds * (SLOWER_FOR_FILES if slow else 1)
+        seconds = usual if seconds is None else seconds
         size = 0
         try:
             async with asyncio.timeout(seconds):
@@ -89,6 +92,12 @@ class Call:
         return int(text)
 
     @property
+    def after(self) -> int:
+        """The number of the event that a reader has seen last: Last-Event-ID, or `after`."""
+        last = self.request.headers.get("last-event-id", "")
+        return int(last) if last.isdecimal() and len(last) < 19 else self.number("after", 0)
+
+    @property
     def place(self) -> tuple[str, str, str] | None:
         """The request's idempotency key with its tenant and route; None without one."""
         key = self.request.headers.get("idempotency-key")
@@ -111,31 +120,33 @@ class Call:
 
 
 class EventResponse(Response):
-    """Streams the events of an execution; `owned`: it is cancelled if its reader goes away."""
+    """Streams events as they come, as NDJSON or SSE; `on_gone` is called if the reader leaves."""
 
-    def __init__(self, call: Call, execution: Execution, after: int, *, owned: bool) -> None:
+    def __init__(
+        self, call: Call, events: AsyncIterator[list[Event]],
+        on_gone: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
         self._sse = SSE in call.request.headers.get("accept", "")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(None, 200, headers, SSE if self._sse else NDJSON)
         del self.headers["content-length"]
-        self._call, self._execution, self._after, self._owned = call, execution, after, owned
+        self._events, self._on_gone = events, on_gone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send events until the last one, or until the reader is gone."""
-        if not await until_gone(receive, self._stream(send)) and self._owned:
-            self._call.service.spawn(self._execution.cancel())
+        if not await until_gone(receive, self._stream(send)) and self._on_gone is not None:
+            self._on_gone()
 
     async def _stream(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        pause = self._call.service.settings.keepalive_seconds
-        async for events in self._execution.events(self._after, pause):
+        async for events in self._events:
             body = b"".join(map(_as_sse, events) if self._sse else (e[2] + b"\n" for e in events))
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _as_sse(event: tuple[int, str, bytes]) -> bytes:
+def _as_sse(event: Event) -> bytes:
     seq, kind, line = event
     ident = b"id: %d\n" % seq if seq else b""
     return ident + b"event: " + kind.encode() + b"\ndata: " + line + b"\n\n"

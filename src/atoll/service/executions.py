@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from atoll.service.shapes import ToolResult
     from atoll.types import Display
 
-    Event = tuple[int, str, bytes]
-
+Event = tuple[int, str, bytes]
+"""Number (0: it is not counted), kind, and the whole event as JSON."""
 KEEPALIVE = b'{"type":"keepalive"}'
 MAX_KEPT = 20_000
 _MAY_BE_DROPPED = ("stdout", "stderr")
@@ -40,7 +40,8 @@ class Execution:
     def __init__(self, principal: Principal, session: str | None, event_bytes: int) -> None:
         self.id, self.session, self.tenant = new_id("exe"), session, principal.tenant
         self.principal = principal
-        self.created = time.monotonic()
+        self.created, self.ended = time.monotonic(), 0.0
+        """When it was made (monotonic), and when it ended (the time of day)."""
         self.displays: tuple[Display, ...] = ()
         self.status, self.body = 0, b""
         """The answer to a reader that wants no events; 0 while it runs."""
@@ -115,7 +116,7 @@ class Execution:
 
     def finish(self, status: int, body: Any) -> None:
         """End it with a result, or with a problem."""
-        self.status, self.body = status, encode(body)
+        self.status, self.body, self.ended = status, encode(body), time.time()
         if status < 400:
             self.emit("result", result=msgspec.Raw(self.body))
         else:

@@ -46,7 +46,10 @@ async def create(call: Call) -> Response:
         life = shapes.Life(
             idle_seconds=given.idle_seconds, max_seconds=given.max_seconds, metadata=metadata
         )
-        return 201, (await service.sessions.open(principal, config, callbacks, life)).describe()
+        made = await service.sessions.open(principal, config, callbacks, life)
+        if given.context is not None and isinstance(given.context.id, str):
+            made.context_id = given.context.id
+        return 201, made.describe()
 
     return await call.once(body, work)
 
@@ -54,14 +57,27 @@ async def create(call: Call) -> Response:
 async def list_all(call: Call) -> Response:
     """List the tenant's sessions."""
     page = call.service.sessions.page(
-        call.principal, call.number("limit", 50), call.query("cursor")
+        call.principal, call.number("limit", 50), call.query("cursor"), call.query("state")
     )
     return as_json(page)
 
 
 async def show(call: Call) -> Response:
     """Return what is known of a session."""
-    return as_json(_session(call).describe())
+    session = _session(call)
+    await session.measure_disk()
+    return as_json(session.describe())
+
+
+async def history(call: Call) -> Response:
+    """List the cells of a session, oldest first, from the one after `after`."""
+    page = _session(call).history.page(call.number("after", 0), call.number("limit", 100))
+    return as_json(page)
+
+
+async def tree(call: Call) -> Response:
+    """Return the fork tree that a session is in, with checkpoints."""
+    return as_json(call.service.sessions.tree(_session(call)))
 
 
 async def change(call: Call) -> Response:
@@ -151,6 +167,7 @@ async def rollback(call: Call) -> Response:
     hosted, given = _session(call), await call.json(shapes.Rollback)
     async with hosted.session.in_turn() as box:
         await box.rollback(given.mark)
+    hosted.rolled_back = given.mark
     hosted.touch()
     return nothing()
 
@@ -266,7 +283,10 @@ async def add_key(call: Call) -> Response:
 
 async def list_keys(call: Call) -> Response:
     """List all keys, without their secrets."""
-    return as_json({"items": call.service.keys.list()})
+    quotas = call.service.quotas
+    return as_json(
+        {"items": [{**one, "use": quotas.now(one["id"])} for one in call.service.keys.list()]}
+    )
 
 
 async def revoke_key(call: Call) -> Response:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from atoll.service.ledger import Ledger
 
-SCOPES = ("execute", "sessions", "files", "metrics", "admin")
+SCOPES = ("execute", "sessions", "files", "runs", "metrics", "admin")
 USUAL_SCOPES = ("execute", "sessions", "files")
 _KEY = re.compile(r"atl_([0-9a-f]{8})_([A-Za-z0-9_-]{43})\Z")
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")

@@ -22,6 +22,11 @@ CREATE TABLE IF NOT EXISTS sessions (
     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, parent TEXT, created REAL NOT NULL,
     ended REAL, reason TEXT);
 CREATE INDEX IF NOT EXISTS sessions_by_end ON sessions (ended);
+CREATE INDEX IF NOT EXISTS sessions_by_parent ON sessions (parent);
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, tenant TEXT NOT NULL, created REAL NOT NULL, ended REAL,
+    facts TEXT NOT NULL);
+CREATE INDEX IF NOT EXISTS runs_by_tenant ON runs (tenant, created);
 CREATE TABLE IF NOT EXISTS objects (
     id TEXT PRIMARY KEY, kind TEXT NOT NULL, tenant TEXT NOT NULL, digest TEXT NOT NULL,
     size INTEGER NOT NULL, facts TEXT NOT NULL, created REAL NOT NULL, expires REAL NOT NULL);
@@ -59,8 +64,9 @@ class Ledger:
         return found
 
     def all(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        """Return every row of a query."""
-        return self._db.execute(query, values).fetchall()
+        """Return every row of a query; its values in order, or one dict of named ones."""
+        given = values[0] if values and isinstance(values[0], dict) else values
+        return self._db.execute(query, given).fetchall()
 
     def write(self, query: str, *values: Any) -> int:
         """Change rows; return how many were changed."""

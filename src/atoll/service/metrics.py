@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -36,11 +37,16 @@ class Metrics:
         self.durations = Histogram(
             "atoll_execution_duration_seconds", "Time that code ran", registry=registry
         )
+        self.outcomes: Counts[str] = Counts()
+        self.rejected: Counts[str] = Counts()
+        self.answers, self.cpu_seconds = 0, 0.0
         registry.register(self)
 
     def executed(self, result: SandboxResult) -> None:
         """Count an execution that has ended."""
         self.executions.labels(result.kind.value, str(result.isolation)).inc()
+        self.outcomes[result.kind.value] += 1
+        self.cpu_seconds += (result.cpu_ms or 0) / 1000
         self.cpu.inc((result.cpu_ms or 0) / 1000)
         self.durations.observe(result.duration_ms / 1000)
 
@@ -48,7 +54,9 @@ class Metrics:
         """Count a request that was answered."""
         self.requests.labels(route, method, status).inc()
         self.seconds.labels(route).observe(seconds)
+        self.answers += 1
         if code:
+            self.rejected[code] += 1
             self.refused.labels(code).inc()
 
     def text(self) -> bytes:

@@ -66,10 +66,17 @@ class Objects:
 
     def describe(self, principal: Principal, kind: str, ident: str) -> dict[str, Any]:
         """Return what is known of an object; 404 for one that the tenant does not have."""
-        row = self._row(principal, kind, ident)
-        facts = json.loads(row["facts"])
-        times = {"created_at": row["created"], "expires_at": row["expires"]}
-        return {"id": ident, "size": row["size"], "sha256": row["digest"], **times, **facts}
+        return _describe(self._row(principal, kind, ident))
+
+    def list(self, principal: Principal, kind: str) -> list[dict[str, Any]]:
+        """Return what is known of each object of a kind that the tenant has, newest first."""
+        query = (
+            "SELECT * FROM objects WHERE tenant = ? AND kind = ? AND expires > ?"
+            " ORDER BY created DESC LIMIT 1000"
+        )
+        return [
+            _describe(row) for row in self._ledger.all(query, principal.tenant, kind, time.time())
+        ]
 
     def path(self, principal: Principal, kind: str, ident: str) -> Path:
         """Return where its bytes are."""
@@ -102,6 +109,12 @@ class Objects:
         if row is None:
             raise not_found(kind)
         return row
+
+
+def _describe(row: sqlite3.Row) -> dict[str, Any]:
+    times = {"created_at": row["created"], "expires_at": row["expires"]}
+    known = {"id": row["id"], "size": row["size"], "sha256": row["digest"]}
+    return {**known, **times, **json.loads(row["facts"])}
 
 
 def _check_room(principal: Principal, size: int, room: int) -> None:

@@ -87,6 +87,16 @@ class Quotas:
         if key in self._uses:
             self._uses[key].sessions -= 1
 
+    def now(self, key: str) -> dict[str, float]:
+        """Return what a key uses now, and the CPU time of its day."""
+        use = self._uses.get(key)
+        if use is None:
+            return {"executions": 0, "sessions": 0, "cpu_seconds_today": 0.0}
+        today = use.cpu_seconds if use.day == int(time.time() // DAY_SECONDS) else 0.0
+        return {
+            "executions": use.executions, "sessions": use.sessions, "cpu_seconds_today": today
+        }  # fmt: skip
+
     def save(self) -> None:
         """Write the use of the day to the ledger."""
         query = (

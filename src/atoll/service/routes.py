@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.routing import compile_path
 
-from atoll.service import filing, handlers, running, shapes
+from atoll.service import agents, filing, handlers, overview, reading, running, shapes
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Sequence
 
     from starlette.responses import Response
 
@@ -41,6 +42,8 @@ _NATIVE = (
     Route("POST", "/run", running.run, "execute", shapes.Run, new_work=True),
     Route("POST", f"{_S}/executions", running.execute, "execute", shapes.Cell, new_work=True),
     Route("POST", f"{_S}/shell", running.shell, "execute", shapes.Command, new_work=True),
+    Route("GET", f"{_S}/executions", handlers.history, "sessions"),
+    Route("GET", f"{_S}/tree", handlers.tree, "sessions"),
     Route("GET", "/executions/{execution}", running.show, "execute"),
     Route("GET", "/executions/{execution}/events", running.events, "execute"),
     Route("POST", "/executions/{execution}/cancel", running.cancel, "execute", status=202),
@@ -72,8 +75,28 @@ _NATIVE = (
     Route("DELETE", f"{_S}/files/content", filing.delete, "files", status=204),
     Route("POST", f"{_S}/files/{{operation}}", filing.operate, "files", dict),
     Route("POST", "/contexts", handlers.upload_context, "files", bytes, 201),
+    Route("GET", "/contexts", reading.list_contexts, "files"),
     Route("GET", "/contexts/{context}", handlers.show_context, "files"),
+    Route("GET", "/contexts/{context}/text", reading.text, "files"),
+    Route("GET", "/contexts/{context}/sections", reading.sections, "files"),
+    Route("GET", "/contexts/{context}/coverage", reading.coverage, "files"),
+    Route("POST", "/contexts/{context}/search", reading.search, "files", reading.Search),
     Route("DELETE", "/contexts/{context}", handlers.delete_context, "files", status=204),
+    Route("POST", "/runs", agents.start, "runs", agents.NewRun, 201, True),
+    Route("POST", "/runs/upload", agents.upload, "sessions", bytes, 201),
+    Route("GET", "/runs", agents.list_runs, "sessions"),
+    Route("GET", "/runs/{run}", agents.show, "sessions"),
+    Route("DELETE", "/runs/{run}", agents.delete, "sessions", status=204),
+    Route("GET", "/runs/{run}/tree", agents.tree, "sessions"),
+    Route("GET", "/runs/{run}/events", agents.events, "sessions"),
+    Route("GET", "/runs/{run}/trajectory.jsonl", agents.trajectory, "sessions"),
+    Route("POST", "/runs/{run}/cancel", agents.cancel, "sessions", status=202),
+    Route("GET", "/whoami", overview.whoami, ""),
+    Route("GET", "/stats", overview.stats, "metrics"),
+    Route("GET", "/overview/events", overview.watch, "sessions"),
+    Route("GET", "/usage", overview.usage, ""),
+    Route("POST", "/drain", overview.drain, "admin", status=202),
+    Route("DELETE", "/drain", overview.undrain, "admin"),
     Route("POST", "/keys", handlers.add_key, "admin", shapes.NewKey, 201),
     Route("GET", "/keys", handlers.list_keys, "admin"),
     Route("DELETE", "/keys/{key}", handlers.revoke_key, "admin", status=204),
@@ -86,9 +109,9 @@ _OPERATIONAL = (
 )
 
 
-def table() -> list[tuple[re.Pattern[str], Route]]:
-    """Return every route with the pattern of its whole path."""
-    return [(compile_path(one.path)[0], one) for one in all_routes()]
+def table(pages: Sequence[Route] = ()) -> list[tuple[re.Pattern[str], Route]]:
+    """Return every route, and those of `pages`, with the pattern of its whole path."""
+    return [(compile_path(one.path)[0], one) for one in (*all_routes(), *pages)]
 
 
 def all_routes() -> list[Route]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -77,9 +78,8 @@ async def show(call: Call) -> Response:
 
 async def events(call: Call) -> Response:
     """Stream an execution's events, from the one after `after` or Last-Event-ID."""
-    last = call.request.headers.get("last-event-id", "")
-    after = int(last) if last.isdecimal() and len(last) < 19 else call.number("after", 0)
-    return EventResponse(call, _find(call), after, owned=False)
+    pause = call.service.settings.keepalive_seconds
+    return EventResponse(call, _find(call).events(call.after, pause))
 
 
 async def cancel(call: Call) -> Response:
@@ -121,6 +121,7 @@ async def _in_session(
             raise Problem(400, "invalid", f"timeout_ms must be positive, not {limit!r}")
 
     def work(execution: Execution) -> Coroutine[Any, Any, dict[str, Any]]:
+        hosted.history.add(execution, verb, text)
         return call.service.run_in_session(execution, hosted, text, verb=verb, timeout_ms=limit)
 
     return await _respond(call, hosted.id, body, work, detach=given.detach)
@@ -146,10 +147,16 @@ async def _respond(
         return as_json({"id": execution.id, "session": session, "kind": None}, 202)
     owned = place is None  # who sends a key will come back for the result
     if _wants_events(call):
-        return EventResponse(call, execution, 0, owned=owned)
+        events = execution.events(0, service.settings.keepalive_seconds)
+        return EventResponse(call, events, partial(_abandon, call, execution) if owned else None)
     if not await until_gone(call.request.receive, execution.wait()) and owned:
         await execution.cancel()
     return raw_json(Answer(execution.status or 499, execution.body), again=found is not None)
+
+
+def _abandon(call: Call, execution: Execution) -> None:
+    """Interrupt what nobody waits for any more."""
+    call.service.spawn(execution.cancel())
 
 
 def _remember(call: Call, place: tuple[str, str, str], execution: Execution) -> None:

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,10 @@ from atoll.service.keys import Keys
 from atoll.service.ledger import Ledger
 from atoll.service.metrics import Metrics
 from atoll.service.objects import Objects
+from atoll.service.overview import Samples
 from atoll.service.problems import Problem, of_error
 from atoll.service.quotas import Quotas
+from atoll.service.runs import Runs
 from atoll.service.sessions import Sessions
 from atoll.service.shapes import response_json, result_json
 from atoll.state.envelope import describe_state
@@ -43,9 +46,13 @@ from atoll.types import SandboxResult
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from starlette.requests import Request
+
+    from atoll.explore import Ledger as Seen
     from atoll.sandbox import BaseSandbox
     from atoll.service.executions import Execution
     from atoll.service.keys import Principal
+    from atoll.service.routes import Route
     from atoll.service.sessions import HostedSession
     from atoll.service.settings import ServiceSettings
     from atoll.service.shapes import ContextOf
@@ -56,8 +63,11 @@ Runner = Callable[..., Awaitable[SandboxResult]]
 """Runs code in a fresh sandbox that nobody else sees: Pool.run."""
 Finish = Callable[["BaseSandbox", dict[str, Any]], Awaitable[None]]
 Work = Coroutine[Any, Any, dict[str, Any]]
+SignIn = Callable[["Request"], "Principal | None"]
 SWEEP_SECONDS = 5.0
 NEVER = 10**9
+MOST_LOOKED_INTO = 8
+"""Contexts that are kept in memory because somebody reads or searches them."""
 SHORT_WAIT_MS = 50
 """Below it a wait is not taken off the time limit."""
 _LOG = logging.getLogger("atoll.service")
@@ -81,6 +91,8 @@ class Service:
         self.answers = IdempotencyKeys(self.ledger)
         self.objects = Objects(settings.folder, self.ledger)
         self.executions = Executions(settings)
+        self.runs = Runs(settings.folder, self.ledger)
+        self.samples = Samples()
         self.limit = ConcurrencyLimit(settings.max_running, settings.max_queue)
         self._store = SqliteStateStore(settings.folder / "paused.sqlite3", 86_400, 4 << 30)
         storage = Storage(store=self._store, left_out=lambda blob: describe_state(blob).left_out)
@@ -90,16 +102,24 @@ class Service:
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
         self.metrics = Metrics(self)
-        self.draining = False
+        self.draining = self.stopping = False
+        self.sign_in: SignIn = lambda _request: None
+        """Returns who a request of a web page comes from; None if it is not signed in."""
+        self.pages: list[Route] = []
+        """Routes besides those of the API."""
         self.started = time.time()
         self.isolation: str | None = None
         self.why_not = ""
         self._contexts: weakref.WeakValueDictionary[Path, Context] = weakref.WeakValueDictionary()
+        self.seen: weakref.WeakKeyDictionary[Context, Seen] = weakref.WeakKeyDictionary()
+        """What was seen of contexts through the API."""
+        self._looked_into: OrderedDict[Path, Context] = OrderedDict()
         self._background: set[asyncio.Task[Any]] = set()
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open one sandbox to learn what isolation there is; begin to look after sessions."""
+        self.runs.start()
         if lost := self.ledger.start():
             _LOG.warning("%d sessions of an earlier process are lost", lost)
         try:
@@ -113,7 +133,7 @@ class Service:
 
     async def drain(self) -> None:
         """Refuse new work, and wait for what runs; cancel it when `drain_seconds` are over."""
-        self.draining = True
+        self.draining = self.stopping = True
         running = [one.task for one in self.executions.running if one.task is not None]
         if running:
             _, late = await asyncio.wait(running, timeout=self.settings.drain_seconds)
@@ -124,7 +144,8 @@ class Service:
 
     async def stop(self) -> None:
         """End every session, and close the files."""
-        self.draining = True
+        self.draining = self.stopping = True
+        self.runs.stop()
         if self._sweeping is not None:
             self._sweeping.cancel()
         for execution in self.executions.running:
@@ -160,7 +181,7 @@ class Service:
         if given is None:
             return config
         if given.id is not UNSET:
-            context: Any = await self._uploaded(principal, str(given.id))
+            context: Any = (await self._uploaded(principal, str(given.id))).dup()
             callbacks.context = object()
             context.keep(callbacks.context)  # the caller has it: it need not be read here
         elif given.text is not UNSET:
@@ -172,14 +193,23 @@ class Service:
                 raise ConfigError(f"the context is not a value: {exc}") from None
         return dataclasses.replace(config, context=context)
 
+    async def context(self, principal: Principal, ident: str) -> Context:
+        """Return an uploaded context to look into; the last few stay in memory for that."""
+        path = self.objects.path(principal, "context", ident)
+        self._looked_into[path] = context = await self._uploaded(principal, ident)
+        self._looked_into.move_to_end(path)
+        while len(self._looked_into) > MOST_LOOKED_INTO:
+            self._looked_into.popitem(last=False)
+        return context
+
     async def _uploaded(self, principal: Principal, ident: str) -> Context:
         path = self.objects.path(principal, "context", ident)
         is_json = self.objects.describe(principal, "context", ident).get("json") is True
         context = self._contexts.get(path)
         if context is None:
             context = await asyncio.to_thread(_load, path, is_json=is_json)
-            self._contexts[path] = context
-        return context.dup()
+            context = self._contexts.setdefault(path, context)  # another request may be first
+        return context
 
     def spawn(self, work: Any) -> None:
         """Do something that no request waits for."""
@@ -294,6 +324,8 @@ class Service:
                 await self.sessions.sweep()
                 self.executions.sweep()
                 self.objects.sweep()
+                self.runs.sweep()
+                self.samples.take(self)
                 self.quotas.save()
                 self.ledger.sweep(self.settings.idempotency_seconds)
             except Exception:  # noqa: BLE001 - a full disk now; sessions have to end all the same

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from atoll.context import Context
 from atoll.errors import AtollError, SandboxLostError
-from atoll.files.direct import FolderFiles
+from atoll.files.direct import FolderFiles, close_all
+from atoll.service import lineage
+from atoll.service.history import History
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, not_found
 
@@ -52,7 +55,12 @@ class HostedSession:
         self.metadata: dict[str, str] = {}
         self.marks: dict[str, tuple[str, float]] = {}
         self.children: list[str] = []
+        self.history: History = History(None if parent is None else parent.history)
+        self.rolled_back = ""
+        """The checkpoint that it went back to last."""
+        self.context_id: str | None = None
         self.executions, self.cpu_seconds, self.memory_bytes = 0, 0.0, 0
+        self.disk_bytes: int | None = None
         self.over = False
         policy = session.config.policy
         self.files: Files = FolderFiles(self._folders, policy.file_size_bytes)
@@ -75,12 +83,42 @@ class HostedSession:
         """Note a use."""
         self.used = time.time()
 
+    @property
+    def state(self) -> str:
+        """Return running, paused (saved to disk) or ended."""
+        return "ended" if self.over else "running" if self.session.live else "paused"
+
+    def usage(self) -> dict[str, Any]:
+        """Return what it uses now, as far as the host counts it; disk as last measured."""
+        measure = getattr(self.session.box, "usage_now", None)
+        now = {} if measure is None else measure()
+        return {
+            "cpu_seconds": self.cpu_seconds,
+            "peak_memory_bytes": self.memory_bytes,
+            "memory_bytes": now.get("memory_bytes"),
+            "processes": now.get("processes"),
+            "disk_bytes": self.disk_bytes,
+        }
+
+    async def measure_disk(self) -> None:
+        """Find out how much of the guest's disk is used; a session on disk is left there."""
+        show = getattr(self.session.box, "folders", None)
+        if show is None:
+            return
+        with contextlib.suppress(AtollError, OSError):
+            folders = await show(False)
+            try:
+                found = os.fstatvfs(next(iter(folders.values())))
+            finally:
+                close_all(folders)
+            self.disk_bytes = (found.f_blocks - found.f_bfree) * found.f_frsize
+
     def describe(self) -> dict[str, Any]:
         """Return what its tenant may know."""
-        live = self.session.live
+        now = time.time()
         return {
             "id": self.id,
-            "state": "ended" if self.over else "running" if live else "paused",
+            "state": self.state,
             "name": self.name,
             "isolation": self._isolation,
             "backend": self._backend,
@@ -88,13 +126,17 @@ class HostedSession:
             "context_shared": bool(getattr(self.session.box, "context_is_shared", False)),
             "created_at": self.created,
             "last_used_at": self.used,
+            "idle_seconds_now": 0.0 if not self.session.idle else max(0.0, now - self.used),
+            "idle_seconds": self.idle_seconds,
+            "max_seconds": self.max_seconds,
             "idle_expires_at": min(self.idle_until, self.expires),
             "expires_at": self.expires,
             "parent": self.parent,
             "children": list(self.children),
             "busy": not self.session.idle,
             "executions": self.executions,
-            "usage": {"cpu_seconds": self.cpu_seconds, "peak_memory_bytes": self.memory_bytes},
+            "usage": self.usage(),
+            "context": self._context(),
             "policy": self.session.config.policy.snapshot(),
             "timeout_ms": self.session.config.timeout_ms,
             "metadata": self.metadata,
@@ -103,6 +145,14 @@ class HostedSession:
                 for mark, (name, made) in self.marks.items()
             ],
         }
+
+    def _context(self) -> dict[str, Any] | None:
+        context = self.session.config.context
+        if context is None:
+            return None
+        length = context.length if isinstance(context, Context) else None
+        length = len(context) if isinstance(context, str) else length
+        return {"id": self.context_id, "length": length}
 
     async def _folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
         self.touch()
@@ -158,7 +208,7 @@ class Sessions:
             raise
         child = HostedSession(principal, session, callbacks, parent)
         child.name, child.metadata = name, dict(parent.metadata)
-        child.idle_seconds = parent.idle_seconds
+        child.idle_seconds, child.context_id = parent.idle_seconds, parent.context_id
         child.max_seconds = max(1.0, parent.expires - child.created)
         parent.children.append(child.id)
         return self._keep(child)
@@ -174,10 +224,19 @@ class Sessions:
             raise SandboxLostError(f"the session has ended ({row['reason']}): open a new one")
         raise not_found("session")
 
-    def page(self, principal: Principal, limit: int, after: str) -> dict[str, Any]:
+    def of(self, principal: Principal, state: str = "") -> list[HostedSession]:
+        """Return the tenant's sessions, oldest first; with a state, those that are in it."""
+        own = [one for one in self._sessions.values() if one.tenant == principal.tenant]
+        return [one for one in own if one.state == state] if state else own
+
+    def tree(self, session: HostedSession) -> dict[str, Any]:
+        """Return the fork tree that a session is in."""
+        return lineage.tree(self._ledger, self._sessions, session)
+
+    def page(self, principal: Principal, limit: int, after: str, state: str) -> dict[str, Any]:
         """Return some sessions of the tenant, and where the next page begins."""
         limit = max(1, min(limit, MAX_PAGE))
-        own = [one for one in self._sessions.values() if one.tenant == principal.tenant]
+        own = self.of(principal, state)
         places = [n for n, one in enumerate(own) if one.id == after]
         begin = places[0] + 1 if places else 0
         shown = own[begin : begin + limit]

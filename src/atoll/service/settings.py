@@ -34,6 +34,8 @@ class ServiceSettings:
     """Names, besides localhost and the address, that the Host header may have."""
     tier: str | None = None
     """Libraries that a session has when it names none; unset: the largest tier."""
+    models: tuple[str, ...] = ()
+    """Names of models that agents may use; their keys are in the service's environment."""
     max_body_bytes: int = 40 << 20
     max_upload_bytes: int = 150 << 20
     max_context_bytes: int = 1 << 30

@@ -1,0 +1,119 @@
+"""The cells of a session, kept for readers who come later: what ran, and how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from atoll.service.executions import Execution
+
+MOST_CELLS = 500
+MOST_BYTES = 4 << 20
+"""What the finished cells of one session may take in memory."""
+MOST_TEXT = 64 << 10
+"""Characters of a cell's code, and of each text of its result."""
+_TEXTS = ("stdout", "stderr", "output", "error", "value_repr")
+_RESULT = ("result", "problem")
+
+
+class Cell:
+    """One cell or command. While it runs, its execution is asked; then only its result is kept."""
+
+    def __init__(self, number: int, execution: Execution, verb: str, text: str) -> None:
+        self.number, self.id, self.verb = number, execution.id, verb
+        self.code, self.code_cut = text[:MOST_TEXT], len(text) > MOST_TEXT
+        self.created, self.ended = time.time(), 0.0
+        self.status, self.body = 0, b""
+        self._execution: Execution | None = execution
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory, about."""
+        return len(self.code) + len(self.body)
+
+    def settle(self) -> bool:
+        """Take the result over from an execution that has ended; return whether it has."""
+        execution = self._execution
+        if execution is not None and execution.done:
+            self.status, self.ended = execution.status, execution.ended
+            self.body, self._execution = shortened(execution.body), None
+        return self._execution is None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the session's tenant may know."""
+        done = self.settle()
+        known = {
+            "n": self.number,
+            "id": self.id,
+            "verb": self.verb,
+            "code": self.code,
+            "code_truncated": self.code_cut,
+            "created_at": self.created,
+            "ended_at": self.ended or None,
+            "done": done,
+            "status": self.status or None,
+            "events": f"/api/v1/executions/{self.id}/events",
+            "result": None,
+            "problem": None,
+        }
+        if done:
+            known[_RESULT[self.status >= 400]] = msgspec.Raw(self.body)
+        return known
+
+
+class History:
+    """The last cells of one session, oldest first. A fork begins with its parent's."""
+
+    def __init__(self, parent: History | None = None) -> None:
+        self.cells: deque[Cell] = deque() if parent is None else parent.cells.copy()
+        self.begins_at = self._next = 1 if parent is None else parent.following
+        """The number of the first cell that is the session's own."""
+
+    @property
+    def following(self) -> int:
+        """The number of the next cell."""
+        return self._next
+
+    def add(self, execution: Execution, verb: str, text: str) -> None:
+        """Keep a cell that begins; forget the oldest ones if they are too many or too large."""
+        self.cells.append(Cell(self._next, execution, verb, text))
+        self._next += 1
+        for cell in self.cells:
+            cell.settle()
+        size = sum(cell.size for cell in self.cells)
+        while len(self.cells) > MOST_CELLS or (size > MOST_BYTES and len(self.cells) > 1):
+            size -= self.cells.popleft().size
+
+    def page(self, after: int, limit: int) -> dict[str, Any]:
+        """Return cells after a number, and the number that the next page begins after."""
+        found = [cell for cell in self.cells if cell.number > after]
+        shown = found[:limit]
+        following = shown[-1].number if len(found) > len(shown) else None
+        first = self.cells[0].number if self.cells else self._next
+        return {
+            "items": [cell.describe() for cell in shown],
+            "next": following,
+            "first": first,
+            "begins_at": self.begins_at,
+        }
+
+
+def shortened(body: bytes) -> bytes:
+    """Return a result whose texts are cut where they are long, and whose value is small."""
+    if len(body) <= MOST_TEXT:
+        return body
+    result = msgspec.json.decode(body)
+    for name in _TEXTS:
+        text = result.get(name)
+        if isinstance(text, str) and len(text) > MOST_TEXT:
+            half = MOST_TEXT // 2
+            left_out = len(text) - 2 * half
+            result[name] = f"{text[:half]}\n[{left_out:,} characters left out]\n{text[-half:]}"
+            result["truncated"] = True
+    if len(msgspec.json.encode(result.get("value"))) > MOST_TEXT:
+        result["value"] = None
+    return msgspec.json.encode(result)

@@ -1,0 +1,298 @@
+"""Runs of agents: their trajectories in files, what is known of each, and news for who watches.
+
+A run is started here, or reported by a program that runs elsewhere. Its file has one event a
+line, only grows, and is read by line numbers, so a reader that comes back misses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from atoll.service.executions import KEEPALIVE
+from atoll.service.ids import new_id
+from atoll.service.problems import Problem, encode, not_found
+from atoll.trajectory import events as kinds
+from atoll.trajectory import read
+from atoll.trajectory.codec import from_dict, to_dict
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from atoll.service.executions import Event
+    from atoll.service.keys import Principal
+    from atoll.service.ledger import Ledger
+    from atoll.trajectory import Node, Trajectory
+
+MOST_LINES = 200_000
+MOST_BYTES = 256 << 20
+READ_LINES = 500
+SAVE_SECONDS = 2.0
+MOST_RUNNING = 16
+KEPT_SECONDS = 30 * 86_400
+_LISTED = ("answer", "evidence", "coverage", "budget")
+"""What a list of runs leaves out."""
+
+
+class AgentRun:
+    """One run: its file, and the facts that its events have told."""
+
+    def __init__(self, ident: str, tenant: str, path: Path, created: float) -> None:
+        self.id, self.tenant, self.path, self.created = ident, tenant, path, created
+        self.ended: float | None = None
+        self.lines = self.size = 0
+        self.facts: dict[str, Any] = {"turns": 0, "calls": 0, "usd": 0.0}
+        self.task: asyncio.Task[Any] | None = None
+        self._saved = 0.0
+        self._news = asyncio.Event()
+
+    @classmethod
+    def of_row(cls, row: sqlite3.Row, path: Path) -> AgentRun:
+        """Return a run of the ledger."""
+        run = cls(row["id"], row["tenant"], path, row["created"])
+        run.ended, run.facts = row["ended"], json.loads(row["facts"])
+        return run
+
+    def describe(self, *, listed: bool = False) -> dict[str, Any]:
+        """Return what its tenant may know; the answer and its evidence not in a list."""
+        facts = {name: one for name, one in self.facts.items() if not (listed and name in _LISTED)}
+        state = "running" if self.ended is None else "ended"
+        times = {"created_at": self.created, "ended_at": self.ended}
+        return {"id": self.id, "state": state, **times, "events": self.lines or None, **facts}
+
+    def note(self, event: kinds.Event) -> None:
+        """Take the facts of an event, which is in the file, and wake the readers."""
+        self.lines += 1
+        facts = self.facts
+        if isinstance(event, kinds.RunStarted):
+            self._take(event, "question", "model", "sub_model", "context", "budget")
+        elif isinstance(event, kinds.CodeRan):
+            facts["turns"] += event.parent is None
+        elif isinstance(event, kinds.ModelAnswered):
+            facts["calls"] += 1
+            facts["usd"] = round(facts["usd"] + (event.usd or 0.0), 9)
+        elif isinstance(event, kinds.FinalGiven) and event.parent is None:
+            self._take(event, "evidence", "coverage", "how", "reason")
+            facts["answer"] = event.text
+        elif isinstance(event, kinds.RunEnded) and event.parent is None:
+            self._take(event, "outcome", "usd", "calls", "seconds", "error")
+            facts["usage"] = msgspec.to_builtins(event.usage)
+        self.wake()
+
+    def _take(self, event: kinds.Event, *names: str) -> None:
+        self.facts.update({name: getattr(event, name) for name in names})
+
+    def wake(self) -> None:
+        """Tell readers that there is more to read, or that it has ended."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def events(self, after: int, pause: float) -> AsyncIterator[list[Event]]:
+        """Yield the events after a line, as many at a time as there are, until the run ends."""
+        offset, number = 0, 0
+        while True:
+            news, ended = self._news, self.ended is not None
+            lines, offset = await asyncio.to_thread(_lines, self.path, offset)
+            if lines:
+                first, number = number + 1, number + len(lines)
+                wanted = [(n, one) for n, one in enumerate(lines, first) if n > after]
+                if wanted:
+                    yield [_event(n, one) for n, one in wanted]
+            elif ended:
+                yield [(0, "end", encode({"type": "end", "run": self.describe(listed=True)}))]
+                return
+            else:
+                try:
+                    await asyncio.wait_for(news.wait(), pause)
+                except TimeoutError:
+                    yield [(0, "keepalive", KEEPALIVE)]
+
+    async def tree(self) -> list[dict[str, Any]]:
+        """Return the turns and calls as a tree, with what each cost."""
+        found: Trajectory = await asyncio.to_thread(read, self.path)
+        return [node_json(one) for one in found.tree()]
+
+    def due(self) -> bool:
+        """Whether its facts should be written now, as some time has passed."""
+        now = time.monotonic()
+        due = now - self._saved > SAVE_SECONDS
+        self._saved = now if due else self._saved
+        return due
+
+
+class Runs:
+    """The runs of all tenants."""
+
+    def __init__(self, folder: Path, ledger: Ledger) -> None:
+        self._folder, self._ledger = folder / "runs", ledger
+        self._folder.mkdir(exist_ok=True)
+        self._running: dict[str, AgentRun] = {}
+
+    @property
+    def running(self) -> int:
+        """How many have not ended."""
+        return len(self._running)
+
+    def start(self) -> None:
+        """End the runs that an earlier process left."""
+        for row in self._ledger.all("SELECT * FROM runs WHERE ended IS NULL"):
+            run = AgentRun.of_row(row, self._path(row["id"]))
+            run.facts["outcome"] = "lost"
+            self._save(run, time.time())
+
+    def new(self, principal: Principal, **facts: Any) -> AgentRun:
+        """Begin a run; 429 if the tenant has too many."""
+        if sum(one.tenant == principal.tenant for one in self._running.values()) >= MOST_RUNNING:
+            text = f"{MOST_RUNNING} runs are under way: wait for one to end"
+            raise Problem(429, "rate_limited", text, retry_after=5)
+        ident = new_id("run")
+        run = AgentRun(ident, principal.tenant, self._path(ident), time.time())
+        run.facts.update(facts)
+        run.path.touch(0o600)
+        row = (ident, run.tenant, run.created, json.dumps(run.facts))
+        self._ledger.write("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", *row)
+        self._running[ident] = run
+        return run
+
+    def told(self, run: AgentRun, event: kinds.Event) -> None:
+        """Take an event that the run's own writer has put into its file."""
+        run.note(event)
+        if run.due():
+            self._save(run, None)
+
+    def append(self, run: AgentRun, lines: list[bytes]) -> None:
+        """Take events that a program elsewhere has sent; what is none is kept as unknown."""
+        taken = []
+        for line in lines:
+            try:
+                data = json.loads(line)
+            except (ValueError, RecursionError):
+                raise Problem(400, "invalid", "a line is not a JSON object") from None
+            if not isinstance(data, dict):
+                raise Problem(400, "invalid", "a line is not a JSON object")
+            taken.append(from_dict(data))
+        encoded = [
+            json.dumps(to_dict(one), separators=(",", ":")).encode() + b"\n" for one in taken
+        ]
+        run.size += sum(map(len, encoded))
+        if run.lines + len(taken) > MOST_LINES or run.size > MOST_BYTES:
+            most = f"{MOST_LINES:,} events and {MOST_BYTES:,} bytes"
+            raise Problem(413, "too_large", f"a run has at most {most}")
+        with run.path.open("ab") as file:
+            file.write(b"".join(encoded))
+        for event in taken:
+            self.told(run, event)
+
+    def end(self, run: AgentRun, outcome: str = "") -> None:
+        """Note that nothing more will happen."""
+        if run.ended is not None:
+            return
+        if outcome and "outcome" not in run.facts:
+            run.facts["outcome"] = outcome
+        self._running.pop(run.id, None)
+        with contextlib.suppress(Exception):  # a full disk must not keep it running
+            self._save(run, time.time())
+        run.ended = run.ended or time.time()
+        run.wake()
+
+    def get(self, principal: Principal, ident: str) -> AgentRun:
+        """Return a run of the tenant; 404 if it has no such one."""
+        if (run := self._running.get(ident)) is not None and run.tenant == principal.tenant:
+            return run
+        query = "SELECT * FROM runs WHERE id = ? AND tenant = ?"
+        row = self._ledger.one(query, ident, principal.tenant)
+        if row is None:
+            raise not_found("run")
+        return AgentRun.of_row(row, self._path(row["id"]))
+
+    def page(self, principal: Principal, limit: int, before: str) -> dict[str, Any]:
+        """Return some runs of the tenant, newest first, and where the next page begins."""
+        limit = max(1, min(limit, 200))
+        query = (
+            "SELECT * FROM runs WHERE tenant = ? AND (? = '' OR (created, id) <"
+            " (SELECT created, id FROM runs WHERE id = ?)) ORDER BY created DESC, id DESC LIMIT ?"
+        )
+        rows = self._ledger.all(query, principal.tenant, before, before, limit + 1)
+        shown = [
+            self._running.get(row["id"]) or AgentRun.of_row(row, self._path(row["id"]))
+            for row in rows[:limit]
+        ]
+        items = [one.describe(listed=True) for one in shown]
+        return {"items": items, "next_cursor": shown[-1].id if len(rows) > limit else None}
+
+    def delete(self, principal: Principal, ident: str) -> None:
+        """Forget a run that has ended; 409 while it runs."""
+        run = self.get(principal, ident)
+        if run.ended is None:
+            raise Problem(409, "running", "the run has not ended: cancel it first")
+        self._ledger.write("DELETE FROM runs WHERE id = ?", run.id)
+        run.path.unlink(missing_ok=True)
+
+    def sweep(self) -> None:
+        """Delete runs that ended long ago."""
+        old = time.time() - KEPT_SECONDS
+        for row in self._ledger.all("SELECT id FROM runs WHERE ended < ?", old):
+            self._ledger.write("DELETE FROM runs WHERE id = ?", row["id"])
+            self._path(row["id"]).unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """End every run, as the service is about to stop."""
+        for run in list(self._running.values()):
+            if run.task is not None:
+                run.task.cancel()
+            self.end(run, "cancelled")
+
+    def _save(self, run: AgentRun, ended: float | None) -> None:
+        facts = json.dumps(msgspec.to_builtins(run.facts))
+        self._ledger.write(
+            "UPDATE runs SET ended = ?, facts = ? WHERE id = ?", ended, facts, run.id
+        )
+        run.ended = ended
+
+    def _path(self, ident: str) -> Path:
+        return self._folder / f"{ident}.jsonl"
+
+
+def node_json(node: Node) -> dict[str, Any]:
+    """Return a node of a run's tree as JSON."""
+    totals = node.totals
+    return {
+        "id": node.event.id,
+        "event": to_dict(node.event),
+        "end": None if node.end is None else to_dict(node.end),
+        "totals": {
+            "usd": totals.usd,
+            "calls": totals.calls,
+            "unpriced": totals.unpriced,
+            "usage": msgspec.to_builtins(totals.usage),
+        },
+        "start_ms": node.start_ms,
+        "end_ms": node.end_ms,
+        "children": [node_json(one) for one in node.children],
+    }
+
+
+def _lines(path: Path, offset: int) -> tuple[list[bytes], int]:
+    """Return whole lines of a file from an offset on, and the offset after them."""
+    found: list[bytes] = []
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        file.seek(offset)
+        while len(found) < READ_LINES and (line := file.readline()).endswith(b"\n"):
+            found.append(line[:-1])
+            offset += len(line)
+    return found, offset
+
+
+def _event(number: int, line: bytes) -> Event:
+    try:
+        shown: Any = msgspec.Raw(line) if json.loads(line) is not None else None
+    except ValueError:
+        shown = None
+    return number, "event", encode({"seq": number, "type": "event", "event": shown})
