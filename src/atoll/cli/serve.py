@@ -56,11 +56,12 @@ def _ready(service: Service, url: str) -> None:
         _say(line)
     if service.isolation is None:
         _say(f"no sandbox can be opened: {service.why_not}")
-    key = ""
-    if not service.keys.list():
-        scopes = ("execute", "sessions", "files", "metrics", "admin")
-        key = service.keys.add("first key", scopes=scopes)
+    key, known = "", service.keys.list()
+    if not known:
+        key = service.keys.add("first key", scopes=load("keys").SCOPES)
+        known = service.keys.list()
     print(f"Atoll serves at {url}  ({service.isolation or 'NO'} sandboxes)")
+    print(f"  console  {_console(service, url, known, first=bool(key))}")
     print(f"  folder   {service.settings.folder}")
     if key:
         print(f"  key      {key}\n           Keep it: it is not shown again.")
@@ -73,6 +74,20 @@ def _ready(service: Service, url: str) -> None:
     if not key:
         print("  atoll keys add NAME     makes a key\n")
     print("Ctrl-C stops it, after what runs has ended.", flush=True)
+
+
+def _console(service: Service, url: str, known: list[dict[str, Any]], *, first: bool) -> str:
+    """Return the console's address; for a person at a terminal one that signs in, once.
+
+    The secret stands behind the #, which browsers keep to themselves. It is left out where the
+    output may be a log that others read, unless the first key itself is printed.
+    """
+    usable = [one for one in known if "admin" in one["scopes"] and one["revoked"] is None]
+    usable = [one for one in usable if one["expires"] is None]
+    if not usable or not (first or sys.stdout.isatty()):
+        return f"{url}/console"
+    secret = service.login_secret(usable[0]["id"])
+    return f"{url}/console#login={secret}\n           This link signs in once, within 10 minutes."
 
 
 def _say(text: str) -> None:

@@ -252,7 +252,7 @@ async def upload_context(call: Call) -> Response:
     is_json = call.request.headers.get("content-type", "").startswith("application/json")
     settings = call.service.settings
     pieces = call.pieces(settings.max_context_bytes, slow=True)
-    seconds, facts = settings.context_seconds, {"json": is_json}
+    seconds, facts = settings.context_seconds, {"json": is_json, "name": call.query("name")[:200]}
     found = await call.service.objects.put(call.principal, "context", pieces, seconds, **facts)
     return as_json(found, 201)
 

@@ -118,14 +118,23 @@ class Keys:
 
     def check(self, headers: Headers) -> Principal:
         """Return whose key a request has; 401 if it has none that is valid, 400 if it has two."""
-        return self._valid(_credential(headers))
+        return self.of_key(_credential(headers))
 
-    def _valid(self, key: str) -> Principal:
+    def of_key(self, key: str) -> Principal:
+        """Return whose key this is; 401 if it is not valid."""
         match = _KEY.match(key)
         row = self._ledger.one("SELECT * FROM keys WHERE id = ?", match[1]) if match else None
         known = row["digest"] if row is not None else b"\0" * 32
-        same, now = hmac.compare_digest(known, _digest(key)), time.time()
-        if row is None or not same or row["revoked"] is not None:
+        same = hmac.compare_digest(known, _digest(key))
+        return self._valid(row if same else None)
+
+    def of_id(self, ident: str) -> Principal:
+        """Return who has the key with this id, for one who has shown it; 401 if it is not valid."""
+        return self._valid(self._ledger.one("SELECT * FROM keys WHERE id = ?", ident))
+
+    def _valid(self, row: sqlite3.Row | None) -> Principal:
+        now = time.time()
+        if row is None or row["revoked"] is not None:
             raise Problem(401, "unauthorized", _WRONG)
         if row["expires"] is not None and row["expires"] <= now:
             raise Problem(401, "unauthorized", _WRONG)

@@ -44,7 +44,7 @@ def _running(found: HostedSession, asked: HostedSession) -> dict[str, Any]:
     return {
         "id": found.id,
         "kind": "session",
-        "name": found.name,
+        "name": found.name or found.metadata.get("name", ""),
         "parent": found.parent,
         "created_at": found.created,
         "state": found.state,

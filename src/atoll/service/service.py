@@ -105,6 +105,8 @@ class Service:
         self.draining = self.stopping = False
         self.sign_in: SignIn = lambda _request: None
         """Returns who a request of a web page comes from; None if it is not signed in."""
+        self.login_secret: Callable[[str], str] = lambda _key: ""
+        """Returns a secret that signs in once as the key with an id; empty without a console."""
         self.pages: list[Route] = []
         """Routes besides those of the API."""
         self.started = time.time()

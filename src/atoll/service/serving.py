@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from atoll.errors import SandboxError
 from atoll.pool import Pool, PoolSettings
+from atoll.service import console
 from atoll.service.app import App
 from atoll.service.service import Service
 
@@ -108,6 +109,7 @@ async def service(
         report("trying out a sandbox")
         made = Service(settings, pool.open, pool.stats, pool.run)
         await made.start()
+        console.install(made)
         try:
             yield made
         finally:

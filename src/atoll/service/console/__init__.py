@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from atoll.service.service import Service
 
 
-def install(service: Service) -> SignIns:
-    """Serve the console with a service; return what signs people in."""
+def install(service: Service) -> None:
+    """Serve the console with a service."""
     signins = SignIns(service.keys, service.ledger)
-    service.sign_in = signins.principal
+    service.sign_in, service.login_secret = signins.principal, signins.secret
     service.pages.extend(routes(signins))
-    return signins

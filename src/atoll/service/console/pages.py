@@ -19,7 +19,7 @@ from starlette.responses import Response
 from atoll import __version__
 from atoll.service import shapes
 from atoll.service.calls import as_json, nothing
-from atoll.service.console.signin import FRAMES, LOGIN_PATH
+from atoll.service.console.signin import FRAMES, same_origin
 from atoll.service.problems import Problem
 from atoll.service.routes import Route
 
@@ -84,7 +84,7 @@ def routes(signins: SignIns) -> list[Route]:
 
     async def login(call: Call) -> Response:
         """Sign in to the console."""
-        if "origin" not in call.request.headers:
+        if "origin" not in call.request.headers or not same_origin(call.request):
             raise Problem(403, "origin", "signing in is for the console: programs send their key")
         given = await call.json(SignIn)
         cookie, token, who = signins.sign_in(call.request, key=given.key, link=given.link)
@@ -103,7 +103,7 @@ def routes(signins: SignIns) -> list[Route]:
         Route("GET", "/", _home, None),
         Route("GET", "/console", _index, None),
         Route("GET", "/console/", _home, None),
-        Route("POST", LOGIN_PATH, login, None, SignIn),
+        Route("POST", "/console/login", login, None, SignIn),
         Route("POST", "/console/logout", logout, "", status=204),
         Route("GET", "/console/me", _me, ""),
         Route("GET", FRAMES + "{execution}/{number}", _display, "execute"),
@@ -169,12 +169,13 @@ def _display_headers(*, scripts: bool) -> dict[str, str]:
 
 
 def _describe(principal: Principal) -> dict[str, Any]:
+    _, files = _static_files()
     known = {"key": principal.key, "tenant": principal.tenant, "version": __version__}
-    return {**known, "scopes": sorted(principal.scopes), "editor": "vendor/editor.js" in _files()}
-
-
-def _files() -> dict[str, StaticFile]:
-    return _static_files()[1]
+    return {
+        **known,
+        "scopes": sorted(principal.scopes),
+        "editor": "vendor/codemirror-view.js" in files,
+    }
 
 
 @functools.cache

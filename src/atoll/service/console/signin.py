@@ -15,23 +15,20 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from atoll.service.keys import Principal
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from atoll.service.keys import Keys
+    from atoll.service.keys import Keys, Principal
     from atoll.service.ledger import Ledger
 
-LOGIN_PATH = "/console/login"
 FRAMES = "/console/displays/"
 TOKEN_HEADER = "x-atoll-csrf"  # noqa: S105 - a header's name
 SIGNED_IN_SECONDS = 8 * 3600
 LINK_SECONDS = 600
 MOST_FAILURES, FAILURE_SECONDS = 10, 3600
 MOST_ADDRESSES = 4096
-_NOBODY = Principal(key="", tenant="")
 _TABLE = """CREATE TABLE IF NOT EXISTS logins (
     cookie BLOB PRIMARY KEY, token BLOB NOT NULL, key TEXT NOT NULL, expires REAL NOT NULL)"""
 
@@ -45,7 +42,7 @@ class SignIns:
         self._failures: OrderedDict[str, list[float]] = OrderedDict()
         ledger.write(_TABLE)
 
-    def link(self, key: str) -> str:
+    def secret(self, key: str) -> str:
         """Return a secret that signs in once, within ten minutes, as the key with this id."""
         secret = secrets.token_urlsafe(32)
         self._links[_digest(secret)] = key, time.time() + LINK_SECONDS
@@ -78,17 +75,13 @@ class SignIns:
 
         None means that it comes from no page of ours: another site's, or a program with a key.
         """
-        if not _same_origin(request):
+        if not same_origin(request):
             return None
-        if request.scope["path"] == LOGIN_PATH:
-            return _NOBODY
         token = request.headers.get(TOKEN_HEADER)
         # A frame or picture is asked for by the browser itself, which adds no header of ours.
         framed = request.method == "GET" and request.scope["path"].startswith(FRAMES)
         if token is None and not framed:
             return None
-        if "authorization" in request.headers:
-            raise Problem(400, "ambiguous", "the request has several credentials: send one")
         return self._signed_in(request.cookies.get(cookie_name(request), ""), token)
 
     def _signed_in(self, cookie: str, token: str | None) -> Principal:
@@ -134,7 +127,7 @@ def set_cookie(request: Request, value: str, seconds: int) -> str:
     return f"{cookie_name(request)}={value}; {rules}"
 
 
-def _same_origin(request: Request) -> bool:
+def same_origin(request: Request) -> bool:
     """Return whether the browser says that a page of this very origin asks."""
     own = f"{request.url.scheme}://{request.headers.get('host', '')}"
     if request.headers.get("origin", own) != own:

@@ -16,6 +16,7 @@ export function number(count) {
 
 export function milliseconds(time) {
   if (time === null || time === undefined) return "–";
+  if (time === 0) return "0 ms";
   if (time < 1) return `${time.toFixed(2)} ms`;
   if (time < 1000) return `${Math.round(time)} ms`;
   return seconds(time / 1000);
@@ -25,9 +26,14 @@ export function seconds(time) {
   if (time === null || time === undefined) return "–";
   if (time < 10) return `${time.toFixed(1)} s`;
   if (time < 60) return `${Math.round(time)} s`;
-  if (time < 3600) return `${Math.floor(time / 60)} min ${Math.round(time % 60)} s`;
-  if (time < 86400) return `${Math.floor(time / 3600)} h ${Math.floor((time % 3600) / 60)} min`;
-  return `${Math.floor(time / 86400)} d ${Math.floor((time % 86400) / 3600)} h`;
+  if (time < 3600) return two(time, 60, "min", 1, "s");
+  if (time < 86400) return two(time, 3600, "h", 60, "min");
+  return two(time, 86400, "d", 3600, "h");
+}
+
+function two(time, large, name, small, rest) {
+  const left = Math.floor((time % large) / small);
+  return `${Math.floor(time / large)} ${name}${left ? ` ${left} ${rest}` : ""}`;
 }
 
 /** A time that is short: 5 s, 3 min, 2 h, 4 d. */

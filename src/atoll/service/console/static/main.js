@@ -56,7 +56,7 @@ function rail() {
   return h("nav", { class: "rail", "aria-label": "Pages" },
     h("a", { class: "brand", href: "#/overview" }, logo(), h("span", {}, "Atoll")),
     h("button", { type: "button", class: "find", onclick: palette }, icon("search"), h("span", {}, "Go to, or do"), h("kbd", {}, "Ctrl K")),
-    h("div", { class: "links" }, links),
+    h("div", { class: "links" }, links, h("button", { type: "button", class: "more", onclick: palette }, icon("more"), h("span", {}, "More"))),
     h("div", { class: "who" }, h("div", {}, h("strong", {}, me.tenant), h("small", {}, `key ${me.key}`)),
       button("", toggleTheme, { kind: "ghost icon-only", sign: "sun", title: "Light or dark" }), button("", signOut, { kind: "ghost icon-only", sign: "out", title: "Sign out" })));
 }
@@ -72,6 +72,7 @@ async function show() {
   shortcuts = {};
   document.title = `${page.title} · Atoll`;
   fill(place, loading());
+  scrollTo(0, 0);
   const head = { title: (text) => { document.title = `${text} · Atoll`; }, keys: (more) => { shortcuts = more; } };
   try {
     const module = rest.length && page.one ? await page.one() : await page.load();
@@ -80,7 +81,6 @@ async function show() {
   } catch (error) {
     if (!signal.aborted) fill(place, fault(error, show));
   }
-  scrollTo(0, 0);
 }
 
 function safeDecode(text) {
@@ -144,7 +144,7 @@ function showSignIn(error = null) {
     }
   };
   fill(document.body, h("div", { class: "sign-in" }, h("form", { onsubmit: submit }, logo(), h("h1", {}, "Atoll"), h("p", {}, "Sign in with a key of this service."), field("Key", input), told,
-    h("button", { class: "primary wide" }, "Sign in"), h("p", { class: "hint" }, "No key? On the machine that serves, type ", h("code", {}, "atoll keys add me --admin"), "."))));
+    h("button", { class: "primary wide" }, "Sign in"), h("p", { class: "hint" }, "No key? On the machine that serves, type ", h("code", {}, "atoll keys add me"), "."))));
   input.focus();
 }
 

@@ -14,10 +14,14 @@ export function badge(word, tone = TONES[word] ?? "quiet", title = null) {
   return h("span", { class: `badge ${tone}`, title }, h("i", { class: "dot" }), visible(String(word)));
 }
 
-/** A share of a limit as a bar. */
-export function meter(value, limit, label) {
+/** What a session is doing, in a word. */
+export const stateBadge = (one) => (one.busy ? badge("running") : one.state === "running" ? badge("idle", "ok") : badge(one.state));
+export const toneOf = (word) => TONES[word] ?? "quiet";
+
+/** A share of a limit as a bar; it warns when little is left, unless it has a tone of its own. */
+export function meter(value, limit, label, own = null) {
   const share = limit ? Math.min(1, (value ?? 0) / limit) : 0;
-  const tone = share > 0.9 ? "bad" : share > 0.7 ? "warn" : "";
+  const tone = own ?? (share > 0.9 ? "bad" : share > 0.7 ? "warn" : "");
   return h("span", { class: "meter", title: label, role: "img", "aria-label": label }, h("i", { class: tone, style: { width: `${(100 * share).toFixed(1)}%` } }));
 }
 
@@ -27,7 +31,7 @@ export function sparkline(values, { width = 240, height = 44, label = "" } = {})
   const step = width / Math.max(1, values.length - 1);
   const points = values.map((one, n) => `${(n * step).toFixed(1)},${(height - 3 - (one / most) * (height - 8)).toFixed(1)}`);
   const line = points.length > 1 ? points : [`0,${height - 3}`, `${width},${height - 3}`];
-  return svg("svg", { class: "spark", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+  return svg("svg", { class: values.some(Boolean) ? "spark" : "spark flat", viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": label },
     svg("polygon", { points: `0,${height} ${line.join(" ")} ${width},${height}` }), svg("polyline", { points: line.join(" ") }));
 }
 
@@ -141,6 +145,11 @@ export function tabs(panes, chosen = panes[0][0], onchange = () => {}) {
   });
   choose(chosen);
   return Object.assign(h("div", { class: "tabbed" }, bar, body), { choose });
+}
+
+/** A row of a table: [column's name, class, content]. On a phone the names stand beside the values. */
+export function cellsOf(columns) {
+  return columns.filter(Boolean).map(([name, type, ...content]) => h("td", { class: type, "data-label": name }, ...content));
 }
 
 /** A strip of figures: [name, value, note]. */

@@ -8,13 +8,15 @@ import { output, python, visible } from "../highlight.js";
 import { attempt, badge, button, empty, loading, toast } from "../widgets.js";
 import { displays } from "./displays.js";
 
+// Twice: what is scrolled into view may still grow.
+const toEnd = () => { for (const time of [0, 350]) setTimeout(() => scrollTo(0, document.documentElement.scrollHeight), time); };
 const MOST_SHOWN = 400_000;
 const PAGE = 100;
 
 export function cells({ path, id, signal, refresh: refreshAll }) {
   const list = h("div", { class: "cells" }, loading());
   const known = new Map();
-  let [after, first, typed, last] = [0, true, null, ""];
+  let [after, first, begun, typed, last] = [0, true, false, null, ""];
   const runButton = button("Run", () => run(), { kind: "primary", sign: "play", keys: "Ctrl ⏎" });
   const shell = h("input", { type: "checkbox" });
   const box = h("div", { class: "composer", hidden: !may("execute") }, h("div", { class: "composer-code" }, loading("Loading the editor")), h("div", { class: "composer-bar" }, h("label", { class: "check" }, shell, "shell command"), h("span", { class: "grow" }), runButton));
@@ -30,7 +32,7 @@ export function cells({ path, id, signal, refresh: refreshAll }) {
       last = text;
       typed.set("");
       await refresh();
-      box.scrollIntoView({ block: "end", behavior: "smooth" });
+      toEnd();
     });
     runButton.disabled = false;
     typed.focus();
@@ -49,6 +51,8 @@ export function cells({ path, id, signal, refresh: refreshAll }) {
       }
       more = page.items.length === PAGE;
     }
+    if (known.size && !begun) toEnd();
+    begun = true;
     if (!known.size) fill(list, empty("Nothing has run here yet", may("execute") ? "Type code below and press Ctrl+Enter. Agents' cells appear here as they run." : "Cells appear here as they run."));
     else list.querySelector(".empty")?.remove();
   };
@@ -62,7 +66,7 @@ function cell(one, signal, refreshAll) {
   const made = h("article", { class: "cell", tabindex: "0", "data-row": true, "aria-label": `Cell ${one.n ?? ""}` },
     h("div", { class: "source" }, number, h("pre", {}, one.verb === "shell" ? [h("span", { class: "prompt" }, "$ "), visible(one.code)] : python(visible(one.code)))), out, foot);
   if (one.done && one.result) finish(made, out, foot, one, one.result);
-  else if (one.done) finish(made, out, foot, one, null);
+  else if (one.done) finish(made, out, foot, one, one.problem && { kind: "fault", error: one.problem.detail });
   else follow(made, out, foot, one, signal).then(refreshAll, () => {});
   return made;
 }
@@ -122,8 +126,9 @@ function finish(made, out, foot, one, result, streamed = false) {
     if (result.output) streams.add("stdout", result.output);
   }
   if (result.truncated) out.append(h("p", { class: "note" }, "Output was cut: it passed the limit."));
-  if (result.error) out.append(h("pre", { class: "error" }, visible(result.error)));
-  if (result.value_repr && result.value_repr !== "None") out.append(h("pre", { class: "value" }, visible(result.value_repr)));
+  // A traceback that was printed ends with the error already.
+  if (result.error && !(result.stderr ?? "").trimEnd().endsWith(result.error.trim())) out.append(h("pre", { class: "error" }, visible(result.error)));
+  if (result.value_repr && result.value_repr !== "None" && !result.displays?.length) out.append(h("pre", { class: "value" }, visible(result.value_repr)));
   if (result.displays?.length) out.append(displays(one.id, result.displays));
   if (result.artifacts?.length) out.append(artifacts(result.artifacts, result.session));
   const outcome = result.kind === "shell" ? (result.exit_code ? "error" : "ok") : result.kind;

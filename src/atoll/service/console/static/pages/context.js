@@ -13,8 +13,8 @@ const WINDOW = 6000;
 export async function show(place, { id, signal, go, title, query, keys }) {
   const path = `/contexts${at(id)}`;
   const context = await get(path, { signal });
-  const length = context.length ?? context.size;
-  title(context.name ?? short(id));
+  const { length } = await get(`${path}/text?start=0&end=0`, { signal });
+  title(context.name || short(id));
   const text = h("section", { class: "panel reading", "aria-label": "Text" }, loading());
   const map = h("section", { class: "panel" }, loading());
   const hits = h("div", { class: "hits" });
@@ -41,13 +41,13 @@ export async function show(place, { id, signal, go, title, query, keys }) {
     });
   };
   const runs = await get("/runs?limit=100", { signal }).then((found) => found.items.filter((one) => (one.context?.id ?? one.context) === id), () => []);
-  const chosen = h("select", { "aria-label": "Run", onchange: () => cover() }, h("option", { value: "" }, "all runs"), runs.map((one) => h("option", { value: one.id }, visible(cut(one.question ?? one.id, 60)))));
+  const chosen = h("select", { "aria-label": "Run", onchange: () => cover() }, h("option", { value: "" }, "what was read here"), runs.map((one) => h("option", { value: one.id }, visible(cut(one.question ?? one.id, 60)))));
   const cover = () => attempt(async () => {
     const found = await get(`${path}/coverage${chosen.value ? `?run=${encodeURIComponent(chosen.value)}` : ""}`, { signal });
     fill(map, h("div", { class: "bar" }, h("h2", {}, "What was seen of it"), h("span", { class: "grow" }), runs.length ? chosen : null), coverageMap(found, (start, end) => read(start, Math.min(end, start + WINDOW * 4))),
       found.shown || found.scanned ? null : h("p", { class: "quiet" }, "Nothing yet: no run has read it. A click on the map reads there."));
   });
-  fill(place, h("header", { class: "head" }, h("div", { class: "crumbs" }, h("a", { href: "#/contexts" }, "Contexts"), h("span", {}, "/")), h("h1", {}, visible(context.name ?? short(id))), button("Session with it", () => newSession(go, { context: id }), { sign: "play" })),
+  fill(place, h("header", { class: "head" }, h("div", { class: "crumbs" }, h("a", { href: "#/contexts" }, "Contexts"), h("span", {}, "/")), h("h1", {}, visible(context.name || short(id))), button("Session with it", () => newSession(go, { context: id }), { sign: "play" })),
     figures([["Characters", number(length)], ["Size", bytes(context.size)], ["SHA-256", h("span", { class: "id" }, h("code", {}, (context.sha256 ?? "").slice(0, 12)), copyButton(context.sha256 ?? ""))], ["Id", h("span", { class: "id" }, h("code", {}, short(id)), copyButton(id))]]),
     map, h("div", { class: "split even" }, h("section", { class: "panel" }, h("form", { class: "bar", onsubmit: find }, search, h("label", { class: "check" }, literal, "as it is"), h("button", {}, "Search")), hits), text));
   keys({});

@@ -2,15 +2,15 @@
 
 import { at, call, every, get, may, remove } from "../api.js";
 import { fill, h, keyed } from "../dom.js";
-import { ago, bytes, number, short, until } from "../format.js";
+import { ago, bytes, cut, short, until } from "../format.js";
 import { visible } from "../highlight.js";
-import { attempt, button, commands, confirm, dialog, empty, fault, field, toast } from "../widgets.js";
+import { attempt, button, cellsOf, commands, confirm, dialog, empty, fault, field, toast } from "../widgets.js";
 import { newSession } from "./sessions.js";
 
 export async function show(place, { signal, go, keys }) {
   const told = h("div");
   const body = h("tbody");
-  const table = h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, ["Context", "Characters", "Size", "Added", "Kept", ""].map((one) => h("th", {}, one)))), body));
+  const table = h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, ["Context", "Size", "Added", "Kept", ""].map((one) => h("th", {}, one)))), body));
   const nothing = h("div");
   const add = () => upload(go);
   fill(place, h("header", { class: "head" }, h("h1", {}, "Contexts"), may("files") && button("Add a context", add, { kind: "primary", sign: "plus", keys: "a" })), told, table, nothing);
@@ -31,7 +31,7 @@ function row(context, go, refresh) {
     if (await confirm("Delete the context?", "Sessions that have it keep it; new ones cannot get it.", "Delete", { danger: true })) await attempt(async () => { await remove(`/contexts${at(context.id)}`); await refresh(); });
   };
   return h("tr", { tabindex: "0", "data-row": true, onclick: (event) => { if (!event.target.closest("button")) open(); }, onkeydown: (event) => { if (event.key === "Enter" && event.target === event.currentTarget) open(); } },
-    h("td", { class: "name" }, h("b", {}, visible(context.name ?? short(context.id))), h("small", {}, short(context.id))), h("td", { class: "n" }, number(context.length)), h("td", { class: "n" }, bytes(context.size)), h("td", { class: "n" }, ago(context.created_at)), h("td", { class: "n" }, until(context.expires_at)),
+    cellsOf([["", "name", h("b", {}, visible(context.name || short(context.id))), h("small", {}, short(context.id))], ["", "n", bytes(context.size)], ["Added", "n", ago(context.created_at)], ["Kept until", "n", until(context.expires_at)]]),
     h("td", { class: "actions" }, button("Session", () => newSession(go, { context: context.id }), { kind: "quiet small", sign: "play" }), button("", drop, { kind: "ghost icon-only", sign: "trash", title: "Delete" })));
 }
 
@@ -43,7 +43,7 @@ async function upload(go) {
     event.preventDefault();
     const body = file.files[0] ?? new Blob([text.value]);
     if (!body.size) { fill(told, h("p", { class: "warn-text" }, "Choose a file, or paste a text.")); return; }
-    try { close(await call("POST", "/contexts", { body })); } catch (error) { fill(told, fault(error)); }
+    try { close(await call("POST", `/contexts?name=${encodeURIComponent(file.files[0]?.name ?? cut(text.value.trim().split("\n")[0], 60))}`, { body })); } catch (error) { fill(told, fault(error)); }
   } }, field("A file of text (UTF-8)", file), text, told, h("footer", {}, button("Cancel", () => close(null)), h("button", { class: "primary" }, "Add"))));
   if (made) { toast("The context is there."); go(`contexts${at(made.id)}`); }
 }

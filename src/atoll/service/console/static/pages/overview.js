@@ -3,7 +3,9 @@
 import { every, get, may, at } from "../api.js";
 import { fill, h, keyed } from "../dom.js";
 import { ago, bytes, number, plural, seconds } from "../format.js";
-import { badge, button, commands, empty, fault, loading, meter, sparkline } from "../widgets.js";
+import { badge, button, commands, empty, fault, loading, meter, sparkline, stateBadge, toneOf } from "../widgets.js";
+
+const SAMPLES = 180;
 
 export async function show(place, { signal, go }) {
   const told = h("div");
@@ -15,11 +17,14 @@ export async function show(place, { signal, go }) {
     told, cards, h("div", { class: "grid" }, outcomes, tiers, recent));
   const list = h("div", { class: "rows" });
   await every(2000, async () => {
-    const [stats, sessions] = await Promise.all([get("/stats", { signal }), may("sessions") ? get("/sessions?limit=8", { signal }) : { items: [] }]);
+    const [stats, sessions] = await Promise.all([may("metrics") ? get("/stats", { signal }) : null, may("sessions") ? get("/sessions?limit=8", { signal }) : { items: [] }]);
     fill(told);
-    fill(cards, figuresOf(stats));
-    fill(outcomes, h("h2", {}, "Outcomes"), tally(stats.outcomes, "Nothing has run since the service started."), refusals(stats.rejected));
-    fill(tiers, h("h2", {}, "Warm sandboxes"), tierRows(stats.tiers));
+    cards.hidden = outcomes.hidden = tiers.hidden = !stats;
+    if (stats) {
+      fill(cards, figuresOf(stats));
+      fill(outcomes, h("h2", {}, "Outcomes"), tally(stats.outcomes, "Nothing has run since the service started."), refusals(stats.rejected_by_code));
+      fill(tiers, h("h2", {}, "Warm sandboxes"), tierRows(stats.tiers));
+    }
     const rows = sessions.items.sort((a, b) => b.last_used_at - a.last_used_at);
     if (rows.length) fill(recent, h("h2", {}, "Sessions"), keyed(list, rows, (one) => one.id, sessionRow));
     else fill(recent, h("h2", {}, "Sessions"), welcome());
@@ -27,7 +32,7 @@ export async function show(place, { signal, go }) {
 }
 
 function figuresOf(stats) {
-  const history = stats.history ?? [];
+  const history = padded(stats.history ?? []);
   const card = (title, value, note, values) => h("article", { class: "card" }, h("h2", {}, title), h("p", { class: "big" }, number(value)), h("small", {}, note), sparkline(values, { label: `${title}, last 15 minutes` }));
   const executions = steps(history.map((one) => one.executions));
   const refused = steps(history.map((one) => one.rejected));
@@ -35,9 +40,15 @@ function figuresOf(stats) {
     card("Running", stats.executing, plural(sum(executions), "execution") + " in 15 min", history.map((one) => one.executing)),
     card("Queued", stats.queued, stats.queued ? "waiting for a free place" : "nothing waits", history.map((one) => one.queued)),
     card("Sessions", stats.sessions, `${number(stats.live)} in memory`, history.map((one) => one.sessions)),
-    card("Executions", sum(Object.values(stats.outcomes ?? {})), `${seconds(stats.cpu_seconds ?? 0)} of CPU`, executions),
-    card("Refused", sum(Object.values(stats.rejected ?? {})), "requests, since the start", refused),
+    card("Executions", stats.executions, `${seconds(stats.cpu_seconds ?? 0)} of CPU`, executions),
+    card("Refused", stats.rejected, "requests, since the start", refused),
   ];
+}
+
+/** As many samples as a quarter of an hour has; before the service started there was nothing. */
+function padded(history) {
+  const none = { executing: 0, queued: 0, sessions: 0, executions: 0, rejected: 0 };
+  return [...Array(Math.max(0, SAMPLES - history.length)).fill(none), ...history];
 }
 
 const sum = (values) => values.reduce((total, one) => total + one, 0);
@@ -48,7 +59,7 @@ function tally(counts, none) {
   const rows = Object.entries(counts ?? {}).filter(([, count]) => count).sort((a, b) => b[1] - a[1]);
   if (!rows.length) return h("p", { class: "quiet" }, none);
   const most = Math.max(...rows.map(([, count]) => count));
-  return h("div", { class: "tally" }, rows.map(([kind, count]) => h("div", {}, badge(kind), meter(count, most * 1.25, `${kind}: ${count}`), h("b", {}, number(count)))));
+  return h("div", { class: "tally" }, rows.map(([kind, count]) => h("div", {}, badge(kind), meter(count, most, `${kind}: ${count}`, toneOf(kind)), h("b", {}, number(count)))));
 }
 
 function refusals(rejected) {
@@ -66,7 +77,7 @@ export function tierRows(tiers) {
 
 function sessionRow(session) {
   const row = h("a", { class: "row", "data-row": true, href: `#/sessions${at(session.id)}` });
-  row.update = (one) => fill(row, badge(one.busy ? "busy" : one.state), h("b", {}, label(one)), h("span", { class: "quiet" }, plural(one.executions, "cell")),
+  row.update = (one) => fill(row, stateBadge(one), h("b", {}, label(one)), h("span", { class: "quiet" }, plural(one.executions, "cell")),
     h("span", { class: "quiet wide-only" }, bytes(one.usage?.memory_bytes ?? one.usage?.peak_memory_bytes)), h("span", { class: "quiet" }, ago(one.last_used_at)));
   row.update(session);
   return row;

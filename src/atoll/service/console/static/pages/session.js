@@ -4,7 +4,7 @@ import { at, every, get, may, post } from "../api.js";
 import { fill, h } from "../dom.js";
 import { bytes, date, milliseconds, percent, plural, seconds, short, until } from "../format.js";
 import { visible } from "../highlight.js";
-import { attempt, badge, button, copyButton, empty, fault, figures, loading, meter, tabs } from "../widgets.js";
+import { attempt, button, copyButton, empty, fault, figures, loading, meter, stateBadge, tabs } from "../widgets.js";
 import { cells } from "./cells.js";
 import { files } from "./files.js";
 import { label } from "./overview.js";
@@ -26,12 +26,14 @@ export async function show(place, { id, signal, go, title, keys }) {
   const side = h("aside", { "aria-label": "Beside the cells" }, tabs(panes));
   const stop = button("Interrupt", () => attempt(() => post(`${path}/cancel`)), { sign: "stop", title: "Interrupt what runs; variables are kept" });
   const end = button("End", async () => { if (await endSession(session)) go("sessions"); }, { sign: "trash", kind: "quiet" });
-  fill(place, h("header", { class: "head" }, h("div", { class: "crumbs" }, h("a", { href: "#/sessions" }, "Sessions"), h("span", {}, "/")), h("h1", {}, visible(label(session))), state, may("execute") && stop, end), told, h("div", { class: "split" }, notebook.element, side));
+  const split = h("div", { class: "split" }, notebook.element, side);
+  const beside = button("Tree and files", () => { beside.lastChild.textContent = split.classList.toggle("beside") ? "Cells" : "Tree and files"; }, { kind: "narrow-only", sign: "fork" });
+  fill(place, h("header", { class: "head" }, h("div", { class: "crumbs" }, h("a", { href: "#/sessions" }, "Sessions"), h("span", {}, "/")), h("h1", {}, visible(label(session))), state, beside, may("execute") && stop, end), told, split);
   keys({ f: { title: "Fork the session", sign: "fork", run: () => forks.fork() }, m: { title: "Checkpoint: keep this state", sign: "flag", run: () => forks.mark() }, e: { title: "Write code", sign: "right", run: () => notebook.focus() }, i: { title: "Interrupt what runs", sign: "stop", run: () => stop.click() } });
   const refresh = async () => {
     session = await get(path, { signal });
     fill(told);
-    fill(state, badge(session.busy ? "busy" : session.state));
+    fill(state, stateBadge(session));
     stop.disabled = !session.busy;
     fill(facts, factsOf(session));
     await Promise.all([notebook.refresh(), forks.refresh()]);
@@ -64,7 +66,7 @@ function variables(path, signal) {
   const load = async () => {
     try {
       const found = await get(`${path}/variables`, { signal });
-      const rows = Array.isArray(found) ? found : found.items ?? found.variables ?? [];
+      const rows = found.variables;
       fill(body, rows.length ? h("table", { class: "variables" }, h("tbody", {}, rows.map((one) => variable(path, one)))) : empty("No variables", "Assign one: x = 42"));
     } catch (error) { fill(body, fault(error, load)); }
   };
@@ -78,6 +80,9 @@ function variable(path, one) {
     const found = await get(`${path}/variables${at(one.name)}`);
     fill(value, h("pre", {}, visible(JSON.stringify(found.value ?? found, null, 1)).slice(0, 4000)));
   }), { kind: "quiet small" });
-  fill(value, one.preview ?? one.repr ? visible(String(one.preview ?? one.repr)) : look);
-  return h("tr", {}, h("td", {}, h("code", {}, visible(String(one.name)))), h("td", { class: "quiet" }, visible(String(one.type ?? one.kind ?? ""))), value);
+  fill(value, look);
+  return h("tr", {}, h("td", {}, h("code", {}, visible(String(one.name)))), h("td", { class: "quiet" }, visible(kindOf(one))), value);
 }
+
+/** A variable's type with its size or shape: list · 3, DataFrame · 100 × 4 */
+export const kindOf = (one) => [one.type, one.shape ? one.shape.join(" × ") : one.size === null || one.size === undefined ? null : String(one.size)].filter(Boolean).join(" · ");

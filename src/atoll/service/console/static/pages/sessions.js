@@ -2,13 +2,13 @@
 
 import { at, every, get, may, post, remove } from "../api.js";
 import { fill, h, keyed } from "../dom.js";
-import { bytes, number, plural, seconds, short, span, until, ago } from "../format.js";
+import { ago, bytes, number, plural, seconds, short, span, until } from "../format.js";
 import { visible } from "../highlight.js";
-import { attempt, badge, button, commands, confirm, dialog, empty, fault, field, meter, toast } from "../widgets.js";
+import { attempt, button, cellsOf, commands, confirm, dialog, empty, fault, field, meter, stateBadge, toast } from "../widgets.js";
 import { label } from "./overview.js";
 
 const PAGE = 200;
-const COLUMNS = ["State", "Session", "Isolation", "Memory", "CPU", "Cells", "Age", "Idle", "Ends", ""];
+const COLUMNS = ["State", "Session", "Isolation", "Memory", "CPU", "Disk", "Cells", "Age", "Idle", "Ends", ""];
 
 export async function show(place, { signal, go, keys, query }) {
   const told = h("div");
@@ -60,10 +60,9 @@ function row(session, refresh) {
     const memory = one.usage?.memory_bytes ?? one.usage?.peak_memory_bytes;
     const limit = one.policy?.memory_bytes;
     stop.disabled = !one.busy;
-    fill(made, h("td", {}, badge(one.busy ? "busy" : one.state)), h("td", { class: "name" }, h("b", {}, visible(label(one))), h("small", {}, short(one.id), one.parent && " · a fork")),
-      h("td", {}, one.isolation), h("td", {}, h("span", { class: "with-meter" }, bytes(memory), meter(memory, limit, limit ? `${bytes(memory)} of ${bytes(limit)}` : bytes(memory)))),
-      h("td", { class: "n" }, seconds(one.usage?.cpu_seconds ?? 0)), h("td", { class: "n" }, number(one.executions)), h("td", { class: "n" }, span(now - one.created_at)),
-      h("td", { class: "n" }, one.busy ? "–" : span(now - one.last_used_at)), h("td", { class: "n" }, until(Math.min(one.idle_expires_at, one.expires_at))), cells);
+    fill(made, cellsOf([["", "state", stateBadge(one)], ["", "name", h("b", {}, visible(label(one))), h("small", {}, short(one.id), one.parent && " · a fork")], ["", "wide-only", one.isolation],
+      ["", "", h("span", { class: "with-meter" }, h("span", {}, bytes(memory)), meter(memory, limit, limit ? `${bytes(memory)} of ${bytes(limit)}` : bytes(memory)))], ["CPU", "n", seconds(one.usage?.cpu_seconds ?? 0)], ["Disk", "n wide-only", bytes(one.usage?.disk_bytes)],
+      ["Cells", "n", number(one.executions)], ["Age", "n", span(now - one.created_at)], ["Idle", "n wide-only", one.busy ? "–" : span(now - one.last_used_at)], ["Ends", "n", until(Math.min(one.idle_expires_at, one.expires_at))]]), cells);
   };
   made.update(session);
   return made;
@@ -84,7 +83,7 @@ export async function newSession(go, preset = {}) {
   const memory = h("select", {}, h("option", { value: "" }, "Atoll's default"), MEMORY.map(([text, value]) => h("option", { value }, text)));
   const context = h("select", {}, h("option", { value: "" }, "none"));
   get("/contexts").then((found) => {
-    for (const one of found.items) context.append(h("option", { value: one.id }, visible(`${one.name ?? short(one.id)} · ${bytes(one.size)}`)));
+    for (const one of found.items) context.append(h("option", { value: one.id }, visible(`${one.name || short(one.id)} · ${bytes(one.size)}`)));
     if (preset.context) context.value = preset.context;
   }, () => {});
   const told = h("div");

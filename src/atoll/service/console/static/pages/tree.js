@@ -57,14 +57,14 @@ function sessionNode(node, shared) {
 
 function markNode(node, shared) {
   const own = node.parent === shared.id || node.session === shared.id;
-  return h("div", { class: "node-row" }, h("div", { class: "node" }, icon("flag"), h("span", {}, h("b", {}, visible(node.name || "checkpoint")), h("small", {}, `${ago(node.created_at)}${node.current ? " · latest" : ""}`))), own && button("Roll back", () => shared.rollback(node), { kind: "quiet small", sign: "back" }));
+  return h("div", { class: "node-row" }, h("div", { class: "node" }, icon("flag"), h("span", {}, h("b", {}, visible(node.name || "checkpoint")), h("small", {}, `${ago(node.created_at)}${node.rolled_back ? " · rolled back to" : ""}`))), own && button("Roll back", () => shared.rollback(node), { kind: "quiet small", sign: "back" }));
 }
 
 /** Show which variables and files two sessions have that differ. */
 async function compare(id, other) {
   const look = async (one) => {
     const [variables, files] = await Promise.all([get(`/sessions${at(one)}/variables`), get(`/sessions${at(one)}/files?path=.`)]);
-    const found = new Map((variables.items ?? variables).map((v) => [`${v.name}`, v.repr ?? v.preview ?? v.type ?? ""]));
+    const found = new Map(variables.variables.map((v) => [v.name, [v.type, v.shape?.join(" × ") ?? v.size].filter((part) => part !== null && part !== undefined).join(" · ")]));
     for (const file of files.entries) found.set(`file ${file.path}`, file.type === "dir" ? "folder" : bytes(file.size));
     return found;
   };
