@@ -15,7 +15,7 @@ define run-tests
 	$(if $(ARGS),$(TESTS) $(1) $(ARGS),@$(FAULTS) $(1) > $(FAULTS_LOG) 2>&1 & faults=$$!; \
 	$(TESTS) $(1) && code=0 || code=$$?; wait $$faults || code=$$?; cat $(FAULTS_LOG); exit $$code)
 endef
-EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server,network
+EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server,jwt,network
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 # Deno and uv use the certificates of the system, as pip does.
 export DENO_TLS_CA_STORE ?= system,mozilla

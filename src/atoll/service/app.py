@@ -73,7 +73,11 @@ class App:
             problem = of_error(exc)
             if problem.status in (500, 507) and not isinstance(exc, Problem):
                 _LOG.error("%s %s failed", request.method, request_id, exc_info=exc)
-            code, response = problem.code, problem.response(request_id)
+            code = problem.code
+            if route is not None and route.refuse is not None:
+                response = route.refuse(problem, request_id)
+            else:
+                response = problem.response(request_id)
         await response(scope, receive, send_noting)
         name = route.path if route is not None else "(none)"
         seconds = time.perf_counter() - begun
@@ -84,7 +88,7 @@ class App:
         signed_in = self._signed_in(request, route)
         principal = signed_in or _NOBODY
         if route.scope is not None:
-            principal = signed_in or self._service.keys.check(request.headers)
+            principal = signed_in or self._owner(request, route)
             if route.scope:
                 principal.require(route.scope)
             self._service.quotas.request(principal)
@@ -92,10 +96,15 @@ class App:
             self._service.require_accepting()
         return await route.handler(Call(self._service, request, principal, path))
 
+    def _owner(self, request: Request, route: Route) -> Principal:
+        if route.who is not None:
+            return route.who(self._service, request)
+        return self._service.keys.check(request.headers)
+
     def _signed_in(self, request: Request, route: Route) -> Principal | None:
         """Return who a page of ours acts for; refuse every other page's request."""
         found = None
-        if "cookie" in request.headers and "authorization" not in request.headers:
+        if "cookie" in request.headers and route.who is None:
             found = self._service.sign_in(request)
         if found is None and "origin" in request.headers and route not in self._service.pages:
             text = "requests of web pages are not served, except of this service's own"

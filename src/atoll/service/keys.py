@@ -68,6 +68,8 @@ class Principal:
     tenant: str
     scopes: frozenset[str] = frozenset()
     quota: Quota = field(default_factory=Quota)
+    user: str = ""
+    """Who it is within the tenant, for an API that knows users."""
 
     def require(self, scope: str) -> None:
         """Refuse a request that the key has no scope for."""
@@ -123,16 +125,20 @@ class Keys:
     def of_key(self, key: str) -> Principal:
         """Return whose key this is; 401 if it is not valid."""
         match = _KEY.match(key)
-        row = self._ledger.one("SELECT * FROM keys WHERE id = ?", match[1]) if match else None
+        row = self._row(match[1]) if match else None
         known = row["digest"] if row is not None else b"\0" * 32
-        same = hmac.compare_digest(known, _digest(key))
-        return self._valid(row if same else None)
+        if not hmac.compare_digest(known, _digest(key)):
+            row = None
+        return self._of_row(row)
 
     def of_id(self, ident: str) -> Principal:
-        """Return who has the key with this id, for one who has shown it; 401 if it is not valid."""
-        return self._valid(self._ledger.one("SELECT * FROM keys WHERE id = ?", ident))
+        """Return who acts by a key that is known by its id alone; 401 if it is not valid now."""
+        return self._of_row(self._row(ident))
 
-    def _valid(self, row: sqlite3.Row | None) -> Principal:
+    def _row(self, ident: str) -> sqlite3.Row | None:
+        return self._ledger.one("SELECT * FROM keys WHERE id = ?", ident)
+
+    def _of_row(self, row: sqlite3.Row | None) -> Principal:
         now = time.time()
         if row is None or row["revoked"] is not None:
             raise Problem(401, "unauthorized", _WRONG)

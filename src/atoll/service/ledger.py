@@ -32,6 +32,10 @@ CREATE TABLE IF NOT EXISTS objects (
     size INTEGER NOT NULL, facts TEXT NOT NULL, created REAL NOT NULL, expires REAL NOT NULL);
 CREATE INDEX IF NOT EXISTS objects_by_digest ON objects (digest);
 CREATE INDEX IF NOT EXISTS objects_by_tenant ON objects (tenant);
+CREATE TABLE IF NOT EXISTS files (
+    id TEXT PRIMARY KEY, storage TEXT NOT NULL, tenant TEXT NOT NULL, owner TEXT NOT NULL,
+    name TEXT NOT NULL, read_only INTEGER NOT NULL, object TEXT NOT NULL, created REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS files_by_storage ON files (storage);
 CREATE TABLE IF NOT EXISTS answers (
     tenant TEXT, scope TEXT, key TEXT, fingerprint BLOB NOT NULL, status INTEGER,
     body BLOB, created REAL NOT NULL, PRIMARY KEY (tenant, scope, key)) WITHOUT ROWID;
@@ -82,6 +86,7 @@ class Ledger:
         now = time.time()
         self.write("DELETE FROM answers WHERE created < ?", now - answer_seconds)
         self.write("DELETE FROM sessions WHERE ended < ?", now - KEPT_SESSIONS_SECONDS)
+        self.write("DELETE FROM files WHERE object NOT IN (SELECT id FROM objects)")
 
     def close(self) -> None:
         """Close the file."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.service.keys import Principal
     from atoll.service.ledger import Ledger
 
-PREFIXES = {"state": "sta", "context": "ctx"}
+PREFIXES = {"state": "sta", "context": "ctx", "file": "fil"}
 
 
 class Objects:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.routing import compile_path
 
 from atoll.service import agents, filing, handlers, overview, reading, running, shapes
+from atoll.service.librechat import executing
+from atoll.service.librechat import routes as librechat
 
 if TYPE_CHECKING:
     import re
     from collections.abc import Sequence
 
+    from starlette.requests import Request
     from starlette.responses import Response
 
     from atoll.service.calls import Call
+    from atoll.service.keys import Principal
+    from atoll.service.problems import Problem
+    from atoll.service.service import Service
 
 Handler = Callable[["Call"], Awaitable["Response"]]
 PREFIX = "/api/v1"
@@ -35,6 +41,10 @@ class Route:
     status: int = 200
     new_work: bool = False
     """Whether it is refused while the service drains."""
+    who: Callable[[Service, Request], Principal] | None = None
+    """Finds out who asks, where that is not by an API key."""
+    refuse: Callable[[Problem, str], Response] | None = None
+    """Writes an error, where its shape is not the native one."""
 
 
 _S = "/sessions/{session}"
@@ -104,6 +114,7 @@ _NATIVE = (
 _OPERATIONAL = (
     Route("GET", "/health", handlers.health, None),
     Route("GET", "/ready", handlers.ready, None),
+    Route("GET", librechat.HEALTH, executing.health, None),
     Route("GET", "/health/detailed", handlers.detailed, ""),
     Route("GET", "/metrics", handlers.show_metrics, "metrics"),
 )
@@ -116,9 +127,5 @@ def table(pages: Sequence[Route] = ()) -> list[tuple[re.Pattern[str], Route]]:
 
 def all_routes() -> list[Route]:
     """Return every route, with its whole path."""
-    native = [
-        Route(one.method, PREFIX + one.path, one.handler, one.scope, one.body, one.status,
-              one.new_work)
-        for one in _NATIVE
-    ]  # fmt: skip
-    return [*native, *_OPERATIONAL]
+    native = [replace(one, path=PREFIX + one.path) for one in _NATIVE]
+    return [*native, *_OPERATIONAL, *(Route(**one) for one in librechat.facts())]

@@ -31,6 +31,7 @@ from atoll.service.executions import Executions
 from atoll.service.idempotency import IdempotencyKeys
 from atoll.service.keys import Keys
 from atoll.service.ledger import Ledger
+from atoll.service.librechat.dialect import LibreChat
 from atoll.service.metrics import Metrics
 from atoll.service.objects import Objects
 from atoll.service.overview import Samples
@@ -101,6 +102,7 @@ class Service:
         )
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
+        self.librechat = LibreChat(self)
         self.metrics = Metrics(self)
         self.draining = self.stopping = False
         self.sign_in: SignIn = lambda _request: None
@@ -262,8 +264,9 @@ class Service:
         callbacks: ClientCallbacks,
         files: list[tuple[str, bytes]],
         finish: Finish | None,
+        setup: str = "",
     ) -> dict[str, Any]:
-        """Run code in a sandbox of its own; `finish` may read its files before it is destroyed."""
+        """Run code in a sandbox of its own, after `setup`; `finish` may read its files then."""
         begun = time.monotonic()
         async with self.limit.slot(Waiter()) as slot:
             left = _time_left(config.timeout_ms, begun)
@@ -279,6 +282,8 @@ class Service:
                     for done in await box.files.upload(files):
                         if done.error is not None:
                             raise ConfigError(f"{done.path!r} cannot be written: {done.error}")
+                if setup:
+                    await box.execute(setup)
                 execution.interrupt = box.cancel
                 execution.emit("started")
                 result = await box.execute(code, timeout_ms=left)

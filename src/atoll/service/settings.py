@@ -36,6 +36,16 @@ class ServiceSettings:
     """Libraries that a session has when it names none; unset: the largest tier."""
     models: tuple[str, ...] = ()
     """Names of models that agents may use; their keys are in the service's environment."""
+    librechat_key: str = ""
+    """The id of the key that LibreChat acts by if it sends none; unset: it has to send one."""
+    librechat_networks: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
+    """The networks from which LibreChat may come without a key."""
+    jwt_keys: str = ""
+    """A JWKS file, or a folder of PEM files named by key id, to check LibreChat's tokens with."""
+    jwt_issuer: str = "librechat"
+    jwt_audience: str = "codeapi"
+    file_seconds: float = 86_400
+    """How long LibreChat's files are kept."""
     max_body_bytes: int = 40 << 20
     max_upload_bytes: int = 150 << 20
     max_context_bytes: int = 1 << 30
