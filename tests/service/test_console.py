@@ -95,7 +95,9 @@ def test_modules_import_only_files_of_ours_that_exist():
 
 def test_signing_in_sets_a_cookie_no_script_reads_and_no_other_site_sends(visitor):
     cookie = visitor.answer.headers["set-cookie"]
-    assert re.match(r"atoll_\d+=[\w-]{43}; Path=/; HttpOnly; SameSite=Strict; Max-Age=28800\Z", cookie)
+    assert re.match(
+        r"atoll_\d+=[\w-]{43}; Path=/; HttpOnly; SameSite=Strict; Max-Age=28800\Z", cookie
+    )
     assert visitor.answer.headers["cache-control"] == "no-store"
     me = visitor.ask("GET", "/console/me").json()
     assert set(me["scopes"]) == set(SCOPES)
@@ -129,7 +131,11 @@ def test_cookie_over_tls_is_bound_to_the_host():
     ],
 )
 def test_request_that_no_page_of_the_console_made_is_refused(visitor, headers):
-    for method, path in (("GET", "/api/v1/sessions"), ("POST", "/api/v1/run"), ("GET", "/console/me")):
+    for method, path in (
+        ("GET", "/api/v1/sessions"),
+        ("POST", "/api/v1/run"),
+        ("GET", "/console/me"),
+    ):
         body = {"json": {"code": "1"}} if method == "POST" else {}
         done = visitor.ask(method, path, headers=headers, **body)
         assert done.status_code in (401, 403), (path, done.text)
@@ -142,9 +148,19 @@ def test_cookie_of_one_sign_in_does_not_go_with_the_token_of_another(service, vi
         assert (done.status_code, done.json()["code"]) == (401, "signed_out")
 
 
+def test_request_with_a_cookie_and_a_key_is_refused(service, visitor):
+    headers = {"authorization": f"Bearer {service.key}"}
+    done = visitor.ask("GET", "/api/v1/sessions", headers=headers)
+    assert (done.status_code, done.json()["code"]) == (400, "ambiguous")
+
+
 def test_page_of_another_name_for_this_address_is_refused(service, visitor):
     headers = {"host": "evil.example", "origin": "http://evil.example"}
-    for method, path in (("GET", "/console"), ("POST", "/console/login"), ("GET", "/api/v1/sessions")):
+    for method, path in (
+        ("GET", "/console"),
+        ("POST", "/console/login"),
+        ("GET", "/api/v1/sessions"),
+    ):
         done = visitor.ask(method, path, headers=headers)
         assert (done.status_code, done.json()["code"]) == (421, "host")
 
@@ -224,7 +240,6 @@ Shown()
 """
 
 
-@pytest.mark.spec("R2.13")
 def test_what_a_guest_displays_is_served_without_our_origin(visitor, service):
     session = visitor.ask("POST", "/api/v1/sessions", json={}).json()["id"]
     code = SHOW.format(png=PNG)

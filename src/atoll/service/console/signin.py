@@ -82,6 +82,8 @@ class SignIns:
         framed = request.method == "GET" and request.scope["path"].startswith(FRAMES)
         if token is None and not framed:
             return None
+        if "authorization" in request.headers or "x-api-key" in request.headers:
+            raise Problem(400, "ambiguous", "the request has several credentials: send one")
         return self._signed_in(request.cookies.get(cookie_name(request), ""), token)
 
     def _signed_in(self, cookie: str, token: str | None) -> Principal:

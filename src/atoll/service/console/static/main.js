@@ -148,5 +148,9 @@ function showSignIn(error = null) {
   input.focus();
 }
 
-addEventListener("unhandledrejection", (event) => { if (event.reason?.name !== "AbortError") toast(event.reason?.message ?? "Something failed", "bad"); });
+// Requests of a page that was left end so; everything else is told.
+addEventListener("unhandledrejection", (event) => {
+  event.preventDefault();
+  if (event.reason?.name !== "AbortError") toast(event.reason?.message ?? "Something failed", "bad");
+});
 start();

@@ -11,7 +11,7 @@ const TONES = {
 
 /** A word with a dot whose colour repeats what the word says. */
 export function badge(word, tone = TONES[word] ?? "quiet", title = null) {
-  return h("span", { class: `badge ${tone}`, title }, h("i", { class: "dot" }), visible(String(word)));
+  return h("span", { class: `badge ${tone}`, title }, h("i", { class: "dot" }), h("span", {}, visible(String(word))));
 }
 
 /** What a session is doing, in a word. */
