@@ -22,7 +22,7 @@ export DENO_TLS_CA_STORE ?= system,mozilla
 export UV_SYSTEM_CERTS ?= true
 # Tests start hundreds of interpreters; without bytecode each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
-LAYERS := guest > errors,extras,certificates,markup > requirements,policy > network > types,log > guard,text > \
+LAYERS := guest > errors,extras,certificates,markup > requirements,policy,command > network > types,log > guard,text > \
 	files,config,availability,context,output,displays > \
 	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > tools,channel,deadline,memory > \
 	sandbox,session,idempotency > sync,jail,state,wire > archive > web > egress > shell,launch > packages > \

@@ -39,8 +39,6 @@ ROOT = Path(__file__).resolve().parents[1]
 TOOLS_LEAVE = {".pytest_cache", ".mypy_cache", ".ruff_cache", "__pycache__"}
 """What pytest, and checks that run beside it, put at the root of the repository."""
 PATIENCE_SECONDS = 30
-ENDING_DENOS = 1
-"""A waiting Deno that is replaced by one of another kind was seen to live on for a while."""
 """What the end of a process may take on a machine full of tests."""
 
 
@@ -189,7 +187,7 @@ def nothing_is_left(own_daemon: OwnDaemon) -> Iterator[None]:
     """After every test, no jail of ours is left: whoever opens a sandbox destroys it."""
     own_daemon.before = None
     before = _jails(_children(supervisor.pid))
-    shared, denos = shared_boxes.count("native"), _denos_in_use()
+    shared = shared_boxes.count("native")
     yield
     end = time.monotonic() + PATIENCE_SECONDS
     shared = max(0, shared_boxes.count("native") - shared)
@@ -198,9 +196,9 @@ def nothing_is_left(own_daemon: OwnDaemon) -> Iterator[None]:
             break
         time.sleep(0.02)
     assert len(left) <= shared, f"jails left behind: {left}"
-    while (now := _denos_in_use()) > denos + ENDING_DENOS and time.monotonic() < end:
+    while (left_denos := _denos_left()) > 0 and time.monotonic() < end:
         time.sleep(0.02)
-    assert now <= denos + ENDING_DENOS, f"{now - denos} processes of Deno left behind"
+    assert left_denos <= 0, f"{left_denos} processes of Deno left behind"
     if own_daemon.before is not None:
         _require_settled(own_daemon, *own_daemon.before, end)
 
@@ -235,10 +233,13 @@ def _in_use(daemon: OwnDaemon) -> int:
     return guests - sum(tier["parked"] for tier in facts["pool"].values()) if facts else 0
 
 
-def _denos_in_use() -> int:
-    """Without the one that waits for the next sandbox, and those that tests share."""
+def _denos_left() -> int:
+    """How many run besides the one that waits and those that tests share; one may be coming up.
+
+    They are counted from nothing, not from what ran before the test: one that was coming up then
+    would be taken for one that the test has left."""
     found = len(_denos(_children(supervisor.pid)))
-    return max(0, found - spare.count - shared_boxes.count("pyodide"))  # one may be on its way up
+    return found - spare.count - shared_boxes.count("pyodide")
 
 
 def _denos(pids: set[str]) -> set[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import atoll
 
@@ -50,10 +51,20 @@ class SharedBoxes:
 
     def __init__(self) -> None:
         self._boxes: dict[Kind, atoll.SyncSandbox] = {}
+        self._kept: list[str] = []
+        """The backends of those that a fixture keeps for a whole module."""
 
     def count(self, backend: str) -> int:
         """Return how many sandboxes of a backend are kept."""
-        return sum(kind[0] == backend for kind in self._boxes)
+        return sum(kind[0] == backend for kind in self._boxes) + self._kept.count(backend)
+
+    @contextmanager
+    def keep(self, backend: str, **options: Any) -> Iterator[atoll.SyncSandbox]:
+        """One for the tests of a module, which take care of what they leave in it."""
+        with atoll.create_sandbox(backend=backend, timeout_ms=TIMEOUT_MS, **options) as box:
+            self._kept.append(backend)
+            yield box
+        self._kept.remove(backend)
 
     @contextmanager
     def lend(self, backend: str, context: str | None = None) -> Iterator[atoll.SyncSandbox]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import difflib
 import inspect
 import threading
@@ -14,7 +15,7 @@ from atoll.guest import values
 from atoll.guest.stdin import STDIN_CALL
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from atoll.config import Handler, SandboxConfig
 
@@ -65,6 +66,27 @@ class HostBridge:
             STDIN_CALL: config.on_stdin,
         }
         self._tools: Mapping[str, Handler] = config.tools
+        self._callers: dict[str | None, contextvars.Context] = {}
+        """Context variables of whoever runs code now, by the name of the execution."""
+
+    @property
+    def tools(self) -> Mapping[str, Handler]:
+        """The tools that guest code may call."""
+        return self._tools
+
+    def exchange_tools(self, old: Mapping[str, Handler], new: Mapping[str, Handler]) -> None:
+        """Offer `new` instead of `old`; tools that a backend added by itself stay."""
+        added = {name: one for name, one in self._tools.items() if name not in old}
+        self._tools = {**added, **new}
+
+    @contextlib.contextmanager
+    def called_from_here(self, execution: str | None = None) -> Iterator[None]:
+        """Run handlers with the context variables that are set here, until the block ends."""
+        self._callers[execution] = contextvars.copy_context()
+        try:
+            yield
+        finally:
+            del self._callers[execution]
 
     async def handle(self, method: str, params: Mapping[str, Any]) -> Any:
         """Return the answer to a guest's call; raise CallFailedError with what to tell it."""
@@ -110,7 +132,7 @@ class HostBridge:
     async def _call(self, name: str, call: Mapping[str, Any]) -> Any:
         handler, args, kwargs = self._resolve(name, call)
         try:
-            return values.encode(await self._invoke(handler, *args, **kwargs))
+            return values.encode(await self._invoke(call.get("execution"), handler, args, kwargs))
         except CallFailedError:  # a client of the daemon has said what it is
             raise
         except Exception as exc:
@@ -151,11 +173,16 @@ class HostBridge:
             args.append(_samples(call["samples"]))
         return args
 
-    async def _invoke(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:
+    async def _invoke(
+        self, execution: str | None, handler: Handler, args: list[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Call a handler in a copy of its caller's context."""
+        caller = self._callers.get(execution)
+        here = contextvars.copy_context() if caller is None else caller.copy()
         if inspect.iscoroutinefunction(handler):
-            return await await_handler(handler(*args, **kwargs))
-        answer = await self._threads.run(lambda: run_handler(handler, args, kwargs))
-        return await await_handler(answer) if inspect.isawaitable(answer) else answer
+            return await _await_in(here, handler(*args, **kwargs))
+        answer = await self._threads.run(lambda: here.run(run_handler, handler, args, kwargs))
+        return await _await_in(here, answer) if inspect.isawaitable(answer) else answer
 
 
 class HandlerThreads:
@@ -243,12 +270,16 @@ def _samples(given: Any) -> int:
     return given
 
 
-def run_handler(handler: Handler, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+def run_handler(handler: Handler, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Call a function; HandlerEndedError for what an event loop would take for its own."""
     try:
         return handler(*args, **kwargs)
     except ENDINGS as exc:
         raise HandlerEndedError(exc) from exc
+
+
+async def _await_in(context: contextvars.Context, answer: Awaitable[Any]) -> Any:
+    return await asyncio.get_running_loop().create_task(await_handler(answer), context=context)
 
 
 async def await_handler(answer: Awaitable[Any]) -> Any:

@@ -28,9 +28,10 @@ MAX_CALL_BYTES = 64 << 20
 class ChannelEndedError(Exception):
     """The channel ended before an answer came: the guest died, or broke the protocol."""
 
-    def __init__(self, violation: str | None = None) -> None:
-        self.violation = violation
-        super().__init__(violation or "the guest has gone")
+    def __init__(self, violation: str | None = None, *, fault: str | None = None) -> None:
+        """`violation`: what the guest did wrong. `fault`: why the host cannot go on with it."""
+        self.violation, self.fault = violation, fault
+        super().__init__(violation or fault or "the guest has gone")
 
 
 class RemoteError(Exception):
@@ -241,8 +242,17 @@ class HostChannel:
             return line[os.write(self._write_fd, line) :]
         except BlockingIOError:
             return line
-        except OSError:
-            return b""  # the reader will see the end
+        except OSError as exc:
+            self._cannot_write(exc)
+            return b""
+
+    def _cannot_write(self, exc: OSError) -> None:
+        """End the channel: a request that was not written is not answered.
+
+        A guest that closed its end may have answered before: the reader sees that, and the end.
+        """
+        if not isinstance(exc, BrokenPipeError):
+            self.end(ChannelEndedError(fault=f"the host cannot write to it: {exc.strerror}"))
 
     def _flush(self) -> None:
         try:
@@ -252,8 +262,9 @@ class HostChannel:
             self._loop.add_writer(self._write_fd, self._flush)
             self._writing = True
             return
-        except OSError:
-            self._outbox.clear()  # the reader will see the end
+        except OSError as exc:
+            self._outbox.clear()
+            self._cannot_write(exc)
         self._caught_up()
 
     def _caught_up(self) -> None:

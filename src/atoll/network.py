@@ -21,6 +21,7 @@ NETWORK_CALL = "atoll_network_request"
 WEB_PORTS = (80, 443)
 """The ports of a host that is named without one."""
 HTTPS = 443
+_MOST_UNSAID = 5
 _LIMITS = ("max_bytes", "max_requests", "max_seconds", "max_connections")
 _HOST = re.compile(
     r"(\*\.)?[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*\Z"
@@ -204,6 +205,11 @@ class NetworkUse:
     def refused(self) -> tuple[NetworkRequest, ...]:
         """The requests that were refused."""
         return tuple(one for one in self.requests if one.refused is not None)
+
+    def unsaid(self, output: str) -> str:
+        """Return the first refusals that an output does not show: curl and pip keep them back."""
+        said = dict.fromkeys(f"NetworkNotAllowed: {one.refused}" for one in self.refused)
+        return "".join(f"{text}\n" for text in list(said)[:_MOST_UNSAID] if text not in output)
 
     @property
     def sent(self) -> int:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from atoll import displays
 from atoll.guest import values
 from atoll.guest.delta import MAX_FILES
-from atoll.guest.repl import MAX_ERROR, MAX_NAME
+from atoll.guest.repl import MAX_ERROR, MAX_ERROR_ARGS, MAX_NAME
 from atoll.types import Artifact, ExecuteResponse, Outcome
 
 if TYPE_CHECKING:
     from atoll.policy import ExecutionPolicy
     from atoll.types import EndReport
 
-CANNOT_RUN = 126
-"""What shells say of a program that cannot be executed."""
+CANNOT_RUN, NOT_FOUND = 126, 127
+"""What shells say of a program that cannot be executed, and of one that is not there."""
 MAX_PATH = 4096
 MAX_SIZE = 1 << 63
 _KINDS = {
@@ -50,12 +50,15 @@ def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
     """
     get = answer.get
     kind, code, error, error_type = _KINDS[answer["kind"]], get("exit_code"), get("error"), None
+    error_args: tuple[Any, ...] = ()
     if type(code) is not int or not 0 <= code <= 255:
         raise ValueError("not an exit code")
     if kind is not Outcome.EXITED and (kind is Outcome.OK) is not (code == 0):
         raise ValueError("an exit code of another outcome")
     if error is not None:
         error, error_type = _text(error, _LONGEST_ERROR), _text(get("error_type"), MAX_NAME)
+        if given := get("error_args"):
+            error_args = tuple(values.decode(one) for one in _list(given, MAX_ERROR_ARGS))
     if (error is None) is not (code == 0):
         raise ValueError("an error of another outcome")
     fields: dict[str, Any] = {
@@ -63,6 +66,7 @@ def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
         "exit_code": code,
         "error": error,
         "error_type": error_type,
+        "error_args": error_args,
     }
     if (shown := get("value_repr")) is not None:
         fields["value_repr"] = _text(shown, _LONGEST_REPR)
@@ -81,14 +85,15 @@ def read_shell(answer: dict[str, Any]) -> dict[str, Any]:
         return fault(Outcome.CANCELLED, "KeyboardInterrupt", "the command was interrupted", 130)
     if "error" in answer:
         text = f"the command could not be run: {str(answer['error'])[:1000]}"
-        return fault(Outcome.ERROR, "OSError", text, CANNOT_RUN)
+        missing = answer.get("exit_code") == NOT_FOUND
+        return fault(Outcome.ERROR, "OSError", text, NOT_FOUND if missing else CANNOT_RUN)
     code = answer["exit_code"]
     if code is not None and (type(code) is not int or code not in range(256)):
         raise ValueError(code)
     return {"kind": Outcome.OK, "exit_code": code, "error": None}
 
 
-def response(fields: dict[str, Any], timeout_ms: float) -> ExecuteResponse:
+def response(fields: dict[str, Any], timeout_ms: float, *, apart: bool) -> ExecuteResponse:
     """A shell command's fields as what its caller gets."""
     kind, error = fields["kind"], fields["error"]
     if kind is Outcome.TIMEOUT:
@@ -100,7 +105,8 @@ def response(fields: dict[str, Any], timeout_ms: float) -> ExecuteResponse:
     if fields.get("state_lost"):
         error = f"{error}; the variables of the session are lost"
     return ExecuteResponse(
-        output=fields["stdout"],
+        output=fields["stdout"] + (fields["stderr"] if apart else ""),
+        stderr=fields["stderr"] if apart else "",
         exit_code=fields["exit_code"],
         truncated=fields["truncated"],
         error=error,
@@ -128,6 +134,12 @@ def broken(violation: str) -> dict[str, Any]:
     """Fields of a guest that no longer spoke the protocol."""
     text = f"the guest broke the protocol and was ended: {violation}"
     return fault(Outcome.BROKEN, "ProtocolError", text, 70)
+
+
+def ended_by_host(reason: str) -> dict[str, Any]:
+    """Fields of a guest that the host had to end for a fault of its own."""
+    text = f"the guest was ended, because {reason}"
+    return fault(Outcome.CRASHED, "ProcessCrashed", text, 128 + signal.SIGKILL)
 
 
 def death(report: EndReport) -> dict[str, Any]:
@@ -178,6 +190,12 @@ def _artifact(path: Any, size: Any) -> Artifact:
 
 def _media_type(path: str) -> str:
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+def _list(value: Any, longest: int) -> list[Any]:
+    if type(value) is not list or len(value) > longest:
+        raise ValueError("not a list, or too long a one")
+    return value
 
 
 def _text(value: Any, longest: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, Unpack, runtime_checkable
 
 from atoll import guard
 from atoll import variables as guest_variables
@@ -13,19 +13,23 @@ from atoll.files.base import NoFiles
 from atoll.guest.rpc import MAX_MESSAGE_BYTES
 from atoll.log import SECURITY_EVENTS, SandboxLogger
 from atoll.policy import Capability, ExecutionPolicy, Isolation
+from atoll.tools import by_name
 from atoll.types import Outcome, SandboxResult
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
 
+    from atoll.command import Command, CommandOptions
+    from atoll.config import Handler
     from atoll.files.base import Files
     from atoll.types import ExecuteResponse, Variables
 
-MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
+    Tools = Mapping[str, Handler] | Iterable[Any]
+    ToolChange = Callable[[Mapping[str, Handler]], Mapping[str, Handler]]
 
-MAX_COMMAND_LENGTH = 2 << 20
+MAX_CODE_LENGTH = MAX_MESSAGE_BYTES // 12  # a character may take 12 bytes of JSON
 QUICKLY_CHECKED = 20_000
 """Characters of code up to which a guard runs in the event loop; a thread would take longer."""
 CLOSED = (
@@ -41,23 +45,6 @@ def check_code(code: str) -> None:
         raise ConfigError(f"code must be a str, not {type(code).__name__}")
     if len(code) > MAX_CODE_LENGTH:
         raise ConfigError(f"the code has {len(code):,} characters; pass data as context instead")
-
-
-def check_command(command: str) -> None:
-    """Raise ConfigError for a command that a shell cannot be given."""
-    if not isinstance(command, str):
-        raise ConfigError(f"a command must be a str, not {type(command).__name__}")
-    if not command.strip():
-        raise ConfigError("the command is empty: give one that a shell can run")
-    if "\0" in command:
-        raise ConfigError("the command has a zero byte, which no shell reads: leave it out")
-    if len(command) > MAX_COMMAND_LENGTH:
-        length = f"{len(command):,} characters, of at most {MAX_COMMAND_LENGTH:,}"
-        raise ConfigError(f"the command has {length}: put it into a file and run that")
-    try:
-        command.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as exc:
-        raise ConfigError(f"the command cannot be encoded: {exc.reason}; leave that out") from None
 
 
 @runtime_checkable
@@ -85,8 +72,18 @@ class Sandbox(Protocol):
         """
         ...
 
-    async def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
-        """Run a shell command in the working folder, under the same isolation and limits."""
+    async def shell(
+        self,
+        command: Command,
+        *,
+        timeout_ms: float | None = None,
+        **options: Unpack[CommandOptions],
+    ) -> ExecuteResponse:
+        """Run a shell command in the working folder, under the same isolation and limits.
+
+        A list is a program with its arguments, and no shell. `options` are those of
+        CommandOptions: cwd, env, stdin, merge_stderr.
+        """
         ...
 
     async def validate_code(self, code: str) -> bool:
@@ -115,6 +112,23 @@ class Sandbox(Protocol):
 
         VariableError if the value cannot be sent; the message says what to do.
         """
+        ...
+
+    @property
+    def tools(self) -> Mapping[str, Handler]:
+        """The host functions that guest code may call now, by name."""
+        ...
+
+    async def add_tool(self, tool: Handler, *, name: str | None = None) -> None:
+        """Let guest code call a function from now on; one of the same name is replaced."""
+        ...
+
+    async def remove_tool(self, name: str) -> None:
+        """Take a tool from guest code; ConfigError if there is none of that name."""
+        ...
+
+    async def set_tools(self, tools: Tools) -> None:
+        """Let guest code call these functions and no others."""
         ...
 
     async def cancel(self) -> None:
@@ -228,6 +242,37 @@ class BaseSandbox(ABC):
             raise UnsupportedError(self.backend, "set variables")
         return {"found": False, "variables": []}
 
+    @property
+    def tools(self) -> Mapping[str, Handler]:
+        """The host functions that guest code may call now, by name."""
+        return {}
+
+    async def add_tool(self, tool: Handler, *, name: str | None = None) -> None:
+        """Let guest code call a function from now on; one of the same name is replaced."""
+        added = by_name([tool] if name is None else {name: tool})
+        await self._change_tools(lambda present: {**present, **added})
+
+    async def remove_tool(self, name: str) -> None:
+        """Take a tool from guest code; ConfigError if there is none of that name."""
+
+        def without(present: Mapping[str, Handler]) -> dict[str, Handler]:
+            if name not in present:
+                known = ", ".join(sorted(present)) or "none"
+                raise ConfigError(f"there is no tool {name!r:.100} to remove; there are: {known}")
+            return {one: present[one] for one in present if one != name}
+
+        await self._change_tools(without)
+
+    async def set_tools(self, tools: Tools) -> None:
+        """Let guest code call these functions and no others."""
+        wanted: dict[str, Handler] = dict(by_name(tools))
+        await self._change_tools(lambda _: wanted)
+
+    async def _change_tools(self, change: ToolChange) -> None:  # noqa: ARG002
+        """Put what `change` makes of the present tools in their place."""
+        self._require_open()
+        raise UnsupportedError(self.backend, "add tools to a live session")
+
     async def cancel(self) -> None:  # noqa: B027
         """Interrupt the running cell, in a backend that declares CANCEL."""
 
@@ -238,9 +283,10 @@ class BaseSandbox(ABC):
 
     async def shell(
         self,
-        command: str,  # noqa: ARG002
+        command: Command,  # noqa: ARG002
         *,
         timeout_ms: float | None = None,  # noqa: ARG002
+        **options: Unpack[CommandOptions],  # noqa: ARG002
     ) -> ExecuteResponse:
         """Run a shell command; UnsupportedError in a backend without SHELL."""
         raise self._unsupported(Capability.SHELL)

@@ -61,6 +61,8 @@ class GuestSession:
         self._deadline = Deadline(lambda: self._stop_with(Outcome.TIMEOUT))
         self._stop: asyncio.Future[Outcome | None] | None = None
         self._violation: str | None = None
+        self._fault: str | None = None
+        """Why the host had to end a guest that had done nothing wrong."""
         self._used: dict[str, Any] = {}
         self.alive = True
         self._interrupts = 0
@@ -109,13 +111,12 @@ class GuestSession:
         facts.update(fields)
         return SandboxResult(**facts)
 
-    async def shell(self, command: str, timeout_ms: float) -> ExecuteResponse:
+    async def shell(self, params: Mapping[str, Any], timeout_ms: float) -> ExecuteResponse:
         """Run a shell command beside the guest's Python; variables live on if it is stopped."""
-        self._captures = make_captures(self._config, "stdout")
-        fields = await self._run(
-            "shell", {"command": command}, result_fields.read_shell, timeout_ms
-        )
-        return result_fields.response(fields, timeout_ms)
+        apart = params.get("merge_stderr") is False
+        self._captures = make_captures(self._config, "stdout", *(("stderr",) if apart else ()))
+        fields = await self._run("shell", params, result_fields.read_shell, timeout_ms)
+        return result_fields.response(fields, timeout_ms, apart=apart)
 
     async def ask_variable(
         self, method: str, params: Mapping[str, Any], timeout_ms: float
@@ -136,6 +137,15 @@ class GuestSession:
             await self._death(stopped, timeout_ms)
             raise VariableError(name, "the guest ended, or did not answer in time and was ended")
         return answer
+
+    async def set_tools(self, described: list[dict[str, Any]], timeout_ms: float) -> None:
+        """Offer these tools and no others; a guest that does not answer in time is ended."""
+        try:
+            answer, stopped = await self._request("tools", {"tools": described}, timeout_ms)
+        except RemoteError as exc:
+            raise SandboxError(f"the guest did not take the tools: {exc}") from None
+        if answer is None or stopped:
+            await self._death(stopped, timeout_ms)
 
     async def validate(self, code: str, timeout_ms: float) -> bool:
         """Whether the code compiles."""
@@ -260,7 +270,7 @@ class GuestSession:
         try:
             answer = await request
         except ChannelEndedError as exc:
-            self._violation = exc.violation
+            self._violation, self._fault = exc.violation, exc.fault
             return None
         return answer if isinstance(answer, dict) else {}
 
@@ -334,7 +344,9 @@ class GuestSession:
     async def _death(self, stopped: Outcome | None, timeout_ms: float) -> dict[str, Any]:
         """The result's fields from the end of the process."""
         self.alive = False
-        if not stopped and not self._violation:  # it ended by itself, and how is being told
+        if not (
+            stopped or self._violation or self._fault
+        ):  # it ended by itself, and how is being told
             await asyncio.wait({self._process.ended}, timeout=GRACE_SECONDS)
         self._process.kill()  # it may live on with a closed channel
         report = await asyncio.shield(self._process.ended)
@@ -349,6 +361,8 @@ class GuestSession:
             return {**result_fields.out_of_memory(self._config.policy), **lost}
         if self._violation:
             return {**result_fields.broken(self._violation), **lost}
+        if self._fault:
+            return {**result_fields.ended_by_host(self._fault), **lost}
         return {**result_fields.death(report), **lost}
 
     def _stop_fields(self, reason: Outcome, timeout_ms: float) -> dict[str, Any]:

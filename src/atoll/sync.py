@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 from atoll.errors import SandboxLostError
 from atoll.files.sync import SyncFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Mapping
     from types import TracebackType
 
+    from atoll.command import Command, CommandOptions
+    from atoll.config import Handler
     from atoll.policy import Capability, Isolation
-    from atoll.sandbox import BaseSandbox
+    from atoll.sandbox import BaseSandbox, Tools
     from atoll.types import ExecuteResponse, SandboxResult, Variables
 
 T = TypeVar("T")
@@ -165,9 +167,19 @@ class SyncSandbox:
         """
         return self._portal.run(self._box.execute(code, timeout_ms=timeout_ms, key=key))
 
-    def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
-        """Run a shell command in the working folder, under the same isolation and limits."""
-        return self._portal.run(self._box.shell(command, timeout_ms=timeout_ms))
+    def shell(
+        self,
+        command: Command,
+        *,
+        timeout_ms: float | None = None,
+        **options: Unpack[CommandOptions],
+    ) -> ExecuteResponse:
+        """Run a shell command in the working folder, under the same isolation and limits.
+
+        A list is a program with its arguments, and no shell. `options` are those of
+        CommandOptions: cwd, env, stdin, merge_stderr.
+        """
+        return self._portal.run(self._box.shell(command, timeout_ms=timeout_ms, **options))
 
     def validate_code(self, code: str) -> bool:
         """Return whether the code compiles, without running it."""
@@ -196,6 +208,23 @@ class SyncSandbox:
         VariableError if the value cannot be sent; the message says what to do.
         """
         self._portal.run(self._box.set_variable(name, value))
+
+    @property
+    def tools(self) -> Mapping[str, Handler]:
+        """The host functions that guest code may call now, by name."""
+        return self._box.tools
+
+    def add_tool(self, tool: Handler, *, name: str | None = None) -> None:
+        """Let guest code call a function from now on; one of the same name is replaced."""
+        self._portal.run(self._box.add_tool(tool, name=name))
+
+    def remove_tool(self, name: str) -> None:
+        """Take a tool from guest code; ConfigError if there is none of that name."""
+        self._portal.run(self._box.remove_tool(name))
+
+    def set_tools(self, tools: Tools) -> None:
+        """Let guest code call these functions and no others."""
+        self._portal.run(self._box.set_tools(tools))
 
     def cancel(self) -> None:
         """Interrupt the running cell or command, from another thread. Does nothing if none runs."""

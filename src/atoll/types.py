@@ -164,6 +164,8 @@ class SandboxResult:
     error: str | None = None
     """Type and message of the error; None without one."""
     error_type: str | None = None
+    error_args: tuple[Any, ...] = ()
+    """The arguments of the exception, as plain data; one that cannot cross is an Opaque."""
     exit_code: int = 0
     duration_ms: float = 0.0
     cpu_ms: float | None = None
@@ -251,7 +253,9 @@ class ExecuteResponse:
     """What a shell command printed, and how it ended."""
 
     output: str
-    """stdout and stderr together, in the order in which they came."""
+    """stdout and stderr together, in the order in which they came.
+
+    With merge_stderr=False: all of stdout, then all of stderr."""
     exit_code: int | None = None
     """As shells report it: 124 after a timeout, 128 + N after signal N; None if it is not known."""
     truncated: bool = False
@@ -260,6 +264,13 @@ class ExecuteResponse:
     """Why it was killed or not run; None if it ended by itself."""
     network: NetworkUse | None = None
     """The guest's requests since its last result; None without a network policy."""
+    stderr: str = ""
+    """With merge_stderr=False: what was written to stderr. Otherwise it is part of the output."""
+
+    @property
+    def stdout(self) -> str:
+        """The output without what `stderr` has."""
+        return self.output[: len(self.output) - len(self.stderr)]
 
     def __str__(self) -> str:
         parts = (self.output.rstrip("\n"), self.error or "")

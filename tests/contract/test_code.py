@@ -171,3 +171,23 @@ def test_inspect_finds_the_source_of_functions_and_classes(box):
     assert plain == "class Plain:\n    x = 1\n"
     assert deep == "class Deep(Plain):\n    def method(self): return 1\n"
     assert function == "def function(): return 2\n"
+
+
+def test_a_result_has_the_arguments_of_the_exception(box):
+    result = box.execute("raise ValueError('wrong', 7, {'a': (1, 2)})")
+    assert result.error_args == ("wrong", 7, {"a": (1, 2)})
+    assert box.execute("raise KeyError").error_args == ()
+    assert box.execute("1").error_args == ()
+    opaque = box.execute("class Thing: pass\nraise ValueError('about', Thing())").error_args[1]
+    assert (type(opaque).__name__, opaque.type_name) == ("Opaque", "Thing")
+
+
+def test_arguments_and_messages_that_are_too_long_are_marked(box):
+    result = box.execute("raise ValueError('x' * 12_000, 'y' * 2_000_000)")
+    short, long = result.error_args
+    assert short == "x" * 12_000
+    assert "too large" in long.reason
+    assert box.execute("raise ValueError('x' * 12_000)").error.endswith(
+        "x... [2,000 more characters]"
+    )
+    assert len(box.execute("raise ValueError(*range(100))").error_args) == 20

@@ -11,6 +11,7 @@ import pytest
 
 import atoll
 from atoll import Capability
+from atoll.backends import registry
 from atoll.files.base import Files
 from atoll.files.types import FileError
 from atoll.policy import Mount
@@ -359,3 +360,51 @@ async def test_a_cancelled_operation_leaks_no_descriptor(backend):
             await asyncio.sleep(0.05)
         assert len(os.listdir("/proc/self/fd")) <= before
         assert "x" in await box.files.read("a")
+
+
+@pytest.mark.needs(Capability.SHELL, Capability.HOST_FOLDER)
+def test_files_are_reached_by_absolute_paths_as_far_as_the_guest_may(open_box, tmp_path):
+    tmp_path.chmod(0o755)
+    (tmp_path / "data.txt").write_text("mounted")
+    mount = Mount(source=tmp_path, target="/data", writable=False)
+    box = open_box(policy={"mounts": (mount,)})
+    box.shell("mkfifo /tmp/pipe; ln -s /data/data.txt link; ln -s /etc out")
+    paths = [
+        "/data/data.txt",
+        "/etc/passwd",
+        "link",
+        "/etc",
+        "/none",
+        "/tmp/pipe",
+        "/root/x",
+        "/a\0",
+    ]
+    found = box.files.download(paths, absolute=True)
+    assert [one.path for one in found] == paths
+    assert found[0].content == b"mounted"
+    assert b"guest" in found[1].content
+    codes = ["invalid_path", "is_directory", "file_not_found", "invalid_path"]
+    assert [one.error for one in found[2:6]] == codes
+    assert found[6].error in ("file_not_found", "permission_denied")
+    assert found[7].error == "invalid_path"
+    through = box.files.download(["/app/link"], absolute=True)
+    assert through[0].content == b"mounted"
+    sent = [
+        ("/dev/shm/a b'c.bin", b"\0\xff"),
+        ("/app/sub/x", b"1"),
+        ("/data/no", b""),
+        ("/etc/passwd", b""),
+    ]
+    assert [one.error for one in box.files.upload(sent, absolute=True)] == [
+        None, None, "permission_denied", "permission_denied",
+    ]  # fmt: skip
+    code = "open('/dev/shm/a b\\'c.bin', 'rb').read(), open('sub/x').read()"
+    assert box.execute(code).value == (b"\0\xff", "1")
+    assert not [one for one in box.shell("ls -A /tmp").output.split() if one.startswith(".atoll")]
+
+
+def test_absolute_paths_need_a_shell(backend, open_box):
+    if Capability.SHELL in registry.load(backend).capabilities:
+        pytest.skip(f"backend {backend} has a shell")
+    with pytest.raises(atoll.UnsupportedError, match="reach files outside of the working folder"):
+        open_box().files.download(["/etc/passwd"], absolute=True)

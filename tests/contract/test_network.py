@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import threading
 
@@ -9,12 +10,13 @@ import pytest
 
 import atoll
 from atoll import Capability, ConfigError, ExecutionPolicy, NetworkPolicy
+from atoll.egress.authority import Authority
 
 NETWORK = pytest.mark.needs(Capability.NETWORK)
 SECRET = "sk-contract-" + "9f8e7d6c5b4a"
 CLIENTS = """
 import subprocess, urllib.request, requests, httpx
-url = 'http://127.0.0.1:{port}/v1/who?q=1'
+url = '{scheme}://{place}/v1/who?q=1'
 print(urllib.request.urlopen(url).read().decode())
 print(requests.get(url).text)
 print(httpx.get(url).text)
@@ -56,9 +58,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        self.server.seen.append((self.path, self.headers.get("Authorization")))
-        body = f"authorised as {self.headers.get('Authorization')}".encode()
-        self.send_response(200)
+        given = self.headers.get("Authorization")
+        self.server.seen.append((self.path, given))
+        body = f"authorised as {given}".encode()
+        self.send_response(401, f"no right as {given}") if self.path == "/fail" else (
+            self.send_response(200)
+        )
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -67,10 +72,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def server():
+@contextlib.contextmanager
+def serving(tls=None):
     made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     made.seen = []
+    if tls is not None:
+        made.socket = tls.wrap_socket(made.socket, server_side=True)
     thread = threading.Thread(target=made.serve_forever)
     thread.start()
     yield made
@@ -79,8 +86,24 @@ def server():
     thread.join()
 
 
-def policy_of(server, **fields):
-    place = f"127.0.0.1:{server.server_port}"
+@pytest.fixture(scope="module")
+def server():
+    with serving() as made:
+        yield made
+
+
+@pytest.fixture
+def tls_server(request, tmp_path, monkeypatch):
+    """A server whose certificate the host trusts, as its system store says."""
+    issuer = Authority()
+    (tmp_path / "ca.pem").write_text(issuer.pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with serving(issuer.context(request.getfixturevalue("host"))) as made:
+        yield made
+
+
+def policy_of(server, host="127.0.0.1", **fields):
+    place = f"{host}:{server.server_port}"
     return NetworkPolicy([place], headers={place: {"Authorization": f"Bearer {SECRET}"}}, **fields)
 
 
@@ -88,16 +111,37 @@ def policy_of(server, **fields):
 @pytest.mark.skipif("not __import__('shutil').which('curl')")
 def test_clients_reach_the_server_with_a_credential_that_is_nowhere_in_the_guest(open_box, server):
     box = open_box(network=policy_of(server), policy=ExecutionPolicy(memory_bytes=None))
-    result = box.execute(CLIENTS.format(port=server.server_port))
+    check_clients(box, server, "http", f"127.0.0.1:{server.server_port}")
+
+
+@pytest.mark.skipif("not __import__('shutil').which('curl')")
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])  # with a TLS server name, and without
+def test_clients_trust_the_sandboxs_authority_and_the_credential_is_nowhere(tls_server, host):
+    place = f"{host}:{tls_server.server_port}"
+    policy = policy_of(tls_server, host, inspect_tls=True)
+    memory = ExecutionPolicy(memory_bytes=None)
+    with atoll.create_sandbox(backend="native", network=policy, policy=memory) as box:
+        check_clients(box, tls_server, "https", place)
+        failed = box.execute(f"urllib.request.urlopen('https://{place}/fail')")
+        assert "HTTP Error 401: no right as ***" in failed.error
+        assert box.execute("sorted(os.listdir('/home/guest'))").value == [".atoll-network-ca.pem"]
+        assert "PRIVATE" not in box.execute("open(os.environ['SSL_CERT_FILE']).read()").value
+
+
+def check_clients(box, server, scheme, place):
+    result = box.execute(CLIENTS.format(scheme=scheme, place=place))
     masked = "authorised as " + "*" * len(f"Bearer {SECRET}")
-    assert result.stdout.split("\n")[:4] == [masked] * 4, result.stderr
+    assert result.stdout.split("\n")[:4] == [masked] * 4, result
     assert server.seen[-4:] == [("/v1/who?q=1", f"Bearer {SECRET}")] * 4
     used = result.network.requests
     assert [(one.method, one.path, one.status, one.redacted) for one in used] == [
         ("GET", "/v1/who", 200, 1)
     ] * 4
     half, rest = SECRET[:14], list(SECRET[14:].encode())
-    assert box.execute(SEARCH.format(half=half, rest=rest)).value == [[], True]
+    search = SEARCH.format(half=half, rest=rest)
+    assert box.execute(search).value == [[], True]
+    found, _ = box.execute(f"planted = half + rest\n{search}").value
+    assert found, "the search finds what is there"
 
 
 @NETWORK
@@ -114,6 +158,39 @@ def test_another_host_is_refused_in_words(open_box, server):
     assert [(one.place, one.refused is None) for one in result.network.requests] == [
         ("evil.test:443", False)
     ]
+
+
+CURLS = """
+import subprocess
+for options in ('-sS', '-v'):
+    print(subprocess.run(['curl', options, 'https://evil.test/'], capture_output=True, text=True).stderr)
+"""
+
+
+@NETWORK
+@pytest.mark.skipif("not __import__('shutil').which('curl')")
+def test_a_refused_curl_is_told_in_words(open_box, server):
+    place = f"127.0.0.1:{server.server_port}"
+    box = open_box(network=[place])
+    words = f"NetworkNotAllowed: this sandbox may reach {place}; asked for evil.test:443"
+    assert f"< HTTP/1.1 403 {words}" in box.execute(CURLS).stdout
+    response = box.shell("curl -sS https://evil.test/")
+    assert response.output.endswith(f"response 403\n{words}\n")
+    assert box.shell("curl -sS https://evil.test/ || true").output.count(words) == 0
+    assert box.execute("!curl -sS https://evil.test/").stderr == f"{words}\n"
+    said = box.execute("import urllib.request; urllib.request.urlopen('https://evil.test/')").stderr
+    assert said.count("NetworkNotAllowed") == said.count("Error:") == 2, said  # its traceback alone
+
+
+@NETWORK
+def test_every_public_host_is_not_the_hosts_loopback(open_box, server):
+    box = open_box(network=["*"])
+    for host in ("127.0.0.1", "localhost"):
+        url = f"http://{host}:{server.server_port}/"
+        failed = box.execute(f"import urllib.request; urllib.request.urlopen({url!r})")
+        assert f"nothing listens on 127.0.0.1:{server.server_port} here" in failed.error, failed
+        assert "NetworkNotAllowed: this sandbox may reach *, by HTTP through" in failed.error
+        assert "the host's loopback only if it is named" in failed.error
 
 
 @NETWORK

@@ -11,7 +11,7 @@ import pytest
 import atoll
 from atoll import Capability, ConfigError, ExecutionPolicy
 from atoll.backends import registry
-from atoll.sandbox import MAX_COMMAND_LENGTH
+from atoll.command import MAX_COMMAND_LENGTH
 
 SHELL = pytest.mark.needs(Capability.SHELL)
 LONGEST_ARGUMENT = 128 << 10
@@ -283,9 +283,9 @@ def test_python3_is_the_interpreter_that_was_asked_for(open_box):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (5, "a command must be a str, not int"),
-        (b"ls", "a command must be a str, not bytes"),
-        (None, "a command must be a str, not NoneType"),
+        (5, "a command must be a str or a list, not int"),
+        (b"ls", "a command must be a str or a list, not bytes"),
+        (None, "a command must be a str or a list, not NoneType"),
         ("", "the command is empty: give one that a shell can run"),
         (" \n\t", "the command is empty: give one that a shell can run"),
         ("echo \0", "the command has a zero byte, which no shell reads: leave it out"),

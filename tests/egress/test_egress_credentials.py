@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import zlib
@@ -64,8 +65,15 @@ async def test_a_redirect_to_another_host_takes_no_secret_along(origin):
 
 
 @pytest.mark.parametrize(
-    "form", [SECRET, HEADER, json.dumps(SECRET), "sk-%22very%2Fsecret%22%2Bvalue"]
-)
+    "form",
+    [
+        SECRET, HEADER, json.dumps(SECRET), "sk-%22very%2Fsecret%22%2Bvalue",
+        "sk-%22very%2fsecret%22%2bvalue", "sk-%22very/secret%22+value",
+        r"sk-\u0022very\u002fsecret\u0022\u002Bvalue", r"sk-\"very\/secret\"+value",
+        r"sk\x2d\x22very/secret\x22+value", "sk-&quot;very/secret&quot;+value",
+        "sk-&#34;very&#x2f;secret&#x0022;&#43;value", "Bearer+sk-%22very%2Fsecret%22%2Bvalue",
+    ],
+)  # fmt: skip
 async def test_an_echoed_secret_is_taken_out_of_body_and_headers(origin, form):
     origin.answers["/"] = answer(f"<{form}>".encode(), X_Echo=f"got {form}")
     async with serving(with_secret(origin)) as client:
@@ -74,6 +82,51 @@ async def test_an_echoed_secret_is_taken_out_of_body_and_headers(origin, form):
     assert b"secret" not in reply
     assert b"**>" in reply or b'**">' in reply
     assert one.redacted == 2
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "abc", "Authorization: Bearer "])
+@pytest.mark.parametrize("after", ["", "z", "zz"])
+def test_a_secret_in_base64_or_hexadecimal_is_taken_out(before, after):
+    policy = NetworkPolicy(["a.test:81"], headers={"a.test:81": {"Authorization": HEADER}})
+    whole = f"{before}{SECRET}{after}".encode()
+    for encode in (base64.b64encode, base64.urlsafe_b64encode, base64.b16encode):
+        redactor = Secrets(policy).redactor()
+        seen = redactor.whole(b"<" + encode(whole) + b">")
+        assert redactor.count == 1, seen
+        assert len(seen.replace(b"*", b"")) <= len(encode(before.encode() + after.encode())) + 8
+    assert Secrets(policy).redactor().whole(whole.hex().encode()).count(b"*") >= 2 * len(SECRET)
+
+
+async def test_a_secret_in_trailers_and_early_hints_never_arrives(origin):
+    async def both(_reader, writer):
+        writer.write(f"HTTP/1.1 103 Early Hints\r\nLink: <{SECRET}>\r\n\r\n".encode())
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Echo\r\n\r\n")
+        writer.write(f"2\r\nok\r\n0\r\nX-Echo: {SECRET}\r\n\r\n".encode())
+
+    origin.answers["/"] = both
+    async with serving(with_secret(origin)) as client:
+        reply = await client.get(f"http://{NAME}:{origin.port}/")
+    assert b"secret" not in reply
+    assert b"ok" in reply
+
+
+async def test_a_secret_is_found_across_the_pieces_of_a_packed_stream(origin):
+    packed = gzip.compress(f"before {SECRET} after".encode())
+
+    async def drip(_reader, writer):
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n\r\n"
+        )
+        for byte in packed:
+            writer.write(b"1\r\n%c\r\n" % byte)
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+
+    origin.answers["/"] = drip
+    async with serving(with_secret(origin)) as client:
+        reply = await client.get(f"http://{NAME}:{origin.port}/")
+        assert client.use().requests[0].redacted == 1
+    assert b"secret" not in reply
 
 
 async def test_a_secret_in_pieces_is_taken_out(origin):
@@ -108,10 +161,12 @@ async def test_a_packed_answer_is_unpacked_and_searched(origin, name, pack):
 
 
 async def test_an_answer_that_cannot_be_searched_is_refused(origin):
-    origin.answers["/"] = answer(b"\x0b\x02\x80abc\x03", Content_Encoding="br")
-    async with serving(with_secret(origin)) as client:
-        reply = await client.get(f"http://{NAME}:{origin.port}/")
-    assert reply.startswith(b"HTTP/1.1 502 NetworkNotAllowed: the server packs its answer by 'br'")
+    for packing in ("br", "zstd", "gzip, br", "identity, gzip", "compress"):
+        origin.answers["/"] = answer(b"\x0b\x02\x80abc\x03", Content_Encoding=packing)
+        async with serving(with_secret(origin)) as client:
+            reply = await client.get(f"http://{NAME}:{origin.port}/")
+        words = b"HTTP/1.1 502 NetworkNotAllowed: the server packs its answer by '%s'"
+        assert reply.startswith(words % packing.encode()), reply
 
 
 async def test_a_bomb_is_stopped_by_max_bytes(origin):

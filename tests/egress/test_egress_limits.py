@@ -95,9 +95,12 @@ async def test_a_flood_after_the_last_request_is_slowed(origin, monkeypatch):
     async def pause(seconds):
         pauses.append(seconds)
 
-    async with serving(policy_for(origin, max_requests=1)) as client:
-        await client.get("http://evil.test/")
+    async with serving(policy_for(origin, max_requests=2)) as client:
         monkeypatch.setattr("atoll.egress.proxy.asyncio.sleep", pause)
         await client.get("http://evil.test/")
-        await client.say(b"\x00garbage\r\n\r\n", end=True)
-    assert pauses[:2] == [0.05, 0.05]
+        await client.say(b"", end=True)  # a connection without a request counts as one
+        assert pauses == []
+        for said in (b"", b"\x00garbage\r\n\r\n", b"GET http://evil.test/ HTTP/1.1\r\n\r\n"):
+            before = len(pauses)
+            await client.say(said, end=True)
+            assert set(pauses[before:]) == {0.05}, said

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import http.server
 import io
 import os
 import shutil
 import tarfile
+import threading
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from atoll.egress.authority import Authority
 from atoll.launch import interpreter
 from atoll.packages import download, for_interpreter
 
@@ -71,6 +76,80 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
         file.writestr(facts + "/RECORD", "")
     return name
 """
+
+
+class IndexPages(http.server.BaseHTTPRequestHandler):
+    """The pages of PEP 503 over a folder; `refusals` are statuses by path."""
+
+    def do_GET(self):
+        self.server.asked.append(self.path)
+        folder, path = self.server.folder, self.path.partition("#")[0]
+        if path in self.server.refusals:
+            return self.send_error(self.server.refusals[path])
+        if path.startswith("/files/"):
+            return self._give(
+                (folder / path.removeprefix("/files/")).read_bytes(), "application/zip"
+            )
+        name = path.removeprefix("/simple/").strip("/")
+        links = [
+            f'<a href="/files/{one.name}#sha256={self._digest(one)}">{one.name}</a>'
+            for one in sorted(folder.iterdir())
+            if one.name.startswith(f"{name}-")
+        ]
+        return self._give("\n".join(links).encode(), "text/html") if links else self.send_error(404)
+
+    def _digest(self, path):
+        wrong = self.server.wrong_hashes
+        return "0" * 64 if wrong else hashlib.sha256(path.read_bytes()).hexdigest()
+
+    def _give(self, body, kind):
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_args):
+        pass
+
+
+@contextlib.contextmanager
+def serving_index(folder: Path, tls=None):
+    """Serve a folder of wheels on loopback."""
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), IndexPages)
+    made.folder, made.asked, made.refusals, made.wrong_hashes = folder, [], {}, False
+    if tls is not None:
+        made.socket = tls.wrap_socket(made.socket, server_side=True)
+    made.place = f"127.0.0.1:{made.server_port}"
+    made.url = f"{'https' if tls else 'http'}://{made.place}/simple"
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.shutdown()
+        made.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def http_index(index, monkeypatch):
+    """The same wheels behind HTTP; the host's pip asks there."""
+    monkeypatch.delenv("PIP_NO_INDEX")
+    monkeypatch.delenv("PIP_FIND_LINKS")
+    with serving_index(index.folder) as made:
+        monkeypatch.setenv("PIP_INDEX_URL", made.url)
+        yield made
+
+
+@pytest.fixture
+def https_index(index, tmp_path, monkeypatch):
+    """The same wheels behind https, with a certificate that the host trusts."""
+    issuer = Authority()
+    (tmp_path / "ca.pem").write_text(issuer.pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    with serving_index(index.folder, issuer.context("127.0.0.1")) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -121,16 +121,36 @@ def test_a_daemon_builds_what_its_clients_name(cache, index, tmp_path, monkeypat
         lifecycle.stop(place)
 
 
-def test_pip_in_a_guest_with_a_network_installs_into_its_session(index):
-    """The proxy is what a network policy puts there; here the index is a folder of the guest's."""
-    wheel = index.wheel("tiny")
-    env = {"HTTPS_PROXY": "http://127.0.0.1:1", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/app"}
-    with atoll.create_sandbox(backend="native", policy={"env": env}) as box:
-        box.files.upload([(f"/app/{wheel.name}", wheel.read_bytes())])
+@pytest.mark.parametrize("kind", ["http_index", "https_index"])
+def test_pip_in_a_guest_installs_into_its_session_through_the_proxy(index, kind, request):
+    """https is read by the proxy: pip trusts the sandbox's authority by itself."""
+    index.wheel("tiny", needs=("needed",))
+    index.wheel("needed")
+    served = request.getfixturevalue(kind)
+    policy = {"allow": [served.place], "inspect_tls": kind == "https_index", "methods": ["GET"]}
+    env = {"PIP_INDEX_URL": served.url}
+    with atoll.create_sandbox(backend="native", policy={"env": env}, network=policy) as box:
         result = box.execute("%pip install tiny")
-        assert "Successfully installed tiny-1.0" in result.stdout, result
-        assert (
-            box.execute("import tiny; tiny.__file__").value
-            == "/home/guest/packages/tiny/__init__.py"
-        )
+        assert "Successfully installed needed-1.0 tiny-1.0" in result.stdout, result
+        assert {one.path for one in result.network.requests} == {
+            "/simple/tiny/", "/simple/needed/", "/files/tiny-1.0-py3-none-any.whl",
+            "/files/needed-1.0-py3-none-any.whl",
+        }  # fmt: skip
+        where = box.execute("import tiny; tiny.__file__").value
+        assert where == "/home/guest/packages/tiny/__init__.py"
         assert box.execute("%conda install tiny").error_type == "UsageError"
+
+
+def test_pip_in_a_guest_is_refused_in_words_where_the_policy_lacks_the_index(index, http_index):
+    index.wheel("tiny")
+    env = {"PIP_INDEX_URL": http_index.url, "PIP_RETRIES": "0"}
+    with atoll.create_sandbox(
+        backend="native", policy={"env": env}, network=["127.0.0.1:1"]
+    ) as box:
+        result = box.execute("%pip install tiny")
+        words = (
+            f"NetworkNotAllowed: this sandbox may reach 127.0.0.1:1; asked for {http_index.place}"
+        )
+        assert words in result.stderr, result
+        assert box.execute("import tiny").error_type == "ModuleNotFoundError"
+    assert http_index.asked == []

@@ -63,6 +63,21 @@ async def test_how_a_guest_ends_is_told_after_its_zygote_is_gone(family):
     assert await said(box, "print('again')") == "again"
 
 
+async def test_the_end_of_an_orphan_is_known_though_nobody_reports_it(family):
+    box = await family.open()
+    (zygote,), (zygote_host,) = zygotes(), zygote_hosts()
+    orphans = meter.children(zygote)
+    os.kill(zygote, signal.SIGKILL)
+    await until(lambda: zygotes() not in ([], [zygote]))
+    os.kill(zygote_host, signal.SIGSTOP)
+    try:
+        for pid in orphans:
+            os.kill(pid, signal.SIGKILL)
+        await until(box._guest.lease.ended.done)
+    finally:
+        os.kill(zygote_host, signal.SIGCONT)
+
+
 async def test_a_zygote_may_die_at_any_moment(family):
     """Sessions are opened all the while; none may be lost, as nobody's code has run in them."""
     await family.pool.warm("bare")

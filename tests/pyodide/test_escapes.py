@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sharing import shared_boxes
 
 import atoll
 from atoll.policy import Mount
@@ -10,7 +11,7 @@ from atoll.policy import Mount
 
 @pytest.fixture(scope="module")
 def box():
-    with atoll.create_sandbox(backend="pyodide", timeout_ms=20_000) as box:
+    with shared_boxes.keep("pyodide") as box:
         yield box
 
 
@@ -122,7 +123,6 @@ def test_nothing_of_the_host_is_there(box, code):
     assert not result.success
 
 
-@pytest.mark.long  # in two whole runs of the suite one Deno lived on for 30 s after the abort
 @pytest.mark.parametrize("code", ["import os; os.abort()", "import ctypes; ctypes.string_at(-99)"])
 def test_a_trap_is_a_crash_and_the_next_cell_works(code):
     with atoll.create_sandbox(backend="pyodide") as box:

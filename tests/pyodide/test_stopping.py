@@ -9,6 +9,7 @@ import importlib
 import threading
 
 import pytest
+from sharing import shared_boxes
 
 import atoll
 from atoll import DirectPyodideSandbox, PyodideSandbox
@@ -28,9 +29,7 @@ def box():
 def kept():
     """One for the tests that need no new one; its model answers when it is told to."""
     answers = threading.Event()
-    with atoll.create_sandbox(
-        backend="pyodide", timeout_ms=20_000, on_llm_query=lambda _: str(answers.wait(20))
-    ) as box:
+    with shared_boxes.keep("pyodide", on_llm_query=lambda _: str(answers.wait(20))) as box:
         yield box, answers
 
 
@@ -159,7 +158,7 @@ def test_a_host_that_can_keep_nothing_in_is_refused(monkeypatch):
 
 @pytest.fixture(scope="module")
 def direct():
-    with atoll.create_sandbox(backend="pyodide", use_worker=False, timeout_ms=20_000) as box:
+    with shared_boxes.keep("pyodide", use_worker=False) as box:
         yield box
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -24,10 +23,10 @@ def ends():
 def test_a_message_comes_whole_with_its_descriptors_in_order(ends):
     one, other = ends
     pipes = [os.pipe() for _ in range(3)]
-    packets.send(one, {"a": ["ü" * 50_000]}, [write for _, write in pipes])
-    data, fds = packets.receive(other)
-    assert json.loads(data) == {"a": ["ü" * 50_000]}
-    for number, fd in enumerate(fds):
+    packets.send(one, "big", [write for _, write in pipes], a=["ü" * 50_000])
+    message = packets.receive(other)
+    assert (message.kind, message.fields) == ("big", {"a": ["ü" * 50_000]})
+    for number, fd in enumerate(message.fds):
         os.write(fd, str(number).encode())
         assert not os.get_inheritable(fd)
         os.close(fd)
@@ -40,21 +39,21 @@ def test_a_message_comes_whole_with_its_descriptors_in_order(ends):
 def test_messages_do_not_run_together(ends):
     one, other = ends
     for number in range(100):
-        packets.send(one, {"n": number})
-    assert [json.loads(packets.receive(other)[0])["n"] for _ in range(100)] == list(range(100))
+        packets.send(one, "number", n=number)
+    assert [packets.receive(other).fields["n"] for _ in range(100)] == list(range(100))
 
 
-def test_the_end_has_no_bytes(ends):
+def test_the_end_is_no_message(ends):
     one, other = ends
     one.close()
-    assert packets.receive(other) == (b"", [])
+    assert packets.receive(other) is None
 
 
 def test_more_descriptors_than_there_is_room_for_are_closed(ends):
     one, other = ends
     read, write = os.pipe()
     before = os.listdir("/proc/self/fd")
-    packets.send(one, {"many": True}, [write] * (packets.MAX_FDS + 1))
+    packets.send(one, "many", [write] * (packets.MAX_FDS + 1))
     with pytest.raises(packets.LostDescriptorsError):
         packets.receive(other)
     assert os.listdir("/proc/self/fd") == before
@@ -67,7 +66,7 @@ def test_descriptors_that_the_process_has_no_room_for_are_told():
 import os, resource
 from atoll.jail import packets
 one, other = packets.pair()
-packets.send(one, {}, [0, 1, 2])
+packets.send(one, "three", [0, 1, 2])
 free = os.open('/dev/null', os.O_RDONLY); os.close(free)
 resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, free + 1))
 try:
@@ -85,7 +84,7 @@ def test_a_full_socket_does_not_block_who_must_not_wait(ends):
     one.setblocking(False)
     with pytest.raises(BlockingIOError):
         while True:
-            packets.send(one, {"x": "y" * 10_000})
+            packets.send(one, "long", x="y" * 10_000)
 
 
 def test_both_ends_are_packets():

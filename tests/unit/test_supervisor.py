@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import resource
@@ -18,8 +19,9 @@ import pytest
 
 import atoll
 from atoll.backends.native import launch
+from atoll.jail import spec as specs
 from atoll.jail.client import supervisor
-from atoll.jail.spec import Bind, JailSpec, Limits, from_json, to_json
+from atoll.jail.spec import Bind, JailSpec, Limits
 from atoll.launch import interpreter
 from atoll.policy import Isolation, Mount
 
@@ -241,7 +243,7 @@ def test_a_file_that_is_not_executable_is_no_interpreter(tmp_path):
 async def test_a_request_that_is_no_spec_is_refused_and_the_supervisor_goes_on(monkeypatch):
     async with atoll.aio.create_sandbox() as box:
         pid = supervisor.pid
-        monkeypatch.setattr("atoll.jail.client.to_json", lambda _: b'{"kind": "jail"}')
+        monkeypatch.setattr("atoll.jail.spec.request", lambda _: b'{"kind": "jail"}')
         with pytest.raises(atoll.SandboxStartError):
             await _open()
         monkeypatch.undo()
@@ -283,7 +285,8 @@ def test_every_path_of_the_spec_is_absolute():
     made = launch.make_spec(config, interpreter.resolve(None), Isolation.JAILED, 0)
     assert all(os.path.isabs(bind.source) and os.path.isabs(bind.target) for bind in made.binds)
     assert os.path.isabs(made.argv[0])
-    assert from_json(to_json(made)) == made
+    fields = json.loads(specs.request(made))
+    assert specs.requested(fields.pop("kind"), fields) == made
 
 
 async def _settled(look: Callable[[], int]) -> int:

@@ -41,7 +41,7 @@ class ClientCallbacks:
 
     def __init__(self) -> None:
         self._peer: Client | None = None
-        self._session = ""
+        self._session, self._execution = "", ""
         self._slot: Slot | None = None
         self._lines: dict[str, list[str]] = {}
         self._pieces: list[list[str]] = []
@@ -49,16 +49,17 @@ class ClientCallbacks:
         self.context: Any = None
         """What a handler is given for the context that the client has itself."""
 
-    def call_client(self, peer: Client, session: str, slot: Slot | None) -> None:
-        """Call this client from now on, under the name that it has for the session."""
+    def call_client(
+        self, peer: Client, session: str, slot: Slot | None, execution: str = ""
+    ) -> None:
+        """Call this client from now on, under its names for the session and the execution."""
         self._peer, self._session, self._slot = peer, session, slot
+        self._execution = execution
 
     def functions(self, data: dict[str, Any]) -> dict[str, Any]:
         """The fields of SandboxConfig that are functions: each asks the client for its own."""
         self._data = data
-        fields: dict[str, Any] = {
-            "tools": {one["name"]: self._described(one) for one in options.tools(data)}
-        }
+        fields: dict[str, Any] = {"tools": self.tools(data)}
         if "on_llm_query" in (asked := options.asks(data, options.HANDLERS)):
             fields["on_llm_query"] = self._tool("llm_query")
         if "on_rlm_query" in asked:
@@ -71,6 +72,11 @@ class ClientCallbacks:
             whole = name == "on_output"
             fields[name] = self._on_output if whole else self._stream(name.removeprefix("on_"))
         return fields
+
+    def tools(self, data: dict[str, Any]) -> dict[str, Callable[..., Awaitable[Any]]]:
+        """Return functions for the tools that a client describes, in place of those before."""
+        self._data = {**self._data, "tools": data.get("tools")}
+        return {one["name"]: self._described(one) for one in options.tools(data)}
 
     def twin(self) -> tuple[ClientCallbacks, dict[str, Any]]:
         """Another one for a clone of the session, and the same functions as asked through it."""
@@ -139,10 +145,13 @@ class ClientCallbacks:
         if self._peer is None:
             raise CallFailedError("the client has disconnected")
         self.flush()
+        names = {"session": self._session}
+        if self._execution:
+            names["execution"] = self._execution
         aside = self._slot.aside() if self._slot else contextlib.nullcontext()
         try:
             with aside:
-                answer = await self._peer.call("host.call", {**params, "session": self._session})
+                answer = await self._peer.call("host.call", {**params, **names})
             return values.decode(answer.value)
         except (SandboxError, rpc.MessageTooLargeError) as exc:
             raised = vars(exc).get("tool_error")

@@ -9,6 +9,7 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from atoll import command as commands
 from atoll.context import Context
 from atoll.daemon.client_callbacks import ClientCallbacks
 from atoll.daemon.concurrency import CancelledInQueueError
@@ -55,6 +56,7 @@ class Dispatch:
             "shell": self._shell,
             "cancel": self._cancel,
             **{one: functools.partial(self._variable, one) for one in _ABOUT_VARIABLES},
+            "tools": self._tools,
             "validate": self._validate,
             "fork": self._fork,
             "checkpoint": self._checkpoint,
@@ -135,7 +137,7 @@ class Dispatch:
         async def run() -> SandboxResult:
             async with session.in_turn() as box:
                 try:
-                    async with self._running(client, name, session):
+                    async with self._running(client, name, session, params):
                         result = await box.execute(code, timeout_ms=limit)
                 except CancelledInQueueError:
                     return _never_run(session, box)
@@ -148,23 +150,24 @@ class Dispatch:
         self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
     ) -> Reply:
         name, session = client.session(params)
-        command, limit = _text(params, "command"), params.get("timeout_ms")
+        (command, given), limit = commands.from_params(params), params.get("timeout_ms")
         check_positive("timeout_ms", limit)
         async with session.in_turn() as box:
             try:
-                async with self._running(client, name, session):
-                    return _answer(await box.shell(command, timeout_ms=limit))
+                async with self._running(client, name, session, params):
+                    return _answer(await box.shell(command, timeout_ms=limit, **given))
             except CancelledInQueueError:
                 error = "the command was cancelled"
                 return _answer(ExecuteResponse(output="", exit_code=130, error=error))
 
     @contextlib.asynccontextmanager
     async def _running(
-        self, client: Connection, name: str, session: Session
+        self, client: Connection, name: str, session: Session, params: dict[str, Any]
     ) -> AsyncIterator[None]:
         """A place among the running, where what is printed goes to the client."""
+        execution = str(params.get("execution") or "")[:MAX_KEY]
         async with self._concurrency.slot(session.waiter) as slot:
-            session.callbacks.call_client(client.peer, name, slot)
+            session.callbacks.call_client(client.peer, name, slot, execution)
             self.executions += 1
             yield
             session.callbacks.flush()
@@ -187,6 +190,17 @@ class Dispatch:
             _text(asked, "name")
         async with session.in_turn() as box:
             return Reply(await box.ask_variable(method, asked))
+
+    async def _tools(
+        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+    ) -> Reply:
+        """Offer the tools that the client describes, and no others."""
+        _, session = client.session(params)
+        async with session.in_turn() as box:
+            tools = session.callbacks.tools(params)
+            session.config = dataclasses.replace(session.config, tools=tools)
+            await box.set_tools(tools)
+        return Reply(None)
 
     async def _validate(
         self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from atoll.certificates import explain
@@ -21,6 +20,7 @@ from atoll.web.policy import WebPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Executor
 
     from ssrfguard import Address, Resolver
 
@@ -30,18 +30,15 @@ if TYPE_CHECKING:
 MOST_ATTEMPTS = 4
 ATTEMPT_SECONDS = 10.0
 """For one address, so that the next gets its turn."""
-_LOOKUPS = 4
 _LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 
 class Connector:
     """Connects to the servers of one sandbox."""
 
-    def __init__(self, rules: Rules, resolver: Resolver | None = None) -> None:
+    def __init__(self, rules: Rules, threads: Executor, resolver: Resolver | None = None) -> None:
         """`resolver`: in place of `socket.getaddrinfo`; what it answers is checked all the same."""
-        self._rules, self._resolver = rules, resolver
-        # A lookup cannot be stopped: threads of our own, so that nobody else waits for them.
-        self._lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="atoll-lookup")
+        self._rules, self._threads, self._resolver = rules, threads, resolver
         self._tls: ssl.SSLContext | None = None
 
     async def connect(self, asked: NetworkRequest, *, tls: bool) -> PlainStream:
@@ -60,10 +57,6 @@ class Connector:
                 )
         raise UnreachableError(f"{asked.place} cannot be reached: {'; '.join(faults)[:500]}")
 
-    def close(self) -> None:
-        """Let go of the threads; lookups that still run end by themselves."""
-        self._lookups.shutdown(wait=False, cancel_futures=True)
-
     async def _addresses(self, asked: NetworkRequest) -> Sequence[Address]:
         loop = asyncio.get_running_loop()
         try:
@@ -72,7 +65,7 @@ class Connector:
             target = guard.check(f"{asked.scheme}://{host}:{asked.port}/")
             if target.is_literal_address:
                 return guard.resolve(target)
-            return await loop.run_in_executor(self._lookups, guard.resolve, target)
+            return await loop.run_in_executor(self._threads, guard.resolve, target)
         except (WebRefusedError, ConfigError) as exc:
             raise RefusedError(str(exc)[:500]) from None
         except WebError as exc:

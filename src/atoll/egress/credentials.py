@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-import html
-import json
 import re
 import zlib
 from typing import TYPE_CHECKING
-from urllib.parse import quote, quote_plus
 
 from atoll.egress.rules import RefusedError
 
@@ -22,11 +19,13 @@ if TYPE_CHECKING:
 
     from atoll.network import NetworkPolicy
 
-SHORTEST = 4
+SHORTEST, SHORTEST_ENCODED = 4, 8
 """Characters of a value that is taken out: a shorter one stands in any text by chance."""
 _PIECE = 1 << 18
 _PACKED = {"gzip", "x-gzip", "deflate"}
 _ZLIB_OR_GZIP = 47
+_HTML_NAMES = {'"': ("quot",), "&": ("amp",), "'": ("apos",), "<": ("lt",), ">": ("gt",)}
+_LONGEST_SPELLING = len("&#x00001f600;")
 
 
 class Secrets:
@@ -35,9 +34,10 @@ class Secrets:
     def __init__(self, policy: NetworkPolicy) -> None:
         values = [value for added in policy.headers.values() for value in added.values()]
         forms = {form for value in values for form in _forms(value) if len(form) >= SHORTEST}
-        ordered = sorted((form.encode() for form in forms), key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, ordered))) if ordered else None
-        self._longest = len(ordered[0]) if ordered else 0
+        ordered = sorted(forms, key=lambda form: (-len(form), form))
+        pattern = "|".join("".join(map(_spelled, form)) for form in ordered).encode()
+        self._pattern = re.compile(pattern) if ordered else None
+        self._longest = max((sum(map(_longest, form)) for form in ordered), default=0)
 
     def __bool__(self) -> bool:
         return self._pattern is not None
@@ -105,14 +105,50 @@ class Unpacker:
 
 
 def _forms(value: str) -> Iterable[str]:
-    """Yield a value, the credential in it, and how pages and documents spell them."""
+    """Yield a value, the credential in it, and both as hexadecimal digits and base64."""
     scheme, _, credential = value.partition(" ")
     parts = [value, *([credential.strip()] if credential else [])]
     if scheme.lower() == "basic":
         parts += _basic(credential)
     for part in parts:
-        yield from (part, quote(part, safe=""), quote_plus(part), html.escape(part))
-        yield json.dumps(part)[1:-1]
+        yield part
+        encoded = (part.encode().hex(), part.encode().hex().upper(), *_base64(part.encode()))
+        yield from (form for form in encoded if len(form) >= SHORTEST_ENCODED)
+
+
+def _base64(data: bytes) -> Iterable[str]:
+    """Yield what base64 makes of the data wherever it stands in a text.
+
+    Three bytes become four characters, so there are three ways to cut it; the characters at both
+    ends depend on the bytes beside it, and are left out.
+    """
+    for before in range(3):
+        text = base64.b64encode(bytes(before) + data).decode().rstrip("=")
+        rest = (before + len(data)) % 3
+        cut = text[-(-before * 8 // 6) : len(text) - (1 if rest else 0)]
+        yield from (cut, cut.replace("+", "-").replace("/", "_"))
+
+
+def _spelled(character: str) -> str:
+    """Return a pattern of the ways in which JSON, URLs and HTML write a character."""
+    if _is_plain(character):
+        return character
+    itself, code = re.escape(character), ord(character)
+    in_url = "".join(f"%(?i:{byte:02x})" for byte in character.encode())
+    in_json = rf"\\(?:{itself}|u(?i:{code:04x})|x(?i:{code:02x}))"
+    in_html = f"&#(?:0{{0,4}}{code}|[xX]0{{0,4}}(?i:{code:x}));"
+    names = [rf"&{name};" for name in _HTML_NAMES.get(character, ())]
+    plus = [r"\+"] if character == " " else []
+    return f"(?:{'|'.join([itself, in_url, in_json, in_html, *names, *plus])})"
+
+
+def _longest(character: str) -> int:
+    return 1 if _is_plain(character) else _LONGEST_SPELLING
+
+
+def _is_plain(character: str) -> bool:
+    """Return whether every text writes the character as itself."""
+    return character.isascii() and character.isalnum()
 
 
 def _basic(credential: str) -> list[str]:

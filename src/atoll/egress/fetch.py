@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 import h11
 
@@ -43,8 +43,14 @@ async def fetch(
         if answer.status not in REDIRECTS or location is None or method not in ("GET", "HEAD"):
             plain = {"status": answer.status, "url": url, "headers": answer.headers}
             return {**plain, "body": bytes(answer.body)}
-        url = urljoin(url, location)
+        before, url = url, urljoin(url, location)
+        if urlsplit(before)[:2] != urlsplit(url)[:2]:  # another host must not see them
+            headers = {name: one for name, one in (headers or {}).items() if not _is_private(name)}
     raise RefusedError(f"more than {MOST_REDIRECTS} redirects")
+
+
+def _is_private(name: str) -> bool:
+    return name.lower() in ("authorization", "cookie")
 
 
 async def _fetch_once(

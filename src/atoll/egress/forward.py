@@ -28,6 +28,11 @@ _REPLACED = frozenset({b"host"})
 _UNSEARCHABLE = frozenset({b"accept-encoding", b"range", b"if-range"})
 """A packed answer cannot be searched for secrets, and one may be asked for in halves."""
 _FRAMING = frozenset({b"content-length", b"content-encoding"})
+_LENGTH = frozenset({b"content-length"})
+"""Of an answer that comes in chunks: a length beside them is wrong."""
+_OTHER_METHOD = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
+_OTHER_PATH = frozenset({b"x-original-url", b"x-rewrite-url"})
+"""By these some servers read another method or path than the one that was checked."""
 
 
 class Answer(Protocol):
@@ -83,9 +88,12 @@ class ServerSlot:
         self._stream = self._peer = None
 
     def _reusable(self, origin: tuple[str, str, int]) -> bool:
+        """SECURITY: what a server sent unasked must not be taken for the next answer."""
         if self._peer is None or self._stream is None or self._origin != origin:
             return False
-        if self._stream.has_ended() or not self._peer.reusable:
+        if self._stream.has_unread() or not self._peer.reusable:
+            return False
+        if self._peer.h11.trailing_data != (b"", False):
             return False
         self._peer.h11.start_next_cycle()
         return True
@@ -103,7 +111,7 @@ class Forwarder:
         """Ask the server and pass its answer on; UnreachableError if it has none."""
         try:
             await self._exchange(entry, question, answer, slot)
-        except (OSError, h11.RemoteProtocolError) as exc:
+        except (OSError, h11.ProtocolError) as exc:
             slot.close()
             fault = str(exc)[:200] or type(exc).__name__
             raise UnreachableError(f"{entry.asked.place} failed: {fault}") from None
@@ -131,6 +139,8 @@ class Forwarder:
         added = self._rules.added_headers(asked)
         drop = _REPLACED | {name.lower().encode() for name in added}
         drop |= _UNSEARCHABLE if self._secrets else frozenset()
+        drop |= _OTHER_METHOD if self._rules.policy.methods is not None else frozenset()
+        drop |= _OTHER_PATH if self._rules.policy.paths is not None else frozenset()
         usual = asked.port == PORTS[asked.scheme]
         host = asked.place.rpartition(":")[0] if usual else asked.place
         headers = [(b"host", host.encode()), *forwarded(question.headers, drop)]
@@ -146,7 +156,8 @@ class Forwarder:
     ) -> None:
         redactor, traffic = self._secrets.redactor(), entry.traffic
         packed = self._unpacker(response)
-        drop = _FRAMING if packed else frozenset[bytes]()
+        chunked = any(name == b"transfer-encoding" for name, _ in response.headers)
+        drop = _FRAMING if packed else _LENGTH if chunked else frozenset[bytes]()
         headers = [
             (redactor.whole(name), redactor.whole(value))
             for name, value in forwarded(response.headers, drop)

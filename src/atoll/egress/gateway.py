@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from atoll.egress.rules import Rules
@@ -35,8 +36,9 @@ _CA_VARIABLES = (
 )  # fmt: skip
 _BY_PROXY = (
     f"by HTTP through the proxy {PROXY_URL} alone (HTTP_PROXY and HTTPS_PROXY are set); it has no "
-    f"other network"
+    f"other network, and the host's loopback only if it is named"
 )
+_THREADS = 4
 _BY_FETCH = "by fetch(url) alone; it has no other network"
 _OWN_LOOPBACK = "localhost,127.0.0.1,::1"
 
@@ -51,6 +53,7 @@ class Gateway:
         self._shares: list[Share] = []
         self._serving: asyncio.Task[None] | None = None
         self._listener: socket.socket | None = None
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="atoll-network")
         self._proxy = self._make_proxy(policy, resolver)
 
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
@@ -116,7 +119,7 @@ class Gateway:
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
             await self._proxy.wait_closed()
-        self._proxy.parts.connector.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)  # what still runs ends by itself
 
     def _decider(self) -> OnRequest | None:
         """The caller's function: of the youngest sandbox, as an older one may be gone."""
@@ -136,10 +139,11 @@ class Gateway:
         parts = Parts(
             rules=self._rules,
             secrets=Secrets(policy),
-            connector=Connector(self._rules, resolver),
+            connector=Connector(self._rules, self._threads, resolver),
             budget=Budget(policy),
             log=self._log,
             authority=Authority() if policy.inspect_tls else None,
+            threads=self._threads,
             on_request=self._decider,
         )
         return Proxy(parts)

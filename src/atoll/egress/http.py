@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Headers = list[tuple[bytes, bytes]]
 HEAD_BYTES = 64 * 1024
 DRAIN_SECONDS, DRAIN_BYTES = 1.0, 1 << 20
+_VERSIONS = (b"1.0", b"1.1")
 PORTS = {"http": 80, "https": HTTPS}
 _HOP_BY_HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"trailer",
@@ -88,6 +89,8 @@ def asked_of(event: h11.Request, tunnel: NetworkRequest | None) -> tuple[Network
     `tunnel`: the CONNECT that this request came through. SECURITY: its host is the only one.
     """
     method, target = event.method.decode("ascii"), event.target.decode("ascii")
+    if event.http_version not in _VERSIONS:
+        raise RefusedError("the proxy speaks HTTP/1.1 alone", 400)
     names = [name for name, _ in event.headers]
     if b"transfer-encoding" in names and b"content-length" in names:
         raise RefusedError("a request has two lengths, which servers read in two ways", 400)

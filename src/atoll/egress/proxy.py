@@ -25,6 +25,7 @@ from atoll.network import NetworkRequest
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable
+    from concurrent.futures import Executor
 
     from atoll.egress.addresses import Connector
     from atoll.egress.authority import Authority
@@ -40,7 +41,7 @@ IDLE_SECONDS = 60.0
 """How long a guest's connection may be silent before and between requests."""
 HELLO_SECONDS = 15.0
 SPENT_PAUSE = 0.05
-"""A guest that has used up its requests waits for each refusal: asking on costs others nothing."""
+"""A guest that has used up its requests waits for each connection: it costs others nothing."""
 ACCEPT_PAUSE = 0.1
 _WRONG_NAME_ALERT = b"\x15\x03\x01\x00\x02\x02\x70"
 _LONGEST_REASON = 1000
@@ -56,6 +57,9 @@ class Parts:
     budget: Budget
     log: Log
     authority: Authority | None
+    threads: Executor
+    """For what blocks: lookups, and a caller's function. Of this guest alone, so that no other
+    waits for them."""
     on_request: Callable[[], OnRequest | None]
     """Gives the function of the caller that decides now."""
 
@@ -76,6 +80,8 @@ class Proxy:
         try:
             while True:
                 await self._places.acquire()
+                if self.parts.budget.spent:
+                    await asyncio.sleep(SPENT_PAUSE)
                 try:
                     connection, _ = await loop.sock_accept(listener)
                 except OSError:  # no descriptor is free, or the guest has gone again
@@ -122,12 +128,14 @@ class Proxy:
         """
         guest = HttpPeer(stream, h11.SERVER)
         slot = ServerSlot(self.parts.connector)
+        asked = 0
         try:
             while True:
                 async with asyncio.timeout(IDLE_SECONDS):
                     event = await guest.next_event()
                 if not isinstance(event, h11.Request):
                     return
+                asked += 1
                 if not await self._answer(guest, event, slot, tunnel) or not guest.reusable:
                     return
                 guest.h11.start_next_cycle()
@@ -137,6 +145,9 @@ class Proxy:
             return  # the guest has gone, or is silent
         finally:
             slot.close()
+            if not asked and tunnel is None:  # a connection costs as much as a request
+                with contextlib.suppress(RefusedError):
+                    self.parts.budget.count_request()
 
     async def _answer(
         self,
@@ -175,12 +186,10 @@ class Proxy:
     async def admit(self, asked: NetworkRequest) -> None:
         """Count a request and check it against the policy; RefusedError."""
         parts = self.parts
-        if parts.budget.spent:
-            await asyncio.sleep(SPENT_PAUSE)
         parts.budget.count_request()
         parts.rules.check(asked)
         if asked.method != "CONNECT" or parts.authority is None:
-            await parts.rules.decide(asked, parts.on_request())
+            await parts.rules.decide(asked, parts.on_request(), parts.threads)
 
     async def forward(
         self, entry: Entry, question: Question, answer: Answer, slot: ServerSlot
@@ -271,8 +280,6 @@ class Proxy:
         asked = NetworkRequest(host=host, port=port, method="", scheme="")
         entry = Entry(asked, self.parts.budget)
         entry.refused = refusal.reason
-        if self.parts.budget.spent:
-            await asyncio.sleep(SPENT_PAUSE)
         with contextlib.suppress(RefusedError):
             self.parts.budget.count_request()
         self.parts.log.add(entry)

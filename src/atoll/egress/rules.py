@@ -13,6 +13,7 @@ from atoll.network import HostRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Executor
 
     from atoll.network import NetworkPolicy, NetworkRequest, OnRequest
 
@@ -55,7 +56,7 @@ class Rules:
         if asked.method == "CONNECT":
             self._check_unread(asked)
             return
-        if asked.method in _NEVER:
+        if asked.method.upper() in _NEVER:
             raise RefusedError(f"the method {asked.method} is never allowed")
         methods, paths = self.policy.methods, self.policy.paths
         if methods is not None and asked.method not in methods:
@@ -67,7 +68,9 @@ class Rules:
                 f"{asked.path[:200]}"
             )
 
-    async def decide(self, asked: NetworkRequest, on_request: OnRequest | None) -> None:
+    async def decide(
+        self, asked: NetworkRequest, on_request: OnRequest | None, threads: Executor
+    ) -> None:
         """Have the caller's function decide; RefusedError with its reason if it refuses."""
         if on_request is None:
             return
@@ -75,7 +78,8 @@ class Rules:
             if inspect.iscoroutinefunction(on_request):
                 answer = await on_request(asked)
             else:
-                answer = await asyncio.to_thread(on_request, asked)
+                loop = asyncio.get_running_loop()
+                answer = await loop.run_in_executor(threads, on_request, asked)
             if inspect.isawaitable(answer):
                 answer = await answer
         except Exception as exc:  # a function of the caller's: its failure allows nothing
@@ -145,7 +149,8 @@ class Rules:
 def _path_allowed(path: str, patterns: tuple[str, ...]) -> bool:
     """Compare a path that every server reads alike; refuse one that could be read in two ways."""
     plain = unquote(path, errors="replace")
-    ambiguous = "\\" in plain or "//" in plain or "%" in plain or "%2f" in path.lower()
+    ambiguous = any(sign in plain for sign in ("\\", "//", "%", "#")) or "%2f" in path.lower()
+    ambiguous = ambiguous or not plain.isprintable()
     if ambiguous or any(part.partition(";")[0] in (".", "..") for part in plain.split("/")):
         return False
     matches: Callable[[str], bool] = lambda pattern: fnmatch.fnmatchcase(  # noqa: E731

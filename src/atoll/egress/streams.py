@@ -59,9 +59,10 @@ class PlainStream:
         """Drop the connection with what was not sent yet."""
         self._writer.transport.abort()
 
-    def has_ended(self) -> bool:
-        """Whether the other side has closed it."""
-        return self._reader.at_eof()
+    def has_unread(self) -> bool:
+        """Whether the other side has closed it, or sent bytes that were not read yet."""
+        waiting: bytearray = self._reader._buffer  # type: ignore[attr-defined]  # noqa: SLF001
+        return self._reader.at_eof() or bool(waiting)
 
 
 class TlsStream:

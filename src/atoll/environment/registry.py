@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Self
 
@@ -127,7 +127,10 @@ class Registry:
         try:
             async with asyncio.timeout(one.timeout_seconds):
                 if not inspect.iscoroutinefunction(one.function):
-                    return await self.threads.run(lambda: run_handler(run, (one, args, kwargs), {}))
+                    context = copy_context()
+                    return await self.threads.run(
+                        lambda: context.run(run_handler, run, (one, args, kwargs), {})
+                    )
                 token = CALLING.set(one.name)
                 try:
                     return await one.function(*args, **kwargs)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from atoll.errors import ConfigError, UnsupportedError
+from atoll.files.anywhere import Anywhere
 from atoll.files.types import (
     DownloadResult,
     EditResult,
@@ -23,9 +24,14 @@ from atoll.guest.workspace import LINES, MAX_MATCHES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from atoll.files.anywhere import Shell
+
 
 class Files(ABC):
     """The files of a sandbox. Paths are relative to the working folder; `/x` is `x` there."""
+
+    backend = "custom"
+    _anywhere: Anywhere | None = None
 
     @abstractmethod
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -119,15 +125,35 @@ class Files(ABC):
         params = {"target": target, "overwrite": bool(overwrite)}
         await self._checked("move", f"moved to '{target}'", path=source, **params)
 
-    async def upload(self, files: Iterable[tuple[str, bytes]]) -> list[UploadResult]:
-        """Write files and overwrite existing ones; return one result each, in order."""
-        return [await self._upload(*_checked_pair(pair)) for pair in files]
+    async def upload(
+        self, files: Iterable[tuple[str, bytes]], *, absolute: bool = False
+    ) -> list[UploadResult]:
+        """Write files and overwrite existing ones; return one result each, in order.
 
-    async def download(self, paths: Iterable[str]) -> list[DownloadResult]:
-        """Read files; return one result each, in order."""
+        With `absolute`, a path is absolute as guest code sees it, wherever in the sandbox it is;
+        what the guest may not write is refused. That needs a backend with a shell.
+        """
+        upload = self._elsewhere().upload if absolute else self._upload
+        return [await upload(*_checked_pair(pair)) for pair in files]
+
+    async def download(
+        self, paths: Iterable[str], *, absolute: bool = False
+    ) -> list[DownloadResult]:
+        """Read files; return one result each, in order. `absolute`: as for upload."""
         if isinstance(paths, str | bytes):
             raise ConfigError(f"download takes a list of paths: [{paths!r}]")
-        return [await self._download(path) for path in paths]
+        download = self._elsewhere().download if absolute else self._download
+        return [await download(_checked_path(path)) for path in paths]
+
+    def reach_by(self, shell: Shell) -> Self:
+        """Let files be reached by absolute paths through commands in the sandbox."""
+        self._anywhere = Anywhere(self, shell)
+        return self
+
+    def _elsewhere(self) -> Anywhere:
+        if self._anywhere is None:
+            raise UnsupportedError(self.backend, "reach files outside of the working folder")
+        return self._anywhere
 
     async def _upload(self, path: str, data: bytes) -> UploadResult:
         answer = await self._run("upload", path=path, data=data)
@@ -163,11 +189,11 @@ class NoFiles(Files):
     """The files of a backend without WORKSPACE: every operation is an UnsupportedError."""
 
     def __init__(self, backend: str, check: Callable[[], None]) -> None:
-        self._backend, self._check = backend, check
+        self.backend, self._check = backend, check
 
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         self._check()
-        raise UnsupportedError(self._backend, f"{operation} files")
+        raise UnsupportedError(self.backend, f"{operation} files")
 
 
 def _infos(answer: dict[str, Any]) -> list[FileInfo]:
@@ -219,6 +245,11 @@ def _checked_pair(pair: object) -> tuple[str, bytes]:
         text = f"what is uploaded to {path!r} must be bytes, not {type(data).__name__}"
         raise ConfigError(f"{text}: encode() a text")
     return path, bytes(data)
+
+
+def _checked_path(path: object) -> str:
+    _check_text("path", path)
+    return str(path)
 
 
 def _check_text(name: str, value: object) -> None:

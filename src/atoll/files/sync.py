@@ -100,13 +100,19 @@ class SyncFiles:
         """
         self._run(self._files.move(source, target, overwrite=overwrite))
 
-    def upload(self, files: Iterable[tuple[str, bytes]]) -> list[UploadResult]:
-        """Write files and overwrite existing ones; return one result each, in order."""
-        return self._run(self._files.upload(files))
+    def upload(
+        self, files: Iterable[tuple[str, bytes]], *, absolute: bool = False
+    ) -> list[UploadResult]:
+        """Write files and overwrite existing ones; return one result each, in order.
 
-    def download(self, paths: Iterable[str]) -> list[DownloadResult]:
-        """Read files; return one result each, in order."""
-        return self._run(self._files.download(paths))
+        With `absolute`, a path is absolute as guest code sees it, wherever in the sandbox it is;
+        what the guest may not write is refused. That needs a backend with a shell.
+        """
+        return self._run(self._files.upload(files, absolute=absolute))
+
+    def download(self, paths: Iterable[str], *, absolute: bool = False) -> list[DownloadResult]:
+        """Read files; return one result each, in order. `absolute`: as for upload."""
+        return self._run(self._files.download(paths, absolute=absolute))
 
 
 def run_at_once(work: Coroutine[Any, Any, T]) -> T:

@@ -20,6 +20,7 @@ NO_NETWORK = (
 )
 _words = [NO_NETWORK]
 """What an error says. A guest that was forked off a zygote has `socket` changed already."""
+_OWN_LOOPBACK = "nothing listens on {} here: this sandbox has a loopback of its own. {}"
 LOOKUPS = ("getaddrinfo", "gethostbyname", "gethostbyname_ex")
 _UNREACHABLE = ("ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EHOSTDOWN")
 _UNKNOWN_NAME = ("EAI_NONAME", "EAI_AGAIN", "EAI_FAIL", "EAI_NODATA")
@@ -82,12 +83,20 @@ def _connecting(real: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return real(self, *args, **kwargs)
         except OSError as exc:
+            if exc.errno == errno.ECONNREFUSED and args and _has_policy(args[0]):
+                where = "{}:{}".format(*args[0][:2])
+                raise type(exc)(exc.errno, _OWN_LOOPBACK.format(where, _words[0])) from None
             if _HAS_SOCKETS and exc.errno not in numbers:
                 raise
             raise type(exc)(exc.errno, _words[0]) from None
 
     _name_as(real, connect)
     return connect
+
+
+def _has_policy(address: Any) -> bool:
+    """Return whether a client of an Internet address may have meant the host's loopback."""
+    return isinstance(address, tuple) and _words[0] != NO_NETWORK
 
 
 def _name_as(real: Any, wrapper: Any) -> None:

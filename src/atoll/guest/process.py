@@ -95,7 +95,9 @@ class ProcessServer(Server):
 
     def _shell(self, params: dict[str, Any]) -> dict[str, Any]:
         """Run a command; the files that it changes are not counted for the next cell."""
-        answer = shell.run(params["command"], self._folder, self._kept.output, self._own_gate)
+        apart = params.get("merge_stderr") is False
+        streams = (self._kept.output, self._kept.errors if apart else self._kept.output)
+        answer = shell.run(params, self._folder, streams, self._own_gate)
         self._cell_ended()
         if self._private:
             self._files = delta.scan(self._folder)

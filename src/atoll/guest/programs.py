@@ -23,7 +23,7 @@ def run(text: str, write: Callable[[str], Any]) -> int | None:
     reading, writing = os.pipe()
     try:
         try:
-            command.start(text, os.getcwd(), writing)
+            command.start({"command": text}, os.getcwd(), (writing, writing))
         except (OSError, StopIteration) as exc:
             raise UsageError("!{}: no shell can be started here: {}".format(text, exc)) from None
         finally:

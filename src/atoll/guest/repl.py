@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .magic_commands import Magics
 
 MAX_ERROR = 10_000
+MAX_ERROR_ARGS = 20
 MAX_NAME = 200
 VALUE_ITEMS = 10_000
 VALUE_BYTES = 1 << 20
@@ -160,7 +161,8 @@ class Repl:
         except Exception:
             complain(error)
         exit_code = INTERRUPTED_EXIT if isinstance(exc, KeyboardInterrupt) else 1
-        return {"kind": kind, "exit_code": exit_code, "error": error, "error_type": error_type}
+        failure = {"kind": kind, "exit_code": exit_code, "error": error, "error_type": error_type}
+        return dict(failure, error_args=_error_args(exc))
 
 
 async def _awaited(parts: tuple[types.CodeType | None, ...], namespace: dict[str, Any]) -> Any:
@@ -182,9 +184,9 @@ def _compile(code: str, name: str) -> tuple[types.CodeType, types.CodeType | Non
     return body, None if last is None else compile(last, name, "eval", dont_inherit=True)
 
 
-def _small_value(value: Any, text: str) -> Any:
+def _small_value(value: Any, text: str, max_bytes: int = VALUE_BYTES) -> Any:
     try:
-        return values.encode(value, VALUE_ITEMS, VALUE_BYTES)
+        return values.encode(value, VALUE_ITEMS, max_bytes)
     except (ValueError, RecursionError):
         name = values.type_name(type(value))
         return {values.TAG: "object", "type": name, "v": text, "why": values.TOO_LARGE}
@@ -213,8 +215,19 @@ def _describe(exc: BaseException, error_type: str) -> str:
         text = str(exc)
     except Exception:
         text = "<the message could not be shown>"
-    text = text if len(text) <= MAX_ERROR else text[:MAX_ERROR] + "..."
+    if len(text) > MAX_ERROR:
+        left = "... [{:,} more characters]".format(len(text) - MAX_ERROR)
+        text = text[:MAX_ERROR] + left
     return "{}: {}".format(error_type, text) if text else error_type
+
+
+def _error_args(exc: BaseException) -> list[Any]:
+    """Return the arguments of an exception; one that cannot cross says so in its place."""
+    try:
+        given = exc.args[:MAX_ERROR_ARGS]
+    except Exception:  # a class of the guest's
+        return []
+    return [_small_value(one, values.short_repr(one), VALUE_BYTES // len(given)) for one in given]
 
 
 def _own_frames(exc: BaseException) -> types.TracebackType | None:

@@ -57,6 +57,10 @@ class Server:
         self._stdin: Any = None
         self._paths: list[str] = []
         self._setup, self._paths_shown = True, False
+        self._helpers: dict[str, Any] = {}
+        """What is offered beside the host's tools; a tool of the same name stands before it."""
+        self._tools: set[str] = set()
+        self._call_host: Callable[..., Any] = self._bridge.call_host
         self._methods: dict[str, Handler] = {
             "initialize": self._initialize,
             "execute": self._execute,
@@ -64,6 +68,7 @@ class Server:
             "has_variable": self._has_variable,
             "variables": self._variables,
             "set_variable": self._set_variable,
+            "tools": self._set_tools,
             "validate": self._validate,
             "save": self._save,
             "restore": self._restore,
@@ -145,7 +150,7 @@ class Server:
             from .tools import make
             from .work_tools import WorkTools
         namespace, waves = self._repl.namespace, Waves()
-        call_host = waves.numbered(self._bridge.call_host)
+        self._call_host = call_host = waves.numbered(self._bridge.call_host)
         functions: dict[str, Any] = dict(make(one, call_host) for one in described)
         explorer = Explorer(call_host, namespace, self.own_files)
         for owner in (explorer, WorkTools(call_host, self.own_files), self._bridge):
@@ -155,6 +160,8 @@ class Server:
         offered.update((name, getattr(named, name)) for name in named.NAMES)
         offered["context_len"] = ContextLength(agent["context_len"])
         self._offer(offered)
+        self._tools = {one["name"] for one in described}
+        self._helpers.update((name, offered[name]) for name in set(offered) - self._tools)
         namespace["answer"] = {"content": "", "ready": False}
 
     def _load_context(self, source: dict[str, Any]) -> tuple[Any, bool]:
@@ -184,11 +191,23 @@ class Server:
         offered.update(
             input=keyboard.read_line, display=self._repl.display, __magic__=self._repl.magic
         )
-        if described:
-            with self._runtime:
-                from .tools import make
-            offered.update(make(one, self._bridge.call_host) for one in described)
         self._offer(offered)
+        self._helpers = offered
+        if described:
+            self._set_tools({"tools": described})
+
+    def _set_tools(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Offer these tools and no others; a helper that a tool stood before is there again."""
+        with self._runtime:
+            from .tools import make
+        tools = dict(make(one, self._call_host) for one in params["tools"])
+        for name in self._tools.difference(tools, self._helpers):
+            self._offered.pop(name, None)
+            vars(builtins).pop(name, None)
+        self._offer({name: self._helpers[name] for name in self._tools & set(self._helpers)})
+        self._offer(tools)
+        self._tools = set(tools)
+        return {"set": True}
 
     def _offer(self, names: dict[str, Any]) -> None:
         for name, value in names.items():

@@ -7,6 +7,7 @@ guest code can patch them.
 
 from __future__ import annotations
 
+import binascii
 import os
 import posix
 import sys
@@ -19,6 +20,7 @@ from posix import (
     close,
     killpg,
     listdir,
+    lseek,
     read,
     waitpid,
     write,
@@ -40,26 +42,31 @@ LONGEST_ARGUMENT = 100_000
 PATIENCE_MS = 50
 """How late an interrupt may be seen that came just before a sleep began."""
 PAUSE_MS = 5
+CANNOT_RUN, NOT_FOUND = 126, 127
 _KILL = 9
 _SIGNAL_BITS, _SIGNALLED = 0x7F, 128
 _open_handle: Any = getattr(posix, "pidfd_open", None)  # not before Python 3.9
 _PYTHON_FOLDER = os.path.dirname(sys.executable or "")
 
 
-def run(text: str, folder: str, output: int, gate: InterruptGate) -> dict[str, Any]:
+def run(
+    params: dict[str, Any], folder: str, streams: tuple[int, int], gate: InterruptGate
+) -> dict[str, Any]:
     """Run a command; return its exit code, that it was interrupted, or why it did not start."""
     command = Command()
 
     def work() -> dict[str, Any]:
         with gate:  # never between its start and our knowing of it
-            command.start(text, folder, output)
+            command.start(params, folder, streams)
         return {"exit_code": command.wait()}
 
     try:
         return gate.run(work, command.interrupted)  # type: ignore[no-any-return]
     except BaseException as exc:  # guest code may have put anything in the way of a start
         command.end()
-        return {"error": "{}: {}".format(type(exc).__name__, values.short_text(exc))}
+        code = NOT_FOUND if isinstance(exc, FileNotFoundError) else CANNOT_RUN
+        error = "{}: {}".format(type(exc).__name__, values.short_text(exc))
+        return {"error": error, "exit_code": code}
     finally:
         command.forget()
 
@@ -73,27 +80,30 @@ class Command:
         self._reaped = False
         self._exit_code: int | None = None
 
-    def start(self, text: str, folder: str, output: int) -> None:
+    def start(self, params: dict[str, Any], folder: str, streams: tuple[int, int]) -> None:
         """Start it as the leader of a new session, so that all its processes can be found."""
         import subprocess
 
-        shell = next(path for path in SHELLS if os.path.exists(path))
-        data = text.encode("utf-8", "surrogateescape")
-        script = _script(data) if len(data) > LONGEST_ARGUMENT else -1
+        opened: list[int] = []
         try:
+            arguments = _arguments(params, opened)
+            passed, given = list(opened), subprocess.DEVNULL
+            if "stdin" in params:
+                given = _unnamed_file(binascii.a2b_base64(params["stdin"]))
+                opened.append(given)
             self._process = subprocess.Popen(
-                [shell, "-c", data] if script < 0 else [shell, "/dev/fd/{}".format(script)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=folder,
-                env=_environment(),
-                pass_fds=[] if script < 0 else [script],
+                arguments,
+                stdin=given,
+                stdout=streams[0],
+                stderr=streams[1],
+                cwd=os.path.join(folder, params.get("cwd", "")),
+                env=_environment(params.get("env", {})),
+                pass_fds=passed,
                 start_new_session=True,
             )
         finally:
-            if script >= 0:
-                close(script)
+            for fd in opened:
+                close(fd)
         self._handle = _handle(self._process.pid)
 
     def wait(self) -> int | None:
@@ -161,25 +171,43 @@ class Command:
                 self._reaped = True
 
 
-def _script(data: bytes) -> int:
-    """Write the command to a file without a name; return its descriptor."""
+def _arguments(params: dict[str, Any], opened: list[int]) -> list[Any]:
+    """Return what to execute; a command that is too long for an argument is in an opened file."""
+    if "argv" in params:
+        return [_encoded(one) for one in params["argv"]]
+    shell = next(path for path in SHELLS if os.path.exists(path))
+    data = _encoded(params["command"])
+    if len(data) <= LONGEST_ARGUMENT:
+        return [shell, "-c", data]
+    opened.append(_unnamed_file(data))
+    return [shell, "/dev/fd/{}".format(opened[0])]
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _unnamed_file(data: bytes) -> int:
+    """Write bytes to a file without a name; return its descriptor, at the file's begin."""
     fd = open_fd("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0o600)  # noqa: S108 - the jail's own
     try:
         view = memoryview(data)
         while view:
             view = view[write(fd, view) :]
+        lseek(fd, 0, os.SEEK_SET)
     except BaseException:
         close(fd)
         raise
     return fd
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment, with the folder of this Python first in PATH."""
+def _environment(given: dict[str, str]) -> dict[str, str]:
+    """Return the environment and what is given, with the folder of this Python first in PATH."""
     env = dict(os.environ)
     folders = env.get("PATH", os.defpath).split(":")
     if _PYTHON_FOLDER and folders[0] != _PYTHON_FOLDER:
         env["PATH"] = ":".join([_PYTHON_FOLDER, *folders])
+    env.update(given)
     return env
 
 

@@ -29,6 +29,11 @@ class StandardStreams:
         """Where what is printed goes, whatever guest code did to descriptor 1."""
         return self._kept[1]
 
+    @property
+    def errors(self) -> int:
+        """Where errors go, whatever guest code did to descriptor 2."""
+        return self._kept[2]
+
     def move_up(self, fds: list[int]) -> list[int]:
         """The same descriptors with high numbers, which guest code that closes low ones spares."""
         import fcntl

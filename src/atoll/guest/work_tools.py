@@ -112,7 +112,7 @@ def _run_command(command: str, seconds: float, name: str) -> dict[str, Any]:
     running, pause, until = Command(), PAUSE_SECONDS, time.monotonic() + seconds
     with tempfile.TemporaryFile() as output:
         try:
-            running.start(command, os.getcwd(), output.fileno())
+            running.start({"command": command}, os.getcwd(), (output.fileno(),) * 2)
             while not running.has_ended() and time.monotonic() < until:
                 time.sleep(pause)
                 pause = min(LONGEST_PAUSE, 2 * pause)

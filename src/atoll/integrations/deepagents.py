@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Self, Unpack
 from atoll.errors import ConfigError, UnsupportedError
 from atoll.extras import hint as install_hint
 from atoll.factory import merge, open_sandbox
-from atoll.integrations.anywhere import Anywhere
 from atoll.policy import Capability, check_positive
 from atoll.sync import Portal, SyncSandbox
 
@@ -61,7 +60,6 @@ class AtollSandbox(BaseSandbox):
         self._box = _open(options) if box is None else _checked(box)
         self._timeout = timeout
         self._portal = self._box.portal
-        self._anywhere = Anywhere(self._box.inner)
         self._id = f"atoll-{self._box.backend}-{secrets.token_hex(4)}"
 
     @property
@@ -122,18 +120,14 @@ class AtollSandbox(BaseSandbox):
         return ExecuteResponse(output=output, exit_code=done.exit_code, truncated=done.truncated)
 
     async def _upload(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        upload = self._anywhere.upload
-        return [
-            FileUploadResponse(path=path, error=_plain(await upload(path, data)))
-            for path, data in files
-        ]
+        done = await self._box.inner.files.upload(files, absolute=True)
+        return [FileUploadResponse(path=one.path, error=_plain(one.error)) for one in done]
 
     async def _download(self, paths: list[str]) -> list[FileDownloadResponse]:
-        responses = []
-        for path in paths:
-            content, error = await self._anywhere.download(path)
-            responses.append(FileDownloadResponse(path=path, content=content, error=_plain(error)))
-        return responses
+        return [
+            FileDownloadResponse(path=one.path, content=one.content, error=_plain(one.error))
+            for one in await self._box.inner.files.download(paths, absolute=True)
+        ]
 
     def __enter__(self) -> Self:
         return self

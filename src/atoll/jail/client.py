@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import atexit
 import contextlib
-import json
 import os
 import socket
 import struct
@@ -17,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError, SandboxLostError, SandboxStartError
-from atoll.jail import packets
-from atoll.jail.spec import to_json
+from atoll.jail import packets, spec
 from atoll.jail.usage import JailUsage
 from atoll.types import EndReport
 
@@ -36,6 +33,8 @@ FULL_SECONDS = 0.005
 ANSWER_SECONDS = 20.0
 """In which the supervisor answers: it gives up on a jail that will not end after half of that."""
 SEND_SECONDS = 5
+REPORT_SECONDS = 1.0
+"""In which a guest that has closed its channel ends by itself, and its end is reported."""
 
 
 class Lease:
@@ -57,26 +56,25 @@ class Lease:
 
     def interrupt(self) -> None:
         """Send SIGINT to the guest's main process."""
-        self._send(b"interrupt")
+        self._send("interrupt")
 
     def kill(self) -> None:
         """Send SIGKILL to every process of the jail; `ended` is set afterwards."""
-        self._send(b"kill")
+        self._send("kill")
         self._killed = True
         self._expect()
 
     def retire(self) -> None:
         """End the zygote behind this lease when the last guest that was forked off it has ended."""
-        self._send(b"retire")
+        self._send("retire")
 
     def give(self, *fds: int) -> None:
         """Offer descriptors to the guest, replacing earlier ones that it did not take.
 
         Send the guest its request only afterwards. The caller closes them. SandboxError on failure.
         """
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         try:
-            self._socket.sendmsg([b"give"], rights)
+            packets.send(self._socket, "give", fds)
         except OSError as exc:
             raise SandboxError(f"the guest cannot be given a descriptor: {exc}") from None
 
@@ -84,10 +82,8 @@ class Lease:
         """Return the lease of a clone that the guest will make; it reports on `status`'s peer."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            fds = array.array("i", [theirs.fileno(), status.fileno()])
             try:
-                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
-                self._socket.sendmsg([b"clone"], rights)
+                packets.send(self._socket, "clone", [theirs.fileno(), status.fileno()])
             except OSError as exc:
                 ours.close()
                 raise SandboxStartError("clone", str(exc)) from exc
@@ -97,7 +93,7 @@ class Lease:
         """Return the CPU time that the jail has used so far."""
         answer: asyncio.Future[float] = self._loop.create_future()
         self._usage.append(answer)
-        self._send(b"usage")
+        self._send("usage")
         self._expect()
         return await answer
 
@@ -107,18 +103,18 @@ class Lease:
         Without a root of its own the guest has only the working folder. Raise SandboxLostError if
         the jail has ended.
         """
-        if fds := await self._descriptors(b"folders"):
+        if fds := await self._descriptors("folders"):
             return fds
         raise SandboxLostError("the guest has ended, and its files with it")
 
     async def listener(self) -> int:
         """A socket that listens on the loopback of the jail, at PROXY_ADDRESS; the caller's."""
-        if fds := await self._descriptors(b"network"):
+        if fds := await self._descriptors("network"):
             return fds[0]
         reason = "the jail has no loopback, or has ended"
         raise SandboxStartError("network", reason)
 
-    async def _descriptors(self, command: bytes) -> list[int]:
+    async def _descriptors(self, command: str) -> list[int]:
         """Ask for descriptors: answers come in the order of the questions."""
         if self.ended.done():
             return []
@@ -129,6 +125,12 @@ class Lease:
         self._expect()
         return await _unless_cancelled(answer)
 
+    async def end_report(self) -> EndReport:
+        """Return how a guest that has closed its channel ended; kill one that lives on."""
+        await asyncio.wait({self.ended}, timeout=REPORT_SECONDS)
+        self.kill()
+        return await asyncio.shield(self.ended)
+
     async def close(self) -> None:
         """Kill the jail and wait until nothing of it is left."""
         self.kill()
@@ -136,11 +138,11 @@ class Lease:
             await asyncio.shield(self.ended)
         self._detach()
 
-    def _send(self, command: bytes) -> bool:
+    def _send(self, command: str) -> bool:
         """Send a command; return False if the socket is full."""
         if self._socket.fileno() >= 0 and not self.ended.done():
             try:
-                self._socket.send(command)
+                packets.send(self._socket, command)
             except BlockingIOError:
                 return False
             except OSError:
@@ -163,43 +165,44 @@ class Lease:
 
     def _on_readable(self) -> None:
         try:
-            data, fds = self._receive()
+            message = self._receive()
         except BlockingIOError:
             return
         except packets.LostDescriptorsError:  # only folders come with descriptors
             self._take_folders([])
             return
-        if not data:
+        if message is None:
             self._fail(SandboxLostError("the supervisor has gone, and the sandbox with it"))
             return
-        message = json.loads(data)
-        event = message.pop("event")
+        self._note(message.kind, message.fields, message.fds)
+        self._heard()
+
+    def _note(self, event: str, fields: dict[str, Any], fds: list[int]) -> None:
         if event == "started":
-            self.usage = JailUsage(message.pop("usage", {}))
-            _settle(self.started, message)
+            self.usage = JailUsage(fields.pop("usage", {}))
+            _settle(self.started, fields)
         elif event == "usage":
-            _settle(self._usage.pop(0), message["cpu_seconds"])
+            _settle(self._usage.pop(0), fields["cpu_seconds"])
         elif event == "folders":
             self._take_folders(fds)
         elif event == "failed":
-            step, _, reason = message["reason"].partition(": ")
+            step, _, reason = fields["reason"].partition(": ")
             self._fail(SandboxStartError(step, reason or step))
         else:
-            self._finish(EndReport(**message))
-        self._heard()
+            self._finish(EndReport(**fields))
 
-    def _receive(self) -> tuple[bytes, list[int]]:
+    def _receive(self) -> packets.Message | None:
         """Return the next message. If the supervisor left a command unread, a reset comes first."""
         for _ in range(2):
             with contextlib.suppress(ConnectionResetError):
                 return packets.receive(self._socket, MAX_EVENT)
-        return b"", []
+        return None
 
     def _take_folders(self, fds: list[int]) -> None:
         """Give the descriptors to the oldest waiter, or close them if it was cancelled."""
         answer = self._folders.pop(0)
         if answer.done():
-            _close_all(fds)
+            packets.close_all(fds)
         else:
             answer.set_result(fds)
 
@@ -239,13 +242,8 @@ async def _unless_cancelled(answer: asyncio.Future[list[int]]) -> list[int]:
         return await answer
     except asyncio.CancelledError:
         if answer.done() and not answer.cancelled():
-            _close_all(answer.result())
+            packets.close_all(answer.result())
         raise
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def _settle(future: asyncio.Future[Any], value: Any) -> None:
@@ -263,18 +261,16 @@ class SupervisorClient:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
 
-    def request(self, spec: Spec, guest_fds: list[int]) -> Lease:
+    def request(self, wanted: Spec, guest_fds: list[int]) -> Lease:
         """Request a jail. The caller closes the descriptors."""
-        return Lease(self.ask(spec, guest_fds))
+        return Lease(self.ask(wanted, guest_fds))
 
-    def ask(self, spec: Spec, guest_fds: list[int]) -> socket.socket:
+    def ask(self, wanted: Spec, guest_fds: list[int]) -> socket.socket:
         """Request a jail and return only the lease's socket, for callers without an event loop."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            fds = array.array("i", [theirs.fileno(), *guest_fds])
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
             try:
-                self._send(to_json(spec), rights)
+                self._send(spec.request(wanted), [theirs.fileno(), *guest_fds])
             except OSError as exc:
                 ours.close()
                 raise SandboxStartError("supervisor", str(exc)) from exc
@@ -296,13 +292,13 @@ class SupervisorClient:
         """The supervisor's process, if it runs."""
         return self._process.pid if self._process else None
 
-    def _send(self, data: bytes, rights: list[tuple[int, int, array.array[int]]]) -> None:
+    def _send(self, data: bytes, fds: list[int]) -> None:
         with self._lock:
             try:
-                self._ensure().sendmsg([data], rights)
+                packets.send_bytes(self._ensure(), data, fds)
             except ConnectionError:  # it is about to end: its socket goes before its process
                 self._forget()
-                self._ensure().sendmsg([data], rights)
+                packets.send_bytes(self._ensure(), data, fds)
 
     def _ensure(self) -> socket.socket:
         if self._owner != os.getpid():  # we are a fork: the parent's supervisor is not ours

@@ -13,7 +13,6 @@ it trusts nothing that it finds in the guest's folders.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -21,7 +20,7 @@ import struct
 from typing import TYPE_CHECKING, NoReturn
 
 from atoll.jail import cgroup, packets, seccomp, steps, syscalls
-from atoll.jail.jail_record import JailRecord
+from atoll.jail.jail_record import JailRecord, send_signal
 from atoll.jail.shared_jail import has_capabilities, namespace_of, parent_of
 from atoll.jail.spec import NO_LIMITS
 
@@ -87,10 +86,11 @@ class CloneRecord(JailRecord):
             return False
         if self._pid != notification.pid and (self._pid or not self._adopt(notification.pid)):
             return False
-        if call == "unshare" and not self._keep_namespace(notification.argument):
-            return False
+        return call != "unshare" or self._keep_namespace(notification.argument)
+
+    def step_taken(self) -> None:
+        """Note that the clone has been allowed its next system call."""
         del self._steps[0]
-        return True
 
     def leaving(self) -> bool:
         """Return whether the clone has ended and may have left processes behind."""
@@ -123,7 +123,7 @@ class CloneRecord(JailRecord):
 
     def _keep_namespace(self, flags: int) -> bool:
         """Hold the mount namespace of the clone's root open before the clone leaves it."""
-        if flags == syscalls.CLONE_NEWNS:
+        if flags == syscalls.CLONE_NEWNS and self._kept_namespace is None:
             path = f"/proc/{self._pid}/ns/mnt"
             self._kept_namespace = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return flags == syscalls.CLONE_NEWNS
@@ -202,13 +202,13 @@ class CloneRecord(JailRecord):
     def leave(self) -> None:
         """Kill the clone now; is_over() finds and kills the processes that it started."""
         self._send(signal.SIGKILL)
-        _send_signal(self._helper_fd, signal.SIGKILL)
+        send_signal(self._helper_fd, signal.SIGKILL)
         if self._origin.clone_in_progress is self:
             self._origin.clone_in_progress = None
         super().leave()
 
     def _send(self, number: signal.Signals) -> None:
-        _send_signal(self._pidfd, number)
+        send_signal(self._pidfd, number)
 
     def _release(self) -> None:
         self._unwatch(self._status.fileno())
@@ -229,12 +229,6 @@ def _receive_word(status: socket.socket) -> tuple[bytes, int]:
     return word, next((_CREDENTIALS.unpack(data)[0] for _, _, data in ancillary), 0)
 
 
-def _send_signal(pidfd: int | None, number: signal.Signals) -> None:
-    if pidfd is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            signal.pidfd_send_signal(pidfd, number)
-
-
 def build_mounts(jail: steps.Jail, status: socket.socket) -> NoReturn:
     """Build a mount namespace for a clone, with copies of its origin's files, and send it."""
     try:
@@ -243,7 +237,7 @@ def build_mounts(jail: steps.Jail, status: socket.socket) -> NoReturn:
         syscalls.prctl(syscalls.PR_SET_DUMPABLE, 1)
         mounts = os.open("self/ns/mnt", os.O_RDONLY, dir_fd=jail.proc_fd)
         way_in = [mounts, os.open("/", os.O_PATH | os.O_DIRECTORY)]
-        packets.send(status, {"go": True}, way_in)
+        packets.send(status, "go", way_in)
         os._exit(0)
     finally:
         os._exit(1)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PARTS = ("__main__", "clone", "state")
+_ENTERED = b'{"kind": "entered", "number": %d, "pid": %d}'
+"""Not packets.send: the JSON encoder would copy pages of the zygote."""
 _run_guest: list[Callable[[int | None], NoReturn]] = []
 """The function that a child runs, given its memory limit."""
 _held = {"memory": 0, "address_space": 0}
@@ -73,7 +75,7 @@ def become(
     Send the supervisor, on the zygote's socket, the pidfds of pid 1 and of the guest, and the
     descriptor of the filter's notifications.
     """
-    number, given = request["fork"], fds[request["groups"] :]
+    number, given = request["number"], fds[request["groups"] :]
     try:
         pid = int(os.readlink("/proc/self"))  # the pid in the zygote host's namespace
         _reset_signals()
@@ -83,16 +85,15 @@ def become(
         syscalls.close_all_but({*own, *_kept, *jail.descriptors(), *held, control.fileno()})
         steps.take(steps.FORKED, jail)
         held += [] if jail.listener is None else [jail.listener]
-        packets.send_bytes(control, b'{"entered": %d, "pid": %d}' % (number, pid), held)
+        packets.send_bytes(control, _ENTERED % (number, pid), held)
         syscalls.close_all_but({*own, *_kept})
         _freshen()
         _run_guest[0](jail.limits.memory)
     except steps.StepError as exc:
-        packets.send(control, {"error": f"enter_jail: {exc}", "number": number})
+        packets.send(control, "failed", number=number, reason=f"enter_jail: {exc}")
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the zygote's loop
-        packets.send(
-            control, {"error": f"enter_jail: {type(exc).__name__}: {exc}", "number": number}
-        )
+        reason = f"enter_jail: {type(exc).__name__}: {exc}"
+        packets.send(control, "failed", number=number, reason=reason)
     os._exit(1)
 
 

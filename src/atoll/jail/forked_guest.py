@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
+import math
 import os
 import signal
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
-from atoll.jail import packets
-from atoll.jail.jail_record import JailRecord
+from atoll.jail import meter, packets
+from atoll.jail.jail_record import JailRecord, send_signal
 from atoll.jail.shared_jail import SharedJail
 from atoll.jail.started_jail import StartedRecord
 
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 
     from atoll.jail.cgroup import Cgroup
     from atoll.jail.spec import ForkSpec, ZygoteHostSpec
+
+REAP_SECONDS = 0.5
+"""In which a zygote host reports an orphan that has ended; one that ends while a jail's pid 1 is
+cloned is reaped by the kernel, and never reported."""
+
+
+NOTHING = "nothing yet"
 
 
 class ZygoteHostRecord(StartedRecord):
@@ -74,7 +82,7 @@ class ZygoteHostRecord(StartedRecord):
             self._waiting.append(record)
             return
         try:
-            packets.send(self._zygote, record.request(), record.given())
+            packets.send(self._zygote, "fork", record.given(), **record.request())
         except BlockingIOError:
             self._waiting.append(record)
         except OSError:
@@ -110,17 +118,15 @@ class ZygoteHostRecord(StartedRecord):
         """Do nothing yet: the zygote reports when it is warm."""
 
     def _on_zygote_host(self) -> None:
-        data, fds = _receive(self._control)
-        if not data:
+        message = _receive(self._control)
+        if message is None:
             self._unwatch(self._control.fileno())
-            return
-        message = json.loads(data)
-        if "reaped" in message:
-            self._reaped_pids(message["reaped"])
-        elif "zygote" in message:
-            self._meet_zygote(fds[0])
-        elif "fatal" in message:
-            self._give_up(message["fatal"])
+        elif message.kind == "reaped":
+            self._reaped_pids(message.fields["ends"])
+        elif message.kind == "zygote":
+            self._meet_zygote(message.fds[0])
+        elif message.kind == "fatal":
+            self._give_up(message.fields["reason"])
 
     def _meet_zygote(self, fd: int) -> None:
         self._lose_zygote()
@@ -130,35 +136,31 @@ class ZygoteHostRecord(StartedRecord):
 
     def _on_zygote(self) -> None:
         assert self._zygote is not None
-        data, fds = _receive(self._zygote)
-        if not data:
+        message = _receive(self._zygote)
+        if message is None:
             self._lose_zygote()
             return
-        message = json.loads(data)
-        if "ready" in message:
+        if message.kind == "ready":
             self._warm = True
             with contextlib.suppress(OSError):  # if it has ended, its pidfd reports it
-                packets.send(self._control, {"warm": True})
-            self.tell("started", zygote=message["ready"])
-            self._fork_waiting()
-        elif message:
-            self._on_guest(message, fds)
-            self._fork_waiting()
+                packets.send(self._control, "warm")
+            self.tell("started", zygote=message.fields)
+        elif message.kind != NOTHING:
+            self._on_guest(message)
+        self._fork_waiting()
 
-    def _on_guest(self, message: dict[str, Any], fds: list[int]) -> None:
+    def _on_guest(self, message: packets.Message) -> None:
         """Handle a message about a guest, from itself or from the zygote."""
-        record = self._records.get(
-            message.get("entered") or message.get("ended") or message["number"]
-        )
+        record = self._records.get(message.fields["number"])
         if record is None:
-            close_all(fds)
-        elif "entered" in message:
-            self._by_pid[message["pid"]] = record
-            record.entered(message["pid"], fds)
-        elif "ended" in message:
-            record.ended(message["status"], *fds)
+            packets.close_all(message.fds)
+        elif message.kind == "entered":
+            self._by_pid[message.fields["pid"]] = record
+            record.entered(message.fields["pid"], message.fds)
+        elif message.kind == "ended":
+            record.ended(message.fields["status"], *message.fds)
         else:
-            record.failed(message["error"])
+            record.failed(message.fields["reason"])
 
     def _fork_waiting(self) -> None:
         """Send queued requests: there is a zygote, or room again in its socket."""
@@ -175,6 +177,8 @@ class ZygoteHostRecord(StartedRecord):
         for record in list(self._records.values()):
             if record.forking:
                 record.zygote_lost()
+            else:
+                record.orphaned()
 
     def _reaped_pids(self, ends: list[list[int]]) -> None:
         for pid, status in ends:
@@ -219,6 +223,7 @@ class ForkedGuestRecord(JailRecord):
         self._init_fd: int | None = None
         self._guest_fd: int | None = None
         self._guest_fds = [os.dup(fd) for fd in guest_fds]
+        self._reap_deadline = math.inf
 
     def start(self) -> None:
         """Request the guest from the zygote."""
@@ -236,7 +241,7 @@ class ForkedGuestRecord(JailRecord):
         if self.cgroup is not None:
             limits["processes"] = None
         return {
-            "fork": self.number,
+            "number": self.number,
             "limits": limits,
             "groups": len(self.cgroup.entrances) if self.cgroup else 0,
         }
@@ -267,7 +272,7 @@ class ForkedGuestRecord(JailRecord):
 
         If it ended before it had entered the jail, `init` is the pidfd of the jail's pid 1.
         """
-        self._wait_status = status
+        self._wait_status, self._reap_deadline = status, math.inf
         if self._init_fd is None and init is not None:
             self.forking = False
             self.fail("enter_jail: it was ended while it entered its jail")
@@ -297,6 +302,28 @@ class ForkedGuestRecord(JailRecord):
         self.fail("zygote: it was ended while it forked this guest")
         self.all_gone()
 
+    def orphaned(self) -> None:
+        """Watch the guest: its zygote has ended, and its end may not be reported."""
+        if self._guest_fd is not None and not self._gone:
+            self._unwatch(self._guest_fd)  # it may be the second zygote that it outlives
+            self._watch(self._guest_fd, self._on_guest_end)
+
+    def _on_guest_end(self) -> None:
+        assert self._guest_fd is not None
+        self._unwatch(self._guest_fd)
+        self._reap_deadline, self.due = time.monotonic() + REAP_SECONDS, True
+
+    def needs_attention(self) -> bool:
+        """Return whether to check it again later, also for the report of its end."""
+        return self._reap_deadline < math.inf or super().needs_attention()
+
+    def is_over(self) -> bool:
+        """Return whether all has ended; kill an orphan whose end is not reported."""
+        if time.monotonic() > self._reap_deadline:
+            self._reap_deadline = math.inf
+            self.kill()
+        return super().is_over()
+
     def _left_group(self) -> bool:
         if self._lost and self.cgroup is not None:
             self.cgroup.emptied()
@@ -316,7 +343,7 @@ class ForkedGuestRecord(JailRecord):
 
     def guest_pid(self) -> int:
         """Return the guest's pid."""
-        return 0 if self._guest_fd is None else max(0, _pid_of(self._guest_fd))
+        return 0 if self._guest_fd is None else max(0, meter.pid_of(self._guest_fd))
 
     def _guest_pidfd(self) -> int | None:
         return self._guest_fd
@@ -324,7 +351,7 @@ class ForkedGuestRecord(JailRecord):
     def roots(self) -> list[int]:
         """Return the pids of the jail's pid 1 and of the guest."""
         fds = [fd for fd in (self._init_fd, self._guest_fd) if fd is not None]
-        return [pid for pid in map(_pid_of, fds) if pid > 0]
+        return [pid for pid in map(meter.pid_of, fds) if pid > 0]
 
     def _on_init_end(self) -> None:
         assert self._init_fd is not None
@@ -332,13 +359,13 @@ class ForkedGuestRecord(JailRecord):
         self.all_gone()
 
     def _signal_guest(self) -> None:
-        _send_signal(self._guest_fd, signal.SIGINT)
+        send_signal(self._guest_fd, signal.SIGINT)
 
     def _signal_all(self) -> None:
-        _send_signal(self._init_fd, signal.SIGKILL)
+        send_signal(self._init_fd, signal.SIGKILL)
 
     def _close_given(self) -> None:
-        close_all(self._guest_fds)
+        packets.close_all(self._guest_fds)
         self._guest_fds = []
 
     def _release(self) -> None:
@@ -352,29 +379,11 @@ class ForkedGuestRecord(JailRecord):
                 os.close(fd)
 
 
-def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the next packet; no bytes at the end, an empty object if there is none yet."""
+def _receive(sock: socket.socket) -> packets.Message | None:
+    """Return the next message, or NOTHING if there is none yet; None at the end."""
     try:
         return packets.receive(sock)
     except BlockingIOError:
-        return b"{}", []
+        return packets.Message(NOTHING)
     except OSError:
-        return b"", []
-
-
-def _send_signal(pidfd: int | None, number: signal.Signals) -> None:
-    if pidfd is not None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            signal.pidfd_send_signal(pidfd, number)
-
-
-def _pid_of(pidfd: int) -> int:
-    """Return the pid behind a pidfd; 0 or less if the process is gone."""
-    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
-        return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), 0)
-
-
-def close_all(fds: list[int]) -> None:
-    """Close descriptors."""
-    for fd in fds:
-        os.close(fd)
+        return None

@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import socket
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail import packets, syscalls
 
@@ -43,7 +43,7 @@ def run(spec: JailSpec, guest_fds: list[int], status_fd: int, lifeline_fd: int) 
         os.read(wake_read, 512)
         status = _reap(guest)
         if status is not None:
-            report(status_fd, f"exit {status}")
+            report(status_fd, "exit", status=status)
             os._exit(0)
 
 
@@ -64,17 +64,15 @@ def execute(
         env = dict(spec.env, HOME=folder, TMPDIR=folder) if folder else spec.env
         os.execve(spec.argv[0], list(spec.argv), env)
     except OSError as exc:
-        report(status_fd, f"error execute {spec.argv[0]}: {exc.strerror}")
+        report(status_fd, "error", reason=f"execute {spec.argv[0]}: {exc.strerror}")
     os._exit(127)
 
 
-def report(status_fd: int, line: str, fds: Sequence[int] = ()) -> None:
-    """Send the supervisor a line on its private socket, and close the descriptors sent with it."""
-    data = line.replace("\n", " ").encode(errors="replace")[:4000]
+def report(status_fd: int, kind: str, fds: Sequence[int] = (), **fields: Any) -> None:
+    """Send the supervisor a message on its private socket; close the descriptors sent with it."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(status_fd)) as end:
-        packets.send_bytes(end, data, fds)
-    for fd in fds:
-        os.close(fd)
+        packets.send(end, kind, fds, **fields)
+    packets.close_all(fds)
 
 
 def _reap(guest: int) -> int | None:

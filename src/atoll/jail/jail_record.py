@@ -6,7 +6,6 @@ Subclasses say how its processes are started: see started_jail, forked_guest and
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import select
@@ -200,7 +199,7 @@ class JailRecord(ABC):
     def tell(self, event: str, **fields: Any) -> None:
         """Send the host an event."""
         with contextlib.suppress(OSError):
-            packets.send(self.lease, {"event": event, **fields})
+            packets.send(self.lease, event, **fields)
 
     def _started(self) -> None:
         self.tell(
@@ -221,36 +220,40 @@ class JailRecord(ABC):
     def _on_command(self) -> None:
         """Carry out a command from the lease; kill the sandbox when the lease is closed."""
         try:
-            command, fds = packets.receive(self.lease)
+            message = packets.receive(self.lease)
         except BlockingIOError:
             return
         except OSError:
-            command, fds = b"", []
-        if command == b"give":
+            message = None
+        if message is None:
+            self.kill()
+            self._unwatch(self.lease.fileno())
+        else:
+            self._obey(message.kind, message.fds)
+
+    def _obey(self, command: str, fds: list[int]) -> None:
+        if command == "give":
             self._keep_passed_fds(fds)
-        elif command == b"clone" and len(fds) == 2:
+        elif command == "clone" and len(fds) == 2:
             self._clone(socket.socket(fileno=fds[0]), socket.socket(fileno=fds[1]))
-        elif command == b"interrupt":
+        elif command == "interrupt":
             self._signal_guest()
-        elif command == b"usage":
+        elif command == "usage":
             self.tell("usage", cpu_seconds=self._cpu_seconds())
-        elif command in (b"folders", b"network"):
-            self._show(self._open_folders() if command == b"folders" else self._listen())
-        elif command == b"retire":
+        elif command in ("folders", "network"):
+            self._show(self._open_folders() if command == "folders" else self._listen())
+        elif command == "retire":
             self.retire()
         else:
             self.kill()
-        if not command:
-            self._unwatch(self.lease.fileno())
 
     def _show(self, fds: list[int]) -> None:
         """Let the host have descriptors that it asked for; none if all is gone."""
         try:
             with contextlib.suppress(OSError):
-                packets.send(self.lease, {"event": "folders"}, fds)
+                packets.send(self.lease, "folders", fds)
         finally:
-            for fd in fds:
-                os.close(fd)
+            packets.close_all(fds)
 
     def _open_folders(self) -> list[int]:
         """Open the folders through /proc/PID/root; check afterwards that the pid was not reused."""
@@ -262,8 +265,7 @@ class JailRecord(ABC):
                 fds.append(fd)
             if pid and self.guest_pid() == pid:
                 return fds
-        for fd in fds:
-            os.close(fd)
+        packets.close_all(fds)
         return []
 
     def _listen(self) -> list[int]:
@@ -285,15 +287,23 @@ class JailRecord(ABC):
         return os.open(f"/proc/{self.guest_pid()}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     def _keep_passed_fds(self, fds: list[int]) -> None:
-        for fd in self._passed_fds:
-            os.close(fd)
+        packets.close_all(self._passed_fds)
         self._passed_fds = deque(fds)
 
     def next_passed_fd(self) -> Reply:
-        """Return the next descriptor for the guest; the host sends it before the request."""
-        while not self._passed_fds and _readable(self.lease):
+        """Return the next descriptor for the guest.
+
+        The host sends it before the request that needs it. So all that the host has sent is read
+        first: a descriptor that an earlier, cancelled request left behind is replaced.
+        """
+        while not self._gone and _readable(self.lease):
             self._on_command()
-        return Reply(passed_fd=self._passed_fds.popleft()) if self._passed_fds else Reply()
+        if not self._passed_fds:
+            return Reply()
+        return Reply(passed_fd=self._passed_fds[0], on_accepted=self._passed_fd_taken)
+
+    def _passed_fd_taken(self) -> None:
+        os.close(self._passed_fds.popleft())
 
     def _clone(self, lease: socket.socket, status: socket.socket) -> None:
         """Prepare for a clone that the host is about to request; one at a time."""
@@ -303,8 +313,8 @@ class JailRecord(ABC):
             self.admit_clone(self, lease, status)
             return
         reason = "clone: another one is being made" if able else "clone: this jail allows none"
-        with lease, status, contextlib.suppress(OSError):
-            lease.send(json.dumps({"event": "failed", "reason": reason}).encode())
+        status.close()
+        refuse(lease, reason)
 
     def _report(self) -> dict[str, Any]:
         if self._failure:
@@ -358,30 +368,14 @@ def _readable(sock: socket.socket) -> bool:
     return sock.fileno() >= 0 and bool(select.select([sock], [], [], 0)[0])
 
 
-class StatusLines:
-    """The lines that a starting jail sends on its status socket, with descriptors."""
+def refuse(lease: socket.socket, reason: str) -> None:
+    """Tell the host why there will be no sandbox; close the lease."""
+    with lease, contextlib.suppress(OSError):
+        packets.send(lease, "failed", reason=reason)
 
-    def __init__(self) -> None:
-        self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.read_fd, self.write_fd = self._ours.fileno(), self._theirs.fileno()
 
-    def read(self) -> tuple[list[tuple[str, str]], list[int]] | None:
-        """Return the next lines, split into word and rest, and descriptors; None at the end."""
-        try:
-            data, fds = packets.receive(self._ours)
-        except BlockingIOError:
-            return [], []  # they are still there
-        except OSError:
-            return None
-        if not data:
-            return None
-        parts = (line.partition(" ") for line in data.decode(errors="replace").splitlines())
-        return [(word, rest) for word, _, rest in parts], fds
-
-    def handed_over(self) -> None:
-        """Close the child's end after the fork."""
-        self._theirs.close()
-
-    def close(self) -> None:
-        """Close the supervisor's end."""
-        self._ours.close()
+def send_signal(pidfd: int | None, number: signal.Signals) -> None:
+    """Send a signal to a process, if it is known and still there."""
+    if pidfd is not None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(pidfd, number)

@@ -46,14 +46,17 @@ class Notification:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer: continue, add `passed_fd` to the process (and close it here), or refuse."""
+    """The answer: continue, add a copy of `passed_fd` to the process, or refuse."""
 
     allowed: bool = False
     passed_fd: int | None = None
+    on_accepted: Callable[[], None] | None = None
+    """Called when the process has the answer. A signal may take the question back before: the
+    kernel then drops the answer, and the same call is asked about again."""
 
 
 class Listener:
-    """The notifications of one filter. `judge` says what becomes of each."""
+    """The notifications of one filter. `decide` says what becomes of each."""
 
     def __init__(
         self, fd: int, decide: Callable[[Notification], Reply], selector: selectors.BaseSelector
@@ -90,8 +93,10 @@ class Listener:
             reply = self._decide(notification)
         except OSError:
             reply = Reply()  # the process ended while it was checked
-        with contextlib.suppress(OSError):  # it may have been killed meanwhile
+        with contextlib.suppress(OSError):  # killed meanwhile, or the question was taken back
             self._answer(notification, reply)
+            if reply.on_accepted is not None:
+                reply.on_accepted()
         if self._refusals > MOST_REFUSALS:
             self.close()
 
@@ -107,11 +112,8 @@ class Listener:
 
     def _add_fd(self, notification: Notification, fd: int) -> int:
         """Add a copy of a descriptor to the process; return its number there."""
-        try:
-            request = bytearray(struct.pack(_ADDITION, notification.ident, 0, fd, 0, os.O_CLOEXEC))
-            return int(fcntl.ioctl(self._fd, _ADD, request))
-        finally:
-            os.close(fd)
+        request = bytearray(struct.pack(_ADDITION, notification.ident, 0, fd, 0, os.O_CLOEXEC))
+        return int(fcntl.ioctl(self._fd, _ADD, request))
 
     def _receive(self) -> Notification | None:
         """Return the next notification; None if the process was killed before it was read."""

@@ -35,14 +35,14 @@ def listen_in(network: int) -> int:
                 _help(network, theirs)
         try:
             ours.settimeout(HELPER_SECONDS)
-            reason, fds = packets.receive(ours)
+            answer = packets.receive(ours)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(helper, signal.SIGKILL)
             os.waitpid(helper, 0)
-    if not fds:
-        raise OSError(0, reason.decode(errors="replace") or "its helper was ended")
-    return fds[0]
+    if answer is None or not answer.fds:
+        raise OSError(0, answer.fields["reason"] if answer else "its helper was ended")
+    return answer.fds[0]
 
 
 def _help(network: int, answer: socket.socket) -> NoReturn:
@@ -52,10 +52,10 @@ def _help(network: int, answer: socket.socket) -> NoReturn:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
             listener.bind(PROXY_ADDRESS)
             listener.listen(BACKLOG)
-            packets.send_bytes(answer, b"listening", [listener.fileno()])
+            packets.send(answer, "listening", [listener.fileno()])
     except Exception as exc:  # noqa: BLE001 - whatever it is, the host is told
         with contextlib.suppress(OSError):
-            answer.send(f"{type(exc).__name__}: {exc}".encode()[:1000])
+            packets.send(answer, "failed", reason=f"{type(exc).__name__}: {exc}"[:1000])
     finally:
         os._exit(0)
 

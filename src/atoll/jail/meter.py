@@ -137,3 +137,9 @@ def _proportional(pid: int) -> int:
         return 0
     sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
     return sizes.get("Pss_Anon", sizes.get("Pss", 0)) + sizes.get("Pss_Shmem", 0)
+
+
+def pid_of(pidfd: int) -> int:
+    """Return the pid behind a pidfd; 0 or less if the process is gone."""
+    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
+        return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), 0)

@@ -1,4 +1,8 @@
-"""Messages between the supervisor and its helpers: one JSON object a packet, with descriptors."""
+"""Messages around the supervisor: one JSON object a packet, with descriptors.
+
+Host, supervisor, zygote host, zygote and starting jails all speak this form. Only a live clone,
+which runs hostile code, sends the supervisor fixed words instead: see atoll.jail.clone.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,11 @@ import json
 import os
 import socket
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 MAX_PACKET = 1 << 20
 MAX_FDS = 32
@@ -21,6 +26,15 @@ SHORTAGES = frozenset({errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS})
 SEND_ATTEMPTS, PAUSE_SECONDS = 5, 0.01
 _buffers: list[bytearray] = []
 """Buffers that no thread uses at the moment."""
+
+
+@dataclass(slots=True)
+class Message:
+    """What happened or is asked for, its fields, and the descriptors that came with it."""
+
+    kind: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    fds: list[int] = field(default_factory=list)
 
 
 class LostDescriptorsError(OSError):
@@ -35,12 +49,17 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
-def send(sock: socket.socket, message: dict[str, Any], fds: list[int] | None = None) -> None:
-    """One message, whole or not at all. The descriptors stay the sender's to close."""
-    send_bytes(sock, json.dumps(message).encode(), fds)
+def encode(kind: str, fields: dict[str, Any]) -> bytes:
+    """Return the bytes of a message."""
+    return json.dumps({"kind": kind, **fields}).encode()
 
 
-def send_bytes(sock: socket.socket, data: bytes, fds: Sequence[int] | None = None) -> None:
+def send(sock: socket.socket, kind: str, fds: Sequence[int] = (), **fields: Any) -> None:
+    """Send a message, whole or not at all. The sender closes the descriptors."""
+    send_bytes(sock, encode(kind, fields), fds)
+
+
+def send_bytes(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
     """Send a packet, again if the kernel is short of memory: a lost one would be waited for."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     for attempt in range(1, SEND_ATTEMPTS + 1):
@@ -54,11 +73,20 @@ def send_bytes(sock: socket.socket, data: bytes, fds: Sequence[int] | None = Non
             return
 
 
-def receive(sock: socket.socket, size: int = MAX_PACKET) -> tuple[bytes, list[int]]:
-    """Return the next packet and its descriptors; no bytes at the end.
+def receive(sock: socket.socket, size: int = MAX_PACKET) -> Message | None:
+    """Return the next message; None if the other end has gone.
 
     Raise BlockingIOError if there is none yet, or the kernel has no memory for it: it stays there.
     """
+    data, fds = receive_bytes(sock, size)
+    if not data:
+        return None
+    fields = json.loads(data)
+    return Message(fields.pop("kind"), fields, fds)
+
+
+def receive_bytes(sock: socket.socket, size: int = MAX_PACKET) -> tuple[bytes, list[int]]:
+    """Return the next packet and its descriptors; no bytes at the end."""
     # One buffer is used again: allocating so much for each packet takes longer than to receive it.
     buffer = _buffers.pop() if _buffers else bytearray(MAX_PACKET)
     fds = array.array("i")
@@ -76,7 +104,12 @@ def receive(sock: socket.socket, size: int = MAX_PACKET) -> tuple[bytes, list[in
     for _, _, received in ancillary:
         fds.frombytes(received)
     if flags & socket.MSG_CTRUNC:
-        for fd in fds:
-            os.close(fd)
+        close_all(fds)
         raise LostDescriptorsError(errno.EMFILE, os.strerror(errno.EMFILE))
     return data, list(fds)
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors."""
+    for fd in fds:
+        os.close(fd)

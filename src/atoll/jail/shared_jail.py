@@ -86,7 +86,8 @@ class SharedJail:
             for session in self.sessions
             if session.clone_in_progress is not None
         ]
-        return Reply(allowed=any(clone.allows(notification) for clone in clones))
+        asking = next((clone for clone in clones if clone.allows(notification)), None)
+        return Reply() if asking is None else Reply(allowed=True, on_accepted=asking.step_taken)
 
     def _belongs_to_no_session(self, space: int) -> bool:
         """Return whether the mount namespace belongs to no session: a failed clone left it."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-import json
 from dataclasses import asdict, dataclass
+from typing import Any
+
+from atoll.jail import packets
 
 GUEST_UID = 1000
 GUEST_HOME = "/home/guest"
@@ -82,32 +84,30 @@ _KINDS: dict[str, type[Spec]] = {"jail": JailSpec, "zygote_host": ZygoteHostSpec
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-def to_json(spec: Spec) -> bytes:
-    """Encode a spec for the supervisor."""
-    return _fork_json(spec) if isinstance(spec, ForkSpec) else _encode(spec)
+def request(spec: Spec) -> bytes:
+    """Return the message that asks the supervisor for this."""
+    return _fork_request(spec) if isinstance(spec, ForkSpec) else _encode(spec)
 
 
 def _encode(spec: Spec) -> bytes:
-    return json.dumps({"kind": _NAMES[type(spec)], **asdict(spec)}).encode()
+    return packets.encode(_NAMES[type(spec)], asdict(spec))
 
 
 @functools.lru_cache(maxsize=64)
-def _fork_json(spec: ForkSpec) -> bytes:
+def _fork_request(spec: ForkSpec) -> bytes:
     """Encode a fork request; cached, since a pool repeats a few of them."""
     return _encode(spec)
 
 
-def from_json(data: bytes) -> Spec:
-    """Decode what `to_json` wrote."""
-    fields = json.loads(data)
-    kind = _KINDS[fields.pop("kind")]
+def requested(kind: str, fields: dict[str, Any]) -> Spec:
+    """Return the spec of a request."""
     if "argv" in fields:
         fields["argv"] = tuple(fields["argv"])
     if "binds" in fields:
         fields["binds"] = tuple(Bind(**bind) for bind in fields["binds"])
     if "limits" in fields:
         fields["limits"] = Limits(**fields["limits"])
-    return kind(**fields)
+    return _KINDS[kind](**fields)
 
 
 FD_NAMES = ("lease", "requests", "answers", "stderr", "stdout")

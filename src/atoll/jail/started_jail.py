@@ -8,7 +8,8 @@ import signal
 import tempfile
 from typing import TYPE_CHECKING
 
-from atoll.jail.jail_record import JailRecord, StatusLines
+from atoll.jail import packets
+from atoll.jail.jail_record import JailRecord
 from atoll.jail.listener import Listener, Reply
 from atoll.jail.remove import remove_tree
 
@@ -38,33 +39,32 @@ class StartedRecord(JailRecord):
         self._folders: list[int] = []
         self._networks: list[int] = []
         """The jail's network namespace, if it has one of its own."""
-        self._status = StatusLines()
+        self._status, self._their_status = packets.pair()
         try:
             self.lifeline_read, self._lifeline = os.pipe2(os.O_CLOEXEC)
         except OSError:
-            self._status.handed_over()
             self._status.close()
+            self._their_status.close()
             raise
 
     @property
     def status_write(self) -> int:
         """The descriptor on which the new process reports."""
-        return self._status.write_fd
+        return self._their_status.fileno()
 
     def forked(self, pid: int) -> None:
         """Note the pid of the first process."""
         self._starter = pid
-        self._status.handed_over()
+        self._their_status.close()
         os.close(self.lifeline_read)
         self._watch(self.lease.fileno(), self._on_command)
-        self._watch(self._status.read_fd, self._on_status)
+        self._watch(self._status.fileno(), self._on_status)
 
     def abandon(self) -> None:
         """Release everything if the fork failed."""
-        self._status.handed_over()
+        self._their_status.close()
         self._status.close()
-        for fd in (self.lifeline_read, self._lifeline):
-            os.close(fd)
+        packets.close_all((self.lifeline_read, self._lifeline))
 
     def guest_pid(self) -> int:
         """Return 0: a started sandbox is never cloned."""
@@ -99,46 +99,47 @@ class StartedRecord(JailRecord):
 
     def _on_status(self) -> None:
         """Read the jail's reports. A confined process closes the socket when it executes."""
-        if self._status.read_fd not in self._selector.get_map():
+        if self._status.fileno() not in self._selector.get_map():
             return  # read to its end by _on_exit, in the same round
-        report = self._status.read()
+        try:
+            report = packets.receive(self._status)
+        except BlockingIOError:
+            return  # it is still there
+        except OSError:
+            report = None
         if report is not None:
-            self._hear(*report)
+            self._note(report)
             return
-        self._unwatch(self._status.read_fd)
+        self._unwatch(self._status.fileno())
         if not self._pid:  # the process to wait for was never forked
             self._reap_starter()
             self.all_gone()
 
-    def _hear(self, lines: list[tuple[str, str]], fds: list[int]) -> None:
-        for word, rest in lines:
-            self._note(word, rest)
-        if lines and lines[0][0] == "folders":
-            self._folders = fds
-            return
-        if lines and lines[0][0] == "pid":
-            self._networks = fds
-            return
-        for fd in fds:
-            self._listener = Listener(fd, self._decide, self._selector)
-
     def _decide(self, notification: Notification) -> Reply:
         return self.next_passed_fd() if notification.wants_fd else Reply()
 
-    def _note(self, word: str, rest: str) -> None:
-        if word == "pid":
-            self._pid = int(rest)
-            self._pidfd = os.pidfd_open(self._pid)
-            self._watch(self._pidfd, self._on_exit)
-            if self._killed:
-                self._signal_all()
-        elif word == "exit":
-            self._wait_status = int(rest)
-        elif word == "error":
-            self.fail(rest)
-        elif word == "built":
+    def _note(self, report: packets.Message) -> None:
+        if report.kind == "pid":
+            self._networks = report.fds
+            self._hold(report.fields["pid"])
+        elif report.kind == "exit":
+            self._wait_status = report.fields["status"]
+        elif report.kind == "error":
+            self.fail(report.fields["reason"])
+        elif report.kind == "folders":
+            self._folders = report.fds
+        elif report.kind == "built":
             self._reap_starter()
+            for fd in report.fds:
+                self._listener = Listener(fd, self._decide, self._selector)
             self._built()
+
+    def _hold(self, pid: int) -> None:
+        self._pid = pid
+        self._pidfd = os.pidfd_open(pid)
+        self._watch(self._pidfd, self._on_exit)
+        if self._killed:
+            self._signal_all()
 
     def _built(self) -> None:
         self._started()
@@ -147,7 +148,7 @@ class StartedRecord(JailRecord):
         """Note the end of the process; if it was pid 1, its whole namespace has ended."""
         assert self._pidfd is not None
         self._unwatch(self._pidfd)
-        while self._status.read_fd in self._selector.get_map():
+        while self._status.fileno() in self._selector.get_map():
             self._on_status()  # its last report may still be in the pipe
         self._reap_starter()
         _, status = os.waitpid(self._pid, 0)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import resource
 import selectors
@@ -26,9 +25,9 @@ from typing import TYPE_CHECKING, NoReturn
 from atoll.jail import cgroup, init, packets, seccomp, steps, syscalls, users, zygote_host
 from atoll.jail.clone import CloneRecord
 from atoll.jail.forked_guest import ForkedGuestRecord, ZygoteHostRecord
-from atoll.jail.jail_record import JailRecord
+from atoll.jail.jail_record import JailRecord, refuse
 from atoll.jail.shared_jail import namespace_of
-from atoll.jail.spec import SHOWN_FOLDERS, JailSpec, ZygoteHostSpec, from_json
+from atoll.jail.spec import SHOWN_FOLDERS, JailSpec, ZygoteHostSpec, requested
 from atoll.jail.started_jail import ColdJailRecord
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
 METER_SECONDS = 0.1
 LEAVING_SECONDS = 0.005
+MAX_REASON = 4000
 JUST_THE_GUEST = 1
 """Atoll's processes in a forked guest's control group: pid 1 of its jail is not in it."""
 
@@ -127,27 +127,23 @@ class Supervisor:
 
     def _on_request(self) -> None:
         try:
-            data, fds = packets.receive(self._control)
+            message = packets.receive(self._control)
         except packets.LostDescriptorsError:
             return  # the lease was among them: the host sees it closed
         except BlockingIOError:
             return  # the packet is still there in the next round
-        if not data:
+        if message is None:
             self._close()
             return
-        if not fds:
+        if not message.fds:
             return
-        lease = socket.socket(fileno=fds[0])
+        lease, guest_fds = socket.socket(fileno=message.fds[0]), message.fds[1:]
         try:
-            self._admit(from_json(data), lease, fds[1:])
+            self._admit(requested(message.kind, message.fields), lease, guest_fds)
         except Exception:  # noqa: BLE001 - one bad request must not take the others down
-            with contextlib.suppress(OSError):
-                reason = f"admit: {traceback.format_exc()}"
-                lease.send(json.dumps({"event": "failed", "reason": reason}).encode())
-            lease.close()
+            refuse(lease, f"admit: {traceback.format_exc()}")
         finally:
-            for fd in fds[1:]:
-                os.close(fd)
+            packets.close_all(guest_fds)
 
     def _close(self) -> None:
         if not self._open:
@@ -211,9 +207,7 @@ class Supervisor:
     def _admit_fork(self, spec: ForkSpec, lease: socket.socket, guest_fds: list[int]) -> None:
         home = self._zygote_hosts.get(spec.zygote_host)
         if home is None:
-            with lease:
-                reason = "zygote host: it has ended"
-                lease.send(json.dumps({"event": "failed", "reason": reason}).encode())
+            refuse(lease, "zygote host: it has ended")
             return
         with contextlib.ExitStack() as undo:
             if group := self._new_group(spec.limits, JUST_THE_GUEST):
@@ -257,14 +251,14 @@ def _become_jail(
         if jail.jailed:
             _become_init(spec, jail, guest_fds, status, lifeline)
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
-        init.report(status, f"pid {os.getpid()}")
+        init.report(status, "pid", pid=os.getpid())
         steps.take(steps.CONFINED, jail)
         _report_built(status, jail, [jail.folder])
         init.execute(spec, guest_fds, status, folder=jail.folder)
     except steps.StepError as exc:
-        init.report(status, f"error {exc}")
+        init.report(status, "error", reason=str(exc))
     except BaseException:  # noqa: BLE001 - nothing may unwind into the supervisor's loop
-        init.report(status, f"error {traceback.format_exc()}")
+        init.report(status, "error", reason=traceback.format_exc()[-MAX_REASON:])
     os._exit(1)
 
 
@@ -275,7 +269,8 @@ def _become_zygote_host(
         _drop_inherited({control.fileno(), status})
         zygote_host.become(spec, control, status, switches=switches, counted=counted)
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the supervisor's loop
-        init.report(status, f"error zygote host: {type(exc).__name__}: {exc}")
+        reason = f"zygote host: {type(exc).__name__}: {exc}"
+        init.report(status, "error", reason=reason[:MAX_REASON])
     os._exit(1)
 
 
@@ -291,7 +286,7 @@ def _become_init(
     network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     pid = os.fork()
     if pid:
-        init.report(status, f"pid {pid}", [network])
+        init.report(status, "pid", [network], pid=pid)
         cgroup.admit(jail.cgroup_fds, pid)
         os.write(go_write, b"x")
         os._exit(0)

@@ -28,6 +28,7 @@ ROOM_A_LINE = 12 << 20
 """Heap to reserve for each import statement; what is not used is freed."""
 GUEST_FDS = 8
 """The most descriptors that a guest may be given."""
+HOST_GONE = "the zygote host is gone"
 _ARENA, _BLOCK = 1 << 20, 512
 
 
@@ -48,13 +49,13 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
     gc.freeze()
     collapsed = _collapse()
     fork_guest.measure()
-    ready = {
+    ready: dict[str, Any] = {
         "missing": missing,
         "seconds": round(time.monotonic() - started, 3),
         "threads": len(os.listdir("/proc/self/task")),
         "collapsed": collapsed,
     }
-    packets.send(control, {"ready": ready})
+    packets.send(control, "ready", **ready)
     Zygote(control, inits).serve()
 
 
@@ -96,23 +97,23 @@ class Zygote:
         """Report each end with the jail's pid 1, which the supervisor may not know yet."""
         for pid, status in reap():
             number, init = self._guests.pop(pid)
-            packets.send(self._control, {"ended": number, "status": status}, [init])
+            packets.send(self._control, "ended", [init], number=number, status=status)
             os.close(init)
 
     def _on_request(self) -> None:
         try:
-            data, fds = packets.receive(self._control)
+            message = packets.receive(self._control)
         except BlockingIOError:
             return
-        if not data:
+        if message is None:
             os._exit(0)
-        request = json.loads(data)
+        request = message.fields
         try:
-            self._fork_guest(request, fds)
+            self._fork_guest(request, message.fds)
         except OSError as exc:
-            packets.send(self._control, {"error": f"fork: {exc}", "number": request["fork"]})
-        for fd in fds:
-            os.close(fd)
+            number = request["number"]
+            packets.send(self._control, "failed", number=number, reason=f"fork: {exc}")
+        packets.close_all(message.fds)
 
     def _fork_guest(self, request: dict[str, Any], fds: list[int]) -> None:
         """Fork a guest into an empty jail."""
@@ -128,7 +129,7 @@ class Zygote:
         finally:
             with contextlib.suppress(OSError):  # the next fork enters another namespace anyway
                 syscalls.join(self._home)
-        self._guests[pid] = request["fork"], init
+        self._guests[pid] = request["number"], init
 
     def _become_guest(self, request: dict[str, Any], fds: list[int], jail: steps.Jail) -> NoReturn:
         """Run the child. SECURITY: nothing may unwind into the zygote's event loop."""
@@ -144,18 +145,17 @@ class Zygote:
         """
         reason = ""
         for _ in range(READY_INITS + 1):
-            packets.send(self._inits, {"taken": 1})
-            data, fds = packets.receive(self._inits)
-            answer: dict[str, Any] = json.loads(data or b'{"error": "the zygote host is gone"}')
+            packets.send(self._inits, "taken")
+            jail = packets.receive(self._inits) or packets.Message("jail", {"error": HOST_GONE})
             try:
-                if "error" in answer:
-                    raise OSError(answer["error"])  # noqa: TRY301 - handled as if entering had failed
-                syscalls.join(fds[0], syscalls.CLONE_NEWPID)
+                if jail.fields["error"]:
+                    raise OSError(jail.fields["error"])  # noqa: TRY301 - as if entering had failed
+                syscalls.join(jail.fds[0], syscalls.CLONE_NEWPID)
             except OSError as exc:
                 reason = str(exc)
-                end_jails(fds)
+                end_jails(jail.fds)
             else:
-                return fds[0], answer["uid"]
+                return jail.fds[0], jail.fields["uid"]
         raise OSError(reason)
 
 

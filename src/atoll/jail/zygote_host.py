@@ -26,7 +26,7 @@ from atoll.jail.spec import NO_LIMITS
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from atoll.jail.spec import ZygoteHostSpec
 
@@ -56,7 +56,7 @@ def become(
     steps.set_host_name()
     pid = os.fork()
     if pid:
-        init.report(status, f"pid {pid}")
+        init.report(status, "pid", pid=pid)
         os._exit(0)
     if switches:
         flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
@@ -113,21 +113,21 @@ class ZygoteHost:
 
     def _on_supervisor(self) -> None:
         try:
-            data, _ = packets.receive(self._control)
+            message = packets.receive(self._control)
         except BlockingIOError:
             return
-        if not data:
+        if message is None:
             os._exit(0)
         self._starts.clear()  # the zygote is warm: one that has come so far ends for another reason
 
     def _on_taken(self, inits: socket.socket) -> None:
         """Build another empty jail; if the zygote has ended, only close the socket."""
         try:
-            taken = packets.receive(inits)[0]
+            taken = packets.receive(inits)
         except BlockingIOError:
             return
         except ConnectionError:
-            taken = b""
+            taken = None
         if taken:
             self._add_init(inits)
         else:
@@ -138,19 +138,18 @@ class ZygoteHost:
     def _add_init(self, inits: socket.socket) -> None:
         """Build an empty jail and send it to the zygote."""
         fds: list[int] = []
-        message: dict[str, object] = {}
+        uid, reason = None, None
         try:
             fds.append(self._start_init())
-            message["uid"] = self._build(fds[0])
+            uid = self._build(fds[0])
         except (OSError, steps.StepError) as exc:
-            message["error"] = str(exc)
+            reason = str(exc)
             end_jails(fds)
         try:
-            packets.send(inits, message, fds)
+            packets.send(inits, "jail", fds, uid=uid, error=reason)
         except OSError:  # the zygote has just ended, or its socket is full
             end_jails(fds)
-        for fd in fds:
-            os.close(fd)
+        packets.close_all(fds)
 
     def _build(self, init: int) -> int | None:
         """Run the steps of an empty jail; return the uid that it is for.
@@ -196,7 +195,7 @@ class ZygoteHost:
         self._starts = [one for one in self._starts if now - one < HASTE_SECONDS] + [now]
         if len(self._starts) > MOST_HASTE:
             self._gave_up = True
-            self._tell({"fatal": "zygote host: its zygote keeps ending as soon as it is started"})
+            self._tell("fatal", reason="zygote host: its zygote keeps ending right after its start")
         self._forget_zygote()
         if self._gave_up:
             return
@@ -220,7 +219,7 @@ class ZygoteHost:
                 except OSError:
                     inits.close()
                     raise
-            self._tell({"zygote": pid}, [ours.fileno()])
+            self._tell("zygote", [ours.fileno()])
         return inits
 
     def _hold_zygote(self, pid: int) -> None:
@@ -250,7 +249,7 @@ class ZygoteHost:
         inits = [pid for pid, _ in ends if self._inits.pop(pid, 0)]
         others = [(pid, status) for pid, status in ends if pid not in inits]
         if others:
-            self._tell({"reaped": others})
+            self._tell("reaped", ends=others)
             self._sweep()
 
     def _sweep(self) -> None:
@@ -263,9 +262,9 @@ class ZygoteHost:
             if _pid_namespace(pid) not in lived_in and not meter.children(pid):
                 os.kill(pid, signal.SIGKILL)  # our child: the number is its own until it is reaped
 
-    def _tell(self, message: dict[str, object], fds: list[int] | None = None) -> None:
+    def _tell(self, kind: str, fds: Sequence[int] = (), **fields: object) -> None:
         try:
-            packets.send(self._control, message, fds)
+            packets.send(self._control, kind, fds, **fields)
         except OSError:
             os._exit(0)
 

@@ -192,5 +192,5 @@ def _late() -> SandboxStartError:
 
 async def _lost(lease: Lease, exc: ChannelEndedError) -> SandboxStartError:
     """Return why the guest has ended; raise the supervisor's reason if it has one."""
-    report = await asyncio.shield(lease.ended)
+    report = await lease.end_report()
     return SandboxStartError("guest", f"{exc}; {report}")

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
-from atoll import guard
+from atoll import guard, signatures
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError, SandboxClosedError, SandboxError, StateError
 from atoll.files.direct import FolderFiles, close_all
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from atoll.config import Handler
     from atoll.files.base import Files
     from atoll.launch.handshake import RunningGuest
+    from atoll.network import NetworkUse
+    from atoll.sandbox import ToolChange
     from atoll.types import SandboxResult
 
 STATE_TIMEOUT_MS = 30_000
@@ -55,7 +58,7 @@ class GuestSandbox(BaseSandbox):
         self._level = Isolation.NONE
         self._turn = asyncio.Lock()
         self._by_key = KeyedResults()
-        self._open = self._found_dead = self._changed = False
+        self._open = self._found_dead = self._changed = self._tools_changed = False
 
     @property
     def isolation(self) -> Isolation:
@@ -109,17 +112,40 @@ class GuestSandbox(BaseSandbox):
             self.logger.log_execution_start("python", self.policy, code)
             try:
                 changed, self._changed = self._changed, False
-                result = await guest.session.execute(
-                    code, limit, look_again=changed, setup=setup, **self._facts()
-                )
+                with guest.bridge.called_from_here():
+                    result = await guest.session.execute(
+                        code, limit, look_again=changed, setup=setup, **self._facts()
+                    )
                 result = self._measured(guest, result)
                 if guest.network is not None:
-                    result = replace(result, network=guest.network.take())
+                    result = self._with_network(guest.network.take(), result)
             finally:
                 if not guest.session.alive:
                     await self._bury(guest)
         self._log_execution_metrics(result)
         return result
+
+    @property
+    def tools(self) -> Mapping[str, Handler]:
+        """The host functions that guest code may call now, by name."""
+        return self._config.tools
+
+    async def _change_tools(self, change: ToolChange) -> None:
+        async with self._turn:
+            guest, old = await self._ensure(), self._config.tools
+            self._config = replace(self._config, tools=change(old))
+            self._tools_changed = True
+            guest.bridge.exchange_tools(old, self._config.tools)
+            await self._tell_tools(guest)
+
+    async def _tell_tools(self, guest: RunningGuest) -> None:
+        """Have a guest offer the present tools; the one after a guest that dies has them, too."""
+        try:
+            described = signatures.describe_all(guest.bridge.tools)
+            await guest.session.set_tools(described, self._timeout(None))
+        finally:
+            self._found_dead |= not guest.session.alive
+            await self._bury(guest)
 
     async def validate_code(self, code: str) -> bool:
         """Return whether the code compiles in the guest's Python, without running it."""
@@ -177,7 +203,9 @@ class GuestSandbox(BaseSandbox):
     @cached_property
     def files(self) -> Files:
         """The guest's files, through descriptors of its folders; usable while a cell runs."""
-        return FolderFiles(self.folders, self.policy.file_size_bytes)
+        found = FolderFiles(self.folders, self.policy.file_size_bytes)
+        found.backend = self.backend
+        return found
 
     async def folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
         """Descriptors of the guest's folders by their names, the caller's to close.
@@ -240,6 +268,13 @@ class GuestSandbox(BaseSandbox):
                 f"a network policy needs a jail; this sandbox is only {self._level}: atoll doctor "
                 f"says why"
             )
+
+    def _with_network(self, use: NetworkUse, result: SandboxResult) -> SandboxResult:
+        """Return the result with what the guest asked for, and refusals that nothing showed."""
+        words = use.unsaid(f"{result.stdout}{result.stderr}{result.error}")
+        if words and self._config.on_stderr is not None:
+            self._config.on_stderr(words)
+        return replace(result, network=use, stderr=result.stderr + words)
 
     @abstractmethod
     async def _prepare(self) -> Isolation:

@@ -37,8 +37,11 @@ _NEEDED_BY = re.compile(r"satisfies the requirement .*?\(from ([A-Za-z0-9._-]+)\
 _OTHER_PYTHON = "require a different python version"
 _UNREACHABLE = ("Retrying (Retry", "Could not fetch URL", "Max retries exceeded", "Network is")
 _REFUSED = re.compile(r"(401|403|407) Client Error: (.+?)(?: for url|$)")
+_PAGE = re.compile(r"Could not fetch URL \S+: ((?:401|403|407) .+?) - skipping")
+_MOST_LOG = 64 << 20
+_NO_FILE = re.compile(r"HTTP error (\d+)[^\n]*?/([A-Za-z0-9._]+)-[^/\n]*?\.(?:whl|tar\.gz|zip)")
 _CONFLICT = re.compile(r"Cannot install (.+?) because these package versions have conflict")
-_HASH = re.compile(r"Expected sha256 (\w+)")
+_HASH = re.compile(r"(?:^ +([A-Za-z0-9._-]+).*\n)? *Expected sha256", re.MULTILINE)
 _SEARCHED = re.compile(r"satisfies the requirement (.+?) \(from ")
 _FULL = ("No space left on device", "Disk quota exceeded")
 
@@ -83,10 +86,22 @@ def _folder(scratch: Path) -> Path:
 def _run(
     target: Target, scratch: Path, arguments: list[str], progress: Progress, more: list[str]
 ) -> None:
-    command = [*find_pip(target.interpreter), "download", *_OPTIONS, *arguments]
+    log = scratch / "pip.log"
+    options = (*_OPTIONS, "--log", str(log))
+    command = [*find_pip(target.interpreter), "download", *options, *arguments]
     said = confined(command, target, scratch, progress, more)
     if said.code != 0:
-        raise explain(said.text, target, offline=said.offline)
+        raise explain(_refusals(log) + said.text, target, offline=said.offline)
+
+
+def _refusals(log: Path) -> str:
+    """Return the lines of pip's log about pages that an index refused: pip does not print them."""
+    try:
+        with log.open("rb") as file:
+            text = file.read(_MOST_LOG).decode(errors="replace")
+    except OSError:
+        return ""
+    return "".join(f"{line}\n" for line in _PAGE.findall(text)[:5])
 
 
 def confined(
@@ -142,10 +157,14 @@ def explain(said: str, target: Target, *, offline: bool) -> PackageError:  # noq
     if any(sign in said for sign in _UNREACHABLE):
         hint = "Check the network and PIP_INDEX_URL, or use PIP_FIND_LINKS with PIP_NO_INDEX=1."
         return PackageError(package, f"the index cannot be reached: {_last_warning(said)}", hint)
+    if match := _NO_FILE.search(said):
+        reason = f"the index names a file that it does not give: HTTP {match[1]}"
+        return PackageError(canonical(match[2]), reason)
     if match := _CONFLICT.search(said):
         return PackageError("", f"{match[1]} need versions that contradict: {_conflict(said)}")
-    if _HASH.search(said):
-        return PackageError(package, "a file of the index is not the one that was resolved before")
+    if match := _HASH.search(said):
+        reason = "its file has changed: it is not the one that was resolved before, or not the one "
+        return PackageError(canonical(match[1] or ""), reason + "whose hash the index gives")
     if missing:
         return _no_version(said, package, target, offline=offline)
     return PackageError("", _tail(said) or "pip ended without a word")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import selectors
 import time
@@ -102,7 +101,7 @@ def _raise_failure(process: StartingGuest) -> None:
     """Raise what the supervisor says about a jail that did not come to be."""
     process.lease.settimeout(1)
     with contextlib.suppress(OSError, ValueError):
-        while message := packets.receive(process.lease)[0]:
-            event = json.loads(message)
-            if event.get("event") == "failed":
-                raise PackageError("", f"the jail for the build did not start: {event['reason']}")
+        while message := packets.receive(process.lease):
+            if message.kind == "failed":
+                reason = message.fields["reason"]
+                raise PackageError("", f"the jail for the build did not start: {reason}")

@@ -88,5 +88,5 @@ async def _await_start(handle: GuestHandle) -> None:
         reason = f"the clone did not come up within {START_SECONDS} s"
         raise SandboxStartError("clone", reason) from None
     except ChannelEndedError as exc:
-        report = await asyncio.shield(handle.lease.ended)
+        report = await handle.lease.end_report()
         raise SandboxStartError("clone", f"{exc}; {report}") from None

@@ -89,6 +89,8 @@ class PooledSandbox(NativePythonSandbox):
             guest = await self._clone_of(self._marks[mark])
             await self._release()
             self._guest = guest
+            if self._tools_changed:  # perhaps since the checkpoint
+                await self._tell_tools(guest)
 
     async def branches(self) -> tuple[str, ...]:
         """Return the marks of the checkpoints that are kept, oldest first."""

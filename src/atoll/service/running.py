@@ -6,12 +6,13 @@ import asyncio
 import base64
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 from starlette.responses import Response
 
-from atoll.sandbox import check_code, check_command
+from atoll import command as commands
+from atoll.sandbox import check_code
 from atoll.service import shapes
 from atoll.service.calls import NDJSON, SSE, EventResponse, as_json, nothing, raw_json, until_gone
 from atoll.service.executions import Execution
@@ -64,8 +65,9 @@ async def shell(call: Call) -> Response:
     """Run a shell command in a session."""
     body = await call.body()
     given = shapes.read(body, shapes.Command)
-    check_command(given.command)
-    return await _in_session(call, body, "shell", given.command, given)
+    command, options = commands.from_params(msgspec.structs.asdict(given))
+    commands.to_params(command, options)  # so that what cannot be run is refused at once
+    return await _in_session(call, body, "shell", command, given, **options)
 
 
 async def show(call: Call) -> Response:
@@ -111,7 +113,12 @@ async def display(call: Call) -> Response:
 
 
 async def _in_session(
-    call: Call, body: bytes, verb: str, text: str, given: shapes.Cell | shapes.Command
+    call: Call,
+    body: bytes,
+    verb: str,
+    text: commands.Command,
+    given: shapes.Cell | shapes.Command,
+    **options: Unpack[commands.CommandOptions],
 ) -> Response:
     hosted = call.service.sessions.get(call.principal, call.path["session"])
     limit = None
@@ -121,8 +128,10 @@ async def _in_session(
             raise Problem(400, "invalid", f"timeout_ms must be positive, not {limit!r}")
 
     def work(execution: Execution) -> Coroutine[Any, Any, dict[str, Any]]:
-        hosted.history.add(execution, verb, text)
-        return call.service.run_in_session(execution, hosted, text, verb=verb, timeout_ms=limit)
+        hosted.history.add(execution, verb, commands.shown(text))
+        return call.service.run_in_session(
+            execution, hosted, text, verb=verb, timeout_ms=limit, **options
+        )
 
     return await _respond(call, hosted.id, body, work, detach=given.detach)
 

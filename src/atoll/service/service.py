@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import UNSET
 
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from atoll.command import Command, CommandOptions
     from atoll.explore import Ledger as Seen
     from atoll.sandbox import BaseSandbox
     from atoll.service.executions import Execution
@@ -225,10 +226,11 @@ class Service:
         self,
         execution: Execution,
         hosted: HostedSession,
-        text: str,
+        text: Command,
         *,
         verb: str,
         timeout_ms: float | None,
+        **options: Unpack[CommandOptions],
     ) -> dict[str, Any]:
         """Run a cell (`execute`) or a command (`shell`) in a session; return its result."""
         session, begun = hosted.session, time.monotonic()
@@ -240,7 +242,7 @@ class Service:
                 execution.interrupt = session.cancel
                 execution.emit("started")
                 hosted.callbacks.call_client(execution, hosted.id, slot)
-                result = await getattr(box, verb)(text, timeout_ms=left)
+                result = await getattr(box, verb)(text, timeout_ms=left, **options)
                 hosted.callbacks.flush()
         except CancelledInQueueError:
             raise Problem(

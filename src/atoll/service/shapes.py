@@ -141,9 +141,15 @@ class Cell(Body, kw_only=True):
 
 
 class Command(Body, kw_only=True):
-    """POST /sessions/{id}/shell."""
+    """POST /sessions/{id}/shell: a command line, or a program with its arguments."""
 
-    command: str
+    command: str | None = None
+    argv: list[str] | None = None
+    cwd: str | None = None
+    env: dict[str, str] = {}
+    stdin: str | None = None
+    """Base64."""
+    merge_stderr: bool = True
     timeout_ms: float | None = None
     detach: bool = False
 
@@ -285,6 +291,7 @@ def result_json(ident: str, session: str | None, result: SandboxResult) -> dict[
         "session": session,
         "kind": result.kind.value,
         **{name: getattr(result, name) for name in _PLAIN},
+        "error_args": [values.encode(one) for one in result.error_args],
         "value": values.encode(result.value),
         "displays": shown,
         "artifacts": files,
@@ -301,6 +308,7 @@ def response_json(ident: str, session: str | None, response: ExecuteResponse) ->
         "session": session,
         "kind": "shell",
         "output": response.output,
+        "stderr": response.stderr,
         "exit_code": response.exit_code,
         "truncated": response.truncated,
         "error": response.error,

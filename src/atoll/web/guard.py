@@ -6,6 +6,7 @@ one of them: there is no second lookup that could give another.
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import TYPE_CHECKING, TypeVar
 
 from atoll.errors import ConfigError, WebError, WebRefusedError
@@ -25,6 +26,8 @@ _OUR_WORDS = {
     "allowed_networks": "WebPolicy.dangerous_networks",
 }
 _SHOWN = 300
+_TRANSLATED = ip_network("::ffff:0:0:0/96")
+"""IPv4 addresses behind a translator (RFC 2765), which ssrfguard does not look into."""
 T = TypeVar("T")
 
 
@@ -55,9 +58,12 @@ class Guard:
             return resolve(target, policy=self._policy, resolver=self._resolver)
 
         try:
-            return _asked(target.host, look_up)
+            found = _asked(target.host, look_up)
         except OSError as exc:
             raise WebError(f"{target.host} has no address: {exc}") from None
+        if any(one.ip in _TRANSLATED for one in found):
+            raise WebRefusedError(_message(target.host, f"{_TRANSLATED} hides an IPv4 address"))
+        return found
 
 
 def _made(policy: WebPolicy) -> Policy:

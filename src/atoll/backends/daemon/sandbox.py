@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import secrets
 from contextlib import nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+from atoll import command as commands
 from atoll import context as contexts
-from atoll import guard, variables
+from atoll import guard, signatures, variables
 from atoll.availability import Availability
 from atoll.backends.daemon import connection as connections
 from atoll.bridge import HostBridge
@@ -21,7 +23,7 @@ from atoll.guest import rpc, values
 from atoll.network import NETWORK_CALL, NetworkRequest
 from atoll.packages.progress import Progress
 from atoll.policy import Capability, Isolation, check_positive
-from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code, check_command
+from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
 from atoll.wire import blobs, options, results
 
 if TYPE_CHECKING:
@@ -29,7 +31,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from atoll.backends.daemon.connection import DaemonConnection
+    from atoll.command import Command, CommandOptions
+    from atoll.config import Handler
     from atoll.files.base import Files
+    from atoll.sandbox import ToolChange
     from atoll.types import ExecuteResponse, SandboxResult
     from atoll.wire.peer import Reply
 
@@ -56,6 +61,7 @@ class DaemonClientSandbox(BaseSandbox):
         self._bridge: HostBridge | None = None
         self._failure: Exception | None = None
         self._context: Any = None
+        self._changing_tools = asyncio.Lock()
         self.context_is_shared = False
 
     @classmethod
@@ -128,7 +134,7 @@ class DaemonClientSandbox(BaseSandbox):
         self._failure = None
         self.logger.log_execution_start("python", self.policy, code)
         params = {"code": code, "timeout_ms": timeout_ms, "key": key}
-        answer = await self._call("execute", params)
+        answer = await self._call_running("execute", params)
         beside = blobs.read(answer.passed_fds.take()) if answer.passed_fds else b""
         result = results.from_wire(answer.value["result"], beside)
         self._check_level(result.isolation)
@@ -137,19 +143,39 @@ class DaemonClientSandbox(BaseSandbox):
             raise self._failure
         return result
 
-    async def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
+    async def shell(
+        self,
+        command: Command,
+        *,
+        timeout_ms: float | None = None,
+        **options: Unpack[CommandOptions],
+    ) -> ExecuteResponse:
         """Run a command with bash, or sh; what it leaves running ends with the session."""
         check_positive("timeout_ms", timeout_ms)
-        check_command(command)
+        params = commands.to_params(command, options)
         self._failure = None
-        self.logger.log_execution_start("shell", self.policy, command)
-        answer = await self._call("shell", {"command": command, "timeout_ms": timeout_ms})
+        self.logger.log_execution_start("shell", self.policy, commands.shown(command))
+        answer = await self._call_running("shell", {**params, "timeout_ms": timeout_ms})
         beside = blobs.read(answer.passed_fds.take()) if answer.passed_fds else b""
         response = results.response_from_wire(answer.value["result"], beside)
         self.logger.log_shell_complete(response)
         if self._failure is not None:
             raise self._failure
         return response
+
+    @property
+    def tools(self) -> Mapping[str, Handler]:
+        """The host functions that guest code may call now, by name."""
+        return self._config.tools
+
+    async def _change_tools(self, change: ToolChange) -> None:
+        self._opened()
+        assert self._bridge is not None
+        async with self._changing_tools:
+            old = self._config.tools
+            self._config = dataclasses.replace(self._config, tools=change(old))
+            self._bridge.exchange_tools(old, self._config.tools)
+            await self._call("tools", {"tools": signatures.describe_all(self._config.tools)})
 
     async def validate_code(self, code: str) -> bool:
         """Return whether the code compiles in the guest's Python, without running it."""
@@ -205,7 +231,7 @@ class DaemonClientSandbox(BaseSandbox):
     @cached_property
     def files(self) -> Files:
         """The guest's files, by descriptors that the daemon hands over: also while a cell runs."""
-        return FolderFiles(self._folders, self.policy.file_size_bytes)
+        return FolderFiles(self._folders, self.policy.file_size_bytes).reach_by(self.shell)
 
     async def _folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
         answer = await self._call("folders", {"changing": changing})
@@ -293,6 +319,14 @@ class DaemonClientSandbox(BaseSandbox):
             return await connection.call(method, {**params, "session": self._session}, fds)
         except rpc.MessageTooLargeError as exc:
             raise SandboxError(str(exc)) from None
+
+    async def _call_running(self, method: str, params: dict[str, Any]) -> Reply:
+        """Run code; its calls find the context variables of this caller by the execution's name."""
+        self._opened()
+        assert self._bridge is not None
+        execution = secrets.token_hex(8)
+        with self._bridge.called_from_here(execution):
+            return await self._call(method, {**params, "execution": execution})
 
     def _on_lines(self, stream: str, lines: list[Any]) -> None:
         if stream == "output":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
+from atoll import command as commands
 from atoll.backends.native.launch import launch
 from atoll.errors import UnsupportedError
 from atoll.jail import probe
@@ -15,11 +16,12 @@ from atoll.launch.sandbox import GuestSandbox
 from atoll.packages import for_interpreter
 from atoll.packages.sandbox import HoldsPackages
 from atoll.policy import Capability, Isolation
-from atoll.sandbox import check_command
 
 if TYPE_CHECKING:
     from atoll.availability import Availability
+    from atoll.command import Command, CommandOptions
     from atoll.config import SandboxConfig
+    from atoll.files.base import Files
     from atoll.launch.handshake import RunningGuest
     from atoll.launch.interpreter import Interpreter
     from atoll.types import ExecuteResponse
@@ -38,25 +40,38 @@ class NativePythonSandbox(HoldsPackages, GuestSandbox):
         """Whether this backend can run here, and how strongly."""
         return await probe.availability(lambda: interpreter.resolve(config.python))
 
-    async def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
+    async def shell(
+        self,
+        command: Command,
+        *,
+        timeout_ms: float | None = None,
+        **options: Unpack[CommandOptions],
+    ) -> ExecuteResponse:
         """Run a command with bash, or sh; what it leaves running ends with the sandbox."""
         limit = self._timeout(timeout_ms)
-        check_command(command)
+        params = commands.to_params(command, options)
         async with self._turn:
             guest = await self._ensure()
             if self._level < Isolation.JAILED:
                 level = str(self._level)
                 raise UnsupportedError(self.backend, f"run a shell where it is only {level}")
-            self.logger.log_execution_start("shell", self.policy, command)
+            self.logger.log_execution_start("shell", self.policy, commands.shown(command))
             try:
-                response = await guest.session.shell(command, limit)
+                response = await guest.session.shell(params, limit)
                 if guest.network is not None:
-                    response = replace(response, network=guest.network.take())
+                    use = guest.network.take()
+                    words = use.unsaid(response.output) if response.exit_code else ""
+                    response = replace(response, network=use, output=response.output + words)
             finally:
                 self._found_dead |= not guest.session.alive  # the next cell's result says so
                 await self._bury(guest)
         self.logger.log_shell_complete(response)
         return response
+
+    @functools.cached_property
+    def files(self) -> Files:
+        """The guest's files; those outside the working folder by commands in the sandbox."""
+        return super().files.reach_by(self.shell)
 
     async def _prepare(self) -> Isolation:
         self._python = await self._interpreter()

@@ -37,6 +37,7 @@ async def result_of(connection: RemoteConnection, answer: dict[str, Any]) -> San
             kind=Outcome(answer["kind"]),
             **{name: answer[name] for name in _PLAIN},
             value=values.decode(answer["value"]),
+            error_args=tuple(values.decode(one) for one in answer.get("error_args", ())),
             displays=tuple(shown),
             artifacts=files,
             files_created=tuple(answer["files_created"]),
@@ -51,7 +52,8 @@ def response_of(answer: dict[str, Any]) -> ExecuteResponse:
     """Return the result of a shell command."""
     try:
         names = ("output", "exit_code", "truncated", "error")
-        return ExecuteResponse(**{name: answer[name] for name in names})
+        fields = {name: answer[name] for name in names}
+        return ExecuteResponse(**fields, stderr=str(answer.get("stderr", "")))
     except _SHAPE as exc:
         raise SandboxError(f"the service sent no result: {exc!r}"[:500]) from None
 

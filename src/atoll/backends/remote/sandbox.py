@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import dataclasses
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 from urllib.parse import quote
 
+from atoll import command as commands
 from atoll import context as contexts
 from atoll import guard, signatures
 from atoll.availability import Availability
@@ -28,12 +29,13 @@ from atoll.errors import (
 )
 from atoll.guest import values
 from atoll.policy import Capability, ExecutionPolicy, Isolation, check_positive
-from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code, check_command
+from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from atoll.backends.remote.connection import RemoteConnection
+    from atoll.command import Command, CommandOptions
     from atoll.files.base import Files
     from atoll.types import ExecuteResponse, SandboxResult
 
@@ -134,13 +136,19 @@ class RemoteSandbox(BaseSandbox):
         self._log_execution_metrics(result)
         return result
 
-    async def shell(self, command: str, *, timeout_ms: float | None = None) -> ExecuteResponse:
+    async def shell(
+        self,
+        command: Command,
+        *,
+        timeout_ms: float | None = None,
+        **options: Unpack[CommandOptions],
+    ) -> ExecuteResponse:
         """Run a command with bash, or sh; what it leaves running ends with the session."""
         check_positive("timeout_ms", timeout_ms)
-        check_command(command)
-        self.logger.log_execution_start("shell", self.policy, command)
+        params = commands.to_params(command, options)
+        self.logger.log_execution_start("shell", self.policy, commands.shown(command))
         async with self._using():
-            answer = await self._run("shell", {"command": command, "timeout_ms": timeout_ms}, None)
+            answer = await self._run("shell", {**params, "timeout_ms": timeout_ms}, None)
         response = results.response_of(answer)
         self.logger.log_shell_complete(response)
         return response
@@ -208,7 +216,7 @@ class RemoteSandbox(BaseSandbox):
     @cached_property
     def files(self) -> Files:
         """The session's files; usable while a cell runs."""
-        return RemoteFiles(self._opened)
+        return RemoteFiles(self._opened).reach_by(self.shell)
 
     async def destroy(self) -> None:
         """End the session and everything that it started."""

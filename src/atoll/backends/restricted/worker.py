@@ -32,7 +32,7 @@ F_SETSIG = 10
 NO_FOLDER = "/nonexistent"
 METHODS = (
     "initialize", "execute", "validate", "get_variable", "has_variable", "variables",
-    "set_variable",
+    "set_variable", "tools",
 )  # fmt: skip
 FORBIDDEN = ("path", "frame", "series", "index", "timestamp", "pandas.timedelta", "missing")
 """Kinds of values whose methods open files: code that has one would need no import."""
@@ -103,6 +103,16 @@ class RestrictedServer(Server):
         self._repl.builtins.update(self._offered)
         del self._repl.builtins[magics.NAME]  # magics run programs
         self._auditor.arm()
+        return answer
+
+    def _set_tools(self, params: dict[str, Any]) -> dict[str, Any]:
+        before = self._tools
+        with self._auditor.trusted():
+            answer = super()._set_tools(params)
+        for name in before | self._tools:
+            self._repl.builtins.pop(name, None)
+            if name in self._offered:
+                self._repl.builtins[name] = self._offered[name]
         return answer
 
     def _set_variable(self, params: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from atoll.backends.wasm.counters import Counters
 from atoll.errors import SandboxError
+from atoll.jail import packets
 from atoll.jail.client import supervisor
 from atoll.jail.spec import ForkSpec
 from atoll.launch.guest_handle import hung_up, request_guest
@@ -113,7 +114,7 @@ class WarmWorkers:
         if whole and self._zygote_host is not None:
             self._retired.append(self._zygote_host)
             with contextlib.suppress(OSError):
-                self._zygote_host.send(b"retire")
+                packets.send(self._zygote_host, "retire")
             self._zygote_host = None
         for one in [one for one in self._retired if hung_up(one)]:
             self._retired.remove(one)

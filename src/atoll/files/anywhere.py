@@ -1,0 +1,116 @@
+"""A guest's files by absolute paths, as the guest sees them, wherever in it they are.
+
+The host uses the folders that it has descriptors of itself. A file elsewhere, or behind a link that
+leads out of them, is copied from or to the guest's /tmp by a command inside the sandbox.
+
+SECURITY: that command runs as the guest does, so the guest's own rights decide what can be reached;
+the host follows no link and opens nothing outside its descriptors.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import secrets
+from typing import TYPE_CHECKING
+
+from atoll.files.types import DownloadResult, FileError, UploadResult
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from atoll.files.base import Files
+    from atoll.types import ExecuteResponse
+
+    Shell = Callable[[Sequence[str]], Awaitable[ExecuteResponse]]
+
+_LONGEST_PATH = 4096
+_SHOWN = ("/app/", "/mnt/data/", "/tmp/", "/home/guest/")  # noqa: S108 - the guest's own
+_CODES = {
+    81: FileError.IS_DIRECTORY,
+    82: FileError.FILE_NOT_FOUND,
+    83: FileError.PERMISSION_DENIED,
+    84: FileError.INVALID_PATH,
+}
+_FETCH = """\
+path=$1 folder=$2 draft=$3
+[ -d "$path" ] && exit 81
+if [ ! -e "$path" ]; then [ -d "$folder" ] && [ ! -x "$folder" ] && exit 83; exit 82; fi
+[ -f "$path" ] || exit 84
+[ -r "$path" ] || exit 83
+cat "$path" > "$draft" || { rm -f "$draft"; exit 1; }"""
+_PLACE = """\
+path=$1 folder=$2 draft=$3
+trap 'rm -f "$draft"' EXIT
+[ -d "$path" ] && exit 81
+[ -p "$path" ] && exit 84
+mkdir -p -- "$folder" 2>/dev/null || { [ -e "$folder" ] && exit 84; exit 83; }
+[ -w "$path" ] || { [ ! -e "$path" ] && [ -w "$folder" ]; } || exit 83
+cat "$draft" > "$path" """
+
+
+class Anywhere:
+    """The files of one sandbox that has a shell, by absolute paths."""
+
+    def __init__(self, files: Files, shell: Shell) -> None:
+        self._files, self._shell = files, shell
+
+    async def upload(self, path: str, data: bytes) -> UploadResult:
+        """Write a file, and make its parent folders; an existing file is overwritten."""
+        return UploadResult(path=path, error=await self._upload(path, data))
+
+    async def _upload(self, path: str, data: bytes) -> FileError | None:
+        if not _is_path(path):
+            return FileError.INVALID_PATH
+        if _is_shown(path):
+            error = await self._put(path, data)
+            if error is not FileError.INVALID_PATH:
+                return error
+        draft = _draft()
+        return await self._put(draft, data) or await self._run(_PLACE, path, draft)
+
+    async def download(self, path: str) -> DownloadResult:
+        """Read a file."""
+        if not _is_path(path):
+            return DownloadResult(path=path, error=FileError.INVALID_PATH)
+        if _is_shown(path):
+            (found,) = await self._files.download([path])
+            if found.error is not FileError.INVALID_PATH:
+                return found
+        draft = _draft()
+        if failure := await self._run(_FETCH, path, draft):
+            return DownloadResult(path=path, error=failure)
+        try:
+            (found,) = await self._files.download([draft])
+        finally:
+            await self._shell(["rm", "-f", draft])
+        return DownloadResult(path=path, content=found.content, error=found.error)
+
+    async def _put(self, path: str, data: bytes) -> FileError | None:
+        return (await self._files.upload([(path, data)]))[0].error
+
+    async def _run(self, script: str, path: str, draft: str) -> FileError | None:
+        folder = posixpath.dirname(path) or "/"
+        done = await self._shell(["sh", "-c", script, "sh", path, folder, draft])
+        if done.exit_code == 0:
+            return None
+        return _CODES.get(done.exit_code or 0, FileError.IO_ERROR)
+
+
+def _is_path(path: str) -> bool:
+    """Return whether a path is absolute, and the kernel can be given it."""
+    try:
+        size = len(os.fsencode(path))
+    except UnicodeEncodeError:
+        return False
+    return path.startswith("/") and "\0" not in path and size < _LONGEST_PATH
+
+
+def _is_shown(path: str) -> bool:
+    """Return whether the host has the folder of a path; `..` is left for the guest to follow."""
+    return path.startswith(_SHOWN) and ".." not in path.split("/")
+
+
+def _draft() -> str:
+    """Return a name in the guest's /tmp that nothing else has."""
+    return f"/tmp/.atoll-{secrets.token_hex(8)}"  # noqa: S108 - the guest's own
