@@ -210,7 +210,7 @@ def test_pages_of_other_sites_and_ports_change_nothing(chromium, signed_in, serv
       Promise.all([post('/api/v1/sessions', {mode: 'no-cors'}), post('/api/v1/sessions', {headers: {'x-atoll-csrf': 'x'}}), post('/console/logout', {mode: 'no-cors'}), post('/console/login', {mode: 'no-cors', body: '{"key": "x"}'})]).then(() => { form.submit(); setTimeout(() => { window.done = out; }, 300); });
     </script>"""
     with (
-        _site(attack) as port,
+        OtherSite(attack) as port,
         Api(service, service.add_key(tenant="target", scopes=SCOPES)) as api,
     ):
         for host in (
@@ -329,7 +329,7 @@ def _events(context):
     ]  # fmt: skip
 
 
-class _site:
+class OtherSite:
     """Another web site: one page at every path."""
 
     def __init__(self, page):
