@@ -31,7 +31,7 @@ export function cells({ path, id, signal, refresh: refreshAll }) {
       await post(`${path}/${shell.checked ? "shell" : "executions"}`, body);
       last = text;
       typed.set("");
-      await refresh();
+      await refreshAll();
       toEnd();
     });
     runButton.disabled = false;
