@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 _OPTIONS = (
     "--headless=new", "--remote-debugging-port=0", "--no-first-run", "--disable-gpu",
     "--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync",

