@@ -96,4 +96,4 @@ docs: $(STAMP) ## Write docs/cli.md anew and build the documentation: site/index
 	$(BIN)/python tools/site_check.py
 
 clean: ## Remove what was built
-	rm -rf $(VENV) .venv-pythons build dist site .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-pythons src/atoll/service/console/static/vendor build dist site .mypy_cache .ruff_cache .pytest_cache

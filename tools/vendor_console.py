@@ -78,7 +78,9 @@ def _fetched(packages: Packages) -> Packages:
         raise VendorError("there is no npm on the PATH")
     wanted = [f"{name}@{one['version']}" for name, one in missing.items()]
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        command = [npm, "pack", "--json", "--ignore-scripts", "--pack-destination", scratch]
+        patience = ("--fetch-retries=1", "--fetch-timeout=20000")
+        command = [npm, "pack", "--json", "--ignore-scripts", *patience]
+        command += ["--pack-destination", scratch]
         try:
             done = subprocess.run(
                 [*command, *wanted], cwd=scratch, timeout=SECONDS, capture_output=True, check=True

@@ -37,6 +37,7 @@ export async function show(place, { id, signal, go, title, query, keys }) {
       try {
         const found = await post(`${path}/search`, { pattern: search.value, literal: literal.checked, ignore_case: search.value === search.value.toLowerCase(), most: 200 }, { signal });
         fill(hits, hitList(found, read));
+        cover();
       } catch (error) { fill(hits, fault(error)); }
     });
   };
@@ -75,8 +76,7 @@ function reader(found, marked, length, read) {
 function hitList(found, read) {
   if (!found.hits.length) return empty("No hit", "Try fewer words, or another spelling.");
   return [h("p", { class: "quiet" }, `${plural(found.total ?? found.hits.length, "hit")}${found.more ? `, the first ${found.hits.length} shown` : ""}`), found.hits.map((one) => {
-    const start = one.at ?? one.start;
-    const open = () => read(Math.max(0, start - 400), null, [start, one.end > start ? Math.min(one.end, start + 400) : start + 1]);
-    return h("button", { type: "button", class: "hit", "data-row": true, onclick: open }, h("small", {}, one.line !== undefined ? `line ${number(one.line)}` : number(start)), h("span", {}, visible(cut(one.text ?? "", 240))));
+    const open = () => read(Math.max(0, one.start - 400), null, [one.start, Math.max(one.end, one.start + 1)]);
+    return h("button", { type: "button", class: "hit", "data-row": true, onclick: open }, h("small", {}, `line ${number(one.line)}`), h("span", {}, visible(cut(one.text ?? "", 240))));
   })];
 }

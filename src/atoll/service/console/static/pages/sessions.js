@@ -8,6 +8,7 @@ import { attempt, button, cellsOf, commands, confirm, dialog, empty, fault, fiel
 import { label } from "./overview.js";
 
 const PAGE = 200;
+const MOST_ROWS = 200;
 const COLUMNS = ["State", "Session", "Isolation", "Memory", "CPU", "Disk", "Cells", "Age", "Idle", "Ends", ""];
 
 export async function show(place, { signal, go, keys, query }) {
@@ -17,17 +18,22 @@ export async function show(place, { signal, go, keys, query }) {
   const body = h("tbody");
   const table = h("div", { class: "scroll" }, h("table", { class: "list sessions" }, h("thead", {}, h("tr", {}, COLUMNS.map((one) => h("th", {}, one)))), body));
   const nothing = h("div");
+  const rest = h("div");
   const open = () => newSession(go);
-  fill(place, h("header", { class: "head" }, h("h1", {}, "Sessions"), count, button("New session", open, { kind: "primary", sign: "plus", keys: "n" })), told, h("div", { class: "bar" }, filter), table, nothing);
+  fill(place, h("header", { class: "head" }, h("h1", {}, "Sessions"), count, button("New session", open, { kind: "primary", sign: "plus", keys: "n" })), told, h("div", { class: "bar" }, filter), table, rest, nothing);
   keys({ n: { title: "New session", sign: "plus", run: open } });
   if (query.get("new")) { history.replaceState(null, "", "#/sessions"); open(); }
-  let sessions = [];
+  let [sessions, most] = [[], MOST_ROWS];
+  const more = button("Show all", () => { most = Infinity; draw(); }, { kind: "quiet" });
+  fill(rest, more);
   const draw = () => {
     const typed = filter.value.trim().toLowerCase();
     const shown = sessions.filter((one) => !typed || words(one).includes(typed)).sort((a, b) => b.last_used_at - a.last_used_at);
     count.textContent = sessions.length ? plural(sessions.length, "session") : "";
     table.hidden = !shown.length;
-    keyed(body, shown, (one) => one.id, (one) => row(one, refresh));
+    more.hidden = shown.length <= most;
+    more.lastChild.textContent = `Show all ${number(shown.length)}`;
+    keyed(body, shown.slice(0, most), (one) => one.id, (one) => row(one, refresh));
     fill(nothing, !sessions.length ? firstSession() : !shown.length && empty("No session matches", "Press Escape to clear the filter."));
   };
   filter.addEventListener("keydown", (event) => { if (event.key === "Escape") { filter.value = ""; draw(); } });
@@ -55,8 +61,12 @@ function row(session, refresh) {
   const stop = button("", () => attempt(() => post(`/sessions${at(session.id)}/cancel`)), { kind: "ghost icon-only", sign: "stop", title: "Interrupt what runs" });
   const end = button("", async () => { if (await endSession(session)) refresh(); }, { kind: "ghost icon-only", sign: "trash", title: "End the session" });
   const cells = h("td", { class: "actions" }, may("execute") && stop, end);
+  let drawn = "";
   made.update = (one) => {
     const now = Date.now() / 1000;
+    const looks = JSON.stringify([one.state, one.busy, one.usage, one.executions, one.name, one.metadata, span(now - one.created_at), span(now - one.last_used_at)]);
+    if (looks === drawn) return;
+    drawn = looks;
     const memory = one.usage?.memory_bytes ?? one.usage?.peak_memory_bytes;
     const limit = one.policy?.memory_bytes;
     stop.disabled = !one.busy;
