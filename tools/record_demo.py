@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import RLM, Budget
 from atoll.cli import demo
-from atoll.rlm.models.limits import Limits
+from atoll.rlm.models.endpoint import Limits
 from atoll.rlm.models.local import server
 from atoll.rlm.models.local.weights import Store
 from atoll.rlm.models.recorded import Recorder

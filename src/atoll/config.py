@@ -94,7 +94,7 @@ class SandboxConfig:
     packages: Sequence[str] = field(default=(), metadata=_SENT)
     """Packages by name, such as `duckdb==1.5`, or `@NAME` for an environment of `atoll env`."""
     allow_source: bool = field(default=False, metadata=_SENT)
-    """Whether packages without a wheel are built, in a jail: that runs code of theirs."""
+    """Whether packages without a wheel are built, in a jail: that runs their build code."""
     wasm_binary_path: Path | None = None
     """A WebAssembly component for the `wasm` backend; unset: the one that Atoll builds."""
     inject_setup: bool = True

@@ -67,6 +67,18 @@ class HostRule:
             return host.endswith(self.host[1:]) and _address(host) is None
         return self.host in ("*", host)
 
+    def contains(self, other: HostRule) -> bool:
+        """Return whether this rule allows all that another one does.
+
+        SECURITY: an address or localhost only if it is this very one: a rule that names it gives a
+        right to private addresses, which `*` does not.
+        """
+        exact = other.address is not None or other.host == "localhost"
+        below = self.host[:2] == "*." and other.host.endswith(self.host[1:])
+        names = self.host == other.host or (not exact and (self.host == "*" or below))
+        ours = WEB_PORTS if self.port is None else (self.port,)
+        return names and set(WEB_PORTS if other.port is None else (other.port,)) <= set(ours)
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if isinstance(self.address, IPv6Address) else self.host
         return host if self.port is None else f"{host}:{self.port}"

@@ -6,6 +6,7 @@ name with extras, versions and a marker, or `@NAME` for an environment; nothing 
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -63,6 +64,11 @@ def check_environment_name(name: str) -> str:
 def _normalise_one(given: object) -> str:
     if not isinstance(given, str):
         raise ConfigError(f"a package is named by a str, not {given!r:.100}")
+    return _spelled(given)
+
+
+@functools.lru_cache(maxsize=256)
+def _spelled(given: str) -> str:
     if environment_name(given):
         return given
     match = _REQUIREMENT.match(given) if len(given) <= MOST_CHARACTERS else None

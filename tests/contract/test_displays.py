@@ -26,11 +26,11 @@ all(find_spec(name) for name in ("matplotlib", "pandas", "numpy"))
 
 
 @pytest.fixture
-def plots(library_box):
+def plots(box):
     """A sandbox with plotting libraries: looked for, as to import them all takes a second."""
-    if library_box.execute(LIBRARIES).value is not True:
+    if box.execute(LIBRARIES).value is not True:
         pytest.skip("the guest's interpreter has no matplotlib, pandas and numpy")
-    return library_box
+    return box
 
 
 @pytest.mark.parametrize(

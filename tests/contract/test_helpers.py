@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from sharing import DEAR, shared_boxes
+from sharing import SHARED, shared_boxes
 
 TEXT = "# One\nalpha E12\n## Two\nbeta E7\n\n# Three\ngamma\n"
 
 
 @pytest.fixture
 def reader(backend, open_box):
-    if backend not in DEAR:
+    if backend not in SHARED:
         yield open_box(context=TEXT)
         return
     with shared_boxes.lend(backend, TEXT) as shared:

@@ -51,7 +51,7 @@ def test_a_terminal_can_be_opened_and_a_program_run_in_it(box):
     assert result.value == (b"/dev/pts/0\r\n", 0, "/dev/pts/0"), result.stderr
 
 
-def test_terminals_are_few_and_give_no_power_over_the_kernel(box):
+def test_terminals_are_few_and_give_no_power_over_the_kernel(open_box):
     code = (
         "import errno, fcntl, os, struct, termios\n"
         "opened, failure = [], None\n"
@@ -64,7 +64,7 @@ def test_terminals_are_few_and_give_no_power_over_the_kernel(box):
         "SETD, STI = 0x5423, 0x5412\n"
         "len(opened), failure, tried(SETD, struct.pack('i', 21)), tried(STI, b'x')"
     )
-    found, failure, discipline, injection = box.execute(code).value
+    found, failure, discipline, injection = open_box().execute(code).value
     assert (found, failure) == (16, errno.ENOSPC)
     assert (discipline, injection) == (errno.EPERM, errno.EPERM)
 

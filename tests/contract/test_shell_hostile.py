@@ -22,6 +22,12 @@ subprocess.Popen = popen
 """
 
 
+@pytest.fixture
+def box(open_box):
+    """One of its own for each test: what it spoils is not mended."""
+    return open_box()
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -42,19 +42,19 @@ FRAME = pd.DataFrame(
 
 
 @pytest.fixture
-def wide(library_box):
+def wide(box):
     """A sandbox whose Python has numpy and pandas."""
-    if not library_box.execute("import numpy, pandas").success:
-        pytest.skip(f"the Python of the backend {library_box.backend} has no pandas")
-    return library_box
+    if not box.execute("import numpy, pandas").success:
+        pytest.skip(f"the Python of the backend {box.backend} has no pandas")
+    return box
 
 
 @pytest.fixture
-def numeric(library_box):
+def numeric(box):
     """A sandbox whose Python has numpy."""
-    if not library_box.execute("import numpy").success:
-        pytest.skip(f"the Python of the backend {library_box.backend} has no numpy")
-    return library_box
+    if not box.execute("import numpy").success:
+        pytest.skip(f"the Python of the backend {box.backend} has no numpy")
+    return box
 
 
 def there_and_back(box, value):

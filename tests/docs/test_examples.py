@@ -1,5 +1,7 @@
 """The examples in README and docs are run as they stand, in an environment as README says.
 
+Those of a page that need the same extras run in turn in one process, each in a fresh `__main__`.
+
 <!-- needs: search, state -->     above a fence: extras that it needs, beside the library alone
 <!-- not run: REASON -->          above a fence: it is compiled only
 <!-- run -->                      above a ```sh fence: it is run too, with `--matrix all`
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,10 +33,13 @@ LINK = re.compile(r"\]\((?!http)([^)#]+)\)")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GIVEN = ("README.md", "LICENSE", "docs")
 """What an example finds in its folder, as in a clone."""
-LARGE = {"data", "deepagents", "pyodide", "wasm", "semantic", "localllm"}
-"""Extras that take minutes to install: a clean environment gets them with `--matrix all`."""
+LARGE = {"data", "deepagents", "mcp", "pyodide", "wasm", "semantic", "localllm"}
+"""Extras that take long to install: a clean environment gets them with `--matrix all`."""
+IN_TURN = "import runpy, sys\nfor one in sys.argv[1:]: runpy.run_path(one, run_name='__main__')"
+SH_IN_TURN = 'for one; do bash -e "$one" || exit; done'
+UV = Path(sys.prefix) / "bin" / "uv"
 SECONDS = 600
-"""What an example may take: the one of the backend wasm builds it if no test has done so."""
+"""What the examples of a page may take: the one of the backend wasm builds it if no test has done so."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +69,22 @@ def examples_of(text):
 
 
 EXAMPLES = [
-    pytest.param(example, id=f"{page.relative_to(ROOT)}-{number}")
+    (page, number, example)
     for page in PAGES
     for number, example in enumerate(examples_of(page.read_text()), 1)
     if example.kind == "python" or example.is_run
 ]
+
+
+def groups_of(examples):
+    """Return what one process runs: a page's examples of the same kind, by their numbers."""
+    groups = defaultdict(dict)
+    for page, number, example in examples:
+        groups[page.relative_to(ROOT), example.kind, example.extras][number] = example
+    return [
+        pytest.param(group, id=f"{page}-{'+'.join(map(str, group))}")
+        for (page, _, _), group in groups.items()
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -96,30 +113,47 @@ def install(folder, extras):
 
     uv does the same as pip, sooner, and needs no pip in there.
     """
-    uv, python = Path(sys.prefix) / "bin" / "uv", folder / "bin" / "python"
-    wanted = f"{ROOT}[{extras}]" if extras else str(ROOT)
+    chosen, python = f"[{extras}]" if extras else "", folder / "bin" / "python"
     make = [sys.executable, "-m", "venv", "--clear", folder]
-    quick = [uv, "pip", "install", "--quiet", "--compile-bytecode", "--python", python, wanted]
-    if uv.exists():
+    if UV.exists() and (wheel := built_wheel(folder.parent)):
         subprocess.run([*make, "--without-pip"], check=True)
+        quick = [UV, "pip", "install", "--quiet", "--python", python, f"{wheel}{chosen}"]
         if subprocess.run(quick, capture_output=True).returncode == 0:
             return
     subprocess.run(make, check=True)
-    done = subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", wanted], capture_output=True, text=True
-    )
+    slow = [python, "-m", "pip", "install", "--quiet", f"{ROOT}{chosen}"]
+    done = subprocess.run(slow, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("example", EXAMPLES)
+def built_wheel(folder):
+    """Return the wheel of this tree, which is built once in a run; None if uv cannot build it.
+
+    Given a folder, uv may install what it built from it before: it looks at pyproject.toml alone.
+    """
+    with open(folder / "wheel.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not any(folder.glob("*.whl")):
+            build = [UV, "build", "--quiet", "--wheel", "--out-dir", folder, ROOT]
+            subprocess.run(build, capture_output=True)
+        return next(folder.glob("*.whl"), None)
+
+
+@pytest.mark.parametrize("group", groups_of(EXAMPLES))
 @pytest.mark.timeout(900)  # the first one of an environment installs it
-def test_an_example_runs_as_it_stands(example, environments, tmp_path, monkeypatch, pytestconfig):
-    if example.kind == "python":
-        compile(example.code, "<example>", "exec", dont_inherit=True)
-    downloads = example.kind == "sh" and pytestconfig.getoption("matrix") == "sample"
-    if not example.is_run or downloads:
+def test_examples_run_as_they_stand(group, environments, tmp_path, monkeypatch, pytestconfig):
+    kind, extras = {(one.kind, one.extras) for one in group.values()}.pop()
+    downloads = kind == "sh" and pytestconfig.getoption("matrix") == "sample"
+    scripts = []
+    for number, example in group.items():
+        if kind == "python":
+            compile(example.code, f"<example {number}>", "exec", dont_inherit=True)
+        if example.is_run and not downloads:
+            scripts.append(tmp_path / f"example-{number}")
+            scripts[-1].write_text(example.code)
+    if not scripts:
         return
-    python = environments(example.extras)
+    python = environments(extras)
     folder = tmp_path / "clone"
     folder.mkdir()
     for name in GIVEN:
@@ -129,11 +163,13 @@ def test_an_example_runs_as_it_stands(example, environments, tmp_path, monkeypat
     monkeypatch.setenv("ATOLL_EXAMPLE", str(tmp_path))
     monkeypatch.setenv("PATH", f"{python.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("PYTHONPATH", raising=False)
-    script = tmp_path / "example"
-    script.write_text(example.code)
-    command = [python, "-W", "error"] if example.kind == "python" else ["bash", "-e"]
+    command = (
+        [python, "-W", "error", "-c", IN_TURN]
+        if kind == "python"
+        else ["sh", "-c", SH_IN_TURN, "-"]
+    )
     try:
-        done = run([*command, script], folder)
+        done = run([*command, *scripts], folder)
     finally:
         left = processes_of(str(tmp_path))
         end(left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 from egresskit import NAME, answer, policy_for, resolver_of, serving
@@ -42,6 +43,21 @@ async def test_one_connection_serves_many_requests_with_one_connection_to_the_se
         assert len(client.use().requests) == 3
     assert reply.count(b"200 OK") == 3
     assert origin.connections == 1
+
+
+async def test_the_head_of_a_request_is_acknowledged_at_once(origin, monkeypatch):
+    """A client that waits for that, as requests does behind a proxy, must not wait for a timer."""
+    options = []
+    real = socket.socket.setsockopt
+
+    def note(self, *given):
+        options.append(given)
+        return real(self, *given)
+
+    monkeypatch.setattr(socket.socket, "setsockopt", note)
+    async with serving(policy_for(origin)) as client:
+        await client.get(f"http://{NAME}:{origin.port}/")
+    assert (socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1) in options
 
 
 async def test_a_server_that_closed_an_idle_connection_is_asked_again_on_a_fresh_one(origin):

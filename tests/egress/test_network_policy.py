@@ -47,6 +47,24 @@ def test_host_rule_covers_what_it_names(rule, host, port, covered):
 
 
 @pytest.mark.parametrize(
+    ("allowed", "asked", "contained"),
+    [
+        ("api.test", "api.test", True), ("api.test", "api.test:443", True),
+        ("api.test:443", "api.test", False), ("api.test", "api.test:22", False),
+        ("api.test:22", "api.test:22", True), ("*.test", "a.test", True),
+        ("*.test", "*.a.test", True), ("*.a.test", "*.test", False), ("*.test", "test", False),
+        ("*.test", "*", False), ("*", "*", True), ("*", "*.test:443", True), ("*", "a.test:22", False),
+        ("*:22", "a.test:22", True), ("*", "127.0.0.1", False), ("*", "localhost", False),
+        ("*", "169.254.169.254", False), ("*.0.0.1", "127.0.0.1", False), ("*", "[::1]:80", False),
+        ("10.0.0.5:80", "10.0.0.5:80", True), ("localhost:80", "localhost:80", True),
+        ("*.localhost", "localhost", False),
+    ],
+)  # fmt: skip
+def test_a_rule_contains_what_allows_no_more(allowed, asked, contained):
+    assert HostRule.parse(allowed).contains(HostRule.parse(asked)) is contained
+
+
+@pytest.mark.parametrize(
     "bad",
     ["", "https://api.test", "api.test/path", "api.test:0", "api.test:99999", "a b", "::1",
      "api.*.test", "user@api.test", "api.test:80:80", "-a.test", 5, None],

@@ -102,10 +102,10 @@ HARMLESS = frozenset(
     {
         "syscall", "devices", "network", "proc", "secrets", "js-escape", "class-walk",
         "builtins-reach", "no-call-exec", "frame-walk", "format-string", "no-attribute-node",
-        "unicode", "module-gadget", "thirdparty-gadget", "serialization",
+        "unicode", "module-gadget", "thirdparty-gadget", "serialization", "control",
     }
 )  # fmt: skip
-"""Categories of attacks that ask for something and print what they got."""
+"""Categories of attacks that ask for something and print what they got; and of ordinary code."""
 ALONE = frozenset({"pyo-proto-pollution", "extra-secret-memory-of-host-in-guest", "extra-dev-pty"})
 """Attacks of these categories that change what the next one would find, or that find in memory
 and among terminals what an earlier one left there."""

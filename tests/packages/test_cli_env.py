@@ -6,8 +6,14 @@ import json
 
 import pytest
 
+from atoll.cli import repl_server
+from atoll.cli.arguments import parse
 from atoll.cli.main import main
+from atoll.config import SandboxConfig
+from atoll.errors import ConfigError
 from atoll.packages import environment, store
+from atoll.pool import Pool, PoolSettings
+from atoll.replserver import command
 
 
 @pytest.fixture
@@ -57,3 +63,32 @@ def test_mistakes_are_answered_in_one_line(atoll, cache):
     assert "no environment 'lost': there are none" in atoll("env", "show", "lost")[2]
     assert "no environment is named 'lost'" in atoll("run", "--package", "@lost", "-c", "1")[2]
     assert "cannot name an environment" in atoll("env", "create", "A B", "--package", "x")[2]
+
+
+def test_ask_gives_packages_and_hosts_to_its_sandboxes(atoll, monkeypatch, tmp_path):
+    given = {}
+
+    def stop(_model, **settings):
+        given.update(settings)
+        raise ConfigError("it was asked for")
+
+    monkeypatch.setattr("atoll.cli.ask.RLM", stop)
+    model = f"replay/{tmp_path}/record.jsonl"
+    (tmp_path / "record.jsonl").touch()
+    named = ("--package", "tiny", "--allow-source", "--allow-host", "api.test:443")
+    code, _, err = atoll("ask", "why?", "--context", __file__, "--model", model, *named)
+    assert (code, "it was asked for" in err) == (2, True), err
+    assert (given["packages"], given["allow_source"]) == (["tiny"], True)
+    assert given["network"].allow == ("api.test:443",)
+
+
+async def test_a_repl_server_builds_packages_at_its_start(cache, index, without_pip):
+    index.wheel("tiny")
+    config = SandboxConfig(packages=["tiny"], allow_source=True)
+    options = command.arguments(config)
+    args = parse(["repl-server", *options])
+    assert (args.packages, args.allow_source) == (["tiny"], True)
+    async with Pool(PoolSettings(tiers={"bare": ()})) as pool:
+        await repl_server._warm_up(pool, config)
+        result = await pool.run("import tiny; print(tiny.version)", config)
+        assert (result.stdout, result.cold_start) == ("1.0\n", None)

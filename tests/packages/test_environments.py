@@ -184,6 +184,19 @@ def test_what_pip_says_is_told_in_words(target):
     assert "the index refuses: 403 Client Error: Forbidden" in str(
         explain(refused, target, offline=False)
     )
+    broken = (
+        "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('<x>: "
+    )
+    broken += "Failed to establish a new connection: [Errno 111] Connection refused')': /simple/a/"
+    told = str(explain(broken, target, offline=False))
+    assert "the index cannot be reached: [Errno 111] Connection refused. Check the network" in told
+    missing = "ERROR: No matching distribution found for a"
+    plain = "WARNING: The repository located at index.test is not a trusted or secure host\n"
+    told = str(explain(plain + missing, target, offline=False))
+    assert "'a' cannot be had: the index at index.test is plain http, which pip does not" in told
+    place = "WARNING: Location 'nonsense/a/' is ignored: it is either a non-existing path or\n"
+    told = str(explain(place + missing, target, offline=False))
+    assert "there is no index at 'nonsense', which is neither a URL nor a folder" in told
     trust = "SSLError(SSLCertVerificationError: certificate verify failed)"
     assert "certificate is not trusted" in str(explain(trust, target, offline=False))
 

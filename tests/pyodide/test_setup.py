@@ -173,7 +173,7 @@ def test_a_guest_is_replaced_though_the_image_has_gone(tmp_path, monkeypatch):
         for found in distribution.private_folder().glob("image-*"):
             if found.is_file() and found.suffix != ".lock":
                 found.unlink()
-        for _ in range(2):  # the spare is still of the old one
+        for _ in range(2):  # the parked process is still of the old one
             assert box.execute("import os; os._exit(1)").state_lost
         assert box.execute("6 * 7").value == 42
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
-import importlib
 import threading
 
 import pytest
@@ -13,10 +12,8 @@ from sharing import shared_boxes
 
 import atoll
 from atoll import DirectPyodideSandbox, PyodideSandbox
-from atoll.backends.pyodide.spare import spare
+from atoll.backends.pyodide.launch import parked
 from atoll.jail import probe
-
-spares = importlib.import_module("atoll.backends.pyodide.spare")
 
 
 @pytest.fixture
@@ -81,35 +78,34 @@ def test_what_cannot_be_interrupted_is_killed_and_replaced(kept):
     assert box.execute("6 * 7").value == 42
 
 
-def test_the_next_sandbox_comes_out_of_the_spare(box):
-    assert spare.count == 1
-    kind, waiting = spare._waiting
+def test_the_next_sandbox_gets_the_parked_process(box):
+    (waiting,), kind = parked.waiting, parked.kind
     with atoll.create_sandbox(backend="pyodide") as other:
         assert other.execute("1").value == 1
-        assert spare.count == 1
-        assert spare._waiting[1] is not waiting
-        assert spare._waiting[0] == kind
+        assert parked.count == 1
+        assert parked.waiting[0] is not waiting
+        assert parked.kind == kind
 
 
-def test_a_spare_that_has_died_is_not_given_to_anybody(box):
-    spare._waiting[1].lease.shutdown(2)
+def test_a_parked_process_that_has_died_is_not_used(box):
+    parked.waiting[0].lease.shutdown(2)
     with atoll.create_sandbox(backend="pyodide") as other:
         assert other.execute("1").value == 1
 
 
-def test_another_kind_leaves_the_spare_until_it_is_asked_for_again(box):
-    kind = spare._waiting[0]
+def test_another_kind_is_parked_when_it_is_asked_for_again(box):
+    kind = parked.kind
     policy = atoll.ExecutionPolicy(memory_bytes=100 << 20)
     for expected in (True, False):
         atoll.create_sandbox(backend="pyodide", policy=policy).destroy()
-        assert (spare._waiting[0] == kind) is expected
-    spare.close()
-    assert spare.count == 0
+        assert (parked.kind == kind) is expected
+    parked.close()
+    assert parked.count == 0
 
 
-def test_no_room_for_a_spare_is_no_reason_to_fail(box, monkeypatch):
-    spare.close()
-    start, started = spares.request_guest, []
+def test_no_room_for_a_parked_process_is_no_reason_to_fail(box, monkeypatch):
+    parked.close()
+    start, started = parked._start, []
 
     def start_one(spec):
         if started:
@@ -117,10 +113,10 @@ def test_no_room_for_a_spare_is_no_reason_to_fail(box, monkeypatch):
         started.append(start(spec))
         return started[0]
 
-    monkeypatch.setattr(spares, "request_guest", start_one)
+    monkeypatch.setattr(parked, "_start", start_one)
     with atoll.create_sandbox(backend="pyodide") as other:
         assert other.execute("1").value == 1
-        assert spare.count == 0
+        assert parked.count == 0
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import json
+import os
 import select
 import shutil
 import subprocess
@@ -85,10 +86,10 @@ def plain() -> str:
 def running(token: str) -> list[str]:
     """The processes of this host that have the token on their command line."""
     found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            if token.encode() in entry.read_bytes():
-                found.append(entry.parent.name)
+            if token.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
         except OSError:
             continue
     return found
@@ -100,5 +101,5 @@ def wait_for(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS)
     while not condition():
         if time.monotonic() > end:
             return False
-        time.sleep(0.02)
+        time.sleep(0.05)
     return True

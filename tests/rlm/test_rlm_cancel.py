@@ -18,7 +18,7 @@ from rlm_runs import TEXT, Counters, ask, cell, script, told
 
 from atoll.environment.core import REPLEnvironment
 from atoll.jail.client import supervisor
-from atoll.rlm import blocking, live
+from atoll.rlm import blocking, session
 from atoll.trajectory import events, read
 
 SEVERAL = "batch_rlm_query(['a', 'b'])"
@@ -84,7 +84,7 @@ async def test_a_run_that_is_cancelled_while_it_begins_leaves_no_descriptor(tmp_
             begun.set()
             time.sleep(0.2)
 
-    monkeypatch.setattr(live, "REPLEnvironment", Slow)
+    monkeypatch.setattr(session, "REPLEnvironment", Slow)
     before = len(os.listdir("/proc/self/fd"))
     work = asyncio.create_task(ask(script(), "x", documents=tmp_path))
     await until(begun.is_set)

@@ -137,6 +137,20 @@ async def test_a_forced_answer_is_prose_or_none(last, ended, text):
     )
 
 
+@pytest.mark.parametrize(
+    ("last", "what"),
+    [
+        (cell("grep('x')"), "code"),
+        (" ", "empty"),
+        (cut("```python\nx"), "cut off"),
+        (cut(""), "cut off"),
+    ],
+)
+async def test_a_last_reply_without_an_answer_says_what_it_was(last, what):
+    answer = await ask(script(cell("a = 1"), last), budget=Budget(calls=2))
+    assert answer.reason.endswith(f"and the last reply was {what}")
+
+
 async def test_one_call_is_the_last_one_and_told_so():
     model = script("It is 49.")
     answer = await ask(model, budget=Budget(calls=1, iterations=1))

@@ -128,6 +128,7 @@ def test_uploads_are_inputs_and_come_back_inherited_modified_or_deleted(chat: Li
     assert done["deleted_files"] == ["in/gone.txt"]
     told = {one["id"]: one for one in done["files"]}
     assert told[files[0]["id"]]["inherited"] is True
+    assert told[files[0]["id"]]["name"] == "in/same.txt"
     assert told[files[3]["id"]]["inherited"] is True, "a read-only file keeps its bytes"
     (changed,) = [one for one in done["files"] if "modified_from" in one]
     assert changed["modified_from"] == {

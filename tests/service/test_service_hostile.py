@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import threading
 import time
 
@@ -177,3 +179,63 @@ def test_an_end_under_load_loses_nothing_that_was_accepted(strict):
         for one in runs:
             one.join()
         assert answers == [(200, "done")] * 2
+
+
+def test_idle_sockets_do_not_keep_others_out(tmp_path):
+    service = OwnService(tmp_path, tier="bare", header_seconds=30)
+    service.start()
+    socks = []
+    try:
+        socks.extend(connect(service) for _ in range(300))
+        with Api(service, service.key) as client:
+            assert client.post("/api/v1/run", json={"code": "print(1)"}).json()["stdout"] == "1\n"
+    finally:
+        for sock in socks:
+            sock.close()
+        service.stop()
+
+
+@pytest.mark.parametrize("jump", [86_400 * 400, -86_400 * 400])
+def test_a_clock_that_jumps_ends_nothing_and_forgets_nothing(strict, client, monkeypatch, jump):
+    session = client.session()
+    headers = {"idempotency-key": f"clock{jump}"}
+    first = client.post(
+        "/api/v1/run", json={"code": "import os; os.urandom(8).hex()"}, headers=headers
+    )
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    made = strict.service
+
+    async def sweep():
+        await made.sessions.sweep()
+        made.executions.sweep()
+        made.objects.sweep()
+        made.runs.sweep()
+        made.ledger.sweep(made.settings.idempotency_seconds)
+
+    strict.call(sweep)
+    assert client.run(session, "1 + 1")["value"] == 2
+    again = client.post(
+        "/api/v1/run", json={"code": "import os; os.urandom(8).hex()"}, headers=headers
+    )
+    assert again.json() == first.json()
+    assert client.get(session).json()["expires_at"] - real() < 86_400 * 2
+    client.delete(session)
+
+
+def test_a_killed_zygote_or_supervisor_is_replaced_and_no_request_is_lost(strict, client):
+    from atoll.jail.client import supervisor
+    from bench import processes
+
+    for victim in (0, 1):
+        pair = processes.zygote_host_and_zygote(supervisor.pid)
+        assert pair is not None
+        os.kill(pair[victim], signal.SIGKILL)
+        ends = []
+        for _ in range(20):
+            done = client.post("/api/v1/run", json={"code": "print(1)"})
+            ends.append(done.status_code)
+            if done.status_code == 200 and done.json()["stdout"] == "1\n":
+                break
+            assert done.status_code in (200, 410, 503), done.text
+        assert ends[-1] == 200, ends

@@ -136,7 +136,7 @@ def test_what_cannot_be_parked_does_not_cost_what_was_launched(monkeypatch):
 
     def refill_without_descriptors():
         with monkeypatch.context() as patch:
-            patch.setattr(workers, "_request", request_none)
+            patch.setattr(workers._parked, "_start", request_none)
             refill()
 
     monkeypatch.setattr(workers, "refill", refill_without_descriptors)

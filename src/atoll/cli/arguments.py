@@ -56,6 +56,7 @@ def parser() -> Parser:
     ask = _command(commands, "ask", "ask a model about files of any size")
     ask_arguments.add_ask(ask)
     sandboxes = ask.add_argument_group("sandboxes")
+    env_arguments.add_packages(sandboxes)
     _add_network(sandboxes)
     _add_backend_options(sandboxes)
     _add_model(_command(commands, "model", "download a small model that runs on this machine"))
@@ -128,7 +129,7 @@ def _add_sandbox_options(command: Parser) -> None:
         type=variable,
         action="append",
         default=[],
-        help="set an environment variable inside, or pass on one of yours; repeatable",
+        help="set an environment variable in the sandbox, or pass on yours; repeatable",
     )
     group.add_argument(
         "--guard",
@@ -220,6 +221,7 @@ def _add_repl_server(server: Parser) -> None:
         "--debug-contents", action="store_true", help="the same, with code and output"
     )
     group = server.add_argument_group("sandboxes")
+    env_arguments.add_packages(group)
     _add_limits(group)
     _add_backend_options(group)
 
@@ -268,7 +270,7 @@ def _add_daemon_limits(start: Parser) -> None:
         "--idle-timeout",
         metavar="SECONDS",
         type=seconds,
-        help="end a session that was not used for so long (default 3600)",
+        help="end a session that was idle for this long (default 3600)",
     )
     for name, metavar, kind, text in (
         ("--max-sessions", "N", count, "sessions in all (default 1024)"),

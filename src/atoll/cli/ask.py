@@ -18,6 +18,7 @@ from atoll.cli.local import local_model
 from atoll.cli.progress import Progress
 from atoll.config import backend_from_environment
 from atoll.errors import AtollError, ConfigError
+from atoll.network import NetworkPolicy
 from atoll.policy import Isolation
 from atoll.rlm.budget import Budget
 from atoll.rlm.core import RLM
@@ -129,6 +130,9 @@ def _rlm(args: Namespace, model: str | Model, hear: Callable[[Event], None]) -> 
         "python": args.python,
         "memory": args.memory_file,
         "min_isolation": None if level is None else Isolation.parse(level),
+        "packages": args.packages or None,
+        "allow_source": args.allow_source or None,
+        "network": NetworkPolicy.of(args.allow_host),
     }
     return RLM(
         model,

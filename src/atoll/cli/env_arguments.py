@@ -25,7 +25,7 @@ def add_packages(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--allow-source",
         action="store_true",
-        help="build packages that have no wheel, in a jail: this runs code of theirs",
+        help="build packages that have no wheel, in a jail: this runs their build code",
     )
 
 

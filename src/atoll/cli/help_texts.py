@@ -78,12 +78,12 @@ by all sandboxes that name it. pip's settings are used (PIP_INDEX_URL, pip.conf,
 PIP_NO_INDEX). See docs/packages.md.""",
     "env create": """\
 Resolve packages to exact versions and build an environment of them. What was resolved before is
-used as it is; --refresh resolves anew.""",
+used unchanged; --refresh resolves again.""",
     "env list": "List the environments, with sizes and when they were used; last used first.",
     "env show": "Print the packages of an environment, with versions and hashes.",
     "env remove": """\
 Delete environments. One that a sandbox uses stays, and the exit code is 1. Beyond
-$ATOLL_ENVIRONMENTS_MB (10240) those that were not used for longest are deleted by themselves.""",
+$ATOLL_ENVIRONMENTS_MB (10240) the least recently used are deleted.""",
     "ask": """\
 Ask a language model a question about files of any size. The model does not read the files as one
 long prompt: it writes Python that searches them in a sandbox, and asks sub-questions about the

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll.cli import settings
 from atoll.cli.standard_streams import require_stdin
+from atoll.packages import ensure, for_interpreter
 from atoll.policy import Isolation
 from atoll.pool import Pool, PoolSettings
 from atoll.replserver.runner import Runner
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 def command(args: Namespace) -> int:
     """Serve until stdin ends; return the exit code."""
     require_stdin()
-    fields = {} if args.timeout is None else {"timeout_ms": args.timeout * 1000}
+    fields: dict[str, Any] = {} if args.timeout is None else {"timeout_ms": args.timeout * 1000}
+    fields.update(packages=args.packages, allow_source=args.allow_source)
     config = settings.backend_config(args, policy=settings.policy_from(args), **fields)
     asyncio.run(_serve(args, config))
     return 0
@@ -50,7 +52,17 @@ def _pool(args: Namespace, config: SandboxConfig) -> Pool | None:
 
 
 async def _warm_up(pool: Pool, config: SandboxConfig) -> None:
-    """Warm up the smallest tier and the one in use, and say which libraries are missing."""
+    """Warm up the smallest tier and the one in use, and say which libraries are missing.
+
+    Packages are built now: the first request need not wait, and a failure is said at the start.
+    """
+    if config.packages:
+        target = for_interpreter(pool.python)
+        hold = await asyncio.to_thread(
+            ensure, config.packages, target, allow_source=config.allow_source
+        )
+        pool = pool.with_packages(hold)
+        hold.close()  # the pool has its own
     await pool.warm(next(iter(pool.settings.tiers)), pool.tier_of(config))
     for tier, facts in pool.stats().items():
         for missing in facts["missing"]:

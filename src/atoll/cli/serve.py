@@ -26,6 +26,8 @@ def command(args: Namespace) -> int:
     serving, settings = load("serving"), load("settings")
     given = {name: getattr(args, name) for name in _NAMES}
     given["hosts"] = tuple(args.allow_host) or None
+    given["session_packages"] = tuple(args.session_package) or None
+    given["session_hosts"] = tuple(args.session_host) or None
     given["folder"] = expand_home(args.folder).absolute() if args.folder else None
     chosen = settings.ServiceSettings.from_environment(**given)
     level = logging.DEBUG if args.debug else logging.WARNING

@@ -29,6 +29,20 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
         default=[],
         help="a name that clients may use for this server, such as a proxy's; repeatable",
     )
+    serve.add_argument(
+        "--session-package",
+        metavar="PACKAGE",
+        action="append",
+        default=[],
+        help="a package that sessions may ask for by name, or '*' for all; repeatable",
+    )
+    serve.add_argument(
+        "--session-host",
+        metavar="HOST[:PORT]",
+        action="append",
+        default=[],
+        help="a host that sessions may ask to reach by http and https; repeatable",
+    )
     serve.add_argument("--tier", choices=tiers, help="libraries that sessions find (default full)")
     for name, metavar, kind, text in (
         ("--max-running", "N", count, "executions at one time (default 2 per core)"),
@@ -55,7 +69,9 @@ def add_keys(add: Parser, show: Parser, revoke: Parser) -> None:
         choices=SCOPES,
         help=f"what it may do: {', '.join(SCOPES)}; repeatable (default: the first three)",
     )
-    add.add_argument("--expires", metavar="SECONDS", type=seconds, help="refuse it after so long")
+    add.add_argument(
+        "--expires", metavar="SECONDS", type=seconds, help="refuse it after this many seconds"
+    )
     add.add_argument(
         "--quota",
         metavar="NAME=NUMBER",

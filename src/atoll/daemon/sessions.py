@@ -35,6 +35,16 @@ class HasFolders(Protocol):
         ...
 
 
+class Freezes(Protocol):
+    """A sandbox whose guest can be stopped for a while."""
+
+    async def freeze(self) -> None:
+        """Stop all that the guest runs."""
+
+    async def thaw(self) -> None:
+        """Let it run again."""
+
+
 class SavesWhole(Protocol):
     """A sandbox that can be saved with all that is in it."""
 
@@ -69,6 +79,8 @@ class Session:
         self._marks = False
         self._cannot_be_saved = False
         self._over = ""
+        self.frozen = False
+        """Whether it was paused: its guest is there, and does not run."""
         self.box: BaseSandbox | None = None
         self.by_key = KeyedResults()
         self.waiter = Waiter()
@@ -96,6 +108,7 @@ class Session:
     def can_be_put_aside(self) -> bool:
         """Whether it is idle and, as far as is known, can be saved without loss."""
         able = self.box is not None and Capability.SAVE in self.box.capabilities
+        able = able and not self.frozen
         return able and self.idle and not self._marks and not self._cannot_be_saved
 
     @contextlib.asynccontextmanager
@@ -131,7 +144,7 @@ class Session:
         try:
             async with self._turn:
                 self._require_open()
-                self.config = config
+                self.config, self.frozen = config, False
                 if self.box is None:
                     await asyncio.to_thread(self._storage.store.delete, self.ident)
                     await self.start()
@@ -153,6 +166,15 @@ class Session:
         self.waiter.cancel()
         if self.box is not None:
             await self.box.cancel()
+
+    async def pause(self) -> None:
+        """Freeze the guest after the call that runs; the next call thaws it."""
+        async with self.in_turn() as box:
+            freeze = getattr(box, "freeze", None)
+            if freeze is None:
+                raise UnsupportedError(box.backend, "freeze a session")
+            await freeze()
+            self.frozen = True
 
     async def put_aside(self) -> bool:
         """Save the session to disk and end its guest; return False if a part would be lost."""
@@ -194,6 +216,9 @@ class Session:
 
     async def _revive(self) -> BaseSandbox:
         if self.box is not None:
+            if self.frozen:
+                self.frozen = False
+                await cast("Freezes", self.box).thaw()
             return self.box
         blob = await asyncio.to_thread(self._storage.store.get, self.ident)
         if blob is None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 MOST_ATTEMPTS = 4
 ATTEMPT_SECONDS = 10.0
 """For one address, so that the next gets its turn."""
+MOST_PLACES = 256
 _LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 
@@ -39,6 +40,7 @@ class Connector:
     def __init__(self, rules: Rules, threads: Executor, resolver: Resolver | None = None) -> None:
         """`resolver`: in place of `socket.getaddrinfo`; what it answers is checked all the same."""
         self._rules, self._threads, self._resolver = rules, threads, resolver
+        self._guards: dict[tuple[str, int], Guard] = {}
         self._tls: ssl.SSLContext | None = None
 
     async def connect(self, asked: NetworkRequest, *, tls: bool) -> PlainStream:
@@ -60,7 +62,7 @@ class Connector:
     async def _addresses(self, asked: NetworkRequest) -> Sequence[Address]:
         loop = asyncio.get_running_loop()
         try:
-            guard = Guard(self._web_policy(asked), self._resolver)
+            guard = self._guard(asked.host, asked.port)
             host = f"[{asked.host}]" if ":" in asked.host else asked.host
             target = guard.check(f"{asked.scheme}://{host}:{asked.port}/")
             if target.is_literal_address:
@@ -71,11 +73,17 @@ class Connector:
         except WebError as exc:
             raise UnreachableError(str(exc)[:500]) from None
 
-    def _web_policy(self, asked: NetworkRequest) -> WebPolicy:
-        networks = self._rules.policy.private
-        if self._rules.named_address(asked.host):
-            networks += _LOOPBACK if asked.host == "localhost" else (asked.host,)
-        return WebPolicy(allow=(asked.host,), ports=(asked.port,), dangerous_networks=networks)
+    def _guard(self, host: str, port: int) -> Guard:
+        """Return the checks for one place; made once, as that takes longer than to use them."""
+        if (host, port) not in self._guards:
+            networks = self._rules.policy.private
+            if self._rules.named_address(host):
+                networks += _LOOPBACK if host == "localhost" else (host,)
+            policy = WebPolicy(allow=(host,), ports=(port,), dangerous_networks=networks)
+            if len(self._guards) >= MOST_PLACES:
+                self._guards.clear()
+            self._guards[host, port] = Guard(policy, self._resolver)
+        return self._guards[host, port]
 
     async def _connect(self, asked: NetworkRequest, address: str, *, tls: bool) -> PlainStream:
         reader, writer = await asyncio.open_connection(
@@ -85,7 +93,7 @@ class Connector:
             server_hostname=asked.host if tls else None,
             flags=socket.AI_NUMERICHOST,
         )
-        return PlainStream(reader, writer)
+        return PlainStream(reader, writer, acknowledge=False)
 
     def _tls_context(self) -> ssl.SSLContext:
         """The system's authorities; made on first use, as that takes 20 ms."""

@@ -112,7 +112,7 @@ class Proxy:
         except OSError:
             connection.close()
             return
-        stream = PlainStream(reader, writer)
+        stream = PlainStream(reader, writer, acknowledge=True)
         try:
             await self.converse(stream, None)
         except asyncio.CancelledError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
 from typing import TYPE_CHECKING, Protocol
 
@@ -33,12 +34,23 @@ class Stream(Protocol):
 class PlainStream:
     """A connected socket."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, acknowledge: bool
+    ) -> None:
+        """`acknowledge`: what is read is acknowledged at once, not by the kernel's timer of 40 ms.
+
+        requests sends the head of a request to a proxy, and its body when that is acknowledged.
+        """
         self._reader, self._writer = reader, writer
+        self._socket = writer.get_extra_info("socket") if acknowledge else None
 
     async def read(self) -> bytes:
         """Return the next bytes; none at the end."""
-        return await self._reader.read(CHUNK)
+        data = await self._reader.read(CHUNK)
+        if self._socket is not None and data:
+            with contextlib.suppress(OSError):  # the kernel forgets it with each acknowledgement
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        return data
 
     async def write(self, data: bytes) -> None:
         """Send bytes; wait if the other side does not take them."""

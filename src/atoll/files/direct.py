@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import stat
 import sys
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atoll.files.base import Files
@@ -75,6 +78,53 @@ class FolderFiles(Files):
             return await asyncio.shield(done)
         finally:
             stop.set()
+
+    async def open_file(self, path: str) -> OpenFile:
+        """Open a file to read parts of it; OSError says why it cannot be read."""
+        folders = await self._folders(False)
+        place = FolderPlace(folders, self._max_file_bytes)
+
+        def work() -> OpenFile:
+            try:
+                with place.as_owner(path):
+                    fd = place.open(path)
+            finally:
+                close_all(folders)
+            return OpenFile.of(fd)
+
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, work))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A regular file that is open for reading; `close` lets go of it."""
+
+    fd: int
+    size: int
+    tag: str
+    """Another one as soon as the file is changed or replaced."""
+
+    @classmethod
+    def of(cls, fd: int) -> OpenFile:
+        """Take a descriptor over; OSError, with it closed, if it is not a file's."""
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            os.close(fd)
+            folder = stat.S_ISDIR(info.st_mode)
+            raise (
+                IsADirectoryError(errno.EISDIR, "it is a folder")
+                if folder
+                else OSError(errno.EINVAL, "it is not a file")
+            )
+        return cls(fd, info.st_size, f"{info.st_ino:x}-{info.st_size:x}-{info.st_mtime_ns:x}")
+
+    async def read(self, start: int, length: int) -> bytes:
+        """Return bytes from `start` on; fewer if the file has become shorter."""
+        return await asyncio.to_thread(os.pread, self.fd, length, start)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.fd)
 
 
 def close_all(folders: Folders) -> None:

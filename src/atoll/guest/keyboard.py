@@ -8,7 +8,8 @@ from .stdin import is_host_input
 
 NO_KEYBOARD = (
     "input() has nothing to read: this sandbox has no keyboard. Pass the value in instead: with "
-    "set_variable(), as `context`, or by a tool that asks for it"
+    "set_variable(), as `context`, by a tool that asks for it, or as standard input: "
+    "create_sandbox(on_stdin=...), or a pipe into `atoll run`"
 )
 
 

@@ -47,7 +47,9 @@ class Hits(list):  # type: ignore[type-arg]
         least = "" if self.counted else "at least "
         head = "{}{:,} found".format(least, self.total)
         if len(self) < self.total or not self.counted:
-            head += "; the list has the first {:,}: its .total is the count".format(len(self))
+            head += "; this list holds the first {:,}, and .total is the number found".format(
+                len(self)
+            )
         if shown < len(self):
             head += "; {:,} are shown here".format(shown)
         return head + ":"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.jail import meter
+from atoll.jail.freezer import Freezer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -61,6 +62,11 @@ class JailUsage:
         except OSError:
             return None
         return None if found is None else len(found)
+
+    def freezer(self) -> Freezer:
+        """Return what stops and continues the jail's processes."""
+        folder = os.path.dirname(self._paths.get("memory", ""))
+        return Freezer(folder, [one for one in (self._parent, self._pid) if one])
 
     def close(self) -> None:
         """Close the counters' files."""

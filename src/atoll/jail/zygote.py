@@ -7,7 +7,6 @@ frozen before it serves, so that a fork copies little and a guest's collector to
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import gc
 import json
@@ -19,17 +18,14 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from atoll.jail import fork_guest, packets, preload, steps, syscalls
+from atoll.jail import fork_guest, packets, preload, steps, syscalls, zygote_memory
 from atoll.jail.zygote_host import CONTROL_FD, INITS_FD, READY_INITS, end_jails, reap
 
-_MADV_COLLAPSE = 25
-_HUGE = 2 << 20
 ROOM_A_LINE = 12 << 20
 """Heap to reserve for each import statement; what is not used is freed."""
 GUEST_FDS = 8
 """The most descriptors that a guest may be given."""
 HOST_GONE = "the zygote host is gone"
-_ARENA, _BLOCK = 1 << 20, 512
 
 
 def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
@@ -40,20 +36,20 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
     started = time.monotonic()
     control, inits = _take_sockets()
     wanted = json.loads(lines)
-    blocks = _reserve_arenas(len(wanted) * ROOM_A_LINE)
+    blocks = zygote_memory.reserve_arenas(len(wanted) * ROOM_A_LINE)
     names, missing = preload.load(wanted)
     fork_guest.prepare(names, role, settings)
     blocks.clear()
     steps.prepare_forked()
     gc.collect()
     gc.freeze()
-    collapsed = _collapse()
+    memory = zygote_memory.settle()
     fork_guest.measure()
     ready: dict[str, Any] = {
         "missing": missing,
         "seconds": round(time.monotonic() - started, 3),
         "threads": len(os.listdir("/proc/self/task")),
-        "collapsed": collapsed,
+        **memory,
     }
     packets.send(control, "ready", **ready)
     Zygote(control, inits).serve()
@@ -157,38 +153,6 @@ class Zygote:
             else:
                 return jail.fds[0], jail.fields["uid"]
         raise OSError(reason)
-
-
-def _reserve_arenas(size: int) -> list[bytes]:
-    """Allocate the heap's arenas before any library is mapped, so that they are contiguous.
-
-    Scattered between libraries they are too small for huge pages. The returned blocks keep the
-    arenas from being freed; the caller frees the blocks later.
-    """
-    blocks = [bytes(_BLOCK - sys.getsizeof(b"")) for _ in range(size // _BLOCK)]
-    return blocks[:: _ARENA // _BLOCK // 2]
-
-
-def _collapse() -> int:
-    """Collapse private heaps into huge pages, which makes forks cheaper; return how many."""
-    advise = ctypes.CDLL(None).madvise
-    advise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
-        heaps = [span for line in maps if (span := _private_heap(line))]
-    starts = (
-        at
-        for first, last in heaps
-        for at in range(-(-first // _HUGE) * _HUGE, last - _HUGE + 1, _HUGE)
-    )
-    return sum(advise(at, _HUGE, _MADV_COLLAPSE) == 0 for at in starts)
-
-
-def _private_heap(line: str) -> tuple[int, int] | None:
-    span, mode, _offset, _device, _inode, *name = line.split(None, 5)
-    if mode != "rw-p" or name not in ([], ["[heap]\n"]):
-        return None
-    first, _, last = span.partition("-")
-    return int(first, 16), int(last, 16)
 
 
 def _ignore(*_args: object) -> None:

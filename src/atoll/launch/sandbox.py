@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from atoll import context as contexts
 from atoll import guard, signatures
 from atoll.config import SandboxConfig
-from atoll.errors import ConfigError, SandboxClosedError, SandboxError, StateError
+from atoll.errors import (
+    ConfigError,
+    SandboxClosedError,
+    SandboxError,
+    StateError,
+    UnsupportedError,
+)
 from atoll.files.direct import FolderFiles, close_all
 from atoll.idempotency import KeyedResults
 from atoll.jail.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
@@ -236,6 +242,19 @@ class GuestSandbox(BaseSandbox):
         usage = self._guest.lease.usage
         return {"memory_bytes": usage.memory(), "processes": usage.processes()}
 
+    async def freeze(self) -> None:
+        """Stop all that the guest runs until `thaw`; UnsupportedError if this host cannot."""
+        async with self._turn:
+            guest = await self._ensure()
+            freezer = guest.lease.usage.freezer()
+            if not await asyncio.to_thread(freezer.freeze):
+                raise UnsupportedError(self.backend, "freeze a session on this machine")
+
+    async def thaw(self) -> None:
+        """Let the guest run again."""
+        if self._guest is not None:
+            await asyncio.to_thread(self._guest.lease.usage.freezer().thaw)
+
     async def cancel(self) -> None:
         """Interrupt the running cell; one that will not be interrupted is killed."""
         if self._guest is not None:
@@ -272,8 +291,9 @@ class GuestSandbox(BaseSandbox):
     def _with_network(self, use: NetworkUse, result: SandboxResult) -> SandboxResult:
         """Return the result with what the guest asked for, and refusals that nothing showed."""
         words = use.unsaid(f"{result.stdout}{result.stderr}{result.error}")
-        if words and self._config.on_stderr is not None:
-            self._config.on_stderr(words)
+        if self._config.on_stderr is not None:
+            for line in words.splitlines():
+                self._config.on_stderr(line)
         return replace(result, network=use, stderr=result.stderr + words)
 
     @abstractmethod

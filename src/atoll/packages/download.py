@@ -40,6 +40,9 @@ _REFUSED = re.compile(r"(401|403|407) Client Error: (.+?)(?: for url|$)")
 _PAGE = re.compile(r"Could not fetch URL \S+: ((?:401|403|407) .+?) - skipping")
 _MOST_LOG = 64 << 20
 _NO_FILE = re.compile(r"HTTP error (\d+)[^\n]*?/([A-Za-z0-9._]+)-[^/\n]*?\.(?:whl|tar\.gz|zip)")
+_PLAIN_HTTP = re.compile(r"The repository located at (\S+) is not a trusted")
+_NO_PLACE = re.compile(r"Location '([^']+?)/?(?:[^/']+/)?' is ignored")
+_CAUSE = re.compile(r"\[Errno -?\d+\] [^'\")]+|(?:Read|Connection) timed out|Tunnel [^'\")]+")
 _CONFLICT = re.compile(r"Cannot install (.+?) because these package versions have conflict")
 _HASH = re.compile(r"(?:^ +([A-Za-z0-9._-]+).*\n)? *Expected sha256", re.MULTILINE)
 _SEARCHED = re.compile(r"satisfies the requirement (.+?) \(from ")
@@ -190,9 +193,15 @@ def _no_version(said: str, package: str, target: Target, *, offline: bool) -> Pa
     if offline:
         reason = f"no wheel{of} in PIP_FIND_LINKS, and the index is off (offline)"
         hint = "Unset PIP_NO_INDEX or UV_OFFLINE to ask the index."
+    elif ignored := _PLAIN_HTTP.search(said):
+        reason = f"the index at {ignored[1]} is plain http, which pip does not trust"
+        hint = "Use https, or set PIP_TRUSTED_HOST to its name."
+    elif ignored := _NO_PLACE.search(said):
+        reason = f"there is no index at {ignored[1]!r}, which is neither a URL nor a folder"
+        hint = "Check PIP_INDEX_URL and PIP_FIND_LINKS."
     else:
         reason = f"no wheel{of} for {target.label} in the index"
-        hint = "Check the spelling; if it is published as source only, pass allow_source=True."
+        hint = "Check the spelling; if there is only a source, pass allow_source=True (--allow-source)."
     searched = _SEARCHED.search(said)
     return PackageError(package, reason, hint, no_wheel_of=searched[1] if searched else package)
 
@@ -205,7 +214,8 @@ def _conflict(said: str) -> str:
 
 def _last_warning(said: str) -> str:
     found = [line for line in said.splitlines() if any(sign in line for sign in _UNREACHABLE)]
-    return re.sub(r".*(?:NewConnectionError|: )\(?", "", found[-1]).strip(" '\")")[:200]
+    cause = _CAUSE.search(found[-1])
+    return (cause[0] if cause else found[-1].removeprefix("WARNING: ")).strip()[:200]
 
 
 def _tail(said: str) -> str:

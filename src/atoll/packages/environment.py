@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import time
@@ -27,8 +28,9 @@ FORMAT = 1
 
 def find(requirements: Sequence[str], target: Target) -> Hold | None:
     """Return a hold on the environment, if it was built before: takes no network and no time."""
-    record = _record(_key(expand(requirements), target))
-    return store.hold(str(record["environment"])) if record else None
+    root = store.root()
+    record = _record(root, _key(expand(requirements), target.key))
+    return store.hold(str(record["environment"]), root) if record else None
 
 
 def ensure(
@@ -45,13 +47,13 @@ def ensure(
     asked = expand(requirements)
     if not refresh and (found := find(asked, target)) is not None:
         return found
-    key = _key(asked, target)
+    key = _key(asked, target.key)
     with Progress(f"atoll: packages {', '.join(asked)[:60]}") as progress, store.disk_errors():
         progress.say("waiting for another process that builds them")
         with store.building_alone(key):
             if not refresh and (found := find(asked, target)) is not None:
                 return found
-            record = None if refresh else _record(key)
+            record = None if refresh else _record(store.root(), key)
             identity = _build(asked, target, record, progress, allow_source=allow_source)
             found = store.hold(identity)
     if found is None:
@@ -63,10 +65,11 @@ def ensure(
 def expand(requirements: Sequence[str]) -> tuple[str, ...]:
     """Return requirements in one spelling, with those of the environments that `@NAME` names."""
     found: list[str] = []
-    for one in normalise(requirements):
+    asked = normalise(requirements)
+    for one in asked:
         name = environment_name(one)
         found += [one] if name is None else named(name)
-    return normalise(found)
+    return asked if tuple(found) == asked else normalise(found)
 
 
 def named(name: str) -> tuple[str, ...]:
@@ -130,7 +133,7 @@ def _build(
         "environment": identity,
         "packages": [one.facts() for one in packages],
     }
-    store.write_json(store.root() / "requests" / f"{_key(asked, target)}.json", facts)
+    store.write_json(store.root() / "requests" / f"{_key(asked, target.key)}.json", facts)
     return identity
 
 
@@ -190,14 +193,15 @@ def _identity(packages: list[Package], target: Target) -> str:
     return _digest([FORMAT, target.key, target.unpacked, files])
 
 
-def _key(asked: tuple[str, ...], target: Target) -> str:
-    return _digest([FORMAT, target.key, list(asked)])
+@functools.lru_cache(maxsize=256)
+def _key(asked: tuple[str, ...], target: str) -> str:
+    return _digest([FORMAT, target, list(asked)])
 
 
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:32]
 
 
-def _record(key: str) -> dict[str, Any] | None:
-    record = store.read_json(store.root() / "requests" / f"{key}.json")
+def _record(root: Path, key: str) -> dict[str, Any] | None:
+    record = store.read_json(root / "requests" / f"{key}.json")
     return record if record and {"environment", "packages"} <= record.keys() else None

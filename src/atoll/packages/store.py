@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 FACTS = "environment.json"
 _HASH = re.compile(r"[0-9a-f]{32}\Z")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_MOST_PARSED = 256
+_parsed: dict[Path, tuple[tuple[int, int, int], dict[str, Any]]] = {}
+"""Objects by file, with what tells one version of the file from another."""
+_checked: set[Path] = set()
+"""Roots that were made or found to be this user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +102,8 @@ class Hold:
 def root() -> Path:
     """Return the folder of all environments; PackageError if it is not ours to use."""
     folder = cache_folder() / "environments"
+    if folder in _checked and folder.is_dir():
+        return folder
     try:
         for one in (folder, *(folder / name for name in ("requests", "names", "building"))):
             if not one.is_dir():
@@ -108,19 +115,20 @@ def root() -> Path:
     if owner != os.geteuid():
         reason = f"{folder} belongs to another user"
         raise PackageError("", reason, "Set ATOLL_CACHE to a folder of yours.")
+    _checked.add(folder)
     return folder
 
 
-def hold(identity: str) -> Hold | None:
+def hold(identity: str, within: Path | None = None) -> Hold | None:
     """Return a hold on the environment of this hash; None if there is none."""
     if not _HASH.match(identity):
         return None
-    folder = root() / identity
-    if not (folder / FACTS).exists():
+    folder = (within or root()) / identity
+    if not os.path.exists(folder / FACTS):
         return None
     fd = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_SH)  # a removal holds it for the moment of a rename
-    found = read(identity)
+    found = _read(folder)
     if found is None:
         os.close(fd)
         return None
@@ -130,14 +138,17 @@ def hold(identity: str) -> Hold | None:
 
 def read(identity: str) -> Environment | None:
     """Return what is kept under a hash; None if it is not there, or not whole."""
-    folder = root() / identity
+    return _read(root() / identity)
+
+
+def _read(folder: Path) -> Environment | None:
     facts = read_json(folder / FACTS)
     if facts is None:
         return None
+    facts = {**facts, "folder": folder}
     try:
-        packages = tuple(Package.of(one) for one in facts.pop("packages"))
-        asked = tuple(facts.pop("requirements"))
-        return Environment(folder=folder, packages=packages, requirements=asked, **facts)
+        facts["packages"] = tuple(map(Package.of, facts["packages"]))
+        return Environment(**{**facts, "requirements": tuple(facts["requirements"])})
     except (KeyError, TypeError, AttributeError):
         return None  # written by another version of Atoll
 
@@ -255,12 +266,25 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file; None if it is not there or not whole."""
+    """Return the object in a file; None if it is not there or not whole. It is not to be changed.
+
+    A warm start is felt: what was read before is kept while the file is the same.
+    """
     try:
+        facts = os.stat(path)
+        identity = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+        known = _parsed.get(path)
+        if known is not None and known[0] == identity:
+            return known[1]
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    if len(_parsed) >= _MOST_PARSED:
+        _parsed.clear()
+    _parsed[path] = identity, found
+    return found
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:

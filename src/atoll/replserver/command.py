@@ -24,7 +24,8 @@ _LIMITS = {"memory_bytes": "--memory", "disk_bytes": "--disk"}
 
 def arguments(config: SandboxConfig) -> list[str]:
     """The options that say the same; ConfigError for what none of them can say."""
-    _refuse_others(config, SandboxConfig(), {*_FLAGS, "policy", "logger", "network"})
+    carried = {*_FLAGS, "policy", "logger", "network", "packages", "allow_source"}
+    _refuse_others(config, SandboxConfig(), carried)
     _refuse_others(config.policy, ExecutionPolicy(), {*_LIMITS})
     found: list[object] = []
     for name, (flag, write) in _FLAGS.items():
@@ -34,6 +35,9 @@ def arguments(config: SandboxConfig) -> list[str]:
         found += [flag, getattr(config.policy, name) or "none"]
     for host in _hosts(config.network):
         found += ["--allow-host", host]
+    for package in config.packages:
+        found += ["--package", package]
+    found += ["--allow-source"] if config.allow_source else []
     return [str(part) for part in found]
 
 

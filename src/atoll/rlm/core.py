@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
-    from atoll.rlm.live import LiveEnvironment
     from atoll.rlm.models.resolve import AnyModel
     from atoll.rlm.options import RLMConfig, RLMOptions
+    from atoll.rlm.session import LiveEnvironment
     from atoll.rlm.types import Ending
 
 

@@ -234,7 +234,8 @@ class Loop:
             return self._ended(Ended.UNANSWERED, "", f"{why}; and no last answer: {exc}")
         text = plain_answer(completion.text)
         if not text:
-            what = "code" if completion.text.strip() else "empty"
+            is_cut = completion.finish == "length"
+            what = "cut off" if is_cut else "code" if completion.text.strip() else "empty"
             return self._ended(Ended.UNANSWERED, "", f"{why}; and the last reply was {what}")
         return self._ended(Ended.FORCED, text, why)
 

@@ -14,10 +14,10 @@ from atoll.environment.options import context_of
 from atoll.rlm import budget, prompts
 from atoll.rlm.context_sources import ContextSource, read_context
 from atoll.rlm.learning import Learning
-from atoll.rlm.live import LiveEnvironment
 from atoll.rlm.loop import Loop
 from atoll.rlm.models.types import Message, Usage
 from atoll.rlm.prompts import describe, facts
+from atoll.rlm.session import LiveEnvironment
 from atoll.rlm.subcalls import Subcalls
 from atoll.rlm.types import Ended, Ending
 from atoll.text.redact import Redactor, secrets_of

@@ -15,6 +15,7 @@ import msgspec
 
 from atoll.bridge import CallFailedError
 from atoll.errors import SandboxError
+from atoll.service import clock
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, encode, not_found
 from atoll.wire.peer import Reply
@@ -116,7 +117,7 @@ class Execution:
 
     def finish(self, status: int, body: Any) -> None:
         """End it with a result, or with a problem."""
-        self.status, self.body, self.ended = status, encode(body), time.time()
+        self.status, self.body, self.ended = status, encode(body), clock.now()
         if status < 400:
             self.emit("result", result=msgspec.Raw(self.body))
         else:

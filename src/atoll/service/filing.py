@@ -11,16 +11,21 @@ from starlette.responses import Response
 
 from atoll.files.base import request
 from atoll.files.types import FileError
+from atoll.guest.workspace import code_of
 from atoll.service import shapes
-from atoll.service.calls import as_json, nothing
+from atoll.service.calls import as_json, nothing, until_gone
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
     from msgspec import Struct
+    from starlette.types import Receive, Scope, Send
 
     from atoll.files.base import Files
+    from atoll.files.direct import OpenFile
     from atoll.service.calls import Call
+    from atoll.service.sessions import HostedSession
 
+PIECE = 1 << 18
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})\Z")
 _STATUSES = {
     FileError.FILE_NOT_FOUND: 404,
@@ -102,24 +107,69 @@ async def list_folder(call: Call) -> Response:
 
 
 async def download(call: Call) -> Response:
-    """Return a file's bytes, or the part that the header Range names."""
+    """Return a file's bytes, or the part that the header Range names; only that is read."""
     path = _path(call)
-    (found,) = await _files(call).download([path])
-    if found.content is None:
-        raise _refusal(path, found.error)
-    data, status = found.content, 200
+    try:
+        file = await _session(call).files.open_file(path)
+    except (OSError, ValueError) as exc:
+        raise _refusal(path, FileError(code_of(exc))) from None
+    try:
+        return _part_of(call, path, file)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _part_of(call: Call, path: str, file: OpenFile) -> Response:
+    headers, asked = call.request.headers, call.request.headers.get("range")
     name = path.rstrip("/").rpartition("/")[2]
     shown = quote(name, safe="", errors="surrogateescape")
-    headers = {
+    tag = f'"{file.tag}"'
+    told = {
         "accept-ranges": "bytes",
         "content-disposition": f"attachment; filename*=UTF-8''{shown}",
+        "etag": tag,
         "x-media-type": mimetypes.guess_type(name)[0] or "application/octet-stream",
     }
-    if (asked := call.request.headers.get("range")) is not None:
-        start, end = _span(asked, len(data))
-        headers["content-range"] = f"bytes {start}-{end - 1}/{len(data)}"
-        data, status = data[start:end], 206
-    return Response(data, status, headers, "application/octet-stream")
+    if headers.get("if-none-match") == tag:
+        file.close()
+        return Response(None, 304, told)
+    start, end, status = 0, file.size, 200
+    if asked is not None and headers.get("if-range", tag) == tag:
+        start, end = _span(asked, file.size)
+        told["content-range"] = f"bytes {start}-{end - 1}/{file.size}"
+        status = 206
+    told["content-length"] = str(end - start)
+    return FilePart(file, start, end, status, told, body=call.request.method != "HEAD")
+
+
+class FilePart(Response):
+    """A part of a file, read as the client takes it."""
+
+    def __init__(
+        self, file: OpenFile, start: int, end: int, status: int, headers: dict[str, str], *,
+        body: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(None, status, headers, "application/octet-stream")
+        self._file, self._at, self._end = file, start, end if body else start
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send it; a client that goes away ends it."""
+        try:
+            start = {"type": "http.response.start", "status": self.status_code}
+            await send({**start, "headers": self.raw_headers})
+            await until_gone(receive, self._stream(send))
+        finally:
+            self._file.close()
+
+    async def _stream(self, send: Send) -> None:
+        while self._at < self._end:
+            piece = await self._file.read(self._at, min(PIECE, self._end - self._at))
+            if not piece:
+                raise OSError("the file became shorter while it was read")
+            self._at += len(piece)
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def upload(call: Call) -> Response:
@@ -144,8 +194,12 @@ async def delete(call: Call) -> Response:
     return nothing()
 
 
+def _session(call: Call) -> HostedSession:
+    return call.service.sessions.get(call.principal, call.path["session"])
+
+
 def _files(call: Call) -> Files:
-    return call.service.sessions.get(call.principal, call.path["session"]).files
+    return _session(call).files
 
 
 def _path(call: Call) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import time
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -13,7 +12,7 @@ from starlette.responses import Response
 from atoll import __version__, variables
 from atoll.errors import AtollError, ConfigError
 from atoll.sandbox import check_code
-from atoll.service import metrics, shapes
+from atoll.service import clock, metrics, reach, shapes
 from atoll.service.calls import as_json, nothing
 from atoll.service.keys import Quota
 from atoll.service.problems import Problem, of_error
@@ -36,7 +35,9 @@ async def create(call: Call) -> Response:
     service, principal = call.service, call.principal
 
     async def work() -> tuple[int, Any]:
-        config, callbacks = service.prepare(given.config(principal.quota), given.asks())
+        config, callbacks = service.prepare(
+            given.config(principal.quota, **reach.wanted(given, service.settings)), given.asks()
+        )
         config = await service.with_context(principal, config, callbacks, given.context)
         if given.state is not None:
             path = service.objects.path(principal, "state", given.state)
@@ -114,6 +115,21 @@ async def cancel(call: Call) -> Response:
     return as_json({"id": call.path["session"]}, 202)
 
 
+async def pause(call: Call) -> Response:
+    """Freeze a session: nothing of it runs, and its memory is kept. The next call thaws it."""
+    hosted = _session(call)
+    await hosted.session.pause()
+    return as_json(hosted.describe())
+
+
+async def resume(call: Call) -> Response:
+    """Let a session that was paused run again."""
+    hosted = _session(call)
+    async with hosted.session.in_turn():
+        hosted.touch()
+    return as_json(hosted.describe())
+
+
 async def fork(call: Call) -> Response:
     """Make live clones of a session."""
     body, parent = await call.body(), _session(call)
@@ -147,7 +163,7 @@ async def checkpoint(call: Call) -> Response:
         async with hosted.session.in_turn() as box:
             mark = await box.checkpoint()
             hosted.session.has_marks()
-        hosted.marks[mark] = given.name[:256], time.time()
+        hosted.marks[mark] = given.name[:256], clock.now()
         hosted.touch()
         return 201, {"id": mark, "name": given.name[:256]}
 
@@ -333,7 +349,7 @@ async def detailed(call: Call) -> Response:
     answer = {
         "status": status,
         "version": __version__,
-        "uptime_seconds": round(time.time() - service.started, 3),
+        "uptime_seconds": round(clock.now() - service.started, 3),
         "draining": service.draining,
         "problems": problems + missing,
         "sandbox": sandbox,

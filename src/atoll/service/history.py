@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from atoll.service import clock
 
 if TYPE_CHECKING:
     from atoll.service.executions import Execution
@@ -26,7 +27,7 @@ class Cell:
     def __init__(self, number: int, execution: Execution, verb: str, text: str) -> None:
         self.number, self.id, self.verb = number, execution.id, verb
         self.code, self.code_cut = text[:MOST_TEXT], len(text) > MOST_TEXT
-        self.created, self.ended = time.time(), 0.0
+        self.created, self.ended = clock.now(), 0.0
         self.status, self.body = 0, b""
         self._execution: Execution | None = execution
 

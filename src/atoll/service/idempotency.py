@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from atoll.service import clock
 from atoll.service.problems import Problem, of_error
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class IdempotencyKeys:
     def begin(self, place: Place, body: bytes, running: Any) -> None:
         """Note that work begins under a new key."""
         fingerprint = _fingerprint(body)
-        row = (*place, fingerprint, time.time())
+        row = (*place, fingerprint, clock.now())
         self._ledger.write("INSERT INTO answers VALUES (?, ?, ?, ?, NULL, NULL, ?)", *row)
         self._running[place] = fingerprint, running
 

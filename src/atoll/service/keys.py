@@ -11,12 +11,12 @@ import hmac
 import json
 import re
 import secrets
-import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 from atoll.policy import check_keys, check_positive
+from atoll.service import clock
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Keys:
                 raise ConfigError(f"no scope {scope!r}: there are {', '.join(SCOPES)}")
         check_positive("expiry", seconds)
         ident, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
-        key, now = f"atl_{ident}_{secret}", time.time()
+        key, now = f"atl_{ident}_{secret}", clock.now()
         expires = None if seconds is None else now + seconds
         limits = json.dumps(asdict(quota or Quota()))
         row = (ident, tenant, name[:200], _digest(key), " ".join(scopes), limits, now, expires)
@@ -111,7 +111,7 @@ class Keys:
     def revoke(self, ident: str) -> bool:
         """Refuse a key from now on; return whether there was such a key."""
         query = "UPDATE keys SET revoked = ? WHERE id = ? AND revoked IS NULL"
-        return self._ledger.write(query, time.time(), ident) > 0
+        return self._ledger.write(query, clock.now(), ident) > 0
 
     def list(self) -> list[dict[str, Any]]:
         """Return what is known of each key; the keys themselves are not."""
@@ -139,7 +139,7 @@ class Keys:
         return self._ledger.one("SELECT * FROM keys WHERE id = ?", ident)
 
     def _of_row(self, row: sqlite3.Row | None) -> Principal:
-        now = time.time()
+        now = clock.now()
         if row is None or row["revoked"] is not None:
             raise Problem(401, "unauthorized", _WRONG)
         if row["expires"] is not None and row["expires"] <= now:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import time
 from typing import TYPE_CHECKING, Any
+
+from atoll.service import clock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,11 +80,11 @@ class Ledger:
     def start(self) -> int:
         """Note that the sessions of an earlier process are lost; return how many there were."""
         query = "UPDATE sessions SET ended = ?, reason = 'lost' WHERE ended IS NULL"
-        return self.write(query, time.time())
+        return self.write(query, clock.now())
 
     def sweep(self, answer_seconds: float) -> None:
         """Delete rows that are too old."""
-        now = time.time()
+        now = clock.now()
         self.write("DELETE FROM answers WHERE created < ?", now - answer_seconds)
         self.write("DELETE FROM sessions WHERE ended < ?", now - KEPT_SESSIONS_SECONDS)
         self.write("DELETE FROM files WHERE object NOT IN (SELECT id FROM objects)")

@@ -7,9 +7,9 @@ import hashlib
 import json
 import os
 import secrets
-import time
 from typing import TYPE_CHECKING, Any
 
+from atoll.service import clock
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, not_found
 
@@ -52,7 +52,7 @@ class Objects:
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
-        now, ident = time.time(), new_id(PREFIXES[kind])
+        now, ident = clock.now(), new_id(PREFIXES[kind])
         row = (ident, kind, principal.tenant, digest.hexdigest(), size, json.dumps(facts), now)
         query = "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         self._ledger.write(query, *row, now + seconds)
@@ -75,7 +75,7 @@ class Objects:
             " ORDER BY created DESC LIMIT 1000"
         )
         return [
-            _describe(row) for row in self._ledger.all(query, principal.tenant, kind, time.time())
+            _describe(row) for row in self._ledger.all(query, principal.tenant, kind, clock.now())
         ]
 
     def path(self, principal: Principal, kind: str, ident: str) -> Path:
@@ -93,7 +93,7 @@ class Objects:
 
     def sweep(self) -> None:
         """Delete what has expired."""
-        now = time.time()
+        now = clock.now()
         for row in self._ledger.all("SELECT id, digest FROM objects WHERE expires < ?", now):
             self._ledger.write("DELETE FROM objects WHERE id = ?", row["id"])
             self._drop(row["digest"])
@@ -105,7 +105,7 @@ class Objects:
 
     def _row(self, principal: Principal, kind: str, ident: str) -> sqlite3.Row:
         query = "SELECT * FROM objects WHERE id = ? AND tenant = ? AND kind = ? AND expires > ?"
-        row = self._ledger.one(query, ident, principal.tenant, kind, time.time())
+        row = self._ledger.one(query, ident, principal.tenant, kind, clock.now())
         if row is None:
             raise not_found(kind)
         return row

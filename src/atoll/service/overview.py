@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from atoll.service import clock
 from atoll.service.calls import EventResponse, as_json
 from atoll.service.problems import Problem, encode
 
@@ -34,7 +34,7 @@ class Samples:
 
     def take(self, service: Service) -> None:
         """Note the figures of now."""
-        self._kept.append({"at": time.time(), **_numbers(service)})
+        self._kept.append({"at": clock.now(), **_numbers(service)})
 
     def list(self) -> list[dict[str, Any]]:
         """Return them, oldest first."""
@@ -47,7 +47,7 @@ def figures(service: Service) -> dict[str, Any]:
         **_numbers(service),
         "isolation": service.isolation,
         "draining": service.draining,
-        "uptime_seconds": round(time.time() - service.started, 3),
+        "uptime_seconds": round(clock.now() - service.started, 3),
         "tiers": service.pool_stats(),
         "outcomes": dict(service.metrics.outcomes),
         "rejected_by_code": dict(service.metrics.rejected),

@@ -77,6 +77,7 @@ _STATUSES: tuple[tuple[type[errors.AtollError], int, str], ...] = (
     (errors.BackendUnavailableError, 503, "unavailable"),
     (errors.UnsupportedError, 501, "unsupported"),
     (errors.StateError, 422, "state"),
+    (errors.PackageError, 422, "packages"),
     (errors.VariableError, 422, "variable"),
 )
 

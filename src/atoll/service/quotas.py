@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from atoll.service import clock
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Quotas:
             raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
         if quota.cpu_seconds_per_day is not None and use.cpu_seconds >= quota.cpu_seconds_per_day:
             text = f"the key has used its {quota.cpu_seconds_per_day:g} CPU seconds of today"
-            left = DAY_SECONDS - time.time() % DAY_SECONDS
+            left = DAY_SECONDS - clock.now() % DAY_SECONDS
             raise Problem(429, "rate_limited", f"{text} (UTC)", retry_after=left)
         use.executions += 1
         try:
@@ -92,7 +93,7 @@ class Quotas:
         use = self._uses.get(key)
         if use is None:
             return {"executions": 0, "sessions": 0, "cpu_seconds_today": 0.0}
-        today = use.cpu_seconds if use.day == int(time.time() // DAY_SECONDS) else 0.0
+        today = use.cpu_seconds if use.day == int(clock.now() // DAY_SECONDS) else 0.0
         return {
             "executions": use.executions, "sessions": use.sessions, "cpu_seconds_today": today
         }  # fmt: skip
@@ -112,7 +113,7 @@ class Quotas:
         use = self._uses.get(principal.key)
         if use is None:
             use = self._uses[principal.key] = _Use(float(principal.quota.burst))
-        today = int(time.time() // DAY_SECONDS)
+        today = int(clock.now() // DAY_SECONDS)
         if use.day != today:
             query = "SELECT * FROM usage WHERE key = ? AND day = date(? * 86400, 'unixepoch')"
             row = self._ledger.one(query, principal.key, today)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.routing import compile_path
 
-from atoll.service import agents, filing, handlers, overview, reading, running, shapes
+from atoll.service import agents, beside, filing, handlers, overview, reading, running, shapes
 from atoll.service.librechat import executing
 from atoll.service.librechat import routes as librechat
 
@@ -67,6 +67,8 @@ _NATIVE = (
     Route("DELETE", _S, handlers.delete, "sessions", status=204),
     Route("POST", f"{_S}/restart", handlers.restart, "sessions", shapes.Restart, new_work=True),
     Route("POST", f"{_S}/cancel", handlers.cancel, "execute", status=202),
+    Route("POST", f"{_S}/pause", handlers.pause, "sessions"),
+    Route("POST", f"{_S}/resume", handlers.resume, "sessions"),
     Route("POST", f"{_S}/fork", handlers.fork, "sessions", shapes.Fork, 201, True),
     Route("POST", f"{_S}/checkpoints", handlers.checkpoint, "sessions", shapes.Mark, 201, True),
     Route("GET", f"{_S}/checkpoints", handlers.checkpoints, "sessions"),
@@ -79,8 +81,17 @@ _NATIVE = (
     Route("POST", "/states", handlers.upload_state, "sessions", bytes, 201),
     Route("GET", "/states/{state}", handlers.show_state, "sessions"),
     Route("DELETE", "/states/{state}", handlers.delete_state, "sessions", status=204),
+    Route("POST", f"{_S}/processes", beside.start, "execute", beside.NewProcess, 201, True),
+    Route("GET", f"{_S}/processes", beside.list_processes, "execute"),
+    Route("GET", f"{_S}/processes/{{process}}", beside.show, "execute"),
+    Route("GET", f"{_S}/processes/{{process}}/events", beside.events, "execute"),
+    Route("POST", f"{_S}/processes/{{process}}/input", beside.write, "execute", bytes, 204),
+    Route("POST", f"{_S}/processes/{{process}}/signal", beside.send_signal, "execute",
+          beside.Signal, 204),
+    Route("GET", f"{_S}/files/watch", beside.watch, "files"),
     Route("GET", f"{_S}/files", filing.list_folder, "files"),
     Route("GET", f"{_S}/files/content", filing.download, "files"),
+    Route("HEAD", f"{_S}/files/content", filing.download, "files"),
     Route("PUT", f"{_S}/files/content", filing.upload, "files", bytes, 204),
     Route("DELETE", f"{_S}/files/content", filing.delete, "files", status=204),
     Route("POST", f"{_S}/files/{{operation}}", filing.operate, "files", dict),

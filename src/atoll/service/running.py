@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from atoll import command as commands
 from atoll.sandbox import check_code
-from atoll.service import shapes
+from atoll.service import reach, shapes
 from atoll.service.calls import NDJSON, SSE, EventResponse, as_json, nothing, raw_json, until_gone
 from atoll.service.executions import Execution
 from atoll.service.idempotency import Answer
@@ -37,7 +37,9 @@ async def run(call: Call) -> Response:
     given = shapes.read(body, shapes.Run)
     check_code(given.code)
     service = call.service
-    config, callbacks = service.prepare(given.config(call.principal.quota), given.asks())
+    config, callbacks = service.prepare(
+        given.config(call.principal.quota, **reach.wanted(given, service.settings)), given.asks()
+    )
     config = await service.with_context(call.principal, config, callbacks, given.context)
     files = [shapes.file_bytes(one) for one in given.files]
 

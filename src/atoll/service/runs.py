@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from atoll.service import clock
 from atoll.service.executions import KEEPALIVE
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, encode, not_found
@@ -145,7 +146,7 @@ class Runs:
         for row in self._ledger.all("SELECT * FROM runs WHERE ended IS NULL"):
             run = AgentRun.of_row(row, self._path(row["id"]))
             run.facts["outcome"] = "lost"
-            self._save(run, time.time())
+            self._save(run, clock.now())
 
     def new(self, principal: Principal, **facts: Any) -> AgentRun:
         """Begin a run; 429 if the tenant has too many."""
@@ -153,7 +154,7 @@ class Runs:
             text = f"{MOST_RUNNING} runs are under way: wait for one to end"
             raise Problem(429, "rate_limited", text, retry_after=5)
         ident = new_id("run")
-        run = AgentRun(ident, principal.tenant, self._path(ident), time.time())
+        run = AgentRun(ident, principal.tenant, self._path(ident), clock.now())
         run.facts.update(facts)
         run.path.touch(0o600)
         row = (ident, run.tenant, run.created, json.dumps(run.facts))
@@ -198,8 +199,8 @@ class Runs:
             run.facts["outcome"] = outcome
         self._running.pop(run.id, None)
         with contextlib.suppress(Exception):  # a full disk must not keep it running
-            self._save(run, time.time())
-        run.ended = run.ended or time.time()
+            self._save(run, clock.now())
+        run.ended = run.ended or clock.now()
         run.wake()
 
     def get(self, principal: Principal, ident: str) -> AgentRun:
@@ -237,7 +238,7 @@ class Runs:
 
     def sweep(self) -> None:
         """Delete runs that ended long ago."""
-        old = time.time() - KEPT_SECONDS
+        old = clock.now() - KEPT_SECONDS
         for row in self._ledger.all("SELECT id FROM runs WHERE ended < ?", old):
             self._ledger.write("DELETE FROM runs WHERE id = ?", row["id"])
             self._path(row["id"]).unlink(missing_ok=True)

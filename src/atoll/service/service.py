@@ -27,6 +27,7 @@ from atoll.daemon.sessions import Storage
 from atoll.errors import AtollError, BusyError, ConfigError
 from atoll.guest import values
 from atoll.log import SandboxLogger
+from atoll.service import clock
 from atoll.service.executions import Executions
 from atoll.service.idempotency import IdempotencyKeys
 from atoll.service.keys import Keys
@@ -112,7 +113,7 @@ class Service:
         """Returns a secret that signs in once as the key with an id; empty without a console."""
         self.pages: list[Route] = []
         """Routes besides those of the API."""
-        self.started = time.time()
+        self.started = clock.now()
         self.isolation: str | None = None
         self.why_not = ""
         self._contexts: weakref.WeakValueDictionary[Path, Context] = weakref.WeakValueDictionary()

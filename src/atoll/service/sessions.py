@@ -9,23 +9,22 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from atoll.context import Context
 from atoll.errors import AtollError, SandboxLostError
 from atoll.files.direct import FolderFiles, close_all
-from atoll.service import lineage
+from atoll.service import clock, lineage
 from atoll.service.history import History
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, not_found
+from atoll.service.processes import Processes
 
 if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.daemon.session_table import SessionTable
     from atoll.daemon.sessions import Session
-    from atoll.files.base import Files
     from atoll.sandbox import BaseSandbox
     from atoll.service.keys import Principal
     from atoll.service.ledger import Ledger
@@ -50,7 +49,7 @@ class HostedSession:
         self.session, self.callbacks = session, callbacks
         self.parent = None if parent is None else parent.id
         self.name = ""
-        self.created = self.used = time.time()
+        self.created = self.used = clock.now()
         self.idle_seconds = self.max_seconds = 0.0
         self.metadata: dict[str, str] = {}
         self.marks: dict[str, tuple[str, float]] = {}
@@ -63,7 +62,8 @@ class HostedSession:
         self.disk_bytes: int | None = None
         self.over = False
         policy = session.config.policy
-        self.files: Files = FolderFiles(self._folders, policy.file_size_bytes)
+        self.files = FolderFiles(self._folders, policy.file_size_bytes)
+        self.processes = Processes(self)
         box = session.box
         assert box is not None
         self._isolation, self._backend = str(box.isolation), box.backend
@@ -81,12 +81,21 @@ class HostedSession:
 
     def touch(self) -> None:
         """Note a use."""
-        self.used = time.time()
+        self.used = clock.now()
 
     @property
     def state(self) -> str:
-        """Return running, paused (saved to disk) or ended."""
-        return "ended" if self.over else "running" if self.session.live else "paused"
+        """Return running, paused (frozen, or saved to disk) or ended."""
+        if self.over:
+            return "ended"
+        return "running" if self.session.live and not self.session.frozen else "paused"
+
+    @property
+    def paused_as(self) -> str | None:
+        """Return how it is paused: `frozen` in memory, or `saved` to disk."""
+        if self.state != "paused":
+            return None
+        return "frozen" if self.session.frozen else "saved"
 
     def usage(self) -> dict[str, Any]:
         """Return what it uses now, as far as the host counts it; disk as last measured."""
@@ -115,10 +124,11 @@ class HostedSession:
 
     def describe(self) -> dict[str, Any]:
         """Return what its tenant may know."""
-        now = time.time()
+        now = clock.now()
         return {
             "id": self.id,
             "state": self.state,
+            "paused_as": self.paused_as,
             "name": self.name,
             "isolation": self._isolation,
             "backend": self._backend,
@@ -260,7 +270,7 @@ class Sessions:
         self._quotas.close_session(session.key)
         with contextlib.suppress(Exception):  # a full disk must not keep a guest alive
             query = "UPDATE sessions SET ended = ?, reason = ? WHERE id = ?"
-            self._ledger.write(query, time.time(), reason, session.id)
+            self._ledger.write(query, clock.now(), reason, session.id)
         await self._table.end(session.session)
 
     async def end_all(self, reason: str) -> None:
@@ -270,7 +280,7 @@ class Sessions:
 
     async def sweep(self) -> None:
         """End sessions whose time is over; a running cell counts as use."""
-        now = time.time()
+        now = clock.now()
         for session in list(self._sessions.values()):
             if not session.session.idle:
                 session.touch()

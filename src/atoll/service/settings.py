@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.config import expand_home
 from atoll.errors import ConfigError
+from atoll.network import HostRule
 from atoll.policy import check_positive
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class ServiceSettings:
     """Names, besides localhost and the address, that the Host header may have."""
     tier: str | None = None
     """Libraries that a session has when it names none; unset: the largest tier."""
+    session_packages: tuple[str, ...] = ()
+    """Packages that sessions may name: `polars`, `duckdb==1.5`, `@NAME`, or `*` for all."""
+    session_hosts: tuple[str, ...] = ()
+    """Hosts that sessions may reach, as a NetworkPolicy names them."""
     models: tuple[str, ...] = ()
     """Names of models that agents may use; their keys are in the service's environment."""
     librechat_key: str = ""
@@ -78,6 +83,8 @@ class ServiceSettings:
             value = getattr(self, field.name)
             if isinstance(value, int | float) and not (field.name == "port" and value == 0):
                 check_positive(field.name, value)
+        for host in self.session_hosts:
+            HostRule.parse(host)
         if self.port > MOST_PORTS:
             raise ConfigError(f"port must be at most {MOST_PORTS}, not {self.port}")
 

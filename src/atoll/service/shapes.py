@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import difflib
 import json
 import re
@@ -18,6 +19,7 @@ from atoll.pool.tiers import TIERS
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
+    from atoll.network import NetworkUse
     from atoll.service.keys import Quota
     from atoll.types import ExecuteResponse, SandboxResult
 
@@ -59,10 +61,27 @@ class ContextOf(Body, kw_only=True):
     id: str | UnsetType = UNSET
 
 
+class Network(Body, kw_only=True):
+    """What the guest may reach, as NetworkPolicy has it: within what the operator allows."""
+
+    allow: list[str]
+    deny: list[str] | UnsetType = UNSET
+    methods: list[str] | UnsetType | None = UNSET
+    paths: list[str] | UnsetType | None = UNSET
+    headers: dict[str, dict[str, str]] | UnsetType = UNSET
+    inspect_tls: bool | UnsetType = UNSET
+    max_bytes: int | UnsetType | None = UNSET
+    max_requests: int | UnsetType | None = UNSET
+    max_seconds: float | UnsetType | None = UNSET
+    max_connections: int | UnsetType = UNSET
+
+
 class Sandbox(Body, kw_only=True):
     """What a sandbox is to be like: for sessions and one-shot runs."""
 
     template: str | None = None
+    packages: list[str] = []
+    network: list[str] | Network | None = None
     context: ContextOf | None = None
     policy: Policy | None = None
     env: dict[str, str] = {}
@@ -245,7 +264,9 @@ def _nearest(fault: str, shape: type[Any]) -> str:
     found = _UNKNOWN.search(fault)
     if found is None:
         return ""
-    inner = {"policy": Policy, "context": ContextOf}.get(found["at"] or "", shape)
+    inner = {"policy": Policy, "context": ContextOf, "network": Network}.get(
+        found["at"] or "", shape
+    )
     close = difflib.get_close_matches(found["name"], inner.__struct_fields__, 1)
     return f": did you mean {close[0]!r}?" if close else ""
 
@@ -298,6 +319,7 @@ def result_json(ident: str, session: str | None, result: SandboxResult) -> dict[
         "files_created": list(result.files_created),
         "files_modified": list(result.files_modified),
         "isolation": str(result.isolation),
+        "network": _network_json(result.network),
     }
 
 
@@ -312,7 +334,15 @@ def response_json(ident: str, session: str | None, response: ExecuteResponse) ->
         "exit_code": response.exit_code,
         "truncated": response.truncated,
         "error": response.error,
+        "network": _network_json(response.network),
     }
+
+
+def _network_json(use: NetworkUse | None) -> dict[str, Any] | None:
+    """Return the guest's requests; null without a network policy."""
+    if use is None:
+        return None
+    return {"requests": list(map(dataclasses.asdict, use.requests)), "unlisted": use.unlisted}
 
 
 def file_bytes(given: FileGiven) -> tuple[str, bytes]:

@@ -8,11 +8,9 @@ import pytest
 from model_standin import KEY, Make, StandIn
 from real_server import serve
 
-from atoll.rlm.models.address import Address
-from atoll.rlm.models.anthropic import Anthropic
 from atoll.rlm.models.client import HttpModel
-from atoll.rlm.models.limits import Limits
-from atoll.rlm.models.openai import OpenAI
+from atoll.rlm.models.dialects import Anthropic, OpenAI
+from atoll.rlm.models.endpoint import Address, Limits
 
 
 @pytest.fixture(scope="session")

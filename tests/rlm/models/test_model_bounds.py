@@ -10,10 +10,9 @@ import pytest
 from model_standin import Make, StandIn, answer, chat, event, head, piece, say
 
 from atoll.errors import ConfigError, ModelRefusedError, ModelReplyError, ModelTimeoutError
-from atoll.rlm.models.address import Address
 from atoll.rlm.models.client import HttpModel
-from atoll.rlm.models.limits import Limits
-from atoll.rlm.models.openai import OpenAI
+from atoll.rlm.models.dialects import OpenAI
+from atoll.rlm.models.endpoint import Address, Limits
 from atoll.rlm.models.types import Message
 
 ASK = [Message("user", "Hello")]

@@ -6,8 +6,7 @@ import pytest
 from model_standin import KEY, Make, StandIn, answer, chat, event, fails, head, piece, say, stream
 
 from atoll.errors import ModelRefusedError, ModelReplyError
-from atoll.rlm.models import estimate
-from atoll.rlm.models.types import Message
+from atoll.rlm.models.types import Message, estimated_usage
 
 ASK = [Message("system", "Be brief."), Message("user", "Hello")]
 USAGE = {
@@ -70,7 +69,7 @@ async def test_usage_that_is_not_given_is_estimated_and_says_so(
     server.acts = [answer(chat("x" * 400, usage=usage))]
     reply = await openai().complete(ASK)
     assert reply.usage.estimated
-    assert reply.usage == estimate.usage(ASK, "x" * 400)
+    assert reply.usage == estimated_usage(ASK, "x" * 400)
     assert reply.usage.output_tokens > 10
 
 

@@ -10,10 +10,9 @@ import pytest
 from model_standin import KEY, Make, StandIn, answer, chat, event, fails, head, piece, say, stream
 
 from atoll.errors import ConfigError, ModelError, ModelRefusedError
-from atoll.rlm.models.address import Address
-from atoll.rlm.models.anthropic import Anthropic
 from atoll.rlm.models.client import HttpModel
-from atoll.rlm.models.openai import OpenAI
+from atoll.rlm.models.dialects import Anthropic, OpenAI
+from atoll.rlm.models.endpoint import Address
 from atoll.rlm.models.recorded import Recorder
 from atoll.rlm.models.types import Message
 

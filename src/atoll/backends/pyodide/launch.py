@@ -11,7 +11,9 @@ from atoll.backends.pyodide import deno
 from atoll.backends.pyodide.deno import SCRIPTS
 from atoll.jail.spec import GUEST_CODE, Bind, JailSpec, Limits
 from atoll.launch import library
+from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import GUEST_FOLDER
+from atoll.launch.parked import ParkedProcesses
 from atoll.policy import MIB, ExecutionPolicy, Isolation
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ PROCESSES = 128
 OPEN_FILES = 1024
 DISK = 64 * MIB
 """Deno's own, in a jail; the guest's files are in memory and counted there."""
+
+
+parked = ParkedProcesses(request_guest, most=1)
+"""The Deno process that the next sandbox takes: it needs seconds to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +149,7 @@ def _assets(seen: dict[str, str]) -> dict[str, Any]:
 
 
 def _pages(memory: int | None, context_bytes: int) -> int:
-    """The most that wasm memory may grow to; in steps, so that one spare fits many contexts."""
+    """Return how far wasm memory may grow; in steps, so a parked process fits many contexts."""
     if memory is None:
         return MOST_PAGES
     room = -(-2 * context_bytes // STEP) * STEP

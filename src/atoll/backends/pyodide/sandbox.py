@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.availability import Availability
 from atoll.backends.pyodide import deno, distribution, image, index, report, wheels
-from atoll.backends.pyodide.launch import BASE, Parts, make_spec
+from atoll.backends.pyodide.launch import BASE, Parts, make_spec, parked
 from atoll.backends.pyodide.lease import DenoLease
-from atoll.backends.pyodide.spare import spare
 from atoll.errors import BackendUnavailableError, SandboxLostError, UnsupportedError
 from atoll.jail import probe
 from atoll.launch import library
@@ -94,7 +93,9 @@ class PyodideSandbox(HoldsPackages, GuestSandbox):
         size = self._shared.size - self._shared.width if self._shared else 0
         spec = make_spec(self._config, self._parts, self._walls, size)
         try:
-            return await self._handshake(spare.take(spec), size)
+            process = parked.take(spec)
+            parked.refill()
+            return await self._handshake(process, size)
         except SandboxLostError:  # somebody has killed the one that waited; nothing has run in it
             return await self._handshake(request_guest(spec), size)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError
 from atoll.guest import values
+from atoll.network import NetworkRequest, NetworkUse
 from atoll.policy import Isolation
 from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
 
@@ -43,6 +44,7 @@ async def result_of(connection: RemoteConnection, answer: dict[str, Any]) -> San
             files_created=tuple(answer["files_created"]),
             files_modified=tuple(answer["files_modified"]),
             isolation=Isolation.parse(answer["isolation"]),
+            network=_network_of(answer),
         )
     except _SHAPE as exc:
         raise SandboxError(f"the service sent no result: {exc!r}"[:500]) from None
@@ -53,7 +55,8 @@ def response_of(answer: dict[str, Any]) -> ExecuteResponse:
     try:
         names = ("output", "exit_code", "truncated", "error")
         fields = {name: answer[name] for name in names}
-        return ExecuteResponse(**fields, stderr=str(answer.get("stderr", "")))
+        stderr = str(answer.get("stderr", ""))
+        return ExecuteResponse(**fields, stderr=stderr, network=_network_of(answer))
     except _SHAPE as exc:
         raise SandboxError(f"the service sent no result: {exc!r}"[:500]) from None
 
@@ -66,6 +69,14 @@ def listing_of(answer: dict[str, Any]) -> dict[str, Any]:
     except _SHAPE as exc:
         raise SandboxError(f"the service sent no listing: {exc!r}"[:500]) from None
     return {"variables": rows, "truncated": answer.get("truncated")}
+
+
+def _network_of(answer: dict[str, Any]) -> NetworkUse | None:
+    use = answer.get("network")
+    if use is None:
+        return None
+    rows = tuple(NetworkRequest(**one) for one in use["requests"])
+    return NetworkUse(requests=rows, unlisted=use["unlisted"])
 
 
 def _within(url: str) -> str:

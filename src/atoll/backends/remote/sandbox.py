@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from atoll.backends.remote.connection import RemoteConnection
     from atoll.command import Command, CommandOptions
     from atoll.files.base import Files
+    from atoll.network import NetworkPolicy
     from atoll.types import ExecuteResponse, SandboxResult
 
 _LIMITS = tuple(
@@ -60,8 +61,7 @@ class RemoteSandbox(BaseSandbox):
     def __init__(self, config: SandboxConfig | None = None, *, session: str | None = None) -> None:
         self._config = config or SandboxConfig(backend="remote")
         super().__init__(self._config.policy, self._config.workspace, self._config.logger)
-        if self._config.network is not None:
-            raise ConfigError("backend 'remote' cannot hold a network policy: use it on the server")
+        _check_network(self._config.network)
         if self._config.workspace is not None or self._config.policy.mounts:
             raise ConfigError("a remote sandbox sees no folders of this machine: upload files")
         if self._config.python is not None:
@@ -250,6 +250,8 @@ class RemoteSandbox(BaseSandbox):
             **{name: getattr(config, name) for name in _SENT},
             "timeout_ms": config.timeout_ms,
             "template": config.preload,
+            "packages": list(config.packages),
+            "network": None if config.network is None else _network_fields(config.network),
             "context": await self._send_context(connection, context),
             "policy": limits,
             "env": dict(policy.env),
@@ -374,3 +376,16 @@ class RemoteSandbox(BaseSandbox):
         if self._connection is None or self.session is None:
             raise SandboxClosedError(NOT_STARTED)
         return self._connection, f"/sessions/{self.session}"
+
+
+def _check_network(policy: NetworkPolicy | None) -> None:
+    """Raise ConfigError for what the service would not take: it decides by its own list."""
+    if policy is not None and (policy.private or policy.on_request is not None):
+        raise ConfigError(
+            "a remote sandbox reaches the hosts that its service allows: leave `private` and "
+            "`on_request` out"
+        )
+
+
+def _network_fields(policy: NetworkPolicy) -> dict[str, Any]:
+    return {name: one for name, one in policy.plain().items() if name != "private"}

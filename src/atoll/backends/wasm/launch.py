@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atoll.backends.wasm.counters import Counters
 from atoll.backends.wasm.packages import package_folder
 from atoll.backends.wasm.warm_workers import WarmWorker, WarmWorkers
 from atoll.errors import (
@@ -20,7 +19,7 @@ from atoll.errors import (
 )
 from atoll.extras import hint as install_hint
 from atoll.jail.spec import GUEST_CODE, WORK_FOLDER, Bind, JailSpec
-from atoll.launch.guest_handle import limits_of, request_guest
+from atoll.launch.guest_handle import limits_of
 from atoll.launch.handshake import handshake
 from atoll.launch.interpreter import environment, resolve
 from atoll.launch.zygote_client import LOST, zygote_host_spec
@@ -28,6 +27,7 @@ from atoll.policy import MIB, Isolation, Mount
 
 if TYPE_CHECKING:
     from atoll.backends.wasm.build import Built
+    from atoll.backends.wasm.counters import Counters
     from atoll.config import SandboxConfig
     from atoll.context import Context
     from atoll.errors import SandboxError
@@ -156,15 +156,8 @@ def _limits(policy: ExecutionPolicy, context_size: int) -> Limits:
 
 
 def _start(config: SandboxConfig, built: Built, level: Isolation, context_size: int) -> WarmWorker:
-    """Where a zygote cannot serve: a host folder, mounts, no jail."""
-    counters = Counters.create()
-    try:
-        return WarmWorker(
-            request_guest(_jail_spec(config, built, level, context_size), counters.fd), counters
-        )
-    except BaseException:
-        counters.close()
-        raise
+    """Start a worker where a zygote cannot serve: with a host folder or mounts, or no jail."""
+    return WarmWorker.start(_jail_spec(config, built, level, context_size))
 
 
 def _jail_spec(

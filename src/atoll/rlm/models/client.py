@@ -19,17 +19,17 @@ from atoll.errors import (
 )
 from atoll.extras import install_command
 from atoll.log import LogEvent, to_stdlib
-from atoll.rlm.models import estimate, faults
-from atoll.rlm.models.draft import Draft
-from atoll.rlm.models.limits import Limits
-from atoll.rlm.models.types import Completion, Options
+from atoll.rlm.models import faults
+from atoll.rlm.models.dialects import Draft
+from atoll.rlm.models.endpoint import Limits
+from atoll.rlm.models.types import Completion, Options, estimated_usage
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from atoll.errors import ModelError
-    from atoll.rlm.models.address import Address
-    from atoll.rlm.models.dialect import Dialect
+    from atoll.rlm.models.dialects import Dialect
+    from atoll.rlm.models.endpoint import Address
     from atoll.rlm.models.faults import Fault
     from atoll.rlm.models.prices import Price
     from atoll.rlm.models.transport import Transport
@@ -242,7 +242,7 @@ class HttpModel:
 
     def _completion(self, messages: Sequence[Message], draft: Draft, started: float) -> Completion:
         text, finish = draft.end()
-        usage = self._dialect.usage(draft.counts) or estimate.usage(messages, text)
+        usage = self._dialect.usage(draft.counts) or estimated_usage(messages, text)
         return Completion(
             text=text,
             usage=usage,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.bridge import HandlerEndedError, await_handler, run_handler
 from atoll.errors import ModelReplyError
-from atoll.rlm.models import estimate
-from atoll.rlm.models.types import Completion, Usage
+from atoll.rlm.models.types import Completion, Usage, estimated_usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +55,7 @@ class FunctionModel:
             raise ModelReplyError(f"{self.name} returned {kind}: return a str or a Completion")
         if on_text is not None and said.text:
             on_text(said.text)
-        usage = estimate.usage(messages, said.text) if said.usage == Usage() else said.usage
+        usage = estimated_usage(messages, said.text) if said.usage == Usage() else said.usage
         took = (time.monotonic() - started) * 1000
         return replace(said, usage=usage, model=said.model or self.name, duration_ms=took)
 

@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.config import model_address_from_environment, model_key_from_environment
 from atoll.errors import ConfigError
-from atoll.rlm.models import anthropic, openai, prices
-from atoll.rlm.models.address import Address
+from atoll.rlm.models import dialects, prices
 from atoll.rlm.models.client import HttpModel
+from atoll.rlm.models.endpoint import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, Address, Limits
 from atoll.rlm.models.functions import FunctionModel
-from atoll.rlm.models.limits import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, Limits
 from atoll.rlm.models.local.model import LocalModel
 from atoll.rlm.models.recorded import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from atoll.rlm.models.dialect import Dialect
+    from atoll.rlm.models.dialects import Dialect
     from atoll.rlm.models.types import Model
 
     AnyModel = str | Model | Callable[..., Any]
@@ -37,13 +36,13 @@ class Provider:
 
 PROVIDERS = {
     "openai": Provider(
-        address=openai.OFFICIAL,
+        address=dialects.OPENAI_URL,
         address_variable="OPENAI_BASE_URL",
         key_variable="OPENAI_API_KEY",
         key_needed=True,
     ),
     "anthropic": Provider(
-        address=anthropic.OFFICIAL,
+        address=dialects.ANTHROPIC_URL,
         address_variable="ANTHROPIC_BASE_URL",
         key_variable="ANTHROPIC_API_KEY",
         key_needed=True,
@@ -159,9 +158,9 @@ def _address(model: str, provider: Provider, base_url: str | None) -> str:
 
 def _dialect(kind: str, provider: Provider, *, official: bool) -> Dialect:
     if kind == "anthropic":
-        return anthropic.Anthropic()
+        return dialects.Anthropic()
     variable = provider.key_variable or "OPENAI_COMPATIBLE_API_KEY"
-    return openai.OpenAI(key_variable=variable, official=official and kind == "openai")
+    return dialects.OpenAI(key_variable=variable, official=official and kind == "openai")
 
 
 def _without_version(address: Address) -> Address:

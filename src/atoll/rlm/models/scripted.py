@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from atoll.errors import ModelRecordError
-from atoll.rlm.models import estimate
-from atoll.rlm.models.draft import Draft
-from atoll.rlm.models.types import Completion, Message, Options, Usage
+from atoll.rlm.models.dialects import Draft
+from atoll.rlm.models.types import Completion, Message, Options, Usage, estimated_usage
 
 if TYPE_CHECKING:
     from atoll.rlm.models.types import OnText
@@ -84,7 +83,7 @@ class ScriptedModel:
         text, finish = draft.end()
         return Completion(
             text=text,
-            usage=estimate.usage(messages, text) if said.usage == Usage() else said.usage,
+            usage=estimated_usage(messages, text) if said.usage == Usage() else said.usage,
             usd=self._usd,
             model=self.name,
             finish=finish,

@@ -15,9 +15,8 @@ from atoll.rlm.models import faults
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.rlm.models.address import Address
+    from atoll.rlm.models.endpoint import Address, Limits
     from atoll.rlm.models.faults import Fault
-    from atoll.rlm.models.limits import Limits
 
     Take = Callable[[dict[str, Any]], bool]
     """Given the answer, or each event of it; true: there is no more to come."""

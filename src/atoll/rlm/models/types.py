@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from atoll.text import tokens
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Role = Literal["system", "user", "assistant"]
 Finish = Literal["stop", "length", "other"]
 OnText = Callable[[str], None]
+TOKENS_PER_MESSAGE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +95,9 @@ class Model(Protocol):
 
     async def close(self) -> None:
         """Let go of connections and files. Nothing may be asked afterwards."""
+
+
+def estimated_usage(messages: Sequence[Message], text: str) -> Usage:
+    """Return a guess at the tokens of a call, where a server does not count them."""
+    prompt = sum(tokens.estimate(one.content) + TOKENS_PER_MESSAGE for one in messages)
+    return Usage(input_tokens=prompt, output_tokens=tokens.estimate(text), estimated=True)

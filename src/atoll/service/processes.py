@@ -1,0 +1,245 @@
+"""Processes of a session beside its cells: a helper in the guest starts them, files carry output.
+
+SECURITY: the helper is guest code like any other, and what it tells is the guest's word. The host
+only reads files and writes to a FIFO below the guest's own folder, which it opens by descriptor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import codecs
+import contextlib
+import json
+import os
+import stat
+import time
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from atoll.files.direct import close_all
+from atoll.files.openat2 import open_beneath
+from atoll.files.watch import Watch
+from atoll.service import clock
+from atoll.service.problems import Problem, encode, not_found
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from atoll.files.direct import OpenFile
+    from atoll.service.executions import Event
+    from atoll.service.sessions import HostedSession
+
+TMP = "/tmp"  # noqa: S108 - the guest's own
+FOLDER = ".atoll-processes"
+MOST_PROCESSES = 64
+MOST_INPUT = 64 << 10
+START_SECONDS = 10.0
+PIECE = 1 << 18
+_SMALL = 1 << 16
+_STREAMS = ("out", "err")
+
+
+class GuestProcess:
+    """One process, as the service knows it."""
+
+    def __init__(self, number: int, command: str | list[str]) -> None:
+        self.number, self.command, self.started = number, command, clock.now()
+        self.pid: int | None = None
+        self.end: dict[str, Any] | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the session's tenant may know."""
+        end = self.end or {}
+        return {
+            "id": str(self.number),
+            "pid": self.pid,
+            "command": self.command,
+            "started_at": self.started,
+            "running": self.end is None,
+            "exit_code": end.get("exit_code"),
+            "signal": end.get("signal"),
+            "error": end.get("error"),
+        }
+
+
+class Processes:
+    """The processes of one session."""
+
+    def __init__(self, hosted: HostedSession) -> None:
+        self._hosted = hosted
+        self._known: dict[int, GuestProcess] = {}
+        self._next = 1
+        self._starting = asyncio.Lock()
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return what is known of each."""
+        return [one.describe() for one in self._known.values()]
+
+    def get(self, ident: str) -> GuestProcess:
+        """Return a process by its id; 404 if there is none."""
+        found = self._known.get(int(ident)) if ident.isdecimal() and len(ident) < 9 else None
+        if found is None:
+            raise not_found("process")
+        return found
+
+    async def start(self, command: str | list[str], **options: Any) -> GuestProcess:
+        """Start a process; 422 if it cannot be."""
+        async with self._starting:
+            await self._ensure_helper()
+            running = sum(one.end is None for one in self._known.values())
+            if running >= MOST_PROCESSES:
+                raise Problem(429, "rate_limited", f"{MOST_PROCESSES} processes run", retry_after=1)
+            process = GuestProcess(self._next, command)
+            self._next += 1
+        await self._send(process, "start", command=command, **options)
+        self._known[process.number] = process
+        until = time.monotonic() + START_SECONDS
+        async with self._changes() as changes:
+            while process.pid is None and process.end is None:
+                await self.look(process)
+                if process.pid is None and process.end is None:
+                    if time.monotonic() > until:
+                        raise Problem(422, "process", "the process did not start in time")
+                    await anext(changes)
+        if process.pid is None:
+            raise Problem(422, "process", str((process.end or {}).get("error", "it did not start")))
+        return process
+
+    async def write(self, process: GuestProcess, data: bytes, *, end: bool) -> None:
+        """Write to its standard input, and close that at the `end`."""
+        for at in range(0, max(1, len(data)), MOST_INPUT):
+            piece = data[at : at + MOST_INPUT]
+            last = at + MOST_INPUT >= len(data)
+            text = base64.b64encode(piece).decode()
+            await self._send(process, "input", data=text, end=end and last)
+
+    async def signal(self, process: GuestProcess, number: int) -> None:
+        """Send a signal to it and to all that it started."""
+        await self._send(process, "signal", signal=number)
+
+    async def look(self, process: GuestProcess) -> None:
+        """Find out whether it has started, and whether it has ended."""
+        if process.pid is None:
+            found = await self._told(process, "pid")
+            pid = found.get("pid") if found else None
+            process.pid = pid if isinstance(pid, int) else None
+        if process.end is None:
+            process.end = await self._told(process, "end")
+
+    async def events(
+        self, process: GuestProcess, out: int, err: int, pause: float
+    ) -> AsyncIterator[list[Event]]:
+        """Yield what it prints from these offsets on, until it has ended."""
+        at = {"out": out, "err": err}
+        decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in _STREAMS}
+        yield [_event("started", pid=process.pid, id=str(process.number))]
+        async with self._changes(pause) as changes:
+            while True:
+                await self.look(process)
+                ended = process.end is not None
+                told = []
+                for name in _STREAMS:
+                    data = await self._read(process, name, at[name])
+                    at[name] += len(data)
+                    text = decoders[name].decode(data)
+                    told += [_event(f"std{name}", text=text, offset=at[name])] if text else []
+                if told:
+                    yield told
+                elif ended:
+                    yield [_event("exited", **process.describe())]
+                    return
+                elif not await anext(changes):
+                    yield [(0, "keepalive", b'{"type":"keepalive"}')]
+
+    async def _read(self, process: GuestProcess, name: str, at: int) -> bytes:
+        file = await self._open(process, name)
+        if file is None:
+            return b""
+        try:
+            return await file.read(at, PIECE)
+        finally:
+            file.close()
+
+    async def _told(self, process: GuestProcess, name: str) -> dict[str, Any] | None:
+        file = await self._open(process, name)
+        if file is None:
+            return None
+        try:
+            found = json.loads(await file.read(0, _SMALL))
+        except ValueError:
+            return {"error": "the guest tells nothing that can be read"}
+        finally:
+            file.close()
+        return found if isinstance(found, dict) else {"error": "not an object"}
+
+    async def _open(self, process: GuestProcess, name: str) -> OpenFile | None:
+        path = f"{TMP}/{FOLDER}/{process.number}.{name}"
+        with contextlib.suppress(OSError, ValueError):
+            return await self._hosted.files.open_file(path)
+        return None
+
+    async def _ensure_helper(self) -> None:
+        """Start the helper if it does not run: after the cell that runs, if there is one."""
+        if await self._requests() is None:
+            self._known.clear()
+            code = resources.files("atoll.service").joinpath("process_helper.py").read_bytes()
+            place = f"{TMP}/{FOLDER}"
+            await self._hosted.files.upload([(f"{place}/helper.py", code)])
+            start = (
+                f"cd {place} && rm -f requests ready; (exec python3 helper.py {place} </dev/null"
+                " >/dev/null 2>&1 &); for i in $(seq 200); do [ -e ready ] && break;"
+                " sleep 0.02; done"
+            )
+            async with self._hosted.session.in_turn() as box:
+                await box.shell(start, timeout_ms=START_SECONDS * 1000)
+
+    async def _send(self, process: GuestProcess, op: str, **fields: Any) -> None:
+        line = encode({"op": op, "n": process.number, **fields}) + b"\n"
+        fd = await self._requests()
+        if fd is None:
+            raise Problem(410, "process", "the session's processes are gone: it was started afresh")
+        try:
+            await asyncio.wait_for(_write(fd, line), START_SECONDS)
+        except (TimeoutError, OSError):
+            raise Problem(503, "busy", "the guest takes no requests now", retry_after=1) from None
+        finally:
+            os.close(fd)
+
+    async def _requests(self) -> int | None:
+        """Return a descriptor of the helper's FIFO that is read; None if there is none."""
+        folders = await self._hosted.session.folders(changing=False)
+        try:
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+            fd = open_beneath(folders[TMP], f"{FOLDER}/requests", flags)
+        except OSError:
+            return None
+        finally:
+            close_all(folders)
+        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+            os.close(fd)
+            return None
+        return fd
+
+    @contextlib.asynccontextmanager
+    async def _changes(self, pause: float = 1.0) -> AsyncIterator[AsyncIterator[list[Any]]]:
+        folders = await self._hosted.session.folders(changing=False)
+        try:
+            watch = Watch.below(folders[TMP], FOLDER)
+        finally:
+            close_all(folders)
+        with watch:
+            yield watch.changes(pause)
+
+
+async def _write(fd: int, data: bytes) -> None:
+    """Write all of it, as the reader takes it."""
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except BlockingIOError:
+            await asyncio.sleep(0.005)
+
+
+def _event(kind: str, **fields: Any) -> Event:
+    return 0, kind, encode({"type": kind, **fields})
