@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from types import SimpleNamespace
+
+import pytest
 
 from atoll.jail import probe
+from atoll.jail.client import supervisor
 from atoll.policy import Isolation
 
 BIND_A_REPLACED_FILE = """
@@ -51,3 +56,21 @@ async def test_failed_probe_is_made_again_and_a_good_one_is_kept(monkeypatch):
     assert (await probe.host()).level is Isolation.CONFINED
     assert (await probe.host()).level is Isolation.JAILED
     assert (await probe.host()).level is Isolation.JAILED
+
+
+async def test_cancelled_probe_lets_go_of_its_jail():
+    leases = []
+
+    def request(spec, fds):
+        leases.append(supervisor.request(spec, fds))
+        return leases[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe, "supervisor", SimpleNamespace(request=request))
+        work = asyncio.create_task(probe._examine())
+        while not leases:  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+    assert leases[0]._socket.fileno() < 0

@@ -165,7 +165,10 @@ async def _try(*, jailed: bool) -> tuple[str, int | None]:
     null = os.open(os.devnull, os.O_RDWR)
     try:
         lease = supervisor.request(spec, [null] * 4)
-        report = await asyncio.shield(lease.ended)
+        try:
+            report = await asyncio.shield(lease.ended)
+        finally:  # also if whoever asked is cancelled meanwhile
+            await lease.close()
     except SandboxError as exc:
         return str(exc), None
     finally:
