@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import atoll
 from atoll.files.blocks import load_numpy
-from atoll.files.folder import FolderPlace
+from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
 from bench.rows import Arms, Goal, UnavailableError, needs, row, timed
 
@@ -142,18 +142,18 @@ def _beside_ripgrep(
         yield Arms(ours=timed(ours), theirs=timed(theirs))
 
 
-def _count(place: FolderPlace, pattern: str, path: str, *, regex: bool) -> int:
+def _count(place: OpenFolders, pattern: str, path: str, *, regex: bool) -> int:
     options = {"glob": None, "ignore_case": False, "max_results": MOST}
     answer = Searcher()(place, pattern, path, regex=regex, **options)  # type: ignore[arg-type]
     return len(answer["matches"])
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[tuple[Path, FolderPlace]]:
+def _folder() -> Iterator[tuple[Path, OpenFolders]]:
     with tempfile.TemporaryDirectory() as name:
         fd = os.open(name, os.O_PATH | os.O_DIRECTORY)
         try:
-            yield Path(name), FolderPlace({"/work": fd})
+            yield Path(name), OpenFolders({"/work": fd})
         finally:
             os.close(fd)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import atoll
 from atoll.config import SandboxConfig
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.server import DaemonServer
 from atoll.daemon.sessions import Storage
 from atoll.jail.client import supervisor
@@ -69,7 +69,7 @@ async def _through_daemon(tier: str) -> AsyncIterator[Run]:
             return await box.execute(code)
 
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder) / "soak.sock")
+        place = DaemonPaths(Path(folder) / "soak.sock")
         os.environ["ATOLL_DAEMON_SOCKET"] = str(place.socket)
         store = SqliteStateStore(place.states)
         async with Pool() as pool:

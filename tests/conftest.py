@@ -27,7 +27,7 @@ from atoll.backends.wasm import build
 from atoll.backends.wasm.progress import Progress
 from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 from atoll.jail import cgroup
 from atoll.jail.client import supervisor
 
@@ -139,7 +139,7 @@ class OwnDaemon:
     """A daemon of this test process alone, started when the first test needs it."""
 
     def __init__(self, folder: str) -> None:
-        self.place = Place(Path(folder) / "own.sock")
+        self.place = DaemonPaths(Path(folder) / "own.sock")
         self.pid: int | None = None
         self.before: tuple[set[str], int] | None = None
         """Its jails and guests when the running test began to use it; None if it does not.

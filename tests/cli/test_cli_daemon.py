@@ -14,13 +14,13 @@ import pytest
 
 from atoll.cli import daemon
 from atoll.daemon import lifecycle
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 
 
 @pytest.fixture
 def at(tmp_path):
     """The option that names this test's own place; its daemon ends with the test."""
-    place = Place(tmp_path / "new" / "d.sock")
+    place = DaemonPaths(tmp_path / "new" / "d.sock")
     yield ["--socket", str(place.socket)]
     lifecycle.stop(place)
 
@@ -112,7 +112,7 @@ def test_run_uses_a_daemon_that_runs(atoll, at, monkeypatch):
     code, out, _ = atoll("run", "-c", "print(6 * 7)")
     assert (code, out) == (0, "42\n")
     end = time.monotonic() + 30
-    while lifecycle.status(Place(__import__("pathlib").Path(at[1])))["executions"] != 1:
+    while lifecycle.status(DaemonPaths(__import__("pathlib").Path(at[1])))["executions"] != 1:
         assert time.monotonic() < end
 
 
@@ -194,5 +194,5 @@ def test_the_status_says_what_started_cold_and_why():
     facts = {"pid": 1, "uptime_seconds": 1, "isolation": "jailed", "reason": "", "connections": 0,
              "sessions": 1, "live": 1, "executions": 1, "executing": 0, "queued": 0, "pool": {},
              "cold_starts": {"the sandbox has mounts": 2}}  # fmt: skip
-    text = daemon.describe(facts, Place(Path("/run/d.sock")))
+    text = daemon.describe(facts, DaemonPaths(Path("/run/d.sock")))
     assert "cold starts  2: the sandbox has mounts" in text

@@ -9,7 +9,7 @@ from daemon_kit import Notebook, Running, Serve, left_out, open_native
 from memory_store import MemoryStateStore
 
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.server import DaemonServer
 from atoll.daemon.sessions import Storage
 
@@ -22,7 +22,7 @@ async def serve(tmp_path, monkeypatch) -> AsyncIterator[Serve]:
 
     async def start(opener=open_native, store=None, **limits) -> Running:
         bounds = DaemonLimits(**limits)
-        place = Place(tmp_path / f"{len(started)}.sock")
+        place = DaemonPaths(tmp_path / f"{len(started)}.sock")
         store = store or MemoryStateStore(bounds.keep_seconds, bounds.store_bytes)
         server = DaemonServer(opener, Storage(store=store, left_out=left_out), bounds)
         await server.start(place.listen())

@@ -11,7 +11,7 @@ from daemon_kit import Notebook, open_notebook, open_plain, until
 
 import atoll
 from atoll.backends.daemon import DaemonClientSandbox
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 from atoll.wire import options
 
 
@@ -332,7 +332,7 @@ async def test_auto_uses_a_daemon_that_runs_and_native_without_one(serve, monkey
         assert box.backend == "daemon"
         assert (await box.execute("6 * 7")).value == 42
     stale = tmp_path / "stale.sock"
-    Place(stale).listen().close()
+    DaemonPaths(stale).listen().close()
     assert stale.exists()
     monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(stale))
     async with atoll.aio.create_sandbox() as box:

@@ -19,13 +19,13 @@ import atoll
 from atoll.config import daemon_socket
 from atoll.daemon import lifecycle, process
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.paths import AlreadyRunningError, Place
+from atoll.daemon.paths import AlreadyRunningError, DaemonPaths
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """Where a daemon of this test may live; it is ended with the test."""
-    found = Place(tmp_path / "folder" / "d.sock")
+    found = DaemonPaths(tmp_path / "folder" / "d.sock")
     found.prepare()
     monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(found.socket))
     yield found
@@ -91,7 +91,7 @@ def test_the_socket_is_private_whatever_the_umask(place):
 )
 def test_a_path_that_cannot_be_is_said_clearly(path, message):
     with pytest.raises(atoll.ConfigError, match=message):
-        Place(Path(path))
+        DaemonPaths(Path(path))
 
 
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
@@ -99,14 +99,14 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(atoll.ConfigError, match="others may write to"):
-        Place(folder / "d.sock").prepare()
+        DaemonPaths(folder / "d.sock").prepare()
 
 
 def test_a_home_folder_that_is_not_there_is_not_made(tmp_path, monkeypatch):
     monkeypatch.delenv("ATOLL_DAEMON_SOCKET", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "no" / "home"))
     with pytest.raises(atoll.ConfigError, match="Choose another place with --socket"):
-        Place(daemon_socket()).prepare()
+        DaemonPaths(daemon_socket()).prepare()
     assert not (tmp_path / "no").exists()
     monkeypatch.setenv("HOME", "")
     with pytest.raises(atoll.ConfigError, match="HOME is empty: set it"):
@@ -127,7 +127,7 @@ def test_many_starts_at_once_are_one_daemon(place):
     code = (
         "import sys\nfrom pathlib import Path\nfrom atoll.daemon import lifecycle\n"
         "from atoll.daemon.limits import DaemonLimits\nfrom atoll.daemon.paths import *\n"
-        "try: lifecycle.start(Place(Path(sys.argv[1])), DaemonLimits(), tier='bare'); print('started')\n"
+        "try: lifecycle.start(DaemonPaths(Path(sys.argv[1])), DaemonLimits(), tier='bare'); print('started')\n"
         "except AlreadyRunningError: print('runs')"
     )
     command = [sys.executable, "-c", code, str(place.socket)]
@@ -204,7 +204,7 @@ def test_stop_leaves_a_file_that_took_the_sockets_place(place, pid):
 def test_a_folder_that_cannot_be_made_is_said_clearly(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(atoll.ConfigError, match=r"cannot use the folder .*file"):
-        Place(tmp_path / "file" / "d.sock").prepare()
+        DaemonPaths(tmp_path / "file" / "d.sock").prepare()
 
 
 def test_a_daemon_that_cannot_start_says_why(place):
@@ -317,9 +317,9 @@ from pathlib import Path
 import atoll
 from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 with tempfile.TemporaryDirectory() as folder:
-    place = Place(Path(folder) / 'd.sock')
+    place = DaemonPaths(Path(folder) / 'd.sock')
     os.environ['ATOLL_DAEMON_SOCKET'] = str(place.socket)
     lifecycle.start(place, DaemonLimits(), tier="bare")
     try:

@@ -207,7 +207,9 @@ def test_a_prompt_that_fits_no_model_is_refused_before_it_is_looked_through():
 
 def test_a_search_that_was_cut_says_how_many_there_are(env):
     told = env.execute("hits = grep('value')\nhits").observation
-    assert told.startswith("3,000 found; this list holds the first 100, and .total is the number found")
+    assert told.startswith(
+        "3,000 found; this list holds the first 100, and .total is the number found"
+    )
     assert env.execute("[len(hits), hits.total, hits.counted]").result.value == [100, 3000, True]
     assert env.execute("grep('entry 7:')").observation == "1 found:\n8 [122:130] entry 7: value 49"
     assert env.execute("grep('nowhere')").observation == "(nothing found)"

@@ -36,7 +36,7 @@ import atoll
 from atoll import Capability
 from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -393,7 +393,7 @@ def own_temporary_folder() -> Iterator[None]:
 def _own_daemon() -> Iterator[None]:
     """A daemon for this run alone, which ends with it."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder) / "own.sock")
+        place = DaemonPaths(Path(folder) / "own.sock")
         os.environ["ATOLL_DAEMON_SOCKET"] = str(place.socket)
         lifecycle.start(place, DaemonLimits())
         try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from atoll.config import daemon_socket
 from atoll.daemon import lifecycle
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 from atoll.jail.client import supervisor
 
 if TYPE_CHECKING:
@@ -362,14 +362,14 @@ def trusted_pid(neighbour: SyncSandbox) -> int | None:
     """The process that forks jails: the daemon (its supervisor is a child), or our own supervisor."""
     if not _in_daemon(neighbour):
         return supervisor.pid
-    return lifecycle.status(Place(daemon_socket()))["pid"]
+    return lifecycle.status(DaemonPaths(daemon_socket()))["pid"]
 
 
 def _parked(neighbour: SyncSandbox) -> int:
     """Guests that wait in the daemon's pool: nobody has spoken to them."""
     if not _in_daemon(neighbour):
         return 0
-    facts = lifecycle.status(Place(daemon_socket()))
+    facts = lifecycle.status(DaemonPaths(daemon_socket()))
     return sum(tier["parked"] for tier in facts["pool"].values()) if facts else 0
 
 

@@ -17,7 +17,7 @@ from atoll.errors import ConfigError, SandboxError
 from atoll.files import blocks, owner
 from atoll.files.answers import checked
 from atoll.files.direct import AT_ONCE
-from atoll.files.folder import FolderPlace
+from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
 from atoll.guest.texts import MOST_LINES
 from atoll.guest.workspace import MAX_FOUND, Workspace
@@ -36,7 +36,7 @@ def root(tmp_path):
 @pytest.fixture
 def space(root):
     fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    yield Workspace(FolderPlace({"/app": fd}), Searcher())
+    yield Workspace(OpenFolders({"/app": fd}), Searcher())
     os.close(fd)
 
 

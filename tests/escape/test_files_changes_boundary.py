@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from atoll.files import changes
-from atoll.files.folder import FolderPlace
+from atoll.files.folder import OpenFolders
 from atoll.guest.workspace import Workspace
 
 pytestmark = pytest.mark.spec("R3.11")
@@ -30,7 +30,7 @@ def root(tmp_path):
 @pytest.fixture
 def space(root):
     fd = os.open(root, os.O_PATH | os.O_DIRECTORY)
-    yield Workspace(FolderPlace({"/app": fd}))
+    yield Workspace(OpenFolders({"/app": fd}))
     os.close(fd)
 
 
@@ -171,7 +171,7 @@ def test_a_move_to_another_file_system_says_what_to_do(root, tmp_path):
     fds = {"/app": os.open(root, os.O_PATH), "/shm": os.open("/dev/shm", os.O_PATH)}
     try:
         (root / "a").write_text("x")
-        answer = Workspace(FolderPlace(fds)).move("a", "/shm/atoll-moved", overwrite=False)
+        answer = Workspace(OpenFolders(fds)).move("a", "/shm/atoll-moved", overwrite=False)
     finally:
         for fd in fds.values():
             os.close(fd)

@@ -14,7 +14,7 @@ from pathlib import Path
 from atoll.backends.daemon import connection
 from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 from atoll.jail import cgroup, client
 from atoll.launch import zygote_client
 
@@ -31,17 +31,17 @@ daemon."""
 
 def start_daemon(socket: Path) -> int:
     """Start a daemon whose sessions have no libraries, and return its process."""
-    return lifecycle.start(Place(socket), DaemonLimits(), tier="bare")
+    return lifecycle.start(DaemonPaths(socket), DaemonLimits(), tier="bare")
 
 
 def sessions_of_daemon(socket: Path) -> int:
     """Return how many sessions a daemon has."""
-    return int((lifecycle.status(Place(socket)) or {})["sessions"])
+    return int((lifecycle.status(DaemonPaths(socket)) or {})["sessions"])
 
 
 def stop_daemon(socket: Path) -> None:
     """End a daemon, if it runs."""
-    lifecycle.stop(Place(socket))
+    lifecycle.stop(DaemonPaths(socket))
 
 
 def supervisor(host: int | None = None) -> int:

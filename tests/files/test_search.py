@@ -20,7 +20,7 @@ import atoll
 from atoll.errors import ConfigError
 from atoll.files import backtracking, blocks, tree
 from atoll.files.direct import FolderFiles
-from atoll.files.folder import FolderPlace
+from atoll.files.folder import OpenFolders
 from atoll.files.required import required_text
 from atoll.files.searcher import Searcher
 from atoll.guest import texts
@@ -36,7 +36,7 @@ REGEX = {**PLAIN, "regex": True}
 def grep(tmp_path):
     fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
     yield lambda pattern, path="/", **options: Searcher()(
-        FolderPlace({"/app": fd}), pattern, path, **{**PLAIN, **options}
+        OpenFolders({"/app": fd}), pattern, path, **{**PLAIN, **options}
     )
     os.close(fd)
 
@@ -247,7 +247,7 @@ def test_a_hundred_thousand_files_hold_few_descriptors(in_memory):
     top = os.open(in_memory, os.O_PATH)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_descriptors()) + 90, hard))
     try:
-        answer = Searcher()(FolderPlace({"/app": top}), "needle", "/", **PLAIN)
+        answer = Searcher()(OpenFolders({"/app": top}), "needle", "/", **PLAIN)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         os.close(top)

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 
-from atoll.files.folder import FolderPlace
+from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
 from atoll.guest.local_files import LocalFiles
 from atoll.guest.workspace import EMPTY, MAX_FOUND, Workspace
@@ -22,7 +22,7 @@ def space(request, tmp_path):
         yield Workspace(LocalFiles(str(tmp_path)))
         return
     fd = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
-    yield Workspace(FolderPlace({"/app": fd}), Searcher())
+    yield Workspace(OpenFolders({"/app": fd}), Searcher())
     os.close(fd)
 
 

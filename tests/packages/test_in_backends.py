@@ -10,7 +10,7 @@ import atoll
 from atoll.config import SandboxConfig
 from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 from atoll.errors import PackageError, UnsupportedError
 from atoll.packages import store
 from atoll.pool import Pool
@@ -106,7 +106,7 @@ def test_backends_in_webassembly_have_packages(backend, tmp_path, index, monkeyp
 
 def test_a_daemon_builds_what_its_clients_name(cache, index, tmp_path, monkeypatch):
     index.wheel("tiny", more={"tiny.pth": PTH})
-    place = Place(tmp_path / "daemon.sock")
+    place = DaemonPaths(tmp_path / "daemon.sock")
     monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(place.socket))
     lifecycle.start(place, DaemonLimits(), tier="bare")
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.config import daemon_socket
 from atoll.daemon import lifecycle, process
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.paths import AlreadyRunningError, Place
+from atoll.daemon.paths import AlreadyRunningError, DaemonPaths
 from atoll.errors import ConfigError
 from atoll.pool import PoolSettings
 
@@ -27,24 +27,24 @@ def command(args: Namespace) -> int:
     """Do what was asked of the daemon; return the exit code."""
     if args.socket == "":
         raise ConfigError("--socket must be a path, got ''")
-    place = Place(Path(args.socket).absolute() if args.socket else daemon_socket())
+    paths = DaemonPaths(Path(args.socket).absolute() if args.socket else daemon_socket())
     actions = {"start": start, "status": status, "stop": stop, "logs": logs}
-    return actions[args.action](args, place)
+    return actions[args.action](args, paths)
 
 
-def start(args: Namespace, place: Place) -> int:
+def start(args: Namespace, paths: DaemonPaths) -> int:
     """Start the daemon unless it runs already; say which libraries its sessions lack."""
     limits = limits_from(args)
     if args.foreground:
-        asyncio.run(_serve(args, place, limits))
+        asyncio.run(_serve(args, paths, limits))
         return 0
-    place.prepare()
+    paths.prepare()
     try:
-        pid = lifecycle.start(place, limits, _say_waiting, args.preload, args.tier)
+        pid = lifecycle.start(paths, limits, _say_waiting, args.preload, args.tier)
     except AlreadyRunningError:
-        return _runs_already(args, place)
-    _say(f"the daemon runs with pid {pid} and listens at {place.socket}")
-    for line in missing_libraries((lifecycle.status(place) or {}).get("pool", {})):
+        return _runs_already(args, paths)
+    _say(f"the daemon runs with pid {pid} and listens at {paths.socket}")
+    for line in missing_libraries((lifecycle.status(paths) or {}).get("pool", {})):
         _say(line)
     return 0
 
@@ -78,32 +78,32 @@ def _failures(missing: list[str]) -> dict[str, str]:
     return found
 
 
-async def _serve(args: Namespace, place: Place, limits: DaemonLimits) -> None:
+async def _serve(args: Namespace, paths: DaemonPaths, limits: DaemonLimits) -> None:
     def ready() -> None:
-        _say(f"listening at {place.socket}")
+        _say(f"listening at {paths.socket}")
 
-    await process.serve(place, limits, ready, PoolSettings.with_more(args.preload, tier=args.tier))
+    await process.serve(paths, limits, ready, PoolSettings.with_more(args.preload, tier=args.tier))
 
 
-def status(args: Namespace, place: Place) -> int:
+def status(args: Namespace, paths: DaemonPaths) -> int:
     """Print what the daemon reports; return 0 if it runs and 1 if not."""
-    facts = lifecycle.status(place)
+    facts = lifecycle.status(paths)
     if args.json:
         print(
-            json.dumps({"running": facts is not None, "socket": str(place.socket), **(facts or {})})
+            json.dumps({"running": facts is not None, "socket": str(paths.socket), **(facts or {})})
         )
     elif facts is None:
-        print(f"no daemon runs at {place.socket}. Type: atoll daemon start")
+        print(f"no daemon runs at {paths.socket}. Type: atoll daemon start")
     else:
-        print(describe(facts, place))
+        print(describe(facts, paths))
     return 0 if facts else NOT_RUNNING
 
 
-def stop(_args: Namespace, place: Place) -> int:
+def stop(_args: Namespace, paths: DaemonPaths) -> int:
     """Stop the daemon and print how many sessions ended with it."""
-    facts = lifecycle.stop(place)
+    facts = lifecycle.stop(paths)
     if facts is None:
-        print(f"no daemon runs at {place.socket}")
+        print(f"no daemon runs at {paths.socket}")
     else:
         print(
             f"the daemon (pid {facts['pid']}) has stopped, and {facts['sessions']} sessions with it"
@@ -111,11 +111,11 @@ def stop(_args: Namespace, place: Place) -> int:
     return 0
 
 
-def logs(args: Namespace, place: Place) -> int:
+def logs(args: Namespace, paths: DaemonPaths) -> int:
     """Print the last lines of the log, and new ones with -f."""
-    if not place.log.exists():
-        raise ConfigError(f"there is no log {place.log}: no daemon has run there")
-    for line in lifecycle.log_lines(place, args.lines, follow=args.follow):
+    if not paths.log.exists():
+        raise ConfigError(f"there is no log {paths.log}: no daemon has run there")
+    for line in lifecycle.log_lines(paths, args.lines, follow=args.follow):
         print(line, end="", flush=True)
     return 0
 
@@ -125,12 +125,12 @@ def limits_from(args: Namespace) -> DaemonLimits:
     return DaemonLimits(**_given(args))
 
 
-def describe(facts: dict[str, Any], place: Place) -> str:
+def describe(facts: dict[str, Any], paths: DaemonPaths) -> str:
     """Return the status as text."""
     level = facts["isolation"] or "no sandbox can be opened:"
     rows = {
         "pid": facts["pid"],
-        "socket": place.socket,
+        "socket": paths.socket,
         "uptime": f"{facts['uptime_seconds']:.0f} s",
         "isolation": f"{level} {facts['reason']}".strip(),
         "connections": facts["connections"],
@@ -170,12 +170,12 @@ def _given(args: Namespace) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _runs_already(args: Namespace, place: Place) -> int:
+def _runs_already(args: Namespace, paths: DaemonPaths) -> int:
     """Return 0, or 1 if options were given that the running daemon may not have."""
     if _given(args) or args.preload or args.tier:
-        _say(f"a daemon runs already at {place.socket}: stop it to start it with other options")
+        _say(f"a daemon runs already at {paths.socket}: stop it to start it with other options")
         return 1
-    _say(f"a daemon runs already at {place.socket}")
+    _say(f"a daemon runs already at {paths.socket}")
     return 0
 
 

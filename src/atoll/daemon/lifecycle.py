@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from atoll.daemon.limits import DaemonLimits
-    from atoll.daemon.paths import Place
+    from atoll.daemon.paths import DaemonPaths
 
 REPORT_SECONDS = 5.0
 """How often a start that takes long says what it is doing."""
@@ -32,7 +32,7 @@ _PAUSE_SECONDS = 0.02
 
 
 def start(
-    place: Place,
+    paths: DaemonPaths,
     limits: DaemonLimits,
     on_wait: Callable[[str], None] = lambda _text: None,
     preload: Sequence[str] = (),
@@ -42,11 +42,11 @@ def start(
 
     `on_wait` is called with what the daemon is doing, if that takes more than a second.
     """
-    if place.claimed():
-        raise AlreadyRunningError(f"a daemon runs already at {place.socket}")
-    place.check()
+    if paths.claimed():
+        raise AlreadyRunningError(f"a daemon runs already at {paths.socket}")
+    paths.check()
     process = subprocess.Popen(
-        [sys.executable, "-m", "atoll.daemon.process", *_arguments(place, limits, preload, tier)],
+        [sys.executable, "-m", "atoll.daemon.process", *_arguments(paths, limits, preload, tier)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -64,9 +64,9 @@ def start(
         if not ready:
             reason = process.stderr.read().decode("utf-8", "replace").strip()
             process.wait()
-            if place.claimed():  # another one was a moment faster
-                raise AlreadyRunningError(f"a daemon runs already at {place.socket}")
-            raise SandboxStartError("daemon", reason or f"it ended; see {place.log}")
+            if paths.claimed():  # another one was a moment faster
+                raise AlreadyRunningError(f"a daemon runs already at {paths.socket}")
+            raise SandboxStartError("daemon", reason or f"it ended; see {paths.log}")
     process.returncode = 0  # it is not ours to wait for
     return process.pid
 
@@ -88,51 +88,51 @@ def _wait_until_ready(fd: int, on_wait: Callable[[str], None]) -> bool:
     return True
 
 
-def status(place: Place) -> dict[str, Any] | None:
+def status(paths: DaemonPaths) -> dict[str, Any] | None:
     """What the daemon says of itself; None if none runs."""
-    if not place.claimed():
+    if not paths.claimed():
         return None
     try:
-        return asyncio.run(connection.stats(place.socket))
+        return asyncio.run(connection.stats(paths.socket))
     except BackendUnavailableError:
-        if not place.claimed():
+        if not paths.claimed():
             return None
         raise
 
 
-def stop(place: Place) -> dict[str, Any] | None:
+def stop(paths: DaemonPaths) -> dict[str, Any] | None:
     """End the daemon and wait until it is gone; what it said of itself before, None if none ran."""
-    facts = status(place)
+    facts = status(paths)
     if facts is None:
         return None
     os.kill(facts["pid"], signal.SIGTERM)
     end = time.monotonic() + STOP_SECONDS
-    while place.claimed():
+    while paths.claimed():
         if time.monotonic() > end:
-            raise AtollError(f"the daemon (pid {facts['pid']}) does not end: see {place.log}")
+            raise AtollError(f"the daemon (pid {facts['pid']}) does not end: see {paths.log}")
         time.sleep(_PAUSE_SECONDS)
     return facts
 
 
-def log_lines(place: Place, count: int, *, follow: bool) -> Iterator[str]:
+def log_lines(paths: DaemonPaths, count: int, *, follow: bool) -> Iterator[str]:
     """The last lines of the log, and with `follow` the next ones for ever."""
     with contextlib.ExitStack() as stack:
-        file = stack.enter_context(place.log.open(encoding="utf-8", errors="replace"))
+        file = stack.enter_context(paths.log.open(encoding="utf-8", errors="replace"))
         yield from file.readlines()[-count:]
         while follow:
             if line := file.readline():
                 yield line
-            elif place.log.exists() and os.fstat(file.fileno()).st_ino != place.log.stat().st_ino:
-                file = stack.enter_context(place.log.open(encoding="utf-8", errors="replace"))
+            elif paths.log.exists() and os.fstat(file.fileno()).st_ino != paths.log.stat().st_ino:
+                file = stack.enter_context(paths.log.open(encoding="utf-8", errors="replace"))
             else:
                 time.sleep(0.2)
 
 
 def _arguments(
-    place: Place, limits: DaemonLimits, preload: Sequence[str], tier: str | None
+    paths: DaemonPaths, limits: DaemonLimits, preload: Sequence[str], tier: str | None
 ) -> list[str]:
     bounds = json.dumps(dataclasses.asdict(limits))
-    return [str(place.socket), bounds, json.dumps(list(preload)), tier or ""]
+    return [str(paths.socket), bounds, json.dumps(list(preload)), tier or ""]
 
 
 def _readable(fd: int, seconds: float) -> bool:

@@ -36,7 +36,7 @@ class AlreadyRunningError(ConfigError):
     """Another daemon holds the lock."""
 
 
-class Place:
+class DaemonPaths:
     """The files of one daemon, beside its socket."""
 
     def __init__(self, path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.daemon.limits import DaemonLimits
-from atoll.daemon.paths import Place
+from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.server import DaemonServer
 from atoll.daemon.sessions import Storage
 from atoll.errors import AtollError, SandboxError
@@ -36,32 +36,32 @@ _LOG = logging.getLogger("atoll.daemon")
 
 
 async def serve(
-    place: Place,
+    paths: DaemonPaths,
     limits: DaemonLimits,
     on_ready: Callable[[], None],
     settings: PoolSettings | None = None,
     on_progress: Callable[[str], None] = lambda _text: None,
 ) -> None:
-    """Be the daemon of this place until SIGTERM or SIGINT; `on_progress` hears of its start."""
+    """Serve at these paths until SIGTERM or SIGINT; `on_progress` is told how the start goes."""
 
     def report(text: str) -> None:
         _LOG.info("%s", text)
         on_progress(text)
 
     settings = dataclasses.replace(settings or PoolSettings(), warm_seconds=WARM_SECONDS)
-    place.prepare()
-    lock = place.claim()
+    paths.prepare()
+    lock = paths.claim()
     try:
-        with _logging_to(place.log):
+        with _logging_to(paths.log):
             async with Pool(settings) as pool:
-                await _serve(place, limits, on_ready, pool, report)
+                await _serve(paths, limits, on_ready, pool, report)
     finally:
-        place.remove_socket()
+        paths.remove_socket()
         os.close(lock)
 
 
 async def _serve(
-    place: Place,
+    paths: DaemonPaths,
     limits: DaemonLimits,
     on_ready: Callable[[], None],
     pool: Pool,
@@ -71,17 +71,17 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    store = SqliteStateStore(place.states, limits.keep_seconds, limits.store_bytes)
+    store = SqliteStateStore(paths.states, limits.keep_seconds, limits.store_bytes)
     storage = Storage(store=store, left_out=lambda blob: describe_state(blob).left_out)
     server = DaemonServer(pool.open, storage, limits, pool.stats)
     report("importing the libraries that warm sandboxes have")
     await _warm_up(pool)
     report("trying out a sandbox")
-    await server.start(place.listen())
+    await server.start(paths.listen())
     _LOG.info("started with pid %d", os.getpid())
     on_ready()
     await stop.wait()
-    place.remove_socket()
+    paths.remove_socket()
     _LOG.info("stopped; %d sessions ended with it", await server.stop())
     store.close_all()
 
@@ -133,9 +133,9 @@ def main() -> int:
     """`python -m atoll.daemon.process SOCKET LIMITS PRELOAD TIER`: what `daemon start` starts."""
     os.chdir("/")
     try:
-        place, limits = Place(Path(sys.argv[1])), DaemonLimits(**json.loads(sys.argv[2]))
+        paths, limits = DaemonPaths(Path(sys.argv[1])), DaemonLimits(**json.loads(sys.argv[2]))
         settings = PoolSettings.with_more(json.loads(sys.argv[3]), tier=sys.argv[4] or None)
-        asyncio.run(serve(place, limits, _say_ready, settings, _say_progress))
+        asyncio.run(serve(paths, limits, _say_ready, settings, _say_progress))
     except (AtollError, OSError) as exc:
         print(exc, file=sys.stderr)  # noqa: T201 - whoever starts us reads it
         return 1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from atoll.context import Context
 from atoll.errors import ConfigError
 from atoll.explore.index import ContextIndex
-from atoll.files.folder import FolderPlace
+from atoll.files.folder import OpenFolders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -75,10 +75,10 @@ class Documents:
                 self._fd = None
 
     @contextlib.contextmanager
-    def _folder(self) -> Iterator[FolderPlace | None]:
+    def _folder(self) -> Iterator[OpenFolders | None]:
         """The folder, which is not closed meanwhile: its number would be another file's then."""
         with self._folder_lock:
-            yield None if self._fd is None else FolderPlace({ROOT: self._fd})
+            yield None if self._fd is None else OpenFolders({ROOT: self._fd})
 
     def _descriptor(self, name: str) -> int | None:
         try:

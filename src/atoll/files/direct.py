@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.files.base import Files
 from atoll.files.blocks import load_numpy
-from atoll.files.folder import FolderPlace
+from atoll.files.folder import OpenFolders
 from atoll.files.searcher import Searcher
 from atoll.guest.workspace import Workspace
 
@@ -53,7 +53,7 @@ class FolderFiles(Files):
     async def _work(
         self, folders: Folders, operation: str, params: dict[str, Any]
     ) -> dict[str, Any]:
-        place = FolderPlace(folders, self._max_file_bytes)
+        place = OpenFolders(folders, self._max_file_bytes)
         stop = threading.Event()
 
         def work() -> dict[str, Any]:
@@ -82,7 +82,7 @@ class FolderFiles(Files):
     async def open_file(self, path: str) -> OpenFile:
         """Open a file to read parts of it; OSError says why it cannot be read."""
         folders = await self._folders(False)
-        place = FolderPlace(folders, self._max_file_bytes)
+        place = OpenFolders(folders, self._max_file_bytes)
 
         def work() -> OpenFile:
             try:

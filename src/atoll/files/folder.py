@@ -32,7 +32,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE_MODE, FOLDER_MODE = 0o644, 0o755
 
 
-class FolderPlace:
+class OpenFolders:
     """Files below descriptors of folders, each known by a name; the first is the working folder.
 
     The descriptors stay the caller's to close, after the last use.

@@ -13,7 +13,7 @@ from atoll.files.tree import Tree
 from atoll.guest.globs import chooser
 
 if TYPE_CHECKING:
-    from atoll.files.folder import FolderPlace
+    from atoll.files.folder import OpenFolders
     from atoll.files.matchers import Matcher
 
 
@@ -32,7 +32,7 @@ class Searcher:
 
     def __call__(
         self,
-        place: FolderPlace,
+        place: OpenFolders,
         pattern: str,
         path: str,
         *,

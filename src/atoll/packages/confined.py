@@ -1,4 +1,4 @@
-"""The inside of the downloader: limits and Landlock around it, then it becomes pip.
+"""The inside of the downloader: limits and Landlock or a root of its own, then it becomes pip.
 
 SECURITY: pip reads what an index sends. Here it may write to its scratch folder alone, read the
 system, its interpreter and the settings' own files, and open connections; it has no capability.
@@ -7,6 +7,7 @@ With wheels only it runs no code of a package.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -17,6 +18,7 @@ from typing import NoReturn
 
 from atoll.jail import landlock, syscalls
 from atoll.jail.root import DEVICES
+from atoll.packages import own_root
 
 _SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/opt/homebrew",
@@ -48,8 +50,15 @@ def _confine(scratch: str, readable: list[str]) -> None:
     devices = [f"/dev/{name}" for name in DEVICES]
     paths = [*_SYSTEM, f"/proc/{os.getpid()}", *readable]
     reachable = [path for path in paths if _is_reachable(path)]
-    landlock.restrict(reachable, [scratch], devices, no_tcp=False)
+    if not landlock.restrict(reachable, [scratch], devices, no_tcp=False):
+        with contextlib.suppress(OSError):  # neither Landlock nor namespaces: it is a plain process
+            own_root.enter([path for path in reachable if not _is_proc(path)], scratch, devices)
     syscalls.drop_capabilities()
+
+
+def _is_proc(path: str) -> bool:
+    """Return whether a path tells of processes; a root of its own has none of them."""
+    return path.startswith("/proc/")
 
 
 def _is_reachable(path: str) -> bool:

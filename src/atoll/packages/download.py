@@ -201,7 +201,7 @@ def _no_version(said: str, package: str, target: Target, *, offline: bool) -> Pa
         hint = "Check PIP_INDEX_URL and PIP_FIND_LINKS."
     else:
         reason = f"no wheel{of} for {target.label} in the index"
-        hint = "Check the spelling; if there is only a source, pass allow_source=True (--allow-source)."
+        hint = "Check the spelling; for a source only, pass allow_source=True (--allow-source)."
     searched = _SEARCHED.search(said)
     return PackageError(package, reason, hint, no_wheel_of=searched[1] if searched else package)
 

@@ -9,7 +9,7 @@ from atoll.guest import search
 from atoll.guest.globs import chooser
 from atoll.guest.local_files import MOST_FOLDERS_DEEP
 from atoll.guest.texts import MAX_FILE_BYTES
-from atoll.shell import told
+from atoll.shell import script_output
 from atoll.shell.commands import encoded
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class _Search:
         if answer.startswith(b"-"):
             reason = answer[1:].decode("utf-8", "replace").strip().removeprefix("grep: ")
             raise ValueError(f"not a regular expression: {reason[:200]}")
-        return told.candidates(answer)
+        return script_output.candidates(answer)
 
     async def hits(self, files: list[str], room: int) -> AsyncIterator[Hits]:
         """The lines that match, file by file, up to `room` of each."""
@@ -80,7 +80,7 @@ class _Search:
                 base[0], names = encoded(""), [encoded(self._path)]
             else:
                 names = [encoded(name) for name in some]
-            found = told.lines(await self._line.ask("lines", *base, *names), len(some))
+            found = script_output.lines(await self._line.ask("lines", *base, *names), len(some))
             for name, hits in zip(some, found, strict=True):
                 yield name, hits
 

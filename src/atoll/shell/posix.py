@@ -12,11 +12,11 @@ from atoll.files.answers import checked
 from atoll.guest.local_files import MOST_FOLDERS_DEEP, check_name
 from atoll.guest.texts import check_lines, count_lines, lines_of
 from atoll.guest.workspace import EMPTY, Workspace, page, words
-from atoll.shell import told
+from atoll.shell import script_output
 from atoll.shell.commands import encoded
+from atoll.shell.fetched_files import FetchedFiles
 from atoll.shell.grep import grep
 from atoll.shell.line import MAX_FILE
-from atoll.shell.recalled import RecalledPlace
 
 if TYPE_CHECKING:
     from atoll.shell.line import Line
@@ -38,14 +38,14 @@ class PosixDialect:
         if not fault and operation in ("delete", "move"):
             fault = _fault_of_path(params.get("target", "x")) or _fault_of_name(params)
         if fault:
-            place = RecalledPlace(fault=fault, refusal=fault)
-            return Workspace(place).run(operation, params)  # an OSError or ValueError is an answer
+            files = FetchedFiles(fault=fault, refusal=fault)
+            return Workspace(files).run(operation, params)  # an OSError or ValueError is an answer
         if operation == "grep":
             return checked(operation, await grep(self._line, **params))
         if operation in ("ls", "glob"):
             return await self._listed(operation, params)
         if operation in ("write", "upload"):
-            return await self._stored(operation, params, RecalledPlace())
+            return await self._stored(operation, params, FetchedFiles())
         if operation in CHANGES:
             return await self._changed(operation, params)
         return await self._fetched(operation, params)
@@ -56,57 +56,57 @@ class PosixDialect:
         words = [encoded(params["path"]), encoded(params.get("target", ".")), "1" if flag else "0"]
         reply = await self._line.ask("change", operation, *words, twice=operation == "stat")
         if operation == "stat":
-            place = told.looked_up(reply)
+            files = script_output.looked_up(reply)
         else:
-            place = RecalledPlace(refusal=told.fault(reply))
-        return checked(operation, Workspace(place).run(operation, params))
+            files = FetchedFiles(refusal=script_output.fault(reply))
+        return checked(operation, Workspace(files).run(operation, params))
 
     async def _listed(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         depth = 1 if operation == "ls" else MOST_FOLDERS_DEEP + 1
         answer = await self._line.ask("list", encoded(params["path"]), str(depth))
         if operation == "ls" and not answer.startswith(b"folder"):
             return {"entries": [], "truncated": False}
-        place = RecalledPlace(rows=told.rows(answer, params["path"]))
-        return checked(operation, Workspace(place).run(operation, params))
+        files = FetchedFiles(rows=script_output.rows(answer, params["path"]))
+        return checked(operation, Workspace(files).run(operation, params))
 
     async def _fetched(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         words = [encoded(params["path"]), str(MAX_FILE)]
         if operation == "read":
             words += [str(min(params[name], MOST_LINES)) for name in ("offset", "limit")]
             words[2] = str(int(words[2]) + 1)
-        place, total = told.fetched(await self._line.ask("fetch", *words), MAX_FILE)
+        files, total = script_output.fetched(await self._line.ask("fetch", *words), MAX_FILE)
         if operation == "edit":
-            return await self._stored(operation, params, place)
-        if operation == "read" and not place.fault:
-            return _page(params, place, total)
-        answer = Workspace(place).run(operation, params)
-        if "content" in answer and place.info:
-            answer.update(created=place.info.st_ctime, modified=place.info.st_mtime)
+            return await self._stored(operation, params, files)
+        if operation == "read" and not files.fault:
+            return _page(params, files, total)
+        answer = Workspace(files).run(operation, params)
+        if "content" in answer and files.info:
+            answer.update(created=files.info.st_ctime, modified=files.info.st_mtime)
         return checked(operation, answer)
 
     async def _stored(
-        self, operation: str, params: dict[str, Any], place: RecalledPlace
+        self, operation: str, params: dict[str, Any], files: FetchedFiles
     ) -> dict[str, Any]:
-        answer = Workspace(place).run(operation, params)
-        if place.stored is None:
+        answer = Workspace(files).run(operation, params)
+        if files.stored is None:
             return answer
         path, fresh = encoded(params["path"]), "1" if operation == "write" else "0"
-        words = [path, fresh, str(len(place.stored))]
+        words = [path, fresh, str(len(files.stored))]
         reply = await self._line.ask(
-            "store", *words, data=place.stored, twice=False, draft=params["path"]
+            "store", *words, data=files.stored, twice=False, draft=params["path"]
         )
-        place.refusal = told.fault(reply)
-        return Workspace(place).run(operation, params) if place.refusal else answer
+        files.refusal = script_output.fault(reply)
+        return Workspace(files).run(operation, params) if files.refusal else answer
 
 
-def _page(params: dict[str, Any], place: RecalledPlace, total: int) -> dict[str, Any]:
-    if not place.info or not place.info.st_size:
+def _page(params: dict[str, Any], files: FetchedFiles, total: int) -> dict[str, Any]:
+    if not files.info or not files.info.st_size:
         return {"text": EMPTY}
     try:
-        check_lines(count_lines(place.data))
+        check_lines(count_lines(files.data))
     except OSError as exc:
         return {"text": f"Error: File '{params['path']}' cannot be read: {words(exc)}"}
-    return page(params["path"], lines_of(place.data), params["offset"], total)
+    return page(params["path"], lines_of(files.data), params["offset"], total)
 
 
 def _fault_of_name(params: dict[str, Any]) -> ValueError | None:

@@ -1,4 +1,4 @@
-"""What the scripts print, taken apart: a stranger printed it, so it may be anything."""
+"""Parse what the scripts in scripts/ print. SECURITY: a foreign sandbox printed it: check all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from atoll.errors import SandboxError
 from atoll.guest.local_files import MOST_FOLDERS_DEEP
 from atoll.guest.search import shown
-from atoll.shell.recalled import RecalledPlace, Row, fault_of, status
+from atoll.shell.fetched_files import FetchedFiles, Row, fault_of, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 MOST_RECORDS = 1_000_000
-"""Each takes far more memory than it has bytes."""
+"""The limit of records in an answer: each takes far more memory here than it has bytes."""
 _CODES = {
     "No such file or directory": errno.ENOENT,
     "Directory nonexistent": errno.ENOENT,
@@ -53,9 +53,9 @@ def _or_nonsense(parse: Callable[P, T]) -> Callable[P, T]:
 
 
 @_or_nonsense
-def rows(told: bytes, path: str) -> list[Row]:
-    """Of list.sh: what is in or below a folder, or a file alone."""
-    kind, _, rest = told.partition(b"\n")
+def rows(output: bytes, path: str) -> list[Row]:
+    """Return what list.sh found in or below a folder, or a file alone."""
+    kind, _, rest = output.partition(b"\n")
     _check_count(rest)
     records = rest.split(b"//\n")[:-1]
     if kind == b"file":
@@ -63,8 +63,8 @@ def rows(told: bytes, path: str) -> list[Row]:
     return [row for row in map(_row, records) if row.path]
 
 
-def _check_count(told: bytes) -> None:
-    if told.count(b"\n") > MOST_RECORDS:
+def _check_count(output: bytes) -> None:
+    if output.count(b"\n") > MOST_RECORDS:
         raise ValueError(f"it has more than {MOST_RECORDS:,} parts")
 
 
@@ -81,10 +81,10 @@ def _info(mode: bytes, size: bytes, modified: bytes, changed: bytes) -> os.stat_
 
 
 @_or_nonsense
-def fetched(told: bytes, most: int) -> tuple[RecalledPlace, int]:
-    """Of fetch.sh: a file, or why there is none; and how many lines it has, if that was asked."""
-    kind, _, rest = told.partition(b"\n")
-    place = RecalledPlace(link=kind == b"link")
+def fetched(output: bytes, most: int) -> tuple[FetchedFiles, int]:
+    """Return the file that fetch.sh read, or why not, and the number of its lines, if counted."""
+    kind, _, rest = output.partition(b"\n")
+    place = FetchedFiles(link=kind == b"link")
     if not rest.startswith(b"+"):
         place.fault = fault(rest)
         return place, 0
@@ -95,27 +95,27 @@ def fetched(told: bytes, most: int) -> tuple[RecalledPlace, int]:
     return place, int(lines)
 
 
-def fault(told: bytes) -> OSError | None:
-    """Of store.sh and others: what went wrong, from the words of the program that it did to."""
-    if told.startswith(b"+"):
+def fault(output: bytes) -> OSError | None:
+    """Return the error that a script reports, by the message of what failed; None if it worked."""
+    if output.startswith(b"+"):
         return None
-    reason = told[1:].decode("utf-8", "replace").strip().rpartition(": ")[2][:200]
+    reason = output[1:].decode("utf-8", "replace").strip().rpartition(": ")[2][:200]
     return OSError(_CODES.get(reason, errno.EIO), reason or "the shell did not say why")
 
 
 @_or_nonsense
-def looked_up(told: bytes) -> RecalledPlace:
-    """Of change.sh, which was asked to stat: what is there, or why it cannot be told."""
-    if refusal := fault(told):
-        return RecalledPlace(refusal=refusal)
-    return RecalledPlace(info=_info(*told[1:].split()))
+def looked_up(output: bytes) -> FetchedFiles:
+    """Return what change.sh says about a path that it was asked to stat, or why it could not."""
+    if refusal := fault(output):
+        return FetchedFiles(refusal=refusal)
+    return FetchedFiles(info=_info(*output[1:].split()))
 
 
 @_or_nonsense
-def candidates(told: bytes) -> tuple[list[str], bool]:
-    """Of candidates.sh: files that have the pattern, in order; whether folders are left out."""
-    _check_count(told)
-    head, _, rest = told[1:].partition(b"\n")
+def candidates(output: bytes) -> tuple[list[str], bool]:
+    """Return the files where candidates.sh found the pattern, and whether folders were skipped."""
+    _check_count(output)
+    head, _, rest = output[1:].partition(b"\n")
     plain, _, odd = (b"\n" + rest).partition(b"\n\n")
     names = [*plain.split(b"\n")[1:], *odd.split(b"//\n")[:-1]]
     paths = [name[2:].decode("utf-8", "surrogateescape") for name in names]
@@ -123,11 +123,11 @@ def candidates(told: bytes) -> tuple[list[str], bool]:
 
 
 @_or_nonsense
-def lines(told: bytes, count: int) -> list[list[tuple[int, str]]]:
-    """Of lines.sh: number and text of the lines that match, file by file."""
-    _check_count(told)
+def lines(output: bytes, count: int) -> list[list[tuple[int, str]]]:
+    """Return number and text of the lines that lines.sh matched, file by file."""
+    _check_count(output)
     found: list[list[tuple[int, str]]] = []
-    for line in told.split(b"\n")[:-1]:
+    for line in output.split(b"\n")[:-1]:
         if line == b"=":
             found.append([])
         else:

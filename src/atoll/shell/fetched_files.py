@@ -1,4 +1,4 @@
-"""A place of files that were asked for beforehand: the operations run on what was told."""
+"""Files that a shell has fetched beforehand: a Workspace runs its operations on them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Row:
-    """Something that a listing tells of."""
+    """An entry of a listing."""
 
     path: str
     info: os.stat_result
     too_deep: bool = False
 
     def open(self) -> int:
-        """Nobody has asked for its bytes."""
+        """Raise FileNotFoundError: a listing brings no content."""
         raise FileNotFoundError(errno.ENOENT, "it was listed, not fetched")
 
 
 @dataclass(slots=True)
-class RecalledPlace:
-    """What a shell has told of one path; what is stored is kept for it."""
+class FetchedFiles:
+    """What a shell has reported about one path, and what is to be stored there."""
 
     rows: list[Row] = field(default_factory=list)
     link: bool = False
@@ -42,69 +42,69 @@ class RecalledPlace:
     stored: bytes | None = None
 
     def open(self, path: str) -> int:
-        """A descriptor of what was fetched."""
+        """Return a descriptor of what was fetched."""
         del path
         if self.fault:
             raise self.fault
-        fd = os.memfd_create("atoll-recalled")
+        fd = os.memfd_create("atoll-fetched")
         copy = os.dup(fd)
         fill(copy, self.data)
         os.lseek(fd, 0, os.SEEK_SET)
         return fd
 
     def is_link(self, path: str) -> bool:
-        """Whether it was a link."""
+        """Return whether it was a link."""
         del path
         return self.link
 
     def entries(self, path: str) -> list[tuple[str, os.stat_result]]:
-        """What was in the folder."""
+        """Return what was in the folder."""
         del path
         return [(row.path, row.info) for row in self.rows]
 
     def walk(self, path: str) -> Iterator[Row]:
-        """What was below it, as a walk goes."""
+        """Return what was below it, in the order of a walk."""
         del path
         yield from sorted(self.rows, key=lambda row: row.path.split("/"))
 
     def store(self, path: str, data: bytes, *, fresh: bool) -> None:
-        """Keep it, for whoever carries it there."""
+        """Keep the bytes; the caller writes them through the shell."""
         del path, fresh
         if self.refusal:
             raise self.refusal
         self.stored = data
 
     def stat(self, path: str) -> os.stat_result:
-        """Return what was told of it."""
-        self._obey(path)
+        """Return the reported status."""
+        self._raise_refusal(path)
         assert self.info is not None
         return self.info
 
     def delete(self, path: str, *, recursive: bool) -> None:
-        """Raise what went wrong, if something did."""
-        self._obey(path, recursive)
+        """Raise the error that the shell reported, if any."""
+        self._raise_refusal(path, recursive)
 
     def move(self, path: str, target: str, *, overwrite: bool) -> None:
-        """Raise what went wrong, if something did."""
-        self._obey(path, target, overwrite)
+        """Raise the error that the shell reported, if any."""
+        self._raise_refusal(path, target, overwrite)
 
     def mkdir(self, path: str) -> None:
-        """Raise what went wrong, if something did."""
-        self._obey(path)
+        """Raise the error that the shell reported, if any."""
+        self._raise_refusal(path)
 
-    def _obey(self, *_asked: object) -> None:
+    def _raise_refusal(self, *_asked: object) -> None:
         if self.refusal:
             raise self.refusal
 
 
 def status(mode: int, size: int, modified: float, changed: float) -> os.stat_result:
-    """What stat would say."""
+    """Return an os.stat_result of these."""
     whole = (mode, 0, 0, 1, 0, 0, size, 0, int(modified), int(changed))
     return os.stat_result((*whole, 0.0, modified, changed))
 
 
 def fault_of(info: os.stat_result, most: int) -> OSError | None:
-    """Why something cannot be read as a file."""
+    """Return why something cannot be read as a file; None if it can."""
     if stat.S_ISDIR(info.st_mode):
         return IsADirectoryError(errno.EISDIR, "it is a folder")
     if not stat.S_ISREG(info.st_mode):

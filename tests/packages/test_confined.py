@@ -1,0 +1,80 @@
+"""The downloader is held: by Landlock, and where the kernel has none by a root of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from ordinary_user import SOURCE, USER, python_for_user
+
+from atoll.packages import download, ensure
+
+START = """
+import sys; sys.path[:0] = [{source!r}]
+from atoll.jail import syscalls
+if {without}: syscalls.landlock_version = lambda: 0
+from atoll.packages.confined import main
+main()
+"""
+PROBE = """
+import os, socket, sys
+secret, scratch, allowed, port = sys.argv[1:]
+def can(work):
+    try:
+        return work() or True
+    except OSError:
+        return False
+print([
+    can(lambda: open(secret).read()), can(lambda: open(secret, "a")), can(lambda: open("/new", "w")),
+    can(lambda: os.listdir(f"/proc/{os.getppid()}/fd")), can(lambda: open(allowed, "a")),
+    can(lambda: open(allowed).close()), can(lambda: open(f"{scratch}/new", "w").close()),
+    can(lambda: socket.create_connection(("127.0.0.1", int(port))).close()),
+    can(lambda: open("/dev/null", "w").close()),
+])
+"""
+
+
+@pytest.mark.parametrize("without", [False, True], ids=["landlock", "own root"])
+@pytest.mark.parametrize("as_user", [False, True], ids=["caller", "ordinary user"])
+def test_the_downloader_reads_and_writes_what_it_must_and_no_more(without, as_user):
+    if as_user and os.geteuid() != 0:
+        pytest.skip("all tests run as an ordinary user already")
+    python = python_for_user() if as_user else sys.executable
+    folder = Path(tempfile.mkdtemp(prefix="atoll-confined-"))
+    scratch, secret, allowed = folder / "scratch", folder / "secret", folder / "allowed"
+    scratch.mkdir()
+    for file in (secret, allowed):
+        file.write_text("text")
+    who = {"user": USER, "group": USER, "extra_groups": []} if as_user else {}
+    for path in (folder, scratch, secret, allowed) if as_user else ():
+        os.chown(path, USER, USER)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        probe = [python, "-c", PROBE, str(secret), str(scratch), str(allowed), port]
+        home = [sys.prefix, sys.base_prefix, str(SOURCE), str(allowed)]
+        facts = json.dumps([os.getpid(), str(scratch), home, probe])
+        start = START.format(source=str(SOURCE), without=without)
+        done = subprocess.run(
+            [python, "-c", start, "", facts], capture_output=True, text=True, env={}, **who
+        )
+    shutil.rmtree(folder)
+    assert done.stdout == f"{[False] * 5 + [True] * 4}\n", done.stderr
+
+
+def test_pip_downloads_in_a_root_of_its_own(cache, index, http_index, target, monkeypatch):
+    index.wheel("tiny")
+    without = "from atoll.jail import syscalls; syscalls.landlock_version = lambda: 0; "
+    boot = download._BOOT.replace(
+        "from atoll.packages.confined", without + "from atoll.packages.confined"
+    )
+    monkeypatch.setattr(download, "_BOOT", boot)
+    hold = ensure(["tiny"], target)
+    hold.close()
+    assert [one.name for one in hold.environment.packages] == ["tiny"]
