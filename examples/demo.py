@@ -39,12 +39,12 @@ CELLS = (
     ),
     (
         "It writes a file; the value of the last line comes back as a Python object.",
-        "open('report.md', 'w').write('\\n'.join(f'- {n}: {t}' for n, t in zip(services, notes)))\n"
+        "open('report.md', 'w').write(''.join(f'- {n}: {t}\\n' for n, t in zip(services, notes)))\n"
         "len(services)",
     ),
     (
         "It cannot reach the network ...",
-        "import socket; socket.create_connection(('127.0.0.1', 22), 1)",
+        "import urllib.request; urllib.request.urlopen('https://example.com')",
     ),
     ("... nor the files of this machine.", "open('/etc/shadow').read()"),
     ("Code that never ends is stopped ...", "while True: pass"),

@@ -22,9 +22,13 @@ _OWN = re.compile(rf"{NAME}\s*\[([^\]]*)\]")
 
 def install_command(*extras: str) -> str:
     """Return the shell command that installs the packages of extras for this interpreter."""
-    python = sys.executable or "python3"
     found = [requirements(extra) or (f"{NAME}[{extra}]",) for extra in extras]
-    packages = list(dict.fromkeys(package for some in found for package in some))
+    return pip_command(*dict.fromkeys(package for some in found for package in some))
+
+
+def pip_command(*packages: str) -> str:
+    """Return the shell command that installs packages for this interpreter, which may lack pip."""
+    python = sys.executable or "python3"
     command = shlex.join([python, "-m", "pip", "install", *packages])
     if importlib.util.find_spec("pip") is not None:
         return command

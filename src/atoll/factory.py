@@ -17,7 +17,6 @@ from atoll.tools import by_name
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from os import PathLike
-    from types import TracebackType
 
     from atoll.config import Handler, LineCallback, OutputCallback
     from atoll.log import SandboxLogger
@@ -92,12 +91,7 @@ class Opening:
         self._box = await self
         return self._box
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         if self._box is not None:
             await self._box.destroy()
 

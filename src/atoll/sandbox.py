@@ -19,7 +19,6 @@ from atoll.types import Outcome, SandboxResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from atoll.command import Command, CommandOptions
     from atoll.config import Handler
@@ -327,12 +326,7 @@ class BaseSandbox(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         await self.destroy()
 
     async def _guarded(self, code: str, name: str | None) -> tuple[str, SandboxResult | None]:

@@ -12,7 +12,6 @@ from atoll.files.sync import SyncFiles
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
-    from types import TracebackType
 
     from atoll.command import Command, CommandOptions
     from atoll.config import Handler
@@ -266,10 +265,5 @@ class SyncSandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.destroy()

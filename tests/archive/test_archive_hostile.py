@@ -223,7 +223,7 @@ def test_a_library_that_is_missing_is_named_with_what_to_type(module, make, monk
     data = make({"a": b"x"})
     monkeypatch.setitem(sys.modules, module, None)
     with (
-        pytest.raises(atoll.ArchiveError, match=rf"need {module}: .*pip install .*'{module}"),
+        pytest.raises(atoll.ArchiveError, match=rf"need {module}. Type: .*pip install .*'{module}"),
         Opened(data),
     ):
         pass

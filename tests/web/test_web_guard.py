@@ -188,5 +188,7 @@ def test_a_limit_that_cannot_be_is_refused(field):
 
 def test_a_library_that_is_missing_is_named_with_what_to_type(monkeypatch):
     monkeypatch.setitem(sys.modules, "ssrfguard", None)
-    with pytest.raises(atoll.ConfigError, match=r"needs ssrfguard: .*pip install .*'ssrfguard"):
+    with pytest.raises(
+        atoll.ConfigError, match=r"needs ssrfguard. Type: .*pip install .*'ssrfguard"
+    ):
         Fetcher()

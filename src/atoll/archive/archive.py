@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from atoll.archive.decoding import decode
 from atoll.archive.limits import ArchiveLimits
@@ -14,9 +14,6 @@ from atoll.archive.source import as_descriptor
 from atoll.archive.types import Hit, Hits, Member, Skipped
 from atoll.errors import ConfigError
 from atoll.policy import check_positive
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 MOST_HITS = 10_000
 
@@ -101,12 +98,7 @@ class Archive:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def _ask(self, operation: str, **request: object) -> tuple[dict[str, Any], bytes]:

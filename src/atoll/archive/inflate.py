@@ -13,7 +13,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, Protocol
 
 from atoll.errors import ArchiveError, ArchiveLimitError
-from atoll.extras import install_command
+from atoll.extras import hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,7 +181,7 @@ def _zstd() -> Callable[[], Decompressor]:
         try:
             from backports import zstd  # noqa: PLC0415 - an extra
         except ImportError:
-            command = install_command("archive")
-            raise ArchiveError(f"zstd needs Python 3.14, or {command}") from None
+            needs = "zstd needs Python 3.14 or backports.zstd"
+            raise ArchiveError(f"{needs}. {hint('archive')}") from None
     make: Callable[[], Decompressor] = zstd.ZstdDecompressor
     return make

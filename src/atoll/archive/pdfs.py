@@ -6,7 +6,7 @@ from typing import Any
 
 from atoll.archive.reader import Reader
 from atoll.errors import ArchiveError
-from atoll.extras import install_command
+from atoll.extras import hint
 
 
 class PdfReader(Reader):
@@ -49,7 +49,7 @@ def _library() -> Any:
     try:
         import pypdfium2  # noqa: PLC0415 - an extra
     except ImportError:
-        raise ArchiveError(f"pdf files need pypdfium2: {install_command('archive')}") from None
+        raise ArchiveError(f"pdf files need pypdfium2. {hint('archive')}") from None
     return pypdfium2
 
 

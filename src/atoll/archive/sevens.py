@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from atoll.archive.reader import Reader
 from atoll.errors import ArchiveError
-from atoll.extras import install_command
+from atoll.extras import hint
 
 if TYPE_CHECKING:
     from atoll.archive.source import Source
@@ -60,7 +60,7 @@ def _library() -> Any:
     try:
         import py7zr  # noqa: PLC0415 - an extra
     except ImportError:
-        raise ArchiveError(f"7z files need py7zr: {install_command('archive')}") from None
+        raise ArchiveError(f"7z files need py7zr. {hint('archive')}") from None
     return py7zr
 
 

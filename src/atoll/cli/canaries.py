@@ -79,7 +79,7 @@ class Canaries:
         self._servers = [tcp, unix]
         return self
 
-    async def __aexit__(self, *_error: object) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         os.environ.pop(ENVIRONMENT_NAME, None)
         for server in self._servers:
             server.close()

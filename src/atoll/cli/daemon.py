@@ -13,6 +13,7 @@ from atoll.daemon import lifecycle, process
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import AlreadyRunningError, DaemonPaths
 from atoll.errors import ConfigError
+from atoll.extras import pip_command
 from atoll.pool import PoolSettings
 
 if TYPE_CHECKING:
@@ -65,8 +66,8 @@ def missing_libraries(pool: dict[str, Any]) -> list[str]:
 
 def install_hint(modules: list[str]) -> str:
     """Return what to type to install libraries, given by the names they are imported by."""
-    packages = " ".join(sorted({PACKAGES.get(name, name) for name in modules}))
-    return f"Type: {sys.executable} -m pip install {packages}, and restart the daemon"
+    packages = sorted({PACKAGES.get(name, name) for name in modules})
+    return f"Type: {pip_command(*packages)}, and restart the daemon"
 
 
 def _failures(missing: list[str]) -> dict[str, str]:

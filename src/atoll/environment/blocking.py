@@ -9,7 +9,6 @@ from atoll.sync import Portal, SyncSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from types import TracebackType
 
     from atoll.config import SandboxConfig
     from atoll.environment.invocations import InvocationLog
@@ -114,12 +113,7 @@ class REPLEnvironment:
         self._portal.run(self._inner.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
 

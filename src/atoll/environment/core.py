@@ -33,7 +33,6 @@ from atoll.text.spill import Spill
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
-    from types import TracebackType
 
     from atoll.config import Handler
     from atoll.environment.invocations import InvocationLog
@@ -275,12 +274,7 @@ class REPLEnvironment:
             await self.close()
             raise
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         await self.close()
 
     def _make_tools(self) -> BuiltinTools:

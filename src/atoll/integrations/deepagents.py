@@ -28,8 +28,6 @@ except ImportError as exc:
     raise ImportError(text) from exc
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from atoll.factory import SandboxOptions
 
 NEEDED = frozenset({Capability.SHELL, Capability.WORKSPACE})
@@ -132,23 +130,13 @@ class AtollSandbox(BaseSandbox):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         await self.aclose()
 
 

@@ -21,7 +21,6 @@ from atoll.tools import from_schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-    from types import TracebackType
 
     from atoll.tools import Tool
 
@@ -79,12 +78,7 @@ class MCPTools:
         self.atoll_tools()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def _open(self) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import TracebackType
 
 QUIET_SECONDS = 1.0
 REDRAW_SECONDS = 0.2
@@ -48,12 +47,7 @@ class Progress:
             self._drawer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self._over.set()
         if self._drawer is not None:
             self._drawer.join()

@@ -8,8 +8,6 @@ from atoll.replserver.executor import REPLExecutor
 from atoll.sync import Portal
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from atoll.config import ReplSettings, SandboxConfig
     from atoll.replserver.messages import REPLResponse
 
@@ -57,10 +55,5 @@ class SyncREPLExecutor:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()

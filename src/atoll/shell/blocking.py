@@ -15,7 +15,6 @@ from atoll.sync import Portal
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
-    from types import TracebackType
 
     from atoll.files.base import Files
     from atoll.policy import Isolation
@@ -117,10 +116,5 @@ class LocalSandbox(SyncFiles):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.close()

@@ -18,7 +18,6 @@ from atoll.types import ExecuteResponse
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
-    from types import TracebackType
 
     from atoll.files.direct import Folders
 
@@ -103,12 +102,7 @@ class LocalSandbox(FolderFiles):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         await self.close()
 
     async def _descriptors(self, changing: bool) -> Folders:  # noqa: FBT001 - as FolderFiles asks

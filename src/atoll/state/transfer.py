@@ -20,7 +20,6 @@ from atoll.guest.pickler import NEEDED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from atoll.session import GuestSession
 
@@ -54,12 +53,7 @@ class Collected:
         self._giver.collect(self._on_data)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self._giver.collect(None)
 
     def finish(self, size: int) -> bytes:
@@ -94,12 +88,7 @@ class _Pipe:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self._close()
 
     def _close(self) -> None:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Self
 from urllib.parse import urldefrag, urljoin
 
 from atoll.errors import ConfigError, WebError, WebRefusedError
-from atoll.extras import install_command
+from atoll.extras import hint
 from atoll.web.cache import Cache
 from atoll.web.guard import Guard
 from atoll.web.policy import REDIRECTS, Page, WebPolicy
 from atoll.web.reading import read
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from ssrfguard import Resolver
 
     from atoll.web.exchange import Reply
@@ -64,12 +62,7 @@ class Fetcher:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_exc: object) -> None:
         self.close()
 
     async def _fetch(self, url: str) -> tuple[Page, bool]:
@@ -104,7 +97,7 @@ class Fetcher:
         try:
             from atoll.web.exchange import exchange  # noqa: PLC0415 - an extra
         except ImportError:
-            raise ConfigError(f"web_fetch needs httpcore2: {install_command('web')}") from None
+            raise ConfigError(f"web_fetch needs httpcore2. {hint('web')}") from None
         target = self._guard.check(url)
         loop = asyncio.get_running_loop()
         addresses = await loop.run_in_executor(self._lookups, self._guard.resolve, target)

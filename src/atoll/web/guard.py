@@ -10,7 +10,7 @@ from ipaddress import ip_network
 from typing import TYPE_CHECKING, TypeVar
 
 from atoll.errors import ConfigError, WebError, WebRefusedError
-from atoll.extras import install_command
+from atoll.extras import hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +70,7 @@ def _made(policy: WebPolicy) -> Policy:
     try:
         import ssrfguard  # noqa: PLC0415 - an extra
     except ImportError:
-        raise ConfigError(f"web_fetch needs ssrfguard: {install_command('web')}") from None
+        raise ConfigError(f"web_fetch needs ssrfguard. {hint('web')}") from None
     try:
         return ssrfguard.Policy(
             allowed_hosts=frozenset(policy.allow),

@@ -9,7 +9,7 @@ from typing import Any
 
 from atoll.archive.confined import serve
 from atoll.errors import ArchiveError
-from atoll.extras import install_command
+from atoll.extras import hint
 
 _LONGEST_TITLE = 500
 _PIECE = 1 << 20
@@ -27,7 +27,7 @@ def load(charset: str) -> None:
     try:
         import_module("resiliparse.extract.html2text")
     except ImportError:
-        raise ArchiveError(f"HTML needs Resiliparse: {install_command('web')}") from None
+        raise ArchiveError(f"HTML needs Resiliparse. {hint('web')}") from None
     for codec in (charset,) if charset else _DETECTED:
         codecs.lookup(codec)
 

@@ -17,7 +17,7 @@ from atoll.errors import (
     ModelReplyError,
     ModelTimeoutError,
 )
-from atoll.extras import install_command
+from atoll.extras import hint
 from atoll.log import LogEvent, to_stdlib
 from atoll.rlm.models import faults
 from atoll.rlm.models.dialects import Draft
@@ -86,7 +86,7 @@ class HttpModel:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         if importlib.util.find_spec("httpx2") is None:
-            raise ConfigError(f"models behind HTTP need httpx2: {install_command('llm')}")
+            raise ConfigError(f"models behind HTTP need httpx2. {hint('llm')}")
         if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
             raise ConfigError(f"{dialect.key_variable} has characters that no key has")
         self.name = name
