@@ -26,6 +26,7 @@ FULL = SandboxResult(
     stderr="err",
     error="MemoryError: too much",
     error_type="MemoryError",
+    error_args=("too much", {b"x"}),
     exit_code=137,
     duration_ms=1.5,
     cpu_ms=0.25,
@@ -66,7 +67,7 @@ def test_every_field_of_a_result_crosses():
 @pytest.mark.spec("R3.1")
 def test_every_field_of_a_commands_response_crosses():
     long = "out \ud800 é" + "x" * results.LONG_TEXT
-    full = ExecuteResponse(output=long, exit_code=124, truncated=True, error="why")
+    full = ExecuteResponse(output=long, exit_code=124, truncated=True, error="why", stderr="err")
     full = dataclasses.replace(full, network=NetworkUse(requests=(REFUSED,)))
     for field in dataclasses.fields(full):
         assert getattr(full, field.name) != field.default, f"give {field.name} a value here"

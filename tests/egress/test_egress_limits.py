@@ -103,4 +103,4 @@ async def test_a_flood_after_the_last_request_is_slowed(origin, monkeypatch):
         for said in (b"", b"\x00garbage\r\n\r\n", b"GET http://evil.test/ HTTP/1.1\r\n\r\n"):
             before = len(pauses)
             await client.say(said, end=True)
-            assert set(pauses[before:]) == {0.05}, said
+            assert 0.05 in pauses[before:], said
