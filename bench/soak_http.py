@@ -255,6 +255,7 @@ def full_disk(folder: Path) -> list[str]:
                       capture_output=True).returncode:  # fmt: skip
         print("  not tried: no tmpfs can be mounted here")
         return []
+    server = None
     try:
         server = Server(place)
         fill = place / "fill"
@@ -273,6 +274,8 @@ def full_disk(folder: Path) -> list[str]:
         good = run == 200 and keyed in (200, 507) and after == 200 and code == 0
         return [] if good else ["the service did not get over a full disk"]
     finally:
+        if server is not None and server.process.poll() is None:
+            server.process.kill()
         subprocess.run(["umount", "-l", place], check=False)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import threading
 import time
 
@@ -146,6 +147,8 @@ def test_a_full_disk_refuses_what_has_to_be_kept_and_runs_code_all_the_same(
 ):
     import errno
 
+    key = strict.add_key()
+
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -153,6 +156,14 @@ def test_a_full_disk_refuses_what_has_to_be_kept_and_runs_code_all_the_same(
     done = client.post("/api/v1/contexts", content=b"text")
     assert (done.status_code, done.json()["code"]) == (507, "storage")
     assert client.post("/api/v1/run", json={"code": "1"}).json()["value"] == 1
+    monkeypatch.undo()
+
+    def cannot_write(*_args):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(strict.service.ledger, "write", cannot_write)
+    with Api(strict, key) as never_used:
+        assert never_used.post("/api/v1/run", json={"code": "1"}).json()["value"] == 1
     monkeypatch.undo()
     assert client.post("/api/v1/contexts", content=b"text").status_code == 201
     assert not list((strict.settings.folder / "blobs").glob("*.draft"))

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from atoll.service.service import Service
 
 _NAMES = ("host", "port", "tier", "max_running", "max_queue", "max_sessions", "max_live",
-          "idle_seconds", "drain_seconds")  # fmt: skip
+          "idle_seconds", "drain_seconds", "jwt_keys", "librechat_key", "blobs", "redis",
+          "own_url")  # fmt: skip
 
 
 def command(args: Namespace) -> int:
@@ -26,6 +27,8 @@ def command(args: Namespace) -> int:
     serving, settings = load("serving"), load("settings")
     given = {name: getattr(args, name) for name in _NAMES}
     given["hosts"] = tuple(args.allow_host) or None
+    given["models"] = tuple(args.model) or None
+    given["librechat_networks"] = tuple(args.librechat_network) or None
     given["session_packages"] = tuple(args.session_package) or None
     given["session_hosts"] = tuple(args.session_host) or None
     given["folder"] = expand_home(args.folder).absolute() if args.folder else None

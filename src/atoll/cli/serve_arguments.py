@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[Parser]  # noqa: SLF001 - it has no public name
 
-SCOPES = ("execute", "sessions", "files", "metrics", "admin")
+SCOPES = ("execute", "sessions", "files", "runs", "metrics", "admin")
 _FOLDER = "keys, states and contexts (default: $ATOLL_SERVE_FOLDER or ~/.local/share/atoll)"
 
 
@@ -43,6 +43,14 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
         default=[],
         help="a host that sessions may ask to reach by http and https; repeatable",
     )
+    serve.add_argument(
+        "--model",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a model that agents may use through POST /runs; repeatable",
+    )
+    _add_surroundings(serve)
     serve.add_argument("--tier", choices=tiers, help="libraries that sessions find (default full)")
     for name, metavar, kind, text in (
         ("--max-running", "N", count, "executions at one time (default 2 per core)"),
@@ -54,6 +62,26 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
     ):
         serve.add_argument(name, metavar=metavar, type=kind, help=text)
     serve.add_argument("--debug", action="store_true", help="log every request and its answer")
+
+
+def _add_surroundings(serve: Parser) -> None:
+    """Add the options for LibreChat, and for several services that work together."""
+    group = serve.add_argument_group("LibreChat")
+    group.add_argument("--jwt-keys", metavar="PATH", help="public keys of its tokens: JWKS or PEMs")
+    group.add_argument(
+        "--librechat-key", metavar="ID", help="the key that it acts by when it sends none"
+    )
+    group.add_argument(
+        "--librechat-network",
+        metavar="NETWORK",
+        action="append",
+        default=[],
+        help="where it may come from without a key (default: this machine); repeatable",
+    )
+    group = serve.add_argument_group("several services")
+    group.add_argument("--blobs", metavar="URL", help="keep states and files in s3://BUCKET/PREFIX")
+    group.add_argument("--redis", metavar="URL", help="share quotas and sessions by a Redis")
+    group.add_argument("--own-url", metavar="URL", help="where the other services reach this one")
 
 
 def add_keys(add: Parser, show: Parser, revoke: Parser) -> None:

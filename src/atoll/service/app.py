@@ -92,9 +92,29 @@ class App:
             if route.scope:
                 principal.require(route.scope)
             self._service.quotas.request(principal)
+            if (passed := await self._elsewhere(request, principal, path)) is not None:
+                return passed
         if route.new_work:
             self._service.require_accepting()
         return await route.handler(Call(self._service, request, principal, path))
+
+    async def _elsewhere(
+        self, request: Request, principal: Principal, path: dict[str, str]
+    ) -> Response | None:
+        """Return the answer of the service that has the session; None if there is no other."""
+        replicas, service = self._service.replicas, self._service
+        if replicas is None:
+            return None
+        await replicas.request(principal)
+        for ident in (path.get("session"), path.get("execution")):
+            if (
+                ident is not None
+                and ident not in service.sessions
+                and ident not in service.executions
+            ):
+                url = await replicas.find(ident)
+                return None if url is None else await replicas.pass_on(request, url)
+        return None
 
     def _owner(self, request: Request, route: Route) -> Principal:
         if route.who is not None:

@@ -202,6 +202,9 @@ class Executions:
         """Those that have not ended."""
         return list(self._running.values())
 
+    def __contains__(self, ident: str) -> bool:
+        return ident in self._running or ident in self._finished
+
     def start(self, execution: Execution, task: asyncio.Task[None]) -> None:
         """Keep a running execution."""
         execution.task = task

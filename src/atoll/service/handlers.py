@@ -1,4 +1,4 @@
-"""Handlers of sessions, variables, states, contexts, keys and the service itself."""
+"""Handlers of sessions, variables, states and contexts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from atoll import __version__, variables
-from atoll.errors import AtollError, ConfigError
+from atoll import variables
+from atoll.errors import AtollError
 from atoll.sandbox import check_code
-from atoll.service import clock, metrics, reach, shapes
+from atoll.service import clock, reach, shapes
 from atoll.service.calls import as_json, nothing
-from atoll.service.keys import Quota
 from atoll.service.problems import Problem, of_error
 from atoll.state.envelope import describe_state
 
@@ -40,7 +39,7 @@ async def create(call: Call) -> Response:
         )
         config = await service.with_context(principal, config, callbacks, given.context)
         if given.state is not None:
-            path = service.objects.path(principal, "state", given.state)
+            path = await service.objects.fetch(principal, "state", given.state)
             blob = await asyncio.to_thread(path.read_bytes)
             config = dataclasses.replace(config, state=blob)
         metadata = shapes.check_metadata(given.metadata)
@@ -50,6 +49,7 @@ async def create(call: Call) -> Response:
         made = await service.sessions.open(principal, config, callbacks, life)
         if given.context is not None and isinstance(given.context.id, str):
             made.context_id = given.context.id
+        await service.announce()
         return 201, made.describe()
 
     return await call.once(body, work)
@@ -149,6 +149,7 @@ async def fork(call: Call) -> Response:
             else:
                 made.append({"session": child.describe()})
         parent.touch()
+        await call.service.announce()
         return 201, made
 
     return await call.once(body, work)
@@ -251,15 +252,16 @@ async def upload_state(call: Call) -> Response:
 async def show_state(call: Call) -> Response:
     """Return a saved state's bytes, or with `Accept: application/json` what is known of it."""
     objects = call.service.objects
+    await objects.learn(call.principal, "state", call.path["state"])
     if "application/json" in call.request.headers.get("accept", ""):
         return as_json(objects.describe(call.principal, "state", call.path["state"]))
-    path = objects.path(call.principal, "state", call.path["state"])
+    path = await objects.fetch(call.principal, "state", call.path["state"])
     return Response(await asyncio.to_thread(path.read_bytes), media_type=BINARY)
 
 
 async def delete_state(call: Call) -> Response:
     """Delete a saved state."""
-    call.service.objects.delete(call.principal, "state", call.path["state"])
+    await call.service.objects.delete(call.principal, "state", call.path["state"])
     return nothing()
 
 
@@ -275,93 +277,15 @@ async def upload_context(call: Call) -> Response:
 
 async def show_context(call: Call) -> Response:
     """Return what is known of a context."""
-    return as_json(call.service.objects.describe(call.principal, "context", call.path["context"]))
+    objects, ident = call.service.objects, call.path["context"]
+    await objects.learn(call.principal, "context", ident)
+    return as_json(objects.describe(call.principal, "context", ident))
 
 
 async def delete_context(call: Call) -> Response:
     """Delete a context; sessions that have it keep it."""
-    call.service.objects.delete(call.principal, "context", call.path["context"])
+    await call.service.objects.delete(call.principal, "context", call.path["context"])
     return nothing()
-
-
-async def add_key(call: Call) -> Response:
-    """Make a key. It is shown once."""
-    given = await call.json(shapes.NewKey)
-    key = call.service.keys.add(
-        given.name,
-        tenant=given.tenant,
-        scopes=given.scopes,
-        seconds=given.expires_seconds,
-        quota=_quota(given.quota),
-    )
-    return as_json({"id": key.split("_")[1], "key": key}, 201)
-
-
-async def list_keys(call: Call) -> Response:
-    """List all keys, without their secrets."""
-    quotas = call.service.quotas
-    return as_json(
-        {"items": [{**one, "use": quotas.now(one["id"])} for one in call.service.keys.list()]}
-    )
-
-
-async def revoke_key(call: Call) -> Response:
-    """Refuse a key from now on."""
-    if not call.service.keys.revoke(call.path["key"]):
-        raise Problem(404, "not_found", "there is no such key, or it is revoked already")
-    return nothing()
-
-
-async def health(_call: Call) -> Response:
-    """Say that the process lives."""
-    return as_json({"status": "healthy", "service": "atoll", "version": __version__})
-
-
-async def ready(call: Call) -> Response:
-    """Say whether the service takes new work."""
-    call.service.require_accepting()
-    if call.service.isolation is None:
-        raise Problem(503, "unavailable", f"no sandbox can be opened: {call.service.why_not}")
-    return as_json({"status": "ready"})
-
-
-async def detailed(call: Call) -> Response:
-    """Say how the sandboxes, the queue and the database are."""
-    service, problems = call.service, []
-    if service.isolation is None:
-        problems.append(f"no sandbox can be opened: {service.why_not}")
-    try:
-        service.ledger.one("SELECT COUNT(*) AS n FROM keys")
-    except Exception as exc:  # noqa: BLE001 - health is for faults of every kind
-        problems.append(f"the database cannot be read: {type(exc).__name__}")
-    tiers = service.pool_stats()
-    missing = [f"tier {name} lacks {one}" for name, t in tiers.items() for one in t["missing"]]
-    status = "unhealthy" if problems else "degraded" if missing or service.draining else "healthy"
-    sandbox = {
-        "status": "unhealthy" if service.isolation is None else "healthy",
-        "isolation": service.isolation,
-        "tiers": tiers,
-        "sessions": len(service.sessions),
-        "live": service.table.live,
-        "executing": service.limit.running,
-        "queued": service.limit.waiting,
-    }
-    answer = {
-        "status": status,
-        "version": __version__,
-        "uptime_seconds": round(clock.now() - service.started, 3),
-        "draining": service.draining,
-        "problems": problems + missing,
-        "sandbox": sandbox,
-    }
-    response = as_json(answer, 503 if problems else 200)
-    response.headers["x-health-status"] = status
-    return response
-
-
-async def show_metrics(call: Call) -> Response:
-    """Return counters for Prometheus."""
-    return Response(call.service.metrics.text(), headers={"content-type": metrics.CONTENT_TYPE})
 
 
 def _session(call: Call) -> HostedSession:
@@ -379,10 +303,3 @@ async def _keep_state(call: Call, blob: bytes) -> dict[str, Any]:
     seconds = call.service.settings.state_seconds
     facts = {"left_out": left_out}
     return await call.service.objects.put(call.principal, "state", pieces(), seconds, **facts)
-
-
-def _quota(given: dict[str, Any]) -> Quota:
-    try:
-        return Quota.of(given)
-    except TypeError as exc:
-        raise ConfigError(str(exc)) from None

@@ -6,11 +6,13 @@ needed. Everything that is not a known, valid key is refused.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
 import re
 import secrets
+import sqlite3
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +22,6 @@ from atoll.service import clock
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from starlette.datastructures import Headers
 
     from atoll.service.ledger import Ledger
@@ -145,7 +145,8 @@ class Keys:
         if row["expires"] is not None and row["expires"] <= now:
             raise Problem(401, "unauthorized", _WRONG)
         if row["used"] is None or now - row["used"] > USED_SECONDS:
-            self._ledger.write("UPDATE keys SET used = ? WHERE id = ?", now, row["id"])
+            with contextlib.suppress(sqlite3.Error):  # a full disk does not make a key invalid
+                self._ledger.write("UPDATE keys SET used = ? WHERE id = ?", now, row["id"])
         return Principal(
             key=row["id"],
             tenant=row["tenant"],

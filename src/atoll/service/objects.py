@@ -1,12 +1,10 @@
-"""Saved states and contexts: bytes in a folder by their SHA-256, rows of who has them till when."""
+"""Saved states, contexts and files: bytes by their SHA-256, rows of who has them till when."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
-import secrets
+import re
 from typing import TYPE_CHECKING, Any
 
 from atoll.service import clock
@@ -18,45 +16,59 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from atoll.service.blobs import Blobs
     from atoll.service.keys import Principal
     from atoll.service.ledger import Ledger
 
+_COLUMNS = ("id", "kind", "tenant", "digest", "size", "facts", "created", "expires")
+_ID = re.compile(r"[a-z]{3}_[A-Za-z0-9_-]{21}\Z")
 PREFIXES = {"state": "sta", "context": "ctx", "file": "fil"}
 
 
 class Objects:
     """Keeps bytes for tenants. The same bytes are on disk once, whoever has them."""
 
-    def __init__(self, folder: Path, ledger: Ledger) -> None:
-        self._folder, self._ledger = folder / "blobs", ledger
-        self._folder.mkdir(exist_ok=True)
-        for draft in self._folder.glob("*.draft"):
-            draft.unlink(missing_ok=True)
+    def __init__(self, blobs: Blobs, ledger: Ledger) -> None:
+        self._blobs, self._ledger = blobs, ledger
 
     async def put(
         self, principal: Principal, kind: str, pieces: AsyncIterator[bytes], seconds: float,
         **facts: Any,
     ) -> dict[str, Any]:  # fmt: skip
         """Keep bytes as they come; return what `describe` does."""
-        draft = self._folder / f"{secrets.token_hex(16)}.draft"
-        digest, size = hashlib.sha256(), 0
+        draft, hashed, size = self._blobs.draft(), hashlib.sha256(), 0
         room = principal.quota.stored_bytes - self.stored(principal.tenant)
         try:
             with draft.open("xb") as file:
                 async for piece in pieces:
                     size += len(piece)
                     _check_room(principal, size, room)
-                    digest.update(piece)
+                    hashed.update(piece)
                     file.write(piece)
-            os.replace(draft, self._folder / digest.hexdigest())
+            digest, ident = hashed.hexdigest(), new_id(PREFIXES[kind])
+            await self._blobs.keep(draft, digest, _name(principal.tenant, ident))
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
-        now, ident = clock.now(), new_id(PREFIXES[kind])
-        row = (ident, kind, principal.tenant, digest.hexdigest(), size, json.dumps(facts), now)
-        query = "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        self._ledger.write(query, *row, now + seconds)
+        now = clock.now()
+        row = (ident, kind, principal.tenant, digest, size, json.dumps(facts), now, now + seconds)
+        self._ledger.write("INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *row)
+        await self._blobs.tell(
+            _name(principal.tenant, ident), dict(zip(_COLUMNS, row, strict=True))
+        )
         return self.describe(principal, kind, ident)
+
+    async def learn(self, principal: Principal, kind: str, ident: str) -> None:
+        """Find out about an object that another replica may have; nothing if this one knows it."""
+        query = "SELECT 1 FROM objects WHERE id = ? AND tenant = ?"
+        if not _ID.match(ident) or self._ledger.one(query, ident, principal.tenant) is not None:
+            return
+        told = await self._blobs.told(_name(principal.tenant, ident))
+        if told is None or (told.get("id"), told.get("tenant")) != (ident, principal.tenant):
+            return
+        if told.get("kind") == kind and told.keys() == set(_COLUMNS):
+            query = "INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+            self._ledger.write(query, *(told[name] for name in _COLUMNS))
 
     def stored(self, tenant: str) -> int:
         """Return how many bytes a tenant has."""
@@ -78,30 +90,34 @@ class Objects:
             _describe(row) for row in self._ledger.all(query, principal.tenant, kind, clock.now())
         ]
 
-    def path(self, principal: Principal, kind: str, ident: str) -> Path:
-        """Return where its bytes are."""
-        path = self._folder / str(self._row(principal, kind, ident)["digest"])
-        if not path.exists():
+    async def fetch(self, principal: Principal, kind: str, ident: str) -> Path:
+        """Return a file of its bytes; 404 if the tenant has no such object."""
+        await self.learn(principal, kind, ident)
+        digest = str(self._row(principal, kind, ident)["digest"])
+        found = await self._blobs.fetch(digest, _name(principal.tenant, ident))
+        if found is None:
             raise not_found(kind)
-        return path
+        return found
 
-    def delete(self, principal: Principal, kind: str, ident: str) -> None:
+    async def delete(self, principal: Principal, kind: str, ident: str) -> None:
         """Forget an object; its bytes go with the last one that has them."""
+        await self.learn(principal, kind, ident)
         digest = self._row(principal, kind, ident)["digest"]
         self._ledger.write("DELETE FROM objects WHERE id = ?", ident)
+        self._blobs.forget(_name(principal.tenant, ident))
         self._drop(digest)
 
     def sweep(self) -> None:
         """Delete what has expired."""
         now = clock.now()
-        for row in self._ledger.all("SELECT id, digest FROM objects WHERE expires < ?", now):
+        for row in self._ledger.all("SELECT * FROM objects WHERE expires < ?", now):
             self._ledger.write("DELETE FROM objects WHERE id = ?", row["id"])
+            self._blobs.forget(_name(row["tenant"], row["id"]))
             self._drop(row["digest"])
 
     def _drop(self, digest: str) -> None:
         if self._ledger.one("SELECT 1 FROM objects WHERE digest = ?", digest) is None:
-            with contextlib.suppress(FileNotFoundError):
-                (self._folder / digest).unlink()
+            self._blobs.drop(digest)
 
     def _row(self, principal: Principal, kind: str, ident: str) -> sqlite3.Row:
         query = "SELECT * FROM objects WHERE id = ? AND tenant = ? AND kind = ? AND expires > ?"
@@ -109,6 +125,10 @@ class Objects:
         if row is None:
             raise not_found(kind)
         return row
+
+
+def _name(tenant: str, ident: str) -> str:
+    return f"{tenant}/{ident}"
 
 
 def _describe(row: sqlite3.Row) -> dict[str, Any]:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.routing import compile_path
 
-from atoll.service import agents, beside, filing, handlers, overview, reading, running, shapes
+from atoll.service import (
+    agents,
+    beside,
+    filing,
+    handlers,
+    operating,
+    overview,
+    reading,
+    running,
+    shapes,
+)
 from atoll.service.librechat import executing
 from atoll.service.librechat import routes as librechat
 
@@ -118,16 +128,16 @@ _NATIVE = (
     Route("GET", "/usage", overview.usage, ""),
     Route("POST", "/drain", overview.drain, "admin", status=202),
     Route("DELETE", "/drain", overview.undrain, "admin"),
-    Route("POST", "/keys", handlers.add_key, "admin", shapes.NewKey, 201),
-    Route("GET", "/keys", handlers.list_keys, "admin"),
-    Route("DELETE", "/keys/{key}", handlers.revoke_key, "admin", status=204),
+    Route("POST", "/keys", operating.add_key, "admin", shapes.NewKey, 201),
+    Route("GET", "/keys", operating.list_keys, "admin"),
+    Route("DELETE", "/keys/{key}", operating.revoke_key, "admin", status=204),
 )  # fmt: skip
 _OPERATIONAL = (
-    Route("GET", "/health", handlers.health, None),
-    Route("GET", "/ready", handlers.ready, None),
+    Route("GET", "/health", operating.health, None),
+    Route("GET", "/ready", operating.ready, None),
     Route("GET", librechat.HEALTH, executing.health, None),
-    Route("GET", "/health/detailed", handlers.detailed, ""),
-    Route("GET", "/metrics", handlers.show_metrics, "metrics"),
+    Route("GET", "/health/detailed", operating.detailed, ""),
+    Route("GET", "/metrics", operating.show_metrics, "metrics"),
 )
 
 

@@ -28,6 +28,7 @@ from atoll.errors import AtollError, BusyError, ConfigError
 from atoll.guest import values
 from atoll.log import SandboxLogger
 from atoll.service import clock
+from atoll.service.blobs import blobs
 from atoll.service.executions import Executions
 from atoll.service.idempotency import IdempotencyKeys
 from atoll.service.keys import Keys
@@ -38,6 +39,7 @@ from atoll.service.objects import Objects
 from atoll.service.overview import Samples
 from atoll.service.problems import Problem, of_error
 from atoll.service.quotas import Quotas
+from atoll.service.replicas import Replicas
 from atoll.service.runs import Runs
 from atoll.service.sessions import Sessions
 from atoll.service.shapes import response_json, result_json
@@ -46,6 +48,7 @@ from atoll.state.store import SqliteStateStore
 from atoll.types import SandboxResult
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from starlette.requests import Request
@@ -92,7 +95,7 @@ class Service:
         self.ledger = Ledger(settings.folder)
         self.keys, self.quotas = Keys(self.ledger), Quotas(self.ledger)
         self.answers = IdempotencyKeys(self.ledger)
-        self.objects = Objects(settings.folder, self.ledger)
+        self.objects = Objects(blobs(settings), self.ledger)
         self.executions = Executions(settings)
         self.runs = Runs(settings.folder, self.ledger)
         self.samples = Samples()
@@ -105,6 +108,7 @@ class Service:
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
         self.librechat = LibreChat(self)
+        self.replicas = Replicas(settings) if settings.redis else None
         self.metrics = Metrics(self)
         self.draining = self.stopping = False
         self.sign_in: SignIn = lambda _request: None
@@ -135,6 +139,7 @@ class Service:
         except AtollError as exc:
             self.why_not = str(exc)
             _LOG.warning("no sandbox can be opened: %s", exc)
+        await self.announce()
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
     async def drain(self) -> None:
@@ -162,6 +167,8 @@ class Service:
             await asyncio.wait(self._background, timeout=5)
         with contextlib.suppress(Exception):
             self.quotas.save()
+        if self.replicas is not None:
+            await self.replicas.close()
         self._store.close_all()
         self.ledger.close()
 
@@ -201,7 +208,7 @@ class Service:
 
     async def context(self, principal: Principal, ident: str) -> Context:
         """Return an uploaded context to look into; the last few stay in memory for that."""
-        path = self.objects.path(principal, "context", ident)
+        path = await self.objects.fetch(principal, "context", ident)
         self._looked_into[path] = context = await self._uploaded(principal, ident)
         self._looked_into.move_to_end(path)
         while len(self._looked_into) > MOST_LOOKED_INTO:
@@ -209,7 +216,7 @@ class Service:
         return context
 
     async def _uploaded(self, principal: Principal, ident: str) -> Context:
-        path = self.objects.path(principal, "context", ident)
+        path = await self.objects.fetch(principal, "context", ident)
         is_json = self.objects.describe(principal, "context", ident).get("json") is True
         context = self._contexts.get(path)
         if context is None:
@@ -312,7 +319,8 @@ class Service:
     async def _carry_out(self, execution: Execution, work: Work) -> None:
         try:
             with self.quotas.execution(execution.principal):
-                answer = await work
+                async with self._counted_everywhere(execution):
+                    answer = await work
         except asyncio.CancelledError:
             gone = Problem(503, "cancelled", "the service stopped it, or its caller went away")
             execution.finish(gone.status, gone.as_json())
@@ -327,11 +335,32 @@ class Service:
         finally:
             work.close()  # it may never have begun
 
+    @contextlib.asynccontextmanager
+    async def _counted_everywhere(self, execution: Execution) -> AsyncIterator[None]:
+        """Count an execution in all services that share a Redis, and say where it is."""
+        replicas, who = self.replicas, execution.principal
+        if replicas is None:
+            yield
+            return
+        await replicas.count("executions", who, who.quota.executions)
+        try:
+            await replicas.announce([execution.id])
+            yield
+        finally:
+            await replicas.uncount("executions", who.key)
+
+    async def announce(self) -> None:
+        """Say to the services that share a Redis what this one has."""
+        if self.replicas is not None:
+            running = [one.id for one in self.executions.running]
+            await self.replicas.announce([*self.sessions.idents, *running])
+
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(min(SWEEP_SECONDS, self.settings.idle_seconds / 2))
             try:
                 await self.sessions.sweep()
+                await self.announce()
                 self.executions.sweep()
                 self.objects.sweep()
                 self.runs.sweep()

@@ -185,6 +185,14 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
+    def __contains__(self, ident: str) -> bool:
+        return ident in self._sessions
+
+    @property
+    def idents(self) -> list[str]:
+        """The ids of all that have not ended."""
+        return list(self._sessions)
+
     async def open(
         self, principal: Principal, config: SandboxConfig, callbacks: ClientCallbacks, life: Life
     ) -> HostedSession:

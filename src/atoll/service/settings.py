@@ -41,6 +41,12 @@ class ServiceSettings:
     """Hosts that sessions may reach, as a NetworkPolicy names them."""
     models: tuple[str, ...] = ()
     """Names of models that agents may use; their keys are in the service's environment."""
+    blobs: str = ""
+    """Where states, contexts and files are kept: `s3://bucket/prefix`; unset: in the folder."""
+    redis: str = ""
+    """The URL of a Redis that several services share quotas and sessions by; unset: none."""
+    own_url: str = ""
+    """The address at which the other services that share a Redis reach this one."""
     librechat_key: str = ""
     """The id of the key that LibreChat acts by if it sends none; unset: it has to send one."""
     librechat_networks: tuple[str, ...] = ("127.0.0.0/8", "::1/128")

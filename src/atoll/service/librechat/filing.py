@@ -97,14 +97,14 @@ async def download(call: Call) -> Response:
         "content-security-policy": "sandbox; default-src 'none'",
         "etag": f'"{file.digest}"',
     }
-    path = _store(call).path(call.principal, file)
+    path = await _store(call).path(call.principal, file)
     return FileResponse(path, 200, headers, "application/octet-stream")
 
 
 async def delete(call: Call) -> Response:
     """Delete a file."""
     file = _file(call)
-    _store(call).delete(call.principal, file)
+    await _store(call).delete(call.principal, file)
     return as_json({"message": "deleted", "session_id": file.storage, "fileId": file.id})
 
 

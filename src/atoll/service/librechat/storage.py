@@ -113,14 +113,14 @@ class FileStore:
         rows = self._ledger.all(query, clock.now(), principal.tenant, storage)
         return [_file(row) for row in rows]
 
-    def path(self, principal: Principal, file: StoredFile) -> Path:
+    async def path(self, principal: Principal, file: StoredFile) -> Path:
         """Return where its bytes are."""
-        return self._objects.path(principal, "file", file.object)
+        return await self._objects.fetch(principal, "file", file.object)
 
-    def delete(self, principal: Principal, file: StoredFile) -> None:
+    async def delete(self, principal: Principal, file: StoredFile) -> None:
         """Forget a file."""
         self._ledger.write("DELETE FROM files WHERE id = ?", file.id)
-        self._objects.delete(principal, "file", file.object)
+        await self._objects.delete(principal, "file", file.object)
 
     def owner_of(self, principal: Principal, storage: str) -> str | None:
         """Return whom a storage session belongs to; None if there is no file in it."""

@@ -88,7 +88,7 @@ class Workspace:
             if name not in paths and not await _exists(box, name):
                 self.deleted.append(name)
                 if file.storage == self.storage:
-                    self._files.delete(self._principal, file)
+                    await self._files.delete(self._principal, file)
             else:
                 self.files.append({**file_out(file, name), "inherited": True})
 
@@ -143,7 +143,7 @@ class Workspace:
             origin = {"id": before.id, "storage_session_id": before.storage}
             told["modified_from"] = origin
             if before.storage == self.storage:
-                self._files.delete(self._principal, before)
+                await self._files.delete(self._principal, before)
         self.files.append(told)
 
     def _not_kept(self, path: str, size: int) -> str:
@@ -163,7 +163,8 @@ class Workspace:
         return await self._files.put(self._principal, self.storage, owner, name, pieces())
 
     async def _read(self, file: StoredFile) -> bytes:
-        return await asyncio.to_thread(self._files.path(self._principal, file).read_bytes)
+        path = await self._files.path(self._principal, file)
+        return await asyncio.to_thread(path.read_bytes)
 
     def _storage_for(self, given: Exec) -> str:
         """Return where outputs go: the runtime's folder, the session that is named, a new one."""

@@ -1,0 +1,187 @@
+"""Several services that share a Redis: one quota for all of them, and requests that find their way.
+
+A session lives in the service that opened it. A request for it that reaches another service is
+passed on, with its body and its answer as they come. If Redis cannot be reached, each service
+goes on with its own limits and its own sessions, and /health/detailed says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from atoll.errors import ConfigError
+from atoll.extras import hint
+from atoll.service.calls import until_gone
+from atoll.service.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    from atoll.service.keys import Principal
+    from atoll.service.settings import ServiceSettings
+
+_LOG = logging.getLogger("atoll.service")
+SECONDS = 1.0
+"""How long Redis may take to answer."""
+LIVE_SECONDS = 60
+PASSED_ON = "x-atoll-passed-on"
+_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"}
+_TAKE = """
+local room, rate, now = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local known = redis.call('HMGET', KEYS[1], 'tokens', 'at')
+local passed = now - (tonumber(known[2]) or now)
+local tokens = math.min(room, (tonumber(known[1]) or room) + passed * rate)
+local allowed = tokens >= 1
+redis.call('HSET', KEYS[1], 'tokens', allowed and tokens - 1 or tokens, 'at', now)
+redis.call('EXPIRE', KEYS[1], 3600)
+return allowed and '0' or tostring((1 - tokens) / rate)
+"""
+_COUNT = """
+local total, live = 0, redis.call('HGETALL', KEYS[1])
+for at = 1, #live, 2 do
+  if redis.call('EXISTS', KEYS[2] .. live[at]) == 1 then total = total + tonumber(live[at + 1])
+  else redis.call('HDEL', KEYS[1], live[at]) end
+end
+if total + tonumber(ARGV[2]) > tonumber(ARGV[3]) then return -1 end
+return redis.call('HINCRBY', KEYS[1], ARGV[1], ARGV[2])
+"""
+
+
+class Replicas:
+    """What one service asks of Redis, and of the others."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        try:
+            import httpx2  # noqa: PLC0415 - an extra
+            import redis.asyncio  # noqa: PLC0415
+        except ImportError:
+            raise ConfigError(f"Redis needs the extra `redis`. {hint('redis')}") from None
+        if not settings.own_url:
+            raise ConfigError("with a Redis, name the address that others reach: --own-url URL")
+        self._url, self._name = settings.own_url.rstrip("/"), secrets.token_hex(8)
+        self._redis: Any = redis.asyncio.Redis.from_url(
+            settings.redis, socket_timeout=SECONDS, socket_connect_timeout=SECONDS
+        )
+        self._failures = (redis.exceptions.RedisError, OSError, TimeoutError)
+        self._client = httpx2.AsyncClient(timeout=None, trust_env=False)
+        self._http_error: type[Exception] = httpx2.HTTPError
+        self.problem = ""
+
+    async def request(self, principal: Principal) -> None:
+        """Count a request against the key's rate in all services; 429 if it makes too many."""
+        quota = principal.quota
+        now = await self._ask(self._redis.time())
+        if now is None:
+            return
+        moment = now[0] + now[1] / 1e6
+        asked = (quota.burst, quota.requests_per_second, moment)
+        wait = await self._ask(self._redis.eval(_TAKE, 1, f"atoll:rate:{principal.key}", *asked))
+        if wait is not None and float(wait) > 0:
+            text = f"the key may make {quota.requests_per_second:g} requests per second"
+            raise Problem(429, "rate_limited", f"{text}: send fewer", retry_after=float(wait))
+
+    async def count(self, what: str, principal: Principal, most: int) -> None:
+        """Count an execution or a session in all services; 429 if there are too many."""
+        keys = (f"atoll:{what}:{principal.key}", "atoll:live:")
+        found = await self._ask(self._redis.eval(_COUNT, 2, *keys, self._name, 1, most))
+        if found == -1:
+            text = f"the key has {most} {what} in all services: wait for one to end"
+            raise Problem(429, "rate_limited", text, retry_after=1)
+
+    async def uncount(self, what: str, key: str) -> None:
+        """Count it no more."""
+        await self._ask(self._redis.hincrby(f"atoll:{what}:{key}", self._name, -1))
+
+    async def announce(self, idents: list[str]) -> None:
+        """Say that this service lives, and has these sessions and executions."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.set(f"atoll:live:{self._name}", self._url, ex=LIVE_SECONDS)
+        for ident in idents:
+            pipe.set(f"atoll:at:{ident}", self._url, ex=LIVE_SECONDS)
+        await self._ask(pipe.execute())
+
+    async def find(self, ident: str) -> str | None:
+        """Return the address of the other service that has a session or execution."""
+        found = await self._ask(self._redis.get(f"atoll:at:{ident}"))
+        url = found.decode() if found else None
+        return None if url == self._url else url
+
+    async def pass_on(self, request: Request, url: str) -> Response:
+        """Return another service's answer to this request; 503 if it cannot be reached."""
+        if PASSED_ON in request.headers:
+            raise Problem(503, "routing", "the services do not agree where it is", retry_after=1)
+        headers = [(k, v) for k, v in request.headers.items() if k not in _HOP]
+        path = request.scope["path"]
+        query = request.scope["query_string"].decode("latin-1")
+        asked = self._client.build_request(
+            request.method, f"{url}{path}{'?' if query else ''}{query}",
+            headers=[*headers, (PASSED_ON, "1")], content=_body(request),
+        )  # fmt: skip
+        try:
+            return PassedOn(await self._client.send(asked, stream=True))
+        except self._http_error as exc:
+            _LOG.warning("%s cannot be reached: %s", url, exc)
+            text = "the service that has the session cannot be reached"
+            raise Problem(503, "unavailable", text, retry_after=2) from None
+
+    async def close(self) -> None:
+        """Say that this service lives no more."""
+        await self._ask(self._redis.delete(f"atoll:live:{self._name}"))
+        await self._redis.aclose()
+        await self._client.aclose()
+
+    async def _ask(self, work: Any) -> Any:
+        """Return Redis' answer; None, with a word in the log, if it has none."""
+        try:
+            async with asyncio.timeout(2 * SECONDS):
+                answer = await work
+        except self._failures as exc:
+            if not self.problem:
+                _LOG.warning("Redis cannot be used: %s: %s", type(exc).__name__, exc)
+            self.problem = "Redis cannot be reached: limits and sessions are this service's own"
+            return None
+        self.problem = ""
+        return answer
+
+
+async def _body(request: Request) -> AsyncIterator[bytes]:
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise Problem(400, "disconnected", "the body ended before it was whole")
+        yield message.get("body", b"")
+        if not message.get("more_body", False):
+            return
+
+
+class PassedOn(Response):
+    """An answer of another service, handed on as it comes."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__(None, answer.status_code)
+        self._answer = answer
+        self.raw_headers = [
+            (k, v) for k, v in answer.headers.raw if k.lower().decode() not in _HOP
+        ]  # fmt: skip
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
+        """Send it; a client that goes away ends the request to the other service too."""
+        try:
+            start = {"type": "http.response.start", "status": self.status_code}
+            await send({**start, "headers": self.raw_headers})
+            await until_gone(receive, self._stream(send))
+        finally:
+            await self._answer.aclose()
+
+    async def _stream(self, send: Send) -> None:
+        async for piece in self._answer.aiter_raw():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

