@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll import __version__
-from atoll.cli import ask_arguments, env_arguments, help_texts, serve_arguments
+from atoll.cli import ask_arguments, env_arguments, help_texts, mcp_arguments, serve_arguments
 from atoll.cli.argument_types import count, count_or_none, mount, seconds, size, variable
 from atoll.cli.parser import CodeAction, Parser
 
@@ -50,6 +50,9 @@ def parser() -> Parser:
         _command(actions, "list", "list keys, without their secrets"),
         _command(actions, "revoke", "refuse a key from now on"),
     )
+    mcp = _command(commands, "mcp", "serve sandboxes to MCP clients")
+    mcp_arguments.add_mcp(mcp, TIERS)
+    _add_sandbox_options(mcp)
     _add_wasm(_command(commands, "wasm", "set up CPython for the wasm backend"))
     _add_pyodide(_command(commands, "pyodide", "set up Pyodide for the pyodide backend"))
     _add_env(_command(commands, "env", "keep packages by name for sandboxes"))

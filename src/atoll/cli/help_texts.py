@@ -61,6 +61,11 @@ Make, list and revoke the keys of `atoll serve`, also while it runs.""",
     "keys add": "Make a key and print it. It cannot be shown again.",
     "keys list": "List all keys: id, state, tenant, last use, scopes and name.",
     "keys revoke": "Refuse a key from now on; the exit code is 1 if there is no such key.",
+    "mcp": """\
+Serve sandboxes as tools of an MCP client, such as a desktop app or an editor: Python and shell in a
+session that keeps its variables, files, long texts, fork, checkpoint and rollback. It speaks on
+stdin and stdout; with --http it listens on this machine, and prints the token that a client has to
+send ($ATOLL_MCP_TOKEN, or a new one). See docs/integrations/mcp.md.""",
     "wasm": "Build and extend CPython for WebAssembly, which the `wasm` backend runs.",
     "wasm build": """\
 Build the CPython component ahead of time (about a minute), so that no sandbox waits for it.""",
@@ -194,6 +199,10 @@ EXAMPLES = {
   atoll keys add agent-7 --tenant acme --expires 86400 --quota sessions=4""",
     "keys list": "  atoll keys list",
     "keys revoke": "  atoll keys revoke 1f0c8a2b",
+    "mcp": """\
+  atoll mcp
+  atoll mcp --files ./data --memory 2G
+  atoll mcp --http --port 8438""",
     "wasm": """\
   atoll wasm build
   atoll wasm install rich""",

@@ -1,0 +1,54 @@
+"""Opens sandboxes that can be forked, in this process: for `atoll mcp` and the Jupyter kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from atoll.factory import open_sandbox
+from atoll.policy import Isolation
+from atoll.pool import Pool, PoolSettings
+
+if TYPE_CHECKING:
+    from atoll.config import OutputCallback, SandboxConfig
+    from atoll.sandbox import BaseSandbox
+
+
+class Opener:
+    """Opens sandboxes of one configuration, out of a pool of its own where one can serve.
+
+    `auto` is a jailed process here, and nothing weaker. A backend that was named is used as it is.
+    """
+
+    def __init__(self, config: SandboxConfig) -> None:
+        level = config.min_isolation
+        pooled = config.backend in ("auto", "native") and (
+            level is None or level <= Isolation.JAILED
+        )
+        if config.backend == "auto" and level is None:
+            config = dataclasses.replace(config, min_isolation=Isolation.JAILED)
+        self.config = config
+        self._pool = Pool(PoolSettings(python=config.python)) if pooled else None
+
+    async def open(self, on_output: OutputCallback | None = None) -> BaseSandbox:
+        """Return a started sandbox; `on_output` is called with what it prints, as it comes."""
+        config = dataclasses.replace(self.config, on_output=on_output)
+        if self._pool is not None and self._pool.usable:
+            return await self._pool.open(config)
+        return await open_sandbox(config)
+
+    async def fork(self, box: BaseSandbox, on_output: OutputCallback | None = None) -> BaseSandbox:
+        """Return a live clone, with a callback of its own; UnsupportedError if there can be none.
+
+        Without the pool a clone keeps the callback of the sandbox that it was forked from.
+        """
+        fork_with = getattr(box, "fork_with", None)
+        if fork_with is None:
+            return await box.fork()
+        twin: BaseSandbox = await fork_with(dataclasses.replace(self.config, on_output=on_output))
+        return twin
+
+    async def close(self) -> None:
+        """End the pool's processes."""
+        if self._pool is not None:
+            await self._pool.close()
