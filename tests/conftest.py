@@ -21,6 +21,7 @@ from sharing import SHARED, TIMEOUT_MS, shared_boxes
 
 import atoll
 from atoll.backends import registry
+from atoll.backends.gvisor import launch as gvisor
 from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.pyodide.launch import parked
 from atoll.backends.wasm import build
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 Open = Callable[..., atoll.SyncSandbox]
 BACKENDS = tuple(os.environ.get("ATOLL_TEST_BACKENDS", ",".join(registry.names())).split(","))
 """The backends to test: all of them, unless the environment names some (make test-pythons)."""
+NOT_EVERYWHERE = ("gvisor",)
+"""Backends that need a program which pip cannot install."""
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS_LEAVE = {".pytest_cache", ".mypy_cache", ".ruff_cache", "__pycache__"}
 """What pytest, and checks that run beside it, put at the root of the repository."""
@@ -130,7 +133,9 @@ def key_of_the_tests() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def no_deno_is_left() -> Iterator[None]:
     """The one that tests share and the one that waits end before the test process does."""
-    yield
+    with pytest.MonkeyPatch.context() as patch:  # its own tests let a container wait
+        patch.setattr(gvisor.parked, "_most", 0)
+        yield
     shared_boxes.close()
     parked.close()
 
@@ -203,6 +208,9 @@ def nothing_is_left(own_daemon: OwnDaemon) -> Iterator[None]:
     while (left_denos := _denos_left()) > 0 and time.monotonic() < end:
         time.sleep(0.02)
     assert left_denos <= 0, f"{left_denos} processes of Deno left behind"
+    while (containers := _containers_left()) > 0 and time.monotonic() < end:
+        time.sleep(0.02)
+    assert containers <= 0, f"{containers} containers of gVisor left behind"
     if own_daemon.before is not None:
         _require_settled(own_daemon, *own_daemon.before, end)
 
@@ -218,8 +226,8 @@ def _require_settled(daemon: OwnDaemon, before: set[str], in_use: int, end: floa
 
 
 def _jails(children: set[str]) -> set[str]:
-    """Those of a supervisor's children that are jails, not zygote hosts or Deno."""
-    return children - _zygote_hosts(children) - _denos(children)
+    """Those of a supervisor's children that are jails, not zygote hosts, Deno or gVisor."""
+    return children - _zygote_hosts(children) - _denos(children) - _containers(children)
 
 
 def _in_use(daemon: OwnDaemon) -> int:
@@ -244,6 +252,16 @@ def _denos_left() -> int:
     would be taken for one that the test has left."""
     found = len(_denos(_children(supervisor.pid)))
     return found - parked.count - shared_boxes.count("pyodide")
+
+
+def _containers_left() -> int:
+    """How many containers of gVisor run besides the one that waits and those that tests share."""
+    found = len(_containers(_children(supervisor.pid)))
+    return found - gvisor.parked.count - shared_boxes.count("gvisor")
+
+
+def _containers(pids: set[str]) -> set[str]:
+    return {pid for pid in pids if any(_runs(one, b"/runsc\0") for one in {pid, *_children(pid)})}
 
 
 def _denos(pids: set[str]) -> set[str]:
@@ -283,6 +301,8 @@ def backend(
         monkeypatch.setenv("ATOLL_URL", url)
         monkeypatch.setenv("ATOLL_API_KEY", key)
     if why_not := _why_not_usable(name):
+        if name in NOT_EVERYWHERE:
+            pytest.skip(f"backend {name} cannot be used here: {why_not}")
         pytest.fail(f"backend {name} is registered but not usable here: {why_not}")
     return name
 
@@ -290,7 +310,7 @@ def backend(
 @pytest.fixture
 def counted_cpu(backend: str) -> None:
     """For tests of a CPU limit: a jail without control groups refuses one (unit/test_registry)."""
-    if backend in ("native", "daemon", "remote") and cgroup.find() is None:
+    if backend in ("native", "gvisor", "daemon", "remote") and cgroup.find() is None:
         pytest.skip("no control group counts CPU time here, so such a limit is refused")
 
 

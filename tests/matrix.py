@@ -1,13 +1,13 @@
 """Which tests `make test` runs of a matrix, and in which order; `--matrix all` runs every one.
 
-    contract tests      each of them in `native`; two of three in one more backend: daemon, wasm,
-                        restricted, remote, daemon, wasm and pyodide in turn
+    contract tests      each of them in `native`; three of four in one more backend: daemon, wasm,
+                        restricted, remote, gvisor, daemon, wasm and pyodide in turn
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
                         which repeats TestNative, every sixth; each test begins with another
     long tests          those marked `long`, which show at a larger size or with real downloads
                         what others show already, are left out
     attacks             all of them in every backend as the user who runs the tests, but for the
-                        daemon: one of eight (escape/test_attacks.py)
+                        daemon and gvisor: one of eight (escape/test_attacks.py)
     attacks as          one of eight in every backend, if root runs the tests
     ordinary user       (escape/test_as_ordinary_user.py)
     examples            those that need a large extra run in the environment of the tests, which
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     import pytest
 
 IN_TURN = (
-    "daemon", "wasm", None, "restricted", "remote", None, "daemon", "wasm", None, "pyodide",
+    "daemon", "wasm", None, "restricted", "remote", "gvisor", "daemon", "wasm", None, "pyodide",
     "remote", None,
 )  # fmt: skip
 """The further backend of a contract test, by its number in its file. `restricted`, which has
-tests/guard, and Pyodide, whose starts are dear, have fewer."""
+tests/guard, and Pyodide and gVisor, whose starts are dear, have fewer."""
 REPEATED = (
     "files/test_shell_sandbox.py", "files/test_shell_changes.py", "escape/test_host_folder.py",
     "replserver/test_repl_executor.py", "TestDaemon",

@@ -11,7 +11,7 @@ import atoll
 Kind = tuple[str, str | None]
 TIMEOUT_MS = 20_000
 
-SHARED = frozenset({"native", "pyodide"})
+SHARED = frozenset({"native", "gvisor", "pyodide"})
 """Backends whose starts, or whose imports of libraries, take long; elsewhere a test has its own."""
 
 REMEMBER = """
@@ -28,6 +28,9 @@ def restore():
     import os, shutil, sys
     note = sys.modules["as_it_was"]
     os.chdir("/app")
+    for pid in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/1") else ()):
+        if int(pid) not in (1, os.getpid()):
+            os.kill(int(pid), 9)
     for folder in ("/app", "/tmp"):
         for entry in list(os.scandir(folder)):
             real = entry.is_dir(follow_symlinks=False)

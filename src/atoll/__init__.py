@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from atoll import aio as aio
     from atoll.backends.daemon import DaemonClientSandbox as DaemonClientSandbox
+    from atoll.backends.gvisor import GvisorSandbox as GvisorSandbox
     from atoll.backends.native import NativePythonSandbox as NativePythonSandbox
     from atoll.backends.pyodide import DirectPyodideSandbox as DirectPyodideSandbox
     from atoll.backends.pyodide import PyodideSandbox as PyodideSandbox
@@ -127,6 +128,7 @@ _HOMES = {
     "create_sandbox": "factory",
     "DaemonClientSandbox": "backends.daemon",
     "NativePythonSandbox": "backends.native",
+    "GvisorSandbox": "backends.gvisor",
     "DirectPyodideSandbox": "backends.pyodide",
     "PyodideSandbox": "backends.pyodide",
     "SandboxConfig": "config",

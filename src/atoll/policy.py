@@ -60,7 +60,9 @@ class Isolation(IntEnum):
     """A process under Landlock, seccomp and rlimits, in the host's namespaces."""
     JAILED = 3
     """Own namespaces, root, user and network, with Landlock, seccomp and limits on top."""
-    VIRTUAL = 4
+    KERNEL = 4
+    """Guest code makes its system calls to a kernel of its own, which is itself in a jail."""
+    VIRTUAL = 5
     """Guest code makes no system call on the host: WebAssembly, or a virtual machine."""
 
     @classmethod

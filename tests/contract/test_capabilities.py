@@ -16,6 +16,7 @@ FILES = {"display", "files", "imports", "limit-disk", "limit-file-size", "save",
 PROCESSES = {"interpreter", "limit-processes", "shared-context", "shell", "subprocess", "threads"}
 DECLARED = {
     "native": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch"},
+    "gvisor": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch"},
     "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "fork"},
     "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"fork"},
     "wasm": EVERYWHERE | FILES | {"host-folder", "fetch"},

@@ -64,7 +64,11 @@ def test_terminals_are_few_and_give_no_power_over_the_kernel(open_box):
         "SETD, STI = 0x5423, 0x5412\n"
         "len(opened), failure, tried(SETD, struct.pack('i', 21)), tried(STI, b'x')"
     )
-    found, failure, discipline, injection = open_box().execute(code).value
+    box = open_box()
+    found, failure, discipline, injection = box.execute(code).value
+    if box.backend == "gvisor":  # they are its own kernel's, which knows no such requests
+        assert (failure, discipline, injection) == (errno.EMFILE, errno.ENOTTY, errno.ENOTTY)
+        return
     assert (found, failure) == (16, errno.ENOSPC)
     assert (discipline, injection) == (errno.EPERM, errno.EPERM)
 
@@ -84,5 +88,7 @@ def test_what_wants_a_privilege_is_refused_as_for_any_user(box, code):
 
 
 def test_what_libraries_have_another_way_for_does_not_exist(box):
+    if box.backend == "gvisor":
+        pytest.skip("a kernel of its own has them, and counts their memory as the guest's")
     code = "import os\ntry: os.memfd_create('x')\nexcept OSError as exc: number = exc.errno\nnumber"
     assert box.execute(code).value == errno.ENOSYS

@@ -137,9 +137,11 @@ def test_it_is_bash(box):
 def test_it_runs_as_the_user_of_the_session_and_gains_nothing(box):
     ids = "import os; print(os.getuid(), os.getgid())"
     assert box.shell("echo $(id -u) $(id -g)").output == box.execute(ids).stdout
-    response = box.shell("echo x > /etc/passwd || cat /proc/1/environ || mount -t tmpfs none /tmp")
+    kernel = box.backend == "gvisor"  # pid 1 is the guest's own there, with the same environment
+    others = "" if kernel else "cat /proc/1/environ || "
+    response = box.shell(f"echo x > /etc/passwd || {others}mount -t tmpfs none /tmp")
     assert response.exit_code != 0
-    assert "Read-only file system" in response.output
+    assert ("Permission denied" if kernel else "Read-only file system") in response.output
 
 
 @SHELL

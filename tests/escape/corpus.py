@@ -23,6 +23,7 @@ ENDINGS = HERE / "endings.json"
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "native": ("native", "all"),
+    "gvisor": ("native", "all"),
     "daemon": ("native", "all"),
     "wasm": ("wasm", "all"),
     "pyodide": ("pyodide", "all"),
@@ -30,6 +31,23 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "remote": (),  # its guests come out of the pool whose guests `daemon` attacks
 }
 """Which layers of a corpus concern a backend. A new backend needs a row here and in endings.json."""
+
+OWN_KERNEL = frozenset(
+    {
+        "nat-sys-io_uring_setup", "nat-sys-unshare_newuser", "nat-sys-name_to_handle_at",
+        "nat-sys-personality_noaslr", "nat-priv-status", "nat-priv-userns-root-write",
+        "nat-proc-mountinfo-leak", "nat-secret-path-proc-1-cmdline", "nat-dev-fuse",
+        "extra-sys-ptrace_traceme", "extra-sys-perf_event_open", "extra-sys-setns",
+        "extra-sys-open_by_handle_at", "extra-sys-memfd_create", "extra-sys-syslog_read_all",
+        "extra-sys-io_setup", "extra-sys-mbind", "extra-sys-seccomp_listener",
+        "extra-sys-clone-newuser", "extra-sys-clone-high-bits",
+        "extra-sys-socket-family-truncation", "extra-proc-1-environ-and-fds",
+        "extra-proc-sys-writes", "extra-proc-cgroup-release-agent", "extra-proc-host-paths",
+        "extra-net-raw-and-icmp", "extra-dev-all", "extra-dev-net-tun", "extra-dev-ptmx",
+    }
+)  # fmt: skip
+"""Attacks that ask whether a system call, a device or a file of the kernel is in reach. In gVisor
+they are, and are those of the guest's own kernel: that says nothing about the host's."""
 
 WAITING = {"service": "its attacks are HTTP requests: tests/service sends them"}
 """Layers of the corpus that no backend answers for, and why."""
@@ -84,7 +102,12 @@ def load(file: Path | None = None) -> tuple[Attack, ...]:
 
 def for_backend(backend: str) -> tuple[Attack, ...]:
     """The entries that concern a backend; KeyError for a backend that LAYERS does not name."""
-    return tuple(attack for attack in load() if attack.layer in LAYERS[backend])
+    left_out = _left_out(backend)
+    return tuple(one for one in load() if one.layer in LAYERS[backend] and one.id not in left_out)
+
+
+def _left_out(backend: str) -> frozenset[str]:
+    return OWN_KERNEL if backend == "gvisor" else frozenset()
 
 
 def sample(attacks: Sequence[Attack]) -> tuple[Attack, ...]:
@@ -128,8 +151,10 @@ def endings(backend: str) -> dict[str, tuple[str, ...]]:
     """How each attack may end in a backend: kinds of results, with the exception's type."""
     if not LAYERS[backend]:
         return {}
-    recorded = json.loads(ENDINGS.read_text(encoding="utf-8"))[LAYERS[backend][0]]
-    return {ident: tuple(ways.split(" | ")) for ident, ways in recorded.items()}
+    recorded = json.loads(ENDINGS.read_text(encoding="utf-8"))
+    own = recorded[LAYERS[backend][0]] | recorded.get(backend, {})
+    left_out = _left_out(backend)
+    return {one: tuple(ways.split(" | ")) for one, ways in own.items() if one not in left_out}
 
 
 def _attack(row: dict[str, Any]) -> Attack:

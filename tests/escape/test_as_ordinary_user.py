@@ -23,7 +23,7 @@ from atoll.backends import registry
 from atoll.backends.pyodide import deno, distribution, image
 from atoll.backends.wasm import build
 
-PARTS = {"native": 12, "daemon": 12, "wasm": 2, "pyodide": 2, "restricted": 3}
+PARTS = {"native": 12, "gvisor": 12, "daemon": 12, "wasm": 2, "pyodide": 2, "restricted": 3}
 """How many processes run all the attacks on a backend; one runs a sample."""
 HARNESS = corpus.HERE / "harness.py"
 
@@ -37,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     cases = [
         (backend, f"{part}/{PARTS[backend] if whole else 1}")
         for backend in registry.names()
-        if corpus.LAYERS[backend]
+        if corpus.LAYERS[backend] and (whole or backend != "gvisor")  # tests/gvisor has its own
         for part in range(1, (PARTS[backend] if whole else 1) + 1)
     ]
     metafunc.parametrize(("backend", "part"), cases)

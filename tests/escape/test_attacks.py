@@ -1,7 +1,7 @@
 """Every attack of the corpora against every backend that it concerns: none gets through.
 
-The daemon has the same walls as the backend `native`: a sample of the attacks is run there, and all
-of them with `--matrix all`.
+The daemon has the same walls as the backend `native`, and gVisor is in such a jail: a sample of the
+attacks is run there, and all of them with `--matrix all`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from atoll.backends import registry
 if TYPE_CHECKING:
     from corpus import Attack
 
-SAMPLED = frozenset({"daemon"})
+SAMPLED = frozenset({"daemon", "gvisor"})
 NOT_INSTALLED = frozenset({"sympy", "jinja2", "pandas"})
 """Libraries that the backend `restricted` does not offer, or that no extra of Atoll installs."""
 

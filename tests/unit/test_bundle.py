@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.backends.native.launch import _BOOT
 from atoll.guest import bundle
+from atoll.launch.boot import _BOOT
 from atoll.launch.interpreter import GUEST_FOLDER
 
 
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 def boot(root: Path) -> bytes:
     """What a guest says on its channel before it finds that the host is gone."""
-    command = [sys.executable, "-I", "-B", "-c", _BOOT, str(root)]
+    command = [sys.executable, "-I", "-B", "-c", _BOOT, str(root), "__main__"]
     shell = ["sh", "-c", 'exec "$@" 3>/dev/null', "sh", *command]
     done = subprocess.run(shell, capture_output=True, stdin=subprocess.DEVNULL, check=True)
     return done.stdout

@@ -20,10 +20,9 @@ import pytest
 
 import atoll
 from atoll import guest
-from atoll.backends.native import launch
 from atoll.channel import MAX_CALL_BYTES
 from atoll.jail.client import supervisor
-from atoll.launch import interpreter
+from atoll.launch import boot, interpreter
 from atoll.policy import Mount
 
 
@@ -32,9 +31,9 @@ class RawGuest:
 
     def __init__(self, folder: Path) -> None:
         self.output, write = os.pipe()
-        boot = f"import os; os.dup2({write}, 3); {launch._BOOT}"
+        code = f"import os; os.dup2({write}, 3); {boot._BOOT}"
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", boot, str(Path(guest.__file__).parent.parent)],
+            [sys.executable, "-I", "-c", code, str(Path(guest.__file__).parent.parent), "__main__"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pass_fds=(write,),

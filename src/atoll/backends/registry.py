@@ -44,6 +44,11 @@ BACKENDS: dict[str, Backend] = {
         extra="wasm",
         optional=True,
     ),
+    "gvisor": Backend(
+        home="atoll.backends.gvisor:GvisorSandbox",
+        summary="CPython on a kernel of its own, gVisor's, in a jailed process",
+        optional=True,
+    ),
     "daemon": Backend(
         home="atoll.backends.daemon:DaemonClientSandbox",
         summary="a warm sandbox of the daemon that runs on this machine",
@@ -68,6 +73,8 @@ BACKENDS: dict[str, Backend] = {
 }
 
 AUTO_ORDER = ("daemon", "native", "pyodide", "wasm", "restricted")
+AUTO_KERNEL = ("gvisor",)
+"""For those who ask for this very level: a backend that is stronger has another Python."""
 
 
 class BackendClass(Protocol):
@@ -113,7 +120,7 @@ async def choose(
         _check_python(config.python)
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
     reasons = []
-    for name in AUTO_ORDER:
+    for name in AUTO_KERNEL if least is Isolation.KERNEL else AUTO_ORDER:
         try:
             backend = load(name)
         except BackendUnavailableError as exc:

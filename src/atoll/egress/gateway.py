@@ -74,10 +74,11 @@ class Gateway:
             params |= {"ca_file": CA_FILE, "ca": self._proxy.parts.authority.pem}
         return params
 
-    def listen(self, fd: int) -> None:
+    def listen(self, listener: int | socket.socket) -> None:
         """Serve the guest on a socket that listens in its network, which is the proxy's now."""
-        self._listener = socket.socket(fileno=fd)
-        self._serving = asyncio.ensure_future(self._proxy.serve(self._listener))
+        opened = socket.socket(fileno=listener) if isinstance(listener, int) else listener
+        self._listener = opened
+        self._serving = asyncio.ensure_future(self._proxy.serve(opened))
 
     def with_fetch(self, config: SandboxConfig) -> SandboxConfig:
         """Return the configuration with the function `fetch` among its tools."""

@@ -42,11 +42,14 @@ class Bundle:
         exec(marshal.loads(self._codes[module.__name__]), vars(module))  # noqa: S302 - our own
 
 
-def start(codes: dict[str, bytes], root: str, folder: str) -> None:
-    """Run a guest in the working folder `folder`; the runtime lies in `root`."""
+def start(codes: dict[str, bytes], root: str, folder: str, entry: str = "__main__") -> None:
+    """Run a guest in the working folder `folder`; the runtime lies in `root`.
+
+    `entry` is the module whose `main` is called.
+    """
     finder = Bundle(codes, root + "/" + PACKAGE)
     sys.meta_path.insert(0, finder)
-    main = __import__(PACKAGE + ".__main__", None, None, ("main",)).main
+    main = __import__(PACKAGE + "." + entry, None, None, ("main",)).main
     sys.meta_path.remove(finder)
     main(folder)
 

@@ -20,6 +20,8 @@ _SAMPLE_LENGTH = 7
 _TYPE_AT, _LENGTH_AT, _HASH_AT = 8, 16, 24
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 2, 16, 32
+MAPPED: list[int] = []
+"""Sizes of the contexts that are mapped: address space that is nobody's memory."""
 
 
 class UnknownLayoutError(Exception):
@@ -60,6 +62,7 @@ def _map_text(fd: int, width: int, length: int, ascii_only: bool) -> str:
     base = _mmap(None, page + size, _PROT_NONE, anonymous, -1)  # a place for both, side by side
     _mmap(base, page, _PROT_READ | _PROT_WRITE, anonymous | _MAP_FIXED, -1)
     _mmap(base + page, size, _PROT_READ, _MAP_PRIVATE | _MAP_FIXED, fd)
+    MAPPED.append(size)
     at = base + page - len(header)
     ctypes.memmove(at, header, len(header))
     text: str = ctypes.cast(at, ctypes.py_object).value

@@ -2,14 +2,17 @@
 
 The kernel counts address space that may be written (RLIMIT_DATA), and libraries reserve a lot
 that they never touch. So before each cell, and each start of a thread, the soft limit is set to
-what is allowed on top of what is only reserved now. The walls that hold against hostile code are
-outside: control group, meter.
+what is allowed on top of what is only reserved now. gVisor's kernel counts and limits all address
+space instead (RLIMIT_AS). The walls that hold against hostile code are outside: control group,
+meter.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+
+from . import context
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +25,8 @@ except ImportError:  # WebAssembly has no such limits
     resource = None
 
 MARGIN = 64 << 20
-_RESIDENT, _SHARED, _DATA = 1, 2, 5
+_FIELDS = (0, 1, 2, 5)
+"""Of statm: size, resident, shared, data."""
 
 
 class MemoryFence:
@@ -36,11 +40,12 @@ class MemoryFence:
         if self._limit is None or resource is None:
             return
         try:
-            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-            soft = self._limit + MARGIN + _only_reserved() + room
+            kind, reserved = _only_reserved()
+            _, hard = resource.getrlimit(kind)
+            soft = self._limit + MARGIN + reserved + room
             if hard != resource.RLIM_INFINITY:
                 soft = min(soft, hard)
-            resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+            resource.setrlimit(kind, (soft, hard))
         except (OSError, ValueError):
             return  # no such limits here: what is outside has to do
 
@@ -76,24 +81,27 @@ def _with_room(real: Callable[..., Any], renew: Callable[[int], None]) -> Callab
 def held() -> int:
     """Bytes of its own that this process has in memory; 0 where nobody can tell."""
     try:
-        resident, shared, _ = _pages()
+        _, resident, shared, _ = _pages()
     except OSError:
         return 0
     return resident - shared
 
 
-def _only_reserved() -> int:
-    """Bytes that are mapped to be written and not in memory."""
-    resident, shared, data = _pages()
-    return max(0, data - (resident - shared))
+def _only_reserved() -> tuple[int, int]:
+    """The limit to set, and the bytes that it counts and that are not memory of the guest's."""
+    size, resident, shared, data = _pages()
+    if data == 0:  # not counted: gVisor
+        return resource.RLIMIT_AS, size - max(0, resident - sum(context.MAPPED))
+    return resource.RLIMIT_DATA, max(0, data - (resident - shared))
 
 
-def _pages() -> tuple[int, int, int]:
-    """What is resident, what of it is shared, and what is mapped to be written, in bytes."""
+def _pages() -> tuple[int, int, int, int]:
+    """What is mapped, resident, shared of that, and mapped to be written, in bytes."""
     fd = os.open("/proc/self/statm", os.O_RDONLY)
     try:
         pages = [int(field) for field in os.read(fd, 200).split()]
     finally:
         os.close(fd)
-    size = resource.getpagesize()
-    return pages[_RESIDENT] * size, pages[_SHARED] * size, pages[_DATA] * size
+    page = resource.getpagesize()
+    mapped, resident, shared, data = (pages[at] * page for at in _FIELDS)
+    return mapped, resident, shared, data

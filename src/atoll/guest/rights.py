@@ -1,7 +1,8 @@
 """Descriptors from the host: the guest asks, and the host's side puts the next one into it.
 
 The question is a system call that would enter a namespace and names none. The guest's filter
-hands it to the host's side, so no socket has to stay open in here.
+hands it to the host's side, so no socket has to stay open in here. A kernel of the guest's own
+hands nothing on: there they come on a socket.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import os
 from . import context
 
 NO_NAMESPACE = -1
+MOST_AT_ONCE = 8
+_SOCKETS: list[int] = []
+"""The socket on which descriptors come, if they come on one."""
 
 
 class Descriptors:
@@ -47,8 +51,15 @@ class DescriptorStream:
             pass
 
 
+def receive_on(fd: int) -> None:
+    """Take descriptors from this socket from now on."""
+    _SOCKETS[:] = [fd]
+
+
 def receive() -> int:
     """The next descriptor, which the host has ready; OSError if there is none."""
+    if _SOCKETS:
+        return _first(receive_all(_SOCKETS[0]))
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -57,3 +68,22 @@ def receive() -> int:
         code = ctypes.get_errno()
         raise OSError(code, "no descriptor from the host: {}".format(os.strerror(code)))
     return fd
+
+
+def receive_all(fd: int) -> list[int]:
+    """Return the descriptors that come with the next byte on a socket."""
+    import array
+    import socket
+
+    fds = array.array("i")
+    with socket.socket(fileno=os.dup(fd)) as end:
+        _, extra, _, _ = end.recvmsg(1, socket.CMSG_SPACE(MOST_AT_ONCE * fds.itemsize))
+    for _, _, data in extra:
+        fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return fds.tolist()
+
+
+def _first(fds: list[int]) -> int:
+    if not fds:
+        raise OSError(0, "no descriptor from the host")
+    return fds[0]

@@ -11,8 +11,11 @@ import binascii
 import os
 import posix
 import sys
+from errno import EOPNOTSUPP
 from posix import (
     O_CLOEXEC,
+    O_CREAT,
+    O_EXCL,
     O_RDONLY,
     O_RDWR,
     O_TMPFILE,
@@ -189,7 +192,7 @@ def _encoded(text: str) -> bytes:
 
 def _unnamed_file(data: bytes) -> int:
     """Write bytes to a file without a name; return its descriptor, at the file's begin."""
-    fd = open_fd("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0o600)  # noqa: S108 - the jail's own
+    fd = _open_unnamed()
     try:
         view = memoryview(data)
         while view:
@@ -198,6 +201,18 @@ def _unnamed_file(data: bytes) -> int:
     except BaseException:
         close(fd)
         raise
+    return fd
+
+
+def _open_unnamed() -> int:
+    try:
+        return open_fd("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0o600)  # noqa: S108 - the jail's own
+    except OSError as exc:
+        if exc.errno != EOPNOTSUPP:  # gVisor's kernel makes none
+            raise
+    path = "/tmp/.atoll-{}".format(posix.urandom(8).hex())  # noqa: S108
+    fd = open_fd(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0o600)
+    posix.unlink(path)
     return fd
 
 

@@ -107,7 +107,7 @@ class Lease:
             return fds
         raise SandboxLostError("the guest has ended, and its files with it")
 
-    async def listener(self) -> int:
+    async def listener(self) -> int | socket.socket:
         """A socket that listens on the loopback of the jail, at PROXY_ADDRESS; the caller's."""
         if fds := await self._descriptors("network"):
             return fds[0]
@@ -179,7 +179,7 @@ class Lease:
 
     def _note(self, event: str, fields: dict[str, Any], fds: list[int]) -> None:
         if event == "started":
-            self.usage = JailUsage(fields.pop("usage", {}))
+            self.usage = self._usage_from(fields.pop("usage", {}))
             _settle(self.started, fields)
         elif event == "usage":
             _settle(self._usage.pop(0), fields["cpu_seconds"])
@@ -197,6 +197,9 @@ class Lease:
             with contextlib.suppress(ConnectionResetError):
                 return packets.receive(self._socket, MAX_EVENT)
         return None
+
+    def _usage_from(self, source: dict[str, Any]) -> JailUsage:
+        return JailUsage(source)
 
     def _take_folders(self, fds: list[int]) -> None:
         """Give the descriptors to the oldest waiter, or close them if it was cancelled."""

@@ -326,7 +326,7 @@ class JailRecord(ABC):
             return {"out_of_memory": self._over_memory or self._group_killed()}
         status = self._wait_status
         # The OOM killer may have hit a grandchild long ago: it counts only if it hit the guest.
-        ended = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        ended = self._was_killed(status)
         return {
             "exit": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
             "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
@@ -334,6 +334,10 @@ class JailRecord(ABC):
             "peak_memory": self.cgroup.peak_memory() if self.cgroup else None,
             "cpu_seconds": self.cgroup.cpu_seconds() if self.cgroup else None,
         }
+
+    def _was_killed(self, status: int) -> bool:
+        """Return whether a wait status can be that of a process which the kernel has killed."""
+        return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
     def _group_killed(self) -> bool:
         try:

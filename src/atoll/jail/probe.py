@@ -69,6 +69,9 @@ async def level_for(backend: str, config: SandboxConfig) -> Isolation:
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
     if report.level < Isolation.CONFINED:
         raise BackendUnavailableError(backend, report.failure, _USERNS_HINT)
+    if report.level < least and not report.failure:
+        reason = f"{least} was asked for, and it offers {report.level}"
+        raise IsolationError(backend, reason, f"Use min_isolation='{least}' with backend='auto'.")
     if report.level < least:
         have = str(report.level)
         reason = f"{least} was asked for and only {have} can be had ({report.failure})"

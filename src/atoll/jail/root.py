@@ -77,17 +77,27 @@ FILES = {
 
 
 def build(
-    binds: tuple[Bind, ...], disk: int | None, folder: str | None, owner: int, *, switched: bool
+    binds: tuple[Bind, ...],
+    disk: int | None,
+    folder: str | None,
+    owner: int,
+    *,
+    switched: bool,
+    plain: bool = False,
 ) -> None:
     """Make the root, and go into it; `folder` is the host's for the working folder, if one is.
 
     `owner` is who the private folders belong to; `switched`, whether that is another user than
-    the one who runs this, so that a host folder's owner has to be translated.
+    the one who runs this, so that a host folder's owner has to be translated. `plain`: with the
+    whole of proc, which a container runtime needs, and without terminals, which it brings.
     """
 
     def furnish(workspace: int | None) -> None:
-        mount_proc(NEW_ROOT)
-        mount_terminals(NEW_ROOT)
+        if plain:
+            _mount_plain_proc()
+        else:
+            mount_proc(NEW_ROOT)
+            mount_terminals(NEW_ROOT)
         mount_box(NEW_ROOT, disk, owner, private_app=workspace is None)
         if workspace is not None:
             _attach_workspace(workspace)
@@ -104,8 +114,7 @@ def build_zygote_host(binds: tuple[Bind, ...], owner: int) -> None:
     """
 
     def furnish() -> None:
-        flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
-        sys.mount("proc", NEW_ROOT + "/proc", "proc", flags)
+        _mount_plain_proc()
         mount_box(NEW_ROOT, NURSERY_DISK, owner, private_app=True)
 
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
@@ -244,6 +253,11 @@ def mount_proc(root: str) -> None:
     for name, cover in proc_covers().items():
         sys.mount(root + cover, f"{target}/{name}", None, sys.MS_BIND)
     sys.set_mount_attributes(target, sys.ATTR_RDONLY, recursive=True)
+
+
+def _mount_plain_proc() -> None:
+    flags = sys.MS_NOSUID | sys.MS_NODEV | sys.MS_NOEXEC
+    sys.mount("proc", NEW_ROOT + "/proc", "proc", flags)
 
 
 def mount_terminals(root: str) -> None:

@@ -58,6 +58,8 @@ class JailSpec:
     binds: tuple[Bind, ...]
     workspace: str | None
     limits: Limits
+    container: str | None = None
+    """The OCI configuration, if the program is a container runtime: see atoll.jail.container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -191,8 +191,13 @@ class ColdJailRecord(StartedRecord):
         selector: selectors.BaseSelector,
     ) -> None:
         super().__init__(spec, lease, group, selector)
+        self._is_container = spec.container is not None
         alone = spec.jailed or spec.workspace is not None
         self.private_folder = None if alone else tempfile.mkdtemp("-atoll")
+
+    def _was_killed(self, status: int) -> bool:
+        """Return whether it can have been killed: a container runtime outlives what it runs."""
+        return super()._was_killed(status) or (self._is_container and status != 0)
 
     def abandon(self) -> None:
         """Release everything if the fork failed."""

@@ -10,6 +10,7 @@ A cold start (OUTER, then INNER):
 A guest that is forked off a zygote takes the same steps: the zygote host builds an empty jail
 (EMPTY), the guest enters it and does the rest (FORKED). A helper builds the mounts of a live clone
 (CLONED), which inherits all else from its origin. CONFINED is for a process without namespaces.
+CONTAINER is INNER for a program that is a container runtime.
 
 Joining a control group takes the kernel longer than all else together, so A does it for B while
 B builds.
@@ -26,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from atoll.jail import cgroup, landlock, rlimits, root, seccomp, syscalls, users
+from atoll.jail import cgroup, container, landlock, rlimits, root, seccomp, syscalls, users
 from atoll.jail.copytree import copy_tree
 from atoll.jail.spec import GUEST_UID, WORK_FOLDER
 
@@ -65,6 +66,8 @@ class Jail:
     """The working folder as the guest will name it."""
     jailed: bool = True
     workspace: str | None = None
+    container: str | None = None
+    """The configuration of a container runtime, if that is what runs in it."""
     cgroup: Cgroup | None = None
     cgroup_fds: list[int] = field(default_factory=list)
     origin: int = 0
@@ -327,6 +330,14 @@ INNER: tuple[Step, ...] = (
     restrict_files,
     drop_capabilities,
     filter_calls,
+)
+CONTAINER: tuple[Step, ...] = (
+    set_host_name,
+    container.build_root,
+    container.enter_holder,
+    container.become_root_of_nothing,
+    set_rlimits,
+    forbid_new_privileges,
 )
 EMPTY: tuple[Step, ...] = (
     visit_namespaces,

@@ -22,7 +22,17 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, NoReturn
 
-from atoll.jail import cgroup, init, packets, seccomp, steps, syscalls, users, zygote_host
+from atoll.jail import (
+    cgroup,
+    container,
+    init,
+    packets,
+    seccomp,
+    steps,
+    syscalls,
+    users,
+    zygote_host,
+)
 from atoll.jail.clone import CloneRecord
 from atoll.jail.forked_guest import ForkedGuestRecord, ZygoteHostRecord
 from atoll.jail.jail_record import JailRecord, refuse
@@ -175,6 +185,7 @@ class Supervisor:
                 folder=steps.folder_of(spec, record.private_folder),
                 jailed=spec.jailed,
                 workspace=spec.workspace,
+                container=spec.container,
                 cgroup=group,
                 counted=group is not None,
             )
@@ -292,11 +303,12 @@ def _become_init(
         os._exit(0)
     for fd in (go_write, network, *jail.cgroup_fds):
         os.close(fd)
-    steps.take(steps.INNER, jail)
+    steps.take(steps.INNER if jail.container is None else steps.CONTAINER, jail)
     if not os.read(go_read, 1):
         os._exit(1)  # the other process says why
     os.close(go_read)
-    _report_built(status, jail, SHOWN_FOLDERS)
+    below = "" if jail.container is None else container.GUEST_ROOT
+    _report_built(status, jail, [below + folder for folder in SHOWN_FOLDERS])
     init.run(spec, guest_fds, status, lifeline)
 
 

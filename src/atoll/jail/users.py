@@ -73,7 +73,7 @@ def enter_user_range(first: int, proc_fd: int) -> None:
     sys.prctl(sys.PR_SET_DUMPABLE, 1)
 
 
-def become_guest(host_uid: int | None, proc_fd: int) -> None:
+def become_guest(host_uid: int | None, proc_fd: int, seen_as: int = GUEST_UID) -> None:
     """Turn into the guest's user (None: stay who we are), in a namespace that owns nothing."""
     if host_uid is not None:
         os.setgroups([])
@@ -82,7 +82,7 @@ def become_guest(host_uid: int | None, proc_fd: int) -> None:
         sys.prctl(sys.PR_SET_DUMPABLE, 1)  # cleared by the change; needed to write our own maps
     uid, gid = os.geteuid(), os.getegid()
     sys.unshare(sys.CLONE_NEWUSER)
-    _write_maps(proc_fd, uid, gid)
+    _write_maps(proc_fd, uid, gid, seen_as)
 
 
 def idmap_namespace(disk_uid: int, disk_gid: int, host_uid: int) -> int:

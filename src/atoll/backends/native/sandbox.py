@@ -2,108 +2,38 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar
 
-from atoll import command as commands
+from atoll.backends._interpreter_sandbox import InterpreterSandbox
 from atoll.backends.native.launch import launch
-from atoll.errors import UnsupportedError
 from atoll.jail import probe
-from atoll.launch import interpreter, library
-from atoll.launch.sandbox import GuestSandbox
-from atoll.packages import for_interpreter
-from atoll.packages.sandbox import HoldsPackages
-from atoll.policy import Capability, Isolation
+from atoll.launch import interpreter
+from atoll.policy import Capability
 
 if TYPE_CHECKING:
     from atoll.availability import Availability
-    from atoll.command import Command, CommandOptions
     from atoll.config import SandboxConfig
-    from atoll.files.base import Files
     from atoll.launch.handshake import RunningGuest
-    from atoll.launch.interpreter import Interpreter
-    from atoll.types import ExecuteResponse
+    from atoll.policy import Isolation
 
 
-class NativePythonSandbox(HoldsPackages, GuestSandbox):
+class NativePythonSandbox(InterpreterSandbox):
     """CPython in a jail: namespaces, Landlock, seccomp, limits; no root and no binary needed."""
 
     backend: ClassVar[str] = "native"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.FORK}
-
-    _python: Interpreter
 
     @classmethod
     async def availability(cls, config: SandboxConfig) -> Availability:
         """Whether this backend can run here, and how strongly."""
         return await probe.availability(lambda: interpreter.resolve(config.python))
 
-    async def shell(
-        self,
-        command: Command,
-        *,
-        timeout_ms: float | None = None,
-        **options: Unpack[CommandOptions],
-    ) -> ExecuteResponse:
-        """Run a command with bash, or sh; what it leaves running ends with the sandbox."""
-        limit = self._timeout(timeout_ms)
-        params = commands.to_params(command, options)
-        async with self._turn:
-            guest = await self._ensure()
-            if self._level < Isolation.JAILED:
-                level = str(self._level)
-                raise UnsupportedError(self.backend, f"run a shell where it is only {level}")
-            self.logger.log_execution_start("shell", self.policy, commands.shown(command))
-            try:
-                response = await guest.session.shell(params, limit)
-                if guest.network is not None:
-                    use = guest.network.take()
-                    words = use.unsaid(response.output) if response.exit_code else ""
-                    response = replace(response, network=use, output=response.output + words)
-            finally:
-                self._found_dead |= not guest.session.alive  # the next cell's result says so
-                await self._bury(guest)
-        self.logger.log_shell_complete(response)
-        return response
-
-    @functools.cached_property
-    def files(self) -> Files:
-        """The guest's files; those outside the working folder by commands in the sandbox."""
-        return super().files.reach_by(self.shell)
-
     async def _prepare(self) -> Isolation:
-        self._python = await self._interpreter()
-        make_target = functools.partial(for_interpreter, self._python)
-        if (found := await self._have_packages(self._config, make_target)) is not None:
-            self._python = replace(self._python, packages=found.site)
+        await self._find_interpreter()
         level = await probe.level_for(self.backend, self._config)
         await probe.require_counters(self.backend, self._config, level)
         return level
 
-    async def _interpreter(self) -> Interpreter:
-        """In a thread only if one has to be asked: a hop there and back is felt in a warm start."""
-        if self._config.python is None:
-            return interpreter.resolve(None)
-        return await asyncio.to_thread(interpreter.resolve, self._config.python)
-
-    async def destroy(self) -> None:
-        """End the guest and everything it started."""
-        await super().destroy()
-        self._release_packages()
-
     async def _launch(self) -> RunningGuest:
         """A new guest. A pool overrides this."""
         return await launch(self._config, self._python, self._level, self._context, self._shared)
-
-    @property
-    def _version(self) -> tuple[int, ...]:
-        return self._python.version
-
-    def _state_params(self) -> dict[str, Any]:
-        jailed = self._level >= Isolation.JAILED
-        return {
-            "max_bytes": self._config.max_state_bytes,
-            "cloudpickle": library.folder_in_guest(jailed=jailed),
-        }

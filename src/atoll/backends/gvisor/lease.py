@@ -1,0 +1,157 @@
+"""The lease of a guest in gVisor: interrupts and descriptors go through sockets into the container.
+
+A signal for runsc would not reach the guest, and gVisor's kernel hands on no system call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import SandboxError, SandboxStartError
+from atoll.jail import meter
+from atoll.jail.client import Lease
+from atoll.jail.usage import JailUsage
+
+if TYPE_CHECKING:
+    from atoll.types import EndReport
+
+_BYTE = b"x"
+
+
+class Sockets:
+    """The host's ends of a container's sockets: see guest/container."""
+
+    def __init__(self, *, network: bool = False) -> None:
+        self.control, self._control_inside = socket.socketpair()
+        self.passed, self._passed_inside = socket.socketpair()
+        self.network = socket.socketpair() if network else None
+        """The relay's, if the guest has a network."""
+        for one in (self.control, self.passed, self._passed_inside):
+            one.setblocking(False)
+
+    @property
+    def first_fd(self) -> int:
+        """What the container's first process has as stdin."""
+        return self._control_inside.fileno()
+
+    def start(self, guest_fds: list[int]) -> None:
+        """Send the guest's descriptors, and let go of what is the container's."""
+        fds = [*guest_fds, self._passed_inside.fileno()]
+        fds += [self.network[1].fileno()] if self.network else []
+        socket.send_fds(self.control, [_BYTE], fds)
+        self._control_inside.close()
+        if self.network:
+            self.network[1].close()
+
+    def give(self, fds: tuple[int, ...]) -> None:
+        """Send descriptors one by one, in place of those that were not taken."""
+        self._drop_untaken()
+        for fd in fds:
+            socket.send_fds(self.passed, [_BYTE], [fd])
+
+    def interrupt(self) -> None:
+        """Have the first process interrupt the guest."""
+        with contextlib.suppress(OSError):
+            self.control.send(b"i")
+
+    def wait_status(self) -> int | None:
+        """Return the guest's wait status as the first process told it; None if it did not."""
+        try:
+            return int(self.control.recv(16))
+        except (OSError, ValueError):
+            return None
+
+    def close(self) -> None:
+        """Close all of them: the container ends."""
+        ends = (self.control, self._control_inside, self.passed, self._passed_inside)
+        for one in (*ends, *(self.network or ())):
+            one.close()
+
+    def _drop_untaken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                _, fds, _, _ = socket.recv_fds(self._passed_inside, 1, 1)
+                for fd in fds:
+                    os.close(fd)
+
+
+class GvisorLease(Lease):
+    """The hold on one container."""
+
+    def __init__(self, sock: socket.socket, sockets: Sockets) -> None:
+        super().__init__(sock)
+        self._sockets = sockets
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the guest."""
+        self._sockets.interrupt()
+
+    def give(self, *fds: int) -> None:
+        """Offer descriptors to the guest, replacing earlier ones that it did not take."""
+        try:
+            self._sockets.give(fds)
+        except OSError as exc:
+            raise SandboxError(f"the guest cannot be given a descriptor: {exc}") from None
+
+    async def listener(self) -> socket.socket:
+        """Return what hands out the connections that the guest makes to its proxy."""
+        if self._sockets.network is None:
+            raise SandboxStartError("network", "the guest was started without one")
+        return RelayListener(fileno=os.dup(self._sockets.network[0].fileno()))
+
+    def _usage_from(self, source: dict[str, Any]) -> JailUsage:
+        return JailUsage(source) if source.get("files") else TreeUsage(source)
+
+    def _finish(self, report: EndReport) -> None:
+        super()._finish(_as_guest_ended(report, self._sockets.wait_status()))
+
+    def _detach(self) -> None:
+        super()._detach()
+        self._sockets.close()
+
+
+class RelayListener(socket.socket):
+    """Stands for a listening socket: for each request of the relay there is a connection."""
+
+    def accept(self) -> tuple[socket.socket, None]:
+        """Return one end of a new connection; the relay gets the other."""
+        if not self.recv(1):
+            raise ConnectionAbortedError("the relay has ended")
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self, [_BYTE], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                raise
+        return ours, None
+
+
+class TreeUsage(JailUsage):
+    """CPU time of all processes of a jail, from /proc, where no control group counts it."""
+
+    def cpu_seconds(self) -> float | None:
+        """Return the CPU time of the processes that live, and of those that they waited for."""
+        return meter.cpu_seconds(meter.processes([self._parent])) if self._parent else None
+
+    def peak_memory(self) -> int | None:
+        """Return None: nothing counts it."""
+        return None
+
+
+def _as_guest_ended(report: EndReport, status: int | None) -> EndReport:
+    """Return how the guest has ended, of which runsc's exit code tells only a part."""
+    if status is None:  # gVisor was killed: by the host, or at its memory limit
+        return dataclasses.replace(report, exit=None, signal=signal.SIGKILL)
+    killed = os.WIFSIGNALED(status)
+    return dataclasses.replace(
+        report,
+        exit=None if killed else os.WEXITSTATUS(status),
+        signal=os.WTERMSIG(status) if killed else None,
+        out_of_memory=report.out_of_memory and killed,
+    )

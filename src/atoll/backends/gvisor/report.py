@@ -1,0 +1,128 @@
+"""Whether gVisor runs here, and on which platform: tried once, with a program that does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import TYPE_CHECKING
+
+from atoll.availability import Availability
+from atoll.backends.gvisor import runsc
+from atoll.backends.gvisor.bundle import RUNSC, configuration, limits_outside
+from atoll.errors import BackendUnavailableError, IsolationError, SandboxError
+from atoll.jail import probe
+from atoll.jail.client import supervisor
+from atoll.jail.container import GUEST_ROOT
+from atoll.jail.spec import Bind, JailSpec
+from atoll.launch import interpreter
+from atoll.policy import ExecutionPolicy, Isolation
+
+if TYPE_CHECKING:
+    from atoll.backends.gvisor.runsc import Runsc
+    from atoll.config import SandboxConfig
+    from atoll.jail.probe import HostReport
+
+_TRUE = ("/bin/true",)
+_WORDS = 600
+_found: dict[Runsc, str] = {}
+
+
+async def availability(config: SandboxConfig) -> Availability:
+    """Return what `atoll doctor` shows."""
+    try:
+        found = await asyncio.to_thread(runsc.find)
+        python = await asyncio.to_thread(interpreter.resolve, config.python)
+        host = await probe.host()
+        require_jail(host)
+        used = await platform(found, tried=True)
+    except BackendUnavailableError as exc:
+        return Availability(usable=False, reason=exc.reason, hint=exc.hint)
+    return Availability(
+        usable=True,
+        isolation=Isolation.KERNEL,
+        limits=_limits(host),
+        details={
+            "runsc": f"{found.path} ({found.version})",
+            "platform": f"{used} (it has {', '.join(found.platforms)})",
+            "python": f"{python.path} ({'.'.join(map(str, python.version))})",
+            "guest's user": "a fresh one for each sandbox" if host.switches_user else "yours",
+            "cgroups": f"version {host.cgroup_version}" if host.cgroup_version else "not usable",
+        },
+    )
+
+
+def require_jail(host: HostReport) -> None:
+    """Raise BackendUnavailableError where gVisor itself could not be put into a jail."""
+    if host.level < Isolation.JAILED:
+        reason = f"gVisor needs a jail around it, and none can be had here ({host.failure})"
+        raise BackendUnavailableError(runsc.BACKEND, reason, "`atoll doctor` says what it takes.")
+
+
+def require_level(least: Isolation | None) -> None:
+    """Raise IsolationError if more was asked for than gVisor is."""
+    if least is not None and least > Isolation.KERNEL:
+        reason = f"{least} was asked for, and gVisor offers {Isolation.KERNEL}"
+        raise IsolationError(runsc.BACKEND, reason, "Use backend='wasm' or 'pyodide'.")
+
+
+async def platform(found: Runsc, *, tried: bool = False) -> str:
+    """Return the platform to use: the first on which a program runs.
+
+    Without `tried` the only one there is counts as working; a start will tell.
+    """
+    if found in _found or (len(found.platforms) == 1 and not tried):
+        return _found.get(found, found.platforms[0])
+    failures = []
+    for name in found.platforms:
+        failure = await _try(found, name)
+        if not failure:
+            _found[found] = name
+            return name
+        failures.append(f"{name}: {failure}")
+    raise BackendUnavailableError(runsc.BACKEND, f"runsc fails: {'; '.join(failures)}", runsc.HINT)
+
+
+async def _try(found: Runsc, name: str) -> str:
+    """Run a program in a container; return why it failed, or nothing."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    try:
+        lease = supervisor.request(_spec(found, name), [write] * 3)
+        os.close(write)
+        write = -1
+        ended = await asyncio.shield(lease.ended)
+        said = await asyncio.to_thread(os.read, read, _WORDS)
+    except SandboxError as exc:
+        return str(exc)
+    finally:
+        for fd in (read, write):
+            if fd >= 0:
+                os.close(fd)
+    return "" if ended.exit == 0 else f"{said.decode(errors='replace').strip() or ended}"
+
+
+def _spec(found: Runsc, name: str) -> JailSpec:
+    policy = ExecutionPolicy()
+    return JailSpec(
+        jailed=True,
+        argv=found.command(GUEST_ROOT + RUNSC, name, "run", "--bundle=/run", "probe"),
+        env={},
+        binds=(Bind(source=found.path, target=RUNSC),),
+        workspace=None,
+        limits=limits_outside(policy, 0),
+        container=json.dumps(configuration(policy, _TRUE, {}, 0)),
+    )
+
+
+def _limits(host: HostReport) -> dict[str, str]:
+    group = host.cgroup_version
+    counted = f"cgroup v{group}" if group else "the supervisor's meter"
+    return {
+        "time": "interrupt, then kill",
+        "memory": f"RLIMIT_AS of gVisor's kernel, {counted}",
+        "processes": "RLIMIT_NPROC of gVisor's kernel",
+        "cpu": counted if group else "not enforced",
+        "disk": "size of a tmpfs",
+        "file size": "RLIMIT_FSIZE of gVisor's kernel",
+        "output": "cut by the host",
+    }

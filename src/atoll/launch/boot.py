@@ -1,0 +1,55 @@
+"""How a guest's interpreter is started: its command line, and the host paths that it has to see."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from atoll.jail.spec import GUEST_CODE, Bind
+from atoll.launch import library
+from atoll.launch.interpreter import GUEST_FOLDER, package_binds, site_code
+
+if TYPE_CHECKING:
+    from atoll.launch.interpreter import Interpreter
+    from atoll.policy import ExecutionPolicy
+
+_BOOT = """
+import marshal, os, sys
+root, entry = sys.argv[1:3]
+try:
+    with open(f"{root}/guest/__pycache__/bundle.{sys.implementation.cache_tag}", "rb") as file:
+        marshal.load(file)  # which files it was made of: the host has checked it
+        codes = marshal.load(file)
+except (OSError, ValueError, EOFError, TypeError):
+    sys.path.append(root)
+    main = __import__(f"guest.{entry}", None, None, ("main",)).main
+    sys.path.remove(root)
+    main(os.getcwd())
+boot = {"__name__": "boot"}
+exec(marshal.loads(codes["guest.bundle"]), boot)
+boot["start"](codes, root, os.getcwd(), entry)
+"""
+"""Start the runtime from its bundle (see guest/bundle), or module by module where there is none."""
+
+
+def command(
+    interpreter: Interpreter, root: str, entry: str = "__main__", *, jailed: bool = True
+) -> tuple[str, ...]:
+    """Return the command that calls `main` of the module `entry` of the runtime in `root`."""
+    code = site_code(interpreter, jailed=jailed) + _BOOT
+    return (interpreter.path, "-I", "-B", "-X", "utf8", "-c", code, root, entry)
+
+
+def binds(
+    policy: ExecutionPolicy, interpreter: Interpreter, code: str = GUEST_FOLDER
+) -> tuple[Bind, ...]:
+    """Return the host paths in a guest's root: runtime, interpreter, packages, the policy's."""
+    found = [Bind(source=code, target=f"{GUEST_CODE}/guest")]
+    found += [*library.binds(), *package_binds(interpreter)]
+    found += [Bind(source=folder, target=folder) for folder in interpreter.folders]
+    found += [Bind(source=os.path.realpath(link), target=link) for link in interpreter.links]
+    found += [
+        Bind(source=str(mount.source.absolute()), target=mount.target, writable=mount.writable)
+        for mount in policy.mounts
+    ]
+    return tuple(found)

@@ -1,0 +1,54 @@
+"""gVisor started by a user who is not root: the same sessions, and each limit is hit."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from ordinary_user import python_for_user, run_as_user
+
+pytestmark = [
+    pytest.mark.usefixtures("gvisor_here"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="all tests run as an ordinary user already"),
+]
+SCRIPT = """
+import json, atoll
+from atoll.backends.gvisor import launch
+launch.parked._most = 0
+MIB = 1 << 20
+policy = dict(memory_bytes=96 * MIB, disk_bytes=8 * MIB, file_size_bytes=MIB, max_processes=20)
+found = {}
+with atoll.create_sandbox(
+    min_isolation="kernel", policy=policy, context="c" * MIB, tools={"add": lambda a, b: a + b}
+) as box:
+    def run(name, code, **options):
+        result = box.execute(code, **options)
+        found[name] = [result.kind.value, result.value, result.error_type, result.state_lost]
+    found["level"] = str(box.isolation)
+    run("bridge", "x = add(40, 2); x, len(context)")
+    run("time", "while True: pass", timeout_ms=500)
+    run("kept", "import os; x, os.getuid()")
+    found["shell"] = box.shell("echo $((6 * 7)); exit 3").exit_code
+    run("memory", "b = bytearray(300 << 20)")
+    run("file", "open('big', 'wb').write(bytes(2 << 20))")
+    run("disk", "for n in range(16): open(f'f{n}', 'wb').write(bytes(1 << 20))")
+    run("processes", "for n in range(40):\\n    if os.fork() == 0:\\n        import time; time.sleep(9); os._exit(0)")
+    run("network", "import socket; socket.create_connection(('192.0.2.1', 80), 1)")
+    found["files"] = box.files.upload([("up", b"x")])[0].error
+print(json.dumps(found))
+"""
+
+
+def test_sessions_and_limits_without_root():
+    done = run_as_user(python_for_user(), "-c", SCRIPT, timeout=100)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert (found["level"], found["shell"]) == ("kernel", 3)
+    assert found["bridge"][:2] == ["ok", [42, 1 << 20]]
+    assert (found["time"][0], found["time"][3]) == ("timeout", False)
+    assert found["kept"][1] == [42, 1000]
+    assert found["memory"][2] == "MemoryError"
+    assert (found["file"][2], found["disk"][2]) == ("OSError", "OSError")
+    assert found["processes"][2] == "BlockingIOError"
+    assert found["network"][0] == "error"
