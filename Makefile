@@ -34,7 +34,7 @@ LAYERS := guest > errors,extras,certificates,markup > requirements,policy,comman
 	backends > pool,factory > environment > rlm > aio,daemon,replserver > service > cli,integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-pythons test-llm check format spec bench eval soak soak-http docs clean
+.PHONY: help setup demo test test-all test-pythons test-llm test-plugs check format spec bench eval soak soak-http docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
@@ -67,6 +67,9 @@ test-llm: $(STAMP) ## Ask a real language model on this machine (gets 1.1 GB onc
 	@$(BIN)/python -c 'import xllamacpp' 2>/dev/null || \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[localllm]'
 	$(BIN)/python -m pytest -m llm --timeout 900 -o faulthandler_timeout=0 $(ARGS)
+
+test-plugs: $(STAMP) ## Judge the integrations by each framework's own tests, newest versions (ARGS="dspy crewai")
+	$(BIN)/python tools/plugs.py $(ARGS)
 
 check: $(STAMP) ## Format, lint, types, layers, shape
 	$(BIN)/ruff format --check .

@@ -137,12 +137,12 @@ class HostBridge:
             raise
         except Exception as exc:
             kind = exc.kind if isinstance(exc, HandlerEndedError) else type(exc).__name__
-            data = None if name in self._queries else _raised(kind, exc)
+            data = _raised(kind, exc) if name in self._tools else None
             raise CallFailedError(f"{name}: {kind}: {_text(exc)}", data) from exc
 
     def _resolve(self, name: str, call: Mapping[str, Any]) -> tuple[Handler, list[Any], Any]:
         handler = self._handler(name)
-        if name in self._queries:
+        if name not in self._tools:
             return handler, self._query_args(name, call), {}
         args, kwargs = _decode(call["args"]), _decode(call.get("kwargs", {}))
         if not isinstance(args, list) or not isinstance(kwargs, dict):
@@ -155,7 +155,7 @@ class HostBridge:
             close = difflib.get_close_matches(str(name)[:100], self._tools, 1)
             near = f": did you mean {close[0]!r}?" if close else ";"
             raise CallFailedError(f"no tool {str(name)[:100]!r}{near} there are: {known}")
-        handler = self._queries.get(name) or self._tools.get(name)
+        handler = self._tools.get(name) or self._queries.get(name)
         if handler is None:
             raise CallFailedError(f"no {name}: give create_sandbox an on_{name} handler")
         return handler

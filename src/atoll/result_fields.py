@@ -55,8 +55,10 @@ def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("not an exit code")
     if kind is not Outcome.EXITED and (kind is Outcome.OK) is not (code == 0):
         raise ValueError("an exit code of another outcome")
+    if error is not None or (kind is Outcome.EXITED and get("error_type") is not None):
+        error_type = _text(get("error_type"), MAX_NAME)
     if error is not None:
-        error, error_type = _text(error, _LONGEST_ERROR), _text(get("error_type"), MAX_NAME)
+        error = _text(error, _LONGEST_ERROR)
         if given := get("error_args"):
             error_args = tuple(values.decode(one) for one in _list(given, MAX_ERROR_ARGS))
     if (error is None) is not (code == 0):

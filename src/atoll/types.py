@@ -164,6 +164,7 @@ class SandboxResult:
     error: str | None = None
     """Type and message of the error; None without one."""
     error_type: str | None = None
+    """The class of the exception, also of a SystemExit that is no error; None without one."""
     error_args: tuple[Any, ...] = ()
     """The arguments of the exception, as plain data; one that cannot cross is an Opaque."""
     exit_code: int = 0

@@ -203,10 +203,10 @@ def _exited(exc: SystemExit) -> dict[str, Any]:
     number = 0 if code is None else int(code) & 0xFF if isinstance(code, int) else 1
     if text:
         complain(text[:MAX_ERROR])
-    outcome: dict[str, Any] = {"kind": "exited", "exit_code": number}
+    error_type = values.type_name(type(exc))[:MAX_NAME]
+    outcome: dict[str, Any] = {"kind": "exited", "exit_code": number, "error_type": error_type}
     if number:
-        error_type = values.type_name(type(exc))[:MAX_NAME]
-        outcome.update(error=_describe(exc, error_type), error_type=error_type)
+        outcome.update(error=_describe(exc, error_type), error_args=_error_args(exc))
     return outcome
 
 

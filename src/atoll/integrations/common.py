@@ -1,0 +1,76 @@
+"""What the integrations share: opening a sandbox, naming a missing package, plain values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import ConfigError, UnsupportedError, VariableError
+from atoll.extras import hint
+from atoll.factory import merge, open_sandbox
+from atoll.guest.values import Opaque
+from atoll.sync import Portal, SyncSandbox
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.factory import SandboxOptions
+    from atoll.policy import Capability
+
+
+LARGE = 1 << 20
+"""Characters from which a text is sent as a file, not in a message."""
+FOLDER = "/tmp/.atoll-sent"  # noqa: S108 - the guest's own
+
+
+def missing(extra: str, module: str) -> str:
+    """Return the message of an ImportError: which package is missing, and what to type."""
+    return f"atoll.integrations.{module} needs {extra}. {hint(extra)}"
+
+
+def open_box(
+    options: SandboxOptions | Mapping[str, Any], needed: frozenset[Capability] = frozenset()
+) -> SyncSandbox:
+    """Open a sandbox that has what an integration needs.
+
+    `auto` chooses a backend that is at least jailed; a weaker one has to be asked for by name.
+    """
+    return SyncSandbox(Portal.shared().run(open_sandbox(merge(None, dict(options)), needed)))
+
+
+def take_box(
+    box: SyncSandbox | None, options: Mapping[str, Any], needed: frozenset[Capability]
+) -> SyncSandbox:
+    """Return the caller's sandbox, checked, or open one."""
+    if box is None:
+        return open_box(options, needed)
+    if options:
+        raise ConfigError(f"{min(options)} is for a new sandbox, and there is one already")
+    for lacking in sorted(needed - box.capabilities):
+        raise UnsupportedError(box.backend, lacking)
+    return box
+
+
+def upload_text(box: SyncSandbox, name: str, text: str, *, is_json: bool = False) -> str:
+    """Put a large text into the sandbox; return the expression that reads it there, once."""
+    path = f"{FOLDER}/{name}"
+    (sent,) = box.files.upload([(path, text.encode("utf-8", "surrogatepass"))])
+    if sent.error is not None:
+        raise VariableError(name, f"{len(text):,} characters cannot be sent: {sent.error}", "set")
+    reading = f"open({path!r}, encoding='utf-8', errors='surrogatepass', newline='').read()"
+    value = f"__import__('json').loads({reading})" if is_json else reading
+    return f"({value}, __import__('os').unlink({path!r}))[0]"
+
+
+def as_json(value: Any) -> Any:
+    """Return a guest's value as JSON has it: tuples and sets as lists, other objects as text."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Opaque):
+        return value.repr
+    if isinstance(value, dict):
+        return {key: as_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    if isinstance(value, set | frozenset):
+        return sorted((as_json(one) for one in value), key=repr)
+    return str(value)

@@ -1,0 +1,274 @@
+"""A code interpreter for DSPy: dspy.RLM and dspy.CodeAct run what a model writes in a sandbox.
+
+    rlm = dspy.RLM("document, question -> answer", interpreter_factory=AtollInterpreter)
+
+It keeps the protocol `dspy.CodeInterpreter` and the manners of DSPy's own interpreter: the last
+value or what was printed is the result, SUBMIT ends the run, errors of the code can be repaired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn, Self
+
+from atoll.errors import AtollError, VariableError
+from atoll.guest.values import Opaque
+from atoll.integrations.common import LARGE, as_json, missing, open_box, upload_text
+from atoll.integrations.dspy_values import (
+    FINAL,
+    KEPT,
+    SUBMIT,
+    as_text,
+    awaited,
+    checked_name,
+    last_value,
+    message_of,
+    plain,
+    tool_result,
+)
+from atoll.policy import Capability
+from atoll.types import Outcome
+
+try:
+    from dspy.primitives.code_interpreter import (
+        CodeExecutionError,
+        CodeInterpreterError,
+        FinalOutput,
+    )
+    from dspy.utils.callback import with_callbacks
+except ImportError as exc:
+    raise ImportError(missing("dspy", "dspy")) from exc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from atoll.policy import Isolation
+    from atoll.sync import SyncSandbox
+    from atoll.types import SandboxResult
+
+NEEDED = frozenset({Capability.STATE, Capability.BRIDGE, Capability.WORKSPACE})
+_SUBMIT_CODE = """\
+class {final}(BaseException): pass
+def SUBMIT({names}):
+    {submit}({{{pairs}}})
+    raise {final}
+"""
+
+
+class AtollInterpreter:
+    """Runs the code of one DSPy session in one sandbox; state is kept until shutdown().
+
+    `shared` is a large text that guest code maps instead of getting a copy: a variable that is
+    this very object takes no time to pass. `options` are those of create_sandbox.
+    """
+
+    execution_instructions = (
+        "Code runs as CPython in an isolated sandbox. Variables, imports and functions persist for "
+        "this session. Host tools and SUBMIT are global functions. The standard library is there; "
+        "the network is not."
+    )
+
+    def __init__(
+        self,
+        tools: Mapping[str, Callable[..., Any]] | None = None,
+        output_fields: list[dict[str, Any]] | None = None,
+        *,
+        shared: str | None = None,
+        callbacks: list[Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.tools: dict[str, Callable[..., Any]] = dict(tools or {})
+        self.output_fields = output_fields
+        self.callbacks = list(callbacks or [])
+        self._shared, self._options = shared, options
+        self._box: SyncSandbox | None = None
+        self._ended = ""
+        self._busy = threading.Lock()
+        self._offered: dict[str, Callable[..., Any]] = {}
+        self._fields: list[str] | None = None
+        self._sent: dict[str, str] = {}
+        self._submitted: Any = None
+
+    @property
+    def isolation(self) -> Isolation:
+        """How strongly the code is isolated from the host; starts the sandbox."""
+        return self._open().isolation
+
+    @with_callbacks  # type: ignore[untyped-decorator]
+    def start(self) -> None:
+        """Start the sandbox, or return at once if it runs."""
+        self._require_open()
+        if self._box is not None:
+            return
+        try:
+            self._box = open_box({"context": self._shared, **self._options}, NEEDED)
+        except AtollError as exc:
+            self._end(f"no sandbox could be started: {exc}", exc)
+        if self._shared is not None:
+            self._box.execute(f"{KEPT} = {{'': context}}")
+
+    @with_callbacks  # type: ignore[untyped-decorator]
+    def execute(self, code: str, variables: dict[str, Any] | None = None) -> Any:
+        """Run code; return what it submits, the value of its last line, or what it prints."""
+        if not self._busy.acquire(blocking=False):
+            raise CodeInterpreterError(
+                "AtollInterpreter cannot execute recursively from one of its tools, nor two at once"
+            )
+        try:
+            given = {
+                name: plain(checked_name(name), value) for name, value in (variables or {}).items()
+            }
+            box = self._open()
+            try:
+                self._offer(box)
+                self._assign(box, given)
+                return self._outcome(box, box.execute(code))
+            except VariableError as exc:
+                raise CodeInterpreterError(str(exc)) from exc
+            except AtollError as exc:
+                self._end(f"the sandbox failed: {exc}", exc)
+        finally:
+            self._busy.release()
+
+    @with_callbacks  # type: ignore[untyped-decorator]
+    def invoke_tool(self, tool_name: str, kwargs: dict[str, Any]) -> Any:
+        """Call a tool of the host; called in a thread, where a coroutine can be run to its end."""
+        if tool_name not in self.tools:
+            raise CodeInterpreterError(f"Unknown tool: {tool_name}")
+        answer = self.tools[tool_name](**kwargs)
+        return asyncio.run(awaited(answer)) if inspect.isawaitable(answer) else answer
+
+    @with_callbacks  # type: ignore[untyped-decorator]
+    def shutdown(self) -> None:
+        """End the sandbox. Calling it again does nothing."""
+        self._ended = self._ended or "it was shut down"
+        box, self._box = self._box, None
+        if box is not None:
+            box.destroy()
+
+    def __call__(self, code: str, variables: dict[str, Any] | None = None) -> Any:
+        """Run code, as execute() does."""
+        return self.execute(code, variables)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def _open(self) -> SyncSandbox:
+        self._require_open()
+        if self._box is None:
+            self.start()
+        assert self._box is not None
+        return self._box
+
+    def _require_open(self) -> None:
+        if self._ended:
+            raise CodeInterpreterError(f"The interpreter session has ended: {self._ended}")
+
+    def _end(self, why: str, cause: BaseException | None = None) -> NoReturn:
+        """End the session for good: its state is gone, and nothing may go on without it."""
+        self._ended = why
+        self.shutdown()
+        raise CodeInterpreterError(f"interpreter state was lost: {why}") from cause
+
+    def _offer(self, box: SyncSandbox) -> None:
+        """Offer the present tools and a SUBMIT of the present fields."""
+        if self.tools != self._offered:
+            self._offered = dict(self.tools)
+            tools = {name: self._handler(name, one) for name, one in self.tools.items()}
+            box.set_tools({**tools, SUBMIT: self._submit})
+        elif SUBMIT not in box.tools:
+            box.add_tool(self._submit, name=SUBMIT)
+        names = [str(one["name"]) for one in self.output_fields or [{"name": "output"}]]
+        if names != self._fields:
+            pairs = ", ".join(f"{checked_name(name)!r}: {name}" for name in names)
+            code = _SUBMIT_CODE.format(
+                final=FINAL, submit=SUBMIT, names=", ".join(names), pairs=pairs
+            )
+            box.execute(code)
+            self._fields = names
+
+    def _handler(self, name: str, tool: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(tool)
+        if any(one.kind is one.VAR_POSITIONAL for one in signature.parameters.values()):
+            raise CodeInterpreterError(f"the tool {name} takes *args; give its arguments names")
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+                named = {**bound.arguments, **bound.arguments.pop("kwargs", {})}
+                return tool_result(self.invoke_tool(name, named))
+            except Exception as exc:
+                raise RuntimeError(f"{type(exc).__name__}: {exc}") from exc
+
+        functools.update_wrapper(call, tool)
+        call.__dict__["__signature__"] = signature
+        return call
+
+    def _submit(self, fields: dict[str, Any]) -> None:
+        for name, value in fields.items():
+            if isinstance(value, Opaque):
+                raise TypeError(f"SUBMIT: {name} is a {value.type_name}: {value.reason}")
+        self._submitted = as_json(fields)
+
+    def _assign(self, box: SyncSandbox, given: dict[str, Any]) -> None:
+        """Set the variables; a large one is sent once, and assigned again by its name."""
+        lines = []
+        for name, value in given.items():
+            if self._shared is not None and value is self._shared:
+                lines.append(f"{name} = {KEPT}['']")
+                continue
+            text = as_text(value)
+            if len(text) < LARGE:
+                dunder = name.startswith("__")  # DSPy's own, which Atoll takes for Python's
+                box.set_variable(f"_atoll{name}" if dunder else name, value)
+                lines += [f"{name} = _atoll{name}"] if dunder else []
+                continue
+            if self._sent.get(name) is not text:
+                reading = upload_text(box, name, text, is_json=not isinstance(value, str))
+                lines.append(f"{KEPT} = globals().get({KEPT!r}, {{}})")
+                lines.append(f"{KEPT}[{name!r}] = {reading}")
+                if isinstance(value, str):
+                    self._sent[name] = text
+            lines.append(f"{name} = {KEPT}[{name!r}]")
+        if lines:
+            done = box.execute("\n".join(lines))
+            if not done.success:
+                raise CodeInterpreterError(f"a large variable could not be set: {done.error}")
+
+    def _outcome(self, box: SyncSandbox, result: SandboxResult) -> Any:
+        if result.state_lost:
+            self._end(str(result.error))
+        if result.error_type == FINAL:
+            return FinalOutput(self._submitted)
+        if result.kind is Outcome.OK:
+            return result.stdout if result.value is None else last_value(box, result)
+        if result.error_type == "SyntaxError":
+            raise SyntaxError(f"Invalid Python syntax. message: {result.error}")
+        if result.kind in (Outcome.ERROR, Outcome.EXITED):
+            shown = [as_json(one) for one in result.error_args] or message_of(result)
+            raise CodeExecutionError(f"{result.error_type or 'SystemExit'}: {shown}")
+        raise CodeExecutionError(str(result.error))
+
+
+def interpreter_factory(
+    *, shared: str | None = None, **options: Any
+) -> Callable[[], AtollInterpreter]:
+    """Return what dspy.RLM(interpreter_factory=...) takes, with options of create_sandbox."""
+
+    def make() -> AtollInterpreter:
+        return AtollInterpreter(shared=shared, **options)
+
+    make.__dict__["execution_instructions"] = AtollInterpreter.execution_instructions
+    return make

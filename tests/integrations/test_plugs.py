@@ -1,0 +1,192 @@
+"""The integrations against stand-ins of their frameworks: what each needs of Atoll is still there.
+
+`make test-plugs` runs them with the frameworks themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+
+import atoll
+from atoll.integrations.agent_tool import LONGEST, PythonTool
+
+PLUGS = (
+    "dspy", "smolagents", "inspect_ai", "rlms", "langchain", "openai_agents", "pydantic_ai",
+    "crewai", "autogen",
+)  # fmt: skip
+
+
+@pytest.fixture
+def plug(monkeypatch):
+    """Import an integration with stand-ins for modules of its framework: attributes by name."""
+
+    def load(name: str, **modules: dict[str, Any]) -> Any:
+        for path, attributes in modules.items():
+            parts = path.split("__")
+            for length in range(1, len(parts) + 1):
+                whole = ".".join(parts[:length])
+                if whole not in sys.modules or length == len(parts):
+                    monkeypatch.setitem(sys.modules, whole, types.ModuleType(whole))
+            vars(sys.modules[".".join(parts)]).update(attributes)
+        for one in [key for key in sys.modules if key.startswith(f"atoll.integrations.{name}")]:
+            monkeypatch.delitem(sys.modules, one)
+        return importlib.import_module(f"atoll.integrations.{name}")
+
+    return load
+
+
+def test_importing_atoll_imports_no_framework():
+    code = "import atoll, sys; print([n for n in sys.modules if n.split('.')[0] in {!r}])".format(
+        (
+            "dspy",
+            "smolagents",
+            "inspect_ai",
+            "rlm",
+            "langchain_core",
+            "agents",
+            "crewai",
+            "pydantic",
+        ),
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("name", PLUGS)
+def test_a_missing_framework_is_named_with_what_to_type(name, monkeypatch):
+    for one in ("dspy", "smolagents", "inspect_ai", "rlm", "langchain_core", "agents", "pydantic_ai",
+                "crewai", "autogen_core"):  # fmt: skip
+        for key in [key for key in sys.modules if key.split(".")[0] == one]:
+            monkeypatch.delitem(sys.modules, key)
+        monkeypatch.setitem(sys.modules, one, None)
+    for key in [key for key in sys.modules if key.startswith(f"atoll.integrations.{name}")]:
+        monkeypatch.delitem(sys.modules, key)
+    with pytest.raises(
+        ImportError, match=rf"{name} needs {name.replace('_', '.')}\. Type: .*install"
+    ):
+        importlib.import_module(f"atoll.integrations.{name}")
+
+
+class ExecutionError(RuntimeError):
+    pass
+
+
+@dataclass
+class Final:
+    output: Any
+
+
+def test_dspy_interpreter_submits_calls_tools_and_keeps_large_texts(plug):
+    core = {"CodeExecutionError": ExecutionError, "CodeInterpreterError": RuntimeError,
+            "FinalOutput": Final}  # fmt: skip
+    values = {"_dump_pydantic": dict, "_make_jsonable": lambda value: value}
+    module = plug(
+        "dspy",
+        dspy__primitives__code_interpreter=core,
+        dspy__primitives__python_interpreter=values,
+        dspy__utils__callback={"with_callbacks": lambda function: function},
+    )
+    large = "ä" * 2_000_000
+    with module.AtollInterpreter({"double": lambda n: 2 * n}, shared=large) as interpreter:
+        given = {"doc": large, "more": large + "x", "rows": [1] * 600_000, "n": 3}
+        code = "(len(doc), len(more), len(rows), double(n))"
+        assert interpreter.execute(code, given) == [2_000_000, 2_000_001, 600_000, 6]
+        assert interpreter.execute("more[-1]", given) == "x"
+        assert interpreter.execute("SUBMIT((1, {2}))") == Final({"output": [1, [2]]})
+        with pytest.raises(ExecutionError, match=r"KeyError: \['a'\]"):
+            interpreter.execute("{}['a']")
+        with pytest.raises(RuntimeError, match="interpreter state was lost"):
+            interpreter.execute("import os; os._exit(1)")
+
+
+def test_smolagents_executor_answers_and_calls_tools(plug):
+    @dataclass
+    class CodeOutput:
+        output: Any
+        logs: str
+        is_final_answer: bool
+
+    class AgentError(Exception):
+        def __init__(self, message, logger) -> None:
+            super().__init__(message)
+
+    class Tool:
+        inputs: ClassVar = {"city": {}, "deep": {"nullable": True}}
+        description = "Count people."
+
+        def __call__(self, city, deep=None):
+            return [city, deep]
+
+    module = plug(
+        "smolagents",
+        smolagents__local_python_executor={"CodeOutput": CodeOutput, "PythonExecutor": object},
+        smolagents__monitoring={"AgentLogger": object},
+        smolagents__utils={"AgentError": AgentError},
+        PIL__Image={"Image": type("Image", (), {})},
+    )
+    sys.modules["PIL"].Image = sys.modules["PIL.Image"]
+    with module.AtollExecutor() as executor:
+        executor.send_tools({"people": Tool(), "final_answer": lambda answer: ("final", answer)})
+        executor.send_variables({"factor": (1, 2)})
+        assert executor("print(factor)\npeople('Oslo')").output == ["Oslo", None]
+        assert executor("people.__doc__").output == "Count people."
+        done = executor("final_answer({'a': factor})")
+        assert (done.output, done.is_final_answer) == (("final", {"a": (1, 2)}), True)
+        with pytest.raises(AgentError, match="ZeroDivisionError"):
+            executor("1 / 0")
+        executor.send_tools({})
+        with pytest.raises(AgentError, match="no tool"):
+            executor("people('Oslo')")
+
+
+def test_a_tool_for_agents_keeps_state_and_marks_what_it_cuts():
+    with atoll.create_sandbox(backend="native") as box:
+        tool = PythonTool(box)
+        assert tool.isolation == box.isolation
+        assert tool.run("x = 6 * 7") == "(no output)"
+        assert tool.run("print('seen')\nx") == "seen\n42"
+        assert "ZeroDivisionError" in tool.run("1 / 0")
+        long = tool.run(f"print('y' * {LONGEST + 1000})")
+        assert "[1,000 characters left out]" in long
+        assert "lost" in tool.run("import os; os._exit(2)")
+
+
+def test_a_sandbox_that_is_too_weak_is_refused():
+    with atoll.create_sandbox(backend="restricted") as box:
+        with pytest.raises(atoll.IsolationError, match="jailed was asked for"):
+            PythonTool(box)
+        assert PythonTool(box, min_isolation="none").run("1 + 1") == "2"
+
+
+async def test_langchain_tool_is_typed_and_runs_in_any_loop():
+    from atoll.integrations.langchain import as_tool
+
+    with atoll.create_sandbox(backend="native") as box:
+        tool = as_tool(box)
+        assert list(tool.args) == ["code"]
+        assert await tool.ainvoke({"code": "2 + 2"}) == "4"
+
+
+async def test_openai_tool_reads_its_arguments(plug):
+    @dataclass
+    class FunctionTool:
+        name: str
+        description: str
+        params_json_schema: dict[str, Any]
+        on_invoke_tool: Any
+        strict_json_schema: bool
+
+    module = plug("openai_agents", agents={"FunctionTool": FunctionTool})
+    with atoll.create_sandbox(backend="native") as box:
+        tool = module.as_tool(box, name="python")
+        assert (tool.name, tool.params_json_schema["required"]) == ("python", ["code"])
+        assert await tool.on_invoke_tool(None, json.dumps({"code": "1 + 1"})) == "2"
+        assert "call it with" in await tool.on_invoke_tool(None, "{}")

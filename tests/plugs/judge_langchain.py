@@ -1,0 +1,50 @@
+"""run_python in the loops of LangChain and LangGraph, with a scripted model."""
+
+from __future__ import annotations
+
+from langchain.agents import create_agent
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from pages import run_example
+
+import atoll
+from atoll.integrations.langchain import as_tool
+
+
+class Scripted(GenericFakeChatModel):
+    def bind_tools(self, tools, **options):
+        assert [one.name for one in tools] == ["run_python"]
+        return self
+
+
+def model():
+    calls = [
+        AIMessage("", tool_calls=[{"name": "run_python", "args": {"code": code}, "id": str(n)}])
+        for n, code in enumerate(["x = 6 * 7", "print(x)", "1 / 0"])
+    ]
+    return Scripted(messages=iter([*calls, AIMessage("42")]))
+
+
+def check(messages) -> None:
+    answers = [one.text for one in messages if one.type == "tool"]
+    assert answers[:2] == ["(no output)", "42"]
+    assert "ZeroDivisionError" in answers[2]
+    assert messages[-1].text == "42"
+
+
+def test_an_agent_calls_it_and_state_is_kept():
+    with atoll.create_sandbox() as box:
+        tool = as_tool(box)
+        assert tool.metadata == {"atoll_isolation": str(box.isolation)}
+        check(create_agent(model(), [tool]).invoke({"messages": [("user", "6 * 7?")]})["messages"])
+
+
+async def test_an_async_agent_calls_it():
+    with atoll.create_sandbox() as box:
+        agent = create_agent(model(), [as_tool(box)])
+        check((await agent.ainvoke({"messages": [("user", "6 * 7?")]}))["messages"])
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_example("agents")

@@ -1,0 +1,174 @@
+"""Run the judges of the integrations: each framework's own tests or loop, with Atoll plugged in.
+
+    python tools/plugs.py                   all of them
+    python tools/plugs.py dspy crewai       these
+
+Each framework gets an environment of its own below the cache, made by uv (or venv and pip), and its
+newest version. Tests that a framework ships in its source distribution are unpacked beside it.
+Prints a table: judge, passed, failed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+ROOT = Path(__file__).resolve().parents[1]
+JUDGES = ROOT / "tests" / "plugs"
+CACHE = Path(os.environ.get("ATOLL_CACHE", ROOT / ".venv" / "cache")) / "plugs"
+BESIDE = ("pytest>=8.3", "pytest-asyncio>=0.24")
+OPTIONS = ("-q", "-p", "no:cacheprovider", "--tb", "short")
+SECONDS = 1_800
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """What is installed, and which tests are run with it."""
+
+    packages: tuple[str, ...]
+    source: str = ""
+    """A package whose source distribution has the tests."""
+    own: str = ""
+    """A file of tests/plugs."""
+    plugin: str = ""
+    """A plugin of tests/plugs that puts Atoll into the framework's own tests."""
+    theirs: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+DSPY_TESTS = os.environ.get("ATOLL_DSPY_TESTS", "")
+TABLE: dict[str, Judge] = {
+    "dspy": Judge(packages=("dspy>=3.3",), own="judge_dspy.py"),
+    "smolagents": Judge(
+        packages=("smolagents>=1.26", "numpy", "pandas"),
+        source="smolagents",
+        own="judge_smolagents.py",
+    ),
+    "inspect_ai": Judge(packages=("inspect_ai>=0.3.285",), own="judge_inspect_ai.py"),
+    "rlms": Judge(packages=("rlms>=0.1.3",), own="judge_rlms.py"),
+    "rlms-own": Judge(
+        packages=("rlms>=0.1.3",),
+        source="rlms",
+        plugin="rlms_substituted",
+        theirs=(
+            "tests/test_local_repl.py",
+            "tests/test_local_repl_persistent.py",
+            "tests/test_rlm_query.py",
+        ),
+    ),
+    "langchain": Judge(packages=("langchain>=1.0",), own="judge_langchain.py"),
+    "openai-agents": Judge(packages=("openai-agents>=0.3",), own="judge_openai_agents.py"),
+    "pydantic-ai": Judge(packages=("pydantic-ai-slim>=1.0",), own="judge_pydantic_ai.py"),
+    "crewai": Judge(packages=("crewai>=1.0",), own="judge_crewai.py"),
+    "autogen": Judge(
+        packages=("autogen-agentchat>=0.7", "autogen-ext>=0.7"), own="judge_autogen.py"
+    ),
+}
+if DSPY_TESTS:
+    # The tests of a checkout are those of its own version; set ATOLL_DSPY_VERSION to it.
+    TABLE["dspy-own"] = Judge(
+        packages=(os.environ.get("ATOLL_DSPY_VERSION", "dspy>=3.3"),),
+        plugin="dspy_substituted",
+        theirs=(
+            "tests/primitives/test_python_interpreter.py",
+            "tests/primitives/test_code_interpreter.py",
+            "tests/predict/test_rlm.py",
+            "tests/callback/test_interpreter_callback.py",
+        ),
+        options=("--deno",),
+    )
+
+
+def main(wanted: list[str]) -> int:
+    """Run the judges, print the table, and return 1 if one has failed."""
+    if unknown := set(wanted).difference(TABLE):
+        print(f"no judge {min(unknown)!r}: there are {', '.join(TABLE)}", file=sys.stderr)
+        return 2
+    rows = [("judge", "passed", "failed", "expected to fail", "seconds")]
+    broken = False
+    for name in wanted or TABLE:
+        print(f"\n== {name}", flush=True)
+        started = time.monotonic()
+        passed, failed, expected = run(name, TABLE[name])
+        seconds = f"{time.monotonic() - started:.0f}"
+        rows.append((name, str(passed), str(failed), str(expected), seconds))
+        broken |= failed > 0 or passed == 0
+    print()
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print(" | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)))
+    return int(broken)
+
+
+def run(name: str, judge: Judge) -> tuple[int, int, int]:
+    """Return how many tests passed, failed, and failed as expected."""
+    python = environment(name, judge)
+    if python is None:
+        return 0, 1, 0
+    source = unpacked(judge.source) if judge.source else Path(DSPY_TESTS or ROOT)
+    report = CACHE / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    command = [str(python), "-m", "pytest", *OPTIONS, f"--junitxml={report}", *judge.options]
+    if judge.own:
+        command += ["--noconftest", "-c", str(JUDGES / "pytest.ini"), str(JUDGES / judge.own)]
+    else:
+        command += ["-p", judge.plugin, *judge.theirs]
+    env = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{JUDGES}{os.pathsep}{source}",
+        "ATOLL_JUDGE_SOURCE": str(source),
+    }
+    subprocess.run(command, cwd=source, env=env, check=False, timeout=SECONDS)
+    return counts(report)
+
+
+def counts(report: Path) -> tuple[int, int, int]:
+    """Read a report; a run without one has failed."""
+    if not report.exists():
+        return 0, 1, 0
+    cases = list(ET.parse(report).iter("testcase"))  # noqa: S314 - pytest wrote it
+    bad = sum(
+        1 for one in cases if one.find("failure") is not None or one.find("error") is not None
+    )
+    kinds = [one.get("type") for case in cases for one in case.iter("skipped")]
+    return len(cases) - bad - len(kinds), bad, kinds.count("pytest.xfail")
+
+
+def environment(name: str, judge: Judge) -> Path | None:
+    """Return the interpreter of an environment with the packages; None if it cannot be had."""
+    folder = CACHE / name
+    python = folder / "bin" / "python"
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    if not python.exists():
+        made = [sys.executable, "-m", "venv", *(["--without-pip"] if uv else []), str(folder)]
+        subprocess.run(made, check=True)
+    install = [str(python), "-m", "pip", "install", "--quiet", "--upgrade"]
+    if uv:
+        install = [uv, "pip", "install", "--quiet", "--upgrade", "--python", str(python)]
+    done = subprocess.run([*install, *judge.packages, *BESIDE], check=False)
+    return python if done.returncode == 0 else None
+
+
+def unpacked(package: str) -> Path:
+    """Return the folder of a package's newest source distribution."""
+    folder = CACHE / "sources"
+    folder.mkdir(parents=True, exist_ok=True)
+    fetch = ["download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+    pip = [sys.executable, "-m", "pip", *fetch, package, "-d", str(folder)]
+    subprocess.run(pip, check=False)  # it also builds metadata, which need not succeed
+    newest = max(folder.glob(f"{package}-*.tar.gz"), key=lambda one: one.stat().st_mtime)
+    with tarfile.open(newest) as archive:
+        archive.extractall(folder, filter="data")
+    return folder / newest.name.removesuffix(".tar.gz")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
