@@ -44,10 +44,12 @@ OWN_KERNEL = frozenset(
         "extra-sys-socket-family-truncation", "extra-proc-1-environ-and-fds",
         "extra-proc-sys-writes", "extra-proc-cgroup-release-agent", "extra-proc-host-paths",
         "extra-net-raw-and-icmp", "extra-dev-all", "extra-dev-net-tun", "extra-dev-ptmx",
+        "nat-sig-kill-parent",
     }
 )  # fmt: skip
 """Attacks that ask whether a system call, a device or a file of the kernel is in reach. In gVisor
-they are, and are those of the guest's own kernel: that says nothing about the host's."""
+they are, and are those of the guest's own kernel: that says nothing about the host's. So is the
+container's first process, which guest code can end, and with it its session."""
 
 WAITING = {"service": "its attacks are HTTP requests: tests/service sends them"}
 """Layers of the corpus that no backend answers for, and why."""

@@ -66,8 +66,7 @@ class Jail:
     """The working folder as the guest will name it."""
     jailed: bool = True
     workspace: str | None = None
-    container: str | None = None
-    """The configuration of a container runtime, if that is what runs in it."""
+    container: str | None = None  # the configuration of a container runtime
     cgroup: Cgroup | None = None
     cgroup_fds: list[int] = field(default_factory=list)
     origin: int = 0
