@@ -15,8 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/service")]
 
-import browser  # type: ignore[import-not-found]  # noqa: E402
 import clients  # type: ignore[import-not-found]  # noqa: E402
+import console_browser as browser  # type: ignore[import-not-found]  # noqa: E402
 import own_service  # type: ignore[import-not-found]  # noqa: E402
 from PIL import Image  # noqa: E402
 

@@ -6,7 +6,7 @@ import http.server
 import json
 import threading
 
-import browser
+import console_browser as browser
 import pytest
 from clients import Api
 
