@@ -45,6 +45,10 @@ class Judge:
 
 DSPY_TESTS = os.environ.get("ATOLL_DSPY_TESTS", "")
 TABLE: dict[str, Judge] = {
+    "mcp": Judge(packages=("mcp>=2.3",), own="judge_mcp.py"),
+    "jupyter": Judge(
+        packages=("ipykernel>=7.0", "jupyter-kernel-test", "nbclient"), own="judge_jupyter.py"
+    ),
     "dspy": Judge(packages=("dspy>=3.3",), own="judge_dspy.py"),
     "smolagents": Judge(
         packages=("smolagents>=1.26", "numpy", "pandas"),

@@ -53,6 +53,11 @@ def parser() -> Parser:
     mcp = _command(commands, "mcp", "serve sandboxes to MCP clients")
     mcp_arguments.add_mcp(mcp, TIERS)
     _add_sandbox_options(mcp)
+    kernels = _actions(_command(commands, "kernel", "run notebooks in a sandbox"))
+    mcp_arguments.add_kernel(
+        _command(kernels, "install", "let Jupyter find the kernel"),
+        _command(kernels, "remove", "delete the kernel from Jupyter's list"),
+    )
     _add_wasm(_command(commands, "wasm", "set up CPython for the wasm backend"))
     _add_pyodide(_command(commands, "pyodide", "set up Pyodide for the pyodide backend"))
     _add_env(_command(commands, "env", "keep packages by name for sandboxes"))

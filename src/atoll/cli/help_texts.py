@@ -66,6 +66,11 @@ Serve sandboxes as tools of an MCP client, such as a desktop app or an editor: P
 session that keeps its variables, files, long texts, fork, checkpoint and rollback. It speaks on
 stdin and stdout; with --http it listens on this machine, and prints the token that a client has to
 send ($ATOLL_MCP_TOKEN, or a new one). See docs/integrations/mcp.md.""",
+    "kernel": """\
+Make the sandbox a kernel of Jupyter: cells of a notebook run jailed, without access to this
+machine. See docs/integrations/jupyter.md.""",
+    "kernel install": "Write the kernel spec `atoll`, for this user or below --prefix.",
+    "kernel remove": "Delete the kernel spec; the exit code is 1 if there was none.",
     "wasm": "Build and extend CPython for WebAssembly, which the `wasm` backend runs.",
     "wasm build": """\
 Build the CPython component ahead of time (about a minute), so that no sandbox waits for it.""",
@@ -203,6 +208,11 @@ EXAMPLES = {
   atoll mcp
   atoll mcp --files ./data --memory 2G
   atoll mcp --http --port 8438""",
+    "kernel": """\
+  atoll kernel install
+  jupyter lab""",
+    "kernel install": "  atoll kernel install --prefix .venv",
+    "kernel remove": "  atoll kernel remove",
     "wasm": """\
   atoll wasm build
   atoll wasm install rich""",

@@ -43,3 +43,11 @@ def add_mcp(mcp: Parser, tiers: tuple[str, ...]) -> None:
     mcp.add_argument(
         "--model", metavar="NAME", help="answers the tool `ask` (default: $ATOLL_MODEL; or no tool)"
     )
+
+
+def add_kernel(*actions: Parser) -> None:
+    """Add the options of `atoll kernel install` and `remove`."""
+    for action in actions:
+        action.add_argument(
+            "--prefix", metavar="DIR", help="below this folder, such as a venv (default: this user)"
+        )
