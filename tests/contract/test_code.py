@@ -142,7 +142,7 @@ def test_a_process_ended_by_a_signal_is_a_crash(box, number, name):
     ("code", "exit_code", "error_type"),
     [
         ("class Stop(SystemExit): pass\nraise Stop(3)", 3, "Stop"),
-        ("class Stop(SystemExit): pass\nraise Stop", 0, None),
+        ("class Stop(SystemExit): pass\nraise Stop", 0, "Stop"),
         ("class Stop(SystemExit): pass\nraise Stop('why')", 1, "Stop"),
         ("raise SystemExit(ValueError('why'))", 1, "SystemExit"),
     ],

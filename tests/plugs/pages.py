@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "integrations"
+FENCE = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def run_example(page: str) -> None:
-    """Run the first Python fence of a page."""
-    code = re.search(
-        r"^```python\n(.*?)^```", (PAGES / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-    exec(compile(code[1], f"{page}.md", "exec"), {"__name__": "__main__"})
+    """Run the first Python fence of a page as a file of the current folder."""
+    Path("example.py").write_text(FENCE.search((PAGES / f"{page}.md").read_text())[1])
+    runpy.run_path("example.py", run_name="__main__")
