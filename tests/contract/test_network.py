@@ -11,6 +11,9 @@ import pytest
 import atoll
 from atoll import Capability, ConfigError, ExecutionPolicy, NetworkPolicy
 from atoll.egress.authority import Authority
+from atoll.rlm.models.scripted import ScriptedModel
+from atoll.trajectory import CodeRan
+from atoll.trajectory.reader import read
 
 NETWORK = pytest.mark.needs(Capability.NETWORK)
 SECRET = "sk-contract-" + "9f8e7d6c5b4a"
@@ -271,6 +274,27 @@ def test_the_events_of_the_logger_name_each_request(server):
     assert seen[0][1]["path"] == "/a"
     assert seen[2][1]["type"] == "network_refused"
     assert SECRET not in repr(events)
+
+
+def test_the_trajectory_of_a_run_has_each_request_without_its_query(server, tmp_path):
+    place = f"127.0.0.1:{server.server_port}"
+    ask = f"import urllib.request as u; u.urlopen('http://{place}/t?key=hidden').read()"
+    cells = [
+        f"```python\n{ask}\nu.urlopen('http://evil.test/')\n```",
+        "```python\nFINAL('done')\n```",
+    ]
+    trace = tmp_path / "run.jsonl"
+    with atoll.RLM(
+        ScriptedModel(cells), backend="native", network=policy_of(server), trajectory=trace
+    ) as rlm:
+        rlm.completion("What is there?", "nothing of note\n" * 5_000)
+    ran = [one for one in read(trace) if isinstance(one, CodeRan)]
+    seen = [(one["place"], one["path"], one["status"], one["redacted"]) for one in ran[0].network]
+    assert seen == [(place, "/t", 200, 1), ("evil.test:80", "/", None, 0)]
+    assert "asked for evil.test:80" in ran[0].network[1]["refused"]
+    text = trace.read_text()
+    assert SECRET not in text
+    assert '"path": "/t?key' not in text
 
 
 def test_a_backend_that_cannot_hold_a_policy_refuses():
