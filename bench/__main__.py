@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 FILES_OF_ROWS = (
     "start", "execute", "bridge", "context", "memory", "fresh", "packages", "cpu", "service",
-    "clones", "states", "peers", "wasm", "pyodide", "files", "explore", "needle", "retrieval",
-    "rlm", "tokens", "tools", "network",
+    "clones", "states", "peers", "wasm", "pyodide", "gvisor", "files", "explore", "needle",
+    "retrieval", "rlm", "tokens", "tools", "network",
 )  # fmt: skip
 
 
