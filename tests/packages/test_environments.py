@@ -74,6 +74,26 @@ def test_what_was_resolved_stays_resolved_until_it_is_refreshed(cache, index, ta
     assert [one.version for one in newer.environment.packages] == ["2.0"]
 
 
+def test_an_environment_in_use_is_found_without_reading_until_it_is_resolved_anew(
+    cache, index, target, without_pip, monkeypatch
+):
+    path = index.wheel("tiny", "1.0")
+    first = ensure(["tiny"], target)
+    environment.find(["tiny"], target).close()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "read_json", None)
+        again = environment.find(["tiny"], target)
+    assert again.environment == first.environment
+    path.unlink()
+    index.wheel("tiny", "2.0")
+    newer = ensure(["tiny"], target, refresh=True)
+    assert environment.find(["tiny"], target).environment == newer.environment != first.environment
+    first.close()
+    assert not store.remove(first.environment.hash), "it is held once more"
+    again.close()
+    assert store.remove(first.environment.hash)
+
+
 def test_a_wheel_that_changed_since_it_was_resolved_is_refused(cache, index, target):
     index.wheel("tiny")
     hold = ensure(["tiny"], target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,44 @@ if TYPE_CHECKING:
     from atoll.packages.store import Hold
     from atoll.packages.target import Target
 
+_CACHE_VARIABLES = ("ATOLL_CACHE", "XDG_CACHE_HOME", "HOME")
+_MOST_IN_USE = 64
+_in_use: dict[tuple[str | None, ...], Found] = {}
 FORMAT = 1
 """Of what is kept: another number, and environments are built anew."""
 
 
 def find(requirements: Sequence[str], target: Target) -> Hold | None:
     """Return a hold on the environment, if it was built before: takes no network and no time."""
-    root = store.root()
-    record = _record(root, _key(expand(requirements), target.key))
-    return store.hold(str(record["environment"]), root) if record else None
+    asked = (*requirements, target.key, *map(os.environ.get, _CACHE_VARIABLES))
+    if (known := _in_use.get(asked)) is not None and (found := known.again()) is not None:
+        return found
+    root, key = store.root(), _key(expand(requirements), target.key)
+    record = _record(root, key)
+    found = store.hold(str(record["environment"]), root) if record else None
+    if found is not None and not any(map(environment_name, requirements)):
+        if len(_in_use) >= _MOST_IN_USE:
+            _in_use.clear()
+        _in_use[asked] = Found(str(root / "requests" / f"{key}.json"), found)
+    return found
+
+
+class Found:
+    """An environment that was found, and may be in use still: a warm start takes it from here."""
+
+    def __init__(self, record: str, hold: Hold) -> None:
+        self._record, self._version = record, store.version_of(record)
+        self._environment, self._lock = hold.environment, hold.lock
+
+    def again(self) -> Hold | None:
+        """Return a hold on it; None if nobody holds it any more, or it was resolved anew."""
+        try:
+            if store.version_of(self._record) != self._version or not self._lock.add():
+                return None
+        except OSError:
+            return None
+        os.utime(self._lock.fd)
+        return store.Hold(self._environment, self._lock)
 
 
 def ensure(

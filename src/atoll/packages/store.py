@@ -18,6 +18,8 @@ import json
 import os
 import re
 import tempfile
+import threading
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,8 @@ FACTS = "environment.json"
 _HASH = re.compile(r"[0-9a-f]{32}\Z")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_PARSED = 256
+_counting = threading.Lock()
+_locks: weakref.WeakValueDictionary[Path, Lock] = weakref.WeakValueDictionary()
 _parsed: dict[Path, tuple[tuple[int, int, int], dict[str, Any]]] = {}
 """Objects by file, with what tells one version of the file from another."""
 _checked: set[Path] = set()
@@ -82,21 +86,48 @@ class Environment:
         return tuple(name for name in found if not name.startswith("_"))
 
 
+class Lock:
+    """The lock on an environment that all holds of this process share; the last one closes it."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self._holds = fd, 0
+
+    def add(self) -> bool:
+        """Count one more hold; False if the last one has let go."""
+        with _counting:
+            if self.fd < 0:
+                return False
+            self._holds += 1
+            return True
+
+    def drop(self) -> None:
+        """Count one less."""
+        with _counting:
+            self._holds -= 1
+            if self._holds == 0:
+                os.close(self.fd)
+                self.fd = -1
+
+
 class Hold:
     """An environment in use: nobody removes it until `close`, or the end of this process."""
 
-    def __init__(self, environment: Environment, fd: int) -> None:
-        self.environment, self._fd = environment, fd
+    def __init__(self, environment: Environment, lock: Lock) -> None:
+        """`lock` was counted for it."""
+        self.environment, self.lock = environment, lock
+        self._open = True
 
     def again(self) -> Hold:
         """Return one more hold on the same environment."""
-        return Hold(self.environment, os.dup(self._fd))
+        assert self._open
+        self.lock.add()
+        return Hold(self.environment, self.lock)
 
     def close(self) -> None:
         """Let go of it."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        if self._open:
+            self._open = False
+            self.lock.drop()
 
 
 def root() -> Path:
@@ -126,14 +157,18 @@ def hold(identity: str, within: Path | None = None) -> Hold | None:
     folder = (within or root()) / identity
     if not os.path.exists(folder / FACTS):
         return None
-    fd = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(fd, fcntl.LOCK_SH)  # a removal holds it for the moment of a rename
+    lock = _locks.get(folder)
+    if lock is None or not lock.add():
+        fd = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_SH)  # a removal holds it for the moment of a rename
+        lock = _locks[folder] = Lock(fd)
+        lock.add()
     found = _read(folder)
     if found is None:
-        os.close(fd)
+        lock.drop()
         return None
-    os.utime(fd)
-    return Hold(found, fd)
+    os.utime(lock.fd)
+    return Hold(found, lock)
 
 
 def read(identity: str) -> Environment | None:
@@ -265,14 +300,19 @@ def _opened(path: str) -> Iterator[int]:
         os.close(fd)
 
 
+def version_of(path: Path | str) -> tuple[int, int, int]:
+    """Return what tells one version of a file from another; OSError if there is none."""
+    facts = os.stat(path)
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the object in a file; None if it is not there or not whole. It is not to be changed.
 
     A warm start is felt: what was read before is kept while the file is the same.
     """
     try:
-        facts = os.stat(path)
-        identity = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+        identity = version_of(path)
         known = _parsed.get(path)
         if known is not None and known[0] == identity:
             return known[1]
