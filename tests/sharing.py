@@ -28,7 +28,7 @@ def restore():
     import os, shutil, sys
     note = sys.modules["as_it_was"]
     os.chdir("/app")
-    for pid in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc/1") else ()):
+    for pid in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
         if int(pid) not in (1, os.getpid()):
             os.kill(int(pid), 9)
     for folder in ("/app", "/tmp"):
@@ -60,8 +60,9 @@ class SharedBoxes:
 
     @contextmanager
     def keep(self, backend: str, **options: Any) -> Iterator[atoll.SyncSandbox]:
-        """One for the tests of a module, which take care of what they leave in it."""
-        with atoll.create_sandbox(backend=backend, timeout_ms=TIMEOUT_MS, **options) as box:
+        """One for several tests, which take care of what they leave in it."""
+        options.setdefault("timeout_ms", TIMEOUT_MS)
+        with atoll.create_sandbox(backend=backend, **options) as box:
             self._kept.append(backend)
             yield box
         self._kept.remove(backend)

@@ -46,6 +46,8 @@ NEW_MOUNTS, NEW_HOST_NAME, NEW_IPC, NEW_USER, NEW_PROCESSES = (
 BIND, RECURSIVE, PRIVATE, DETACH = 0x1000, 0x4000, 0x40000, 2
 DUMPABLE, END_WITH_PARENT = 4, 1
 MARK = "PWNED"
+GUEST_FOLDERS = ("/app", "/home/guest")
+"""A host may have folders of these names: the attacks get others."""
 MIB = 1 << 20
 MEMORY_BYTES, OUTPUT_BYTES = 4096 * MIB, MIB
 AT_ONCE = 8
@@ -225,12 +227,13 @@ def _show_host() -> None:
     root = tempfile.mkdtemp()
     _mount("tmpfs", root, "tmpfs", 0, "size=256m")
     os.chmod(root, 0o777)
-    for entry in os.scandir("/"):
-        _show(entry, root + entry.path)
-    for path in ("app", "home/guest"):
-        with contextlib.suppress(OSError):
-            os.makedirs(f"{root}/{path}")
-            os.chmod(f"{root}/{path}", 0o777)
+    os.mkdir(f"{root}/home")  # its own, so that nothing is made in the host's
+    for entry in (*os.scandir("/"), *os.scandir("/home")):
+        if entry.path not in GUEST_FOLDERS and entry.path != "/home":
+            _show(entry, root + entry.path)
+    for path in GUEST_FOLDERS:
+        os.mkdir(root + path)
+        os.chmod(root + path, 0o777)
     os.chdir(root)
     _check(_libc().pivot_root(b".", b"."), "pivot_root")  # chroot would forbid user namespaces
     _check(_libc().umount2(b".", DETACH), "umount2")

@@ -124,7 +124,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(spawn, tmp_path, argv, ready):
 
 def test_levels_are_spelled_alike_in_print_and_json(atoll):
     assert [str(level) for level in Isolation] == [
-        "none", "guarded", "confined", "jailed", "virtual",
+        "none", "guarded", "confined", "jailed", "kernel", "virtual",
     ]  # fmt: skip
     assert f"{Isolation.JAILED}" == f"{Isolation.JAILED:>6}" == "jailed"
     assert repr(Isolation.JAILED) == "<Isolation.JAILED: 3>"

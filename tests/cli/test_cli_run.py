@@ -172,7 +172,7 @@ def test_an_unknown_backend_is_an_error(atoll, monkeypatch):
 def test_isolation_that_is_not_to_be_had_is_an_error(atoll):
     code, out, err = atoll("run", "--backend", "native", "--min-isolation", "virtual", "-c", "1")
     assert (code, out) == (2, "")
-    assert "virtual was asked for and only" in err
+    assert "virtual was asked for, and it offers jailed" in err
     assert err.count("\n") == 1
 
 

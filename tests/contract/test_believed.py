@@ -39,6 +39,12 @@ BROKEN = {
 }
 
 
+@pytest.fixture
+def box(open_box):
+    """A sandbox of its own: what is forged in it stays forged."""
+    return open_box()
+
+
 def forge(box, claim, method="execute"):
     assert box.execute(FORGE.format(method=method, claim=claim)).success
 

@@ -28,9 +28,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # as a program it finds its helpers too
+
 import canaries
 import corpus
 from hostchecks import CHECKS
+from sharing import shared_boxes
 
 import atoll
 from atoll import Capability
@@ -72,7 +75,7 @@ STATE_PATIENCE_S = 10.0
 """What saving or restoring may take above the limit it was given."""
 
 
-_shared_boxes: dict[str, SyncSandbox] = {}
+_shared_boxes: dict[str, tuple[SyncSandbox, ExitStack]] = {}
 """One for each backend, kept for the attacks of this process that are harmless to each other."""
 
 
@@ -127,13 +130,15 @@ class Run:
 
     def _shared(self) -> SyncSandbox:
         if self.backend not in _shared_boxes:
-            _shared_boxes[self.backend] = atoll.create_sandbox(backend=self.backend)
-        return _shared_boxes[self.backend]
+            held = ExitStack()
+            box = held.enter_context(shared_boxes.keep(self.backend))
+            _shared_boxes[self.backend] = box, held
+        return _shared_boxes[self.backend][0]
 
     def end(self) -> None:
         """Replace a shared sandbox that did not hold: it would say nothing about the next attack."""
         if self.shares and not self.verdict.held:
-            self.stack.enter_context(_shared_boxes.pop(self.backend))
+            self.stack.enter_context(_shared_boxes.pop(self.backend)[1])
 
     def execute(self, box: SyncSandbox, code: str, what: str) -> SandboxResult | None:
         """Run a cell; whatever the caller would see is searched for canaries."""
