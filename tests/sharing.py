@@ -51,21 +51,21 @@ class SharedBoxes:
 
     def __init__(self) -> None:
         self._boxes: dict[Kind, atoll.SyncSandbox] = {}
-        self._kept: list[str] = []
-        """The backends of those that a fixture keeps for a whole module."""
+        self.kept: list[str] = []
+        """The backends of others that are kept for several tests."""
 
     def count(self, backend: str) -> int:
         """Return how many sandboxes of a backend are kept."""
-        return sum(kind[0] == backend for kind in self._boxes) + self._kept.count(backend)
+        return sum(kind[0] == backend for kind in self._boxes) + self.kept.count(backend)
 
     @contextmanager
     def keep(self, backend: str, **options: Any) -> Iterator[atoll.SyncSandbox]:
         """One for several tests, which take care of what they leave in it."""
         options.setdefault("timeout_ms", TIMEOUT_MS)
         with atoll.create_sandbox(backend=backend, **options) as box:
-            self._kept.append(backend)
+            self.kept.append(backend)
             yield box
-        self._kept.remove(backend)
+        self.kept.remove(backend)
 
     @contextmanager
     def lend(self, backend: str, context: str | None = None) -> Iterator[atoll.SyncSandbox]:

@@ -75,7 +75,7 @@ STATE_PATIENCE_S = 10.0
 """What saving or restoring may take above the limit it was given."""
 
 
-_shared_boxes: dict[str, tuple[SyncSandbox, ExitStack]] = {}
+_shared_boxes: dict[str, SyncSandbox] = {}
 """One for each backend, kept for the attacks of this process that are harmless to each other."""
 
 
@@ -130,15 +130,15 @@ class Run:
 
     def _shared(self) -> SyncSandbox:
         if self.backend not in _shared_boxes:
-            held = ExitStack()
-            box = held.enter_context(shared_boxes.keep(self.backend))
-            _shared_boxes[self.backend] = box, held
-        return _shared_boxes[self.backend][0]
+            _shared_boxes[self.backend] = atoll.create_sandbox(backend=self.backend)
+            shared_boxes.kept.append(self.backend)
+        return _shared_boxes[self.backend]
 
     def end(self) -> None:
         """Replace a shared sandbox that did not hold: it would say nothing about the next attack."""
         if self.shares and not self.verdict.held:
-            self.stack.enter_context(_shared_boxes.pop(self.backend)[1])
+            shared_boxes.kept.remove(self.backend)
+            self.stack.enter_context(_shared_boxes.pop(self.backend))
 
     def execute(self, box: SyncSandbox, code: str, what: str) -> SandboxResult | None:
         """Run a cell; whatever the caller would see is searched for canaries."""
