@@ -49,6 +49,7 @@ TABLE: dict[str, Judge] = {
     "jupyter": Judge(
         packages=("ipykernel>=7.0", "jupyter-kernel-test", "nbclient"), own="judge_jupyter.py"
     ),
+    "e2b": Judge(packages=("e2b>=2.63", "e2b-code-interpreter>=2.11"), own="judge_e2b.py"),
     "dspy": Judge(packages=("dspy>=3.3",), own="judge_dspy.py"),
     "smolagents": Judge(
         packages=("smolagents>=1.26", "numpy", "pandas"),
@@ -128,6 +129,7 @@ def run(name: str, judge: Judge) -> tuple[int, int, int]:
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{JUDGES}{os.pathsep}{source}",
         "ATOLL_JUDGE_SOURCE": str(source),
+        "ATOLL_JUDGE_PYTHON": sys.executable,
     }
     subprocess.run(command, cwd=source, env=env, check=False, timeout=SECONDS)
     return counts(report)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
+import pytest
 from clients import Api
+
+from atoll.service.processes import GuestProcess, Processes
 
 
 def _ticks(api: Api, at: str) -> int:
@@ -174,3 +178,41 @@ def test_changes_of_files_are_told_as_they_happen(api: Api) -> None:
         until(("a/x", "created"), ("a/x", "moved_from"), ("a/y", "moved_to"), ("a/y", "deleted"))
     for path in ("../..", "/etc", "missing"):
         assert api.get(f"{at}/files/watch?path={path}").status_code == 404, path
+
+
+async def test_a_process_that_ends_while_it_is_looked_at_has_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its two files appear between the first reading and the second."""
+    readings = iter([None, {"pid": 7}, {"exit_code": 0}])
+    process, processes = GuestProcess(1, "true"), Processes(None)  # type: ignore[arg-type]
+
+    async def told(_process: GuestProcess, _name: str) -> dict[str, int] | None:
+        return next(readings)
+
+    monkeypatch.setattr(processes, "_told", told)
+    await processes.look(process)
+    assert (process.pid, process.end) == (7, None)
+    await processes.look(process)
+    assert (process.pid, process.end) == (7, {"exit_code": 0})
+
+
+def test_processes_leave_no_descriptors_with_the_service(api: Api) -> None:
+    at = api.session()
+
+    def start() -> int:
+        made = api.post(f"{at}/processes", json={"command": ["true"]})
+        assert made.status_code == 201, made.text
+        return sum(
+            "/.atoll-processes/" in target or target.endswith("/requests")
+            for target in map(_target, Path("/proc/self/fd").iterdir())
+        )
+
+    assert [start() for _ in range(4)] == [0] * 4
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""

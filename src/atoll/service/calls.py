@@ -141,9 +141,12 @@ class EventResponse(Response):
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
         async for events in self._events:
-            body = b"".join(map(_as_sse, events) if self._sse else (e[2] + b"\n" for e in events))
+            body = self._encoded(events)
             await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _encoded(self, events: list[Event]) -> bytes:
+        return b"".join(map(_as_sse, events) if self._sse else (e[2] + b"\n" for e in events))
 
 
 def _as_sse(event: Event) -> bytes:

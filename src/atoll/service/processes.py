@@ -83,6 +83,12 @@ class Processes:
             raise not_found("process")
         return found
 
+    async def running(self) -> list[GuestProcess]:
+        """Return those that have not ended, as the guest tells now."""
+        for one in list(self._known.values()):
+            await self.look(one)
+        return [one for one in self._known.values() if one.end is None]
+
     async def start(self, command: str | list[str], **options: Any) -> GuestProcess:
         """Start a process; 422 if it cannot be."""
         async with self._starting:
@@ -120,12 +126,14 @@ class Processes:
 
     async def look(self, process: GuestProcess) -> None:
         """Find out whether it has started, and whether it has ended."""
+        # The end first: the pid was told before it. Read the other way round, a process that
+        # starts and ends between the two would seem to have ended without a start.
+        end = process.end or await self._told(process, "end")
         if process.pid is None:
             found = await self._told(process, "pid")
             pid = found.get("pid") if found else None
             process.pid = pid if isinstance(pid, int) else None
-        if process.end is None:
-            process.end = await self._told(process, "end")
+        process.end = end
 
     async def events(
         self, process: GuestProcess, out: int, err: int, pause: float
@@ -181,18 +189,21 @@ class Processes:
 
     async def _ensure_helper(self) -> None:
         """Start the helper if it does not run: after the cell that runs, if there is one."""
-        if await self._requests() is None:
-            self._known.clear()
-            code = resources.files("atoll.service").joinpath("process_helper.py").read_bytes()
-            place = f"{TMP}/{FOLDER}"
-            await self._hosted.files.upload([(f"{place}/helper.py", code)])
-            start = (
-                f"cd {place} && rm -f requests ready; (exec python3 helper.py {place} </dev/null"
-                " >/dev/null 2>&1 &); for i in $(seq 200); do [ -e ready ] && break;"
-                " sleep 0.02; done"
-            )
-            async with self._hosted.session.in_turn() as box:
-                await box.shell(start, timeout_ms=START_SECONDS * 1000)
+        if (fd := await self._requests()) is not None:
+            os.close(fd)
+            return
+        self._known.clear()
+        code = resources.files("atoll.service").joinpath("process_helper.py").read_bytes()
+        place = f"{TMP}/{FOLDER}"
+        await self._hosted.files.upload([(f"{place}/helper.py", code)])
+        # A fork has the files of its parent's processes, which have the same numbers as its own.
+        start = (
+            f"cd {place} && rm -f requests ready [0-9]*.*; (exec python3 helper.py {place}"
+            " </dev/null >/dev/null 2>&1 &); for i in $(seq 200); do [ -e ready ] && break;"
+            " sleep 0.02; done"
+        )
+        async with self._hosted.session.in_turn() as box:
+            await box.shell(start, timeout_ms=START_SECONDS * 1000)
 
     async def _send(self, process: GuestProcess, op: str, **fields: Any) -> None:
         line = encode({"op": op, "n": process.number, **fields}) + b"\n"

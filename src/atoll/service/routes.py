@@ -19,6 +19,7 @@ from atoll.service import (
     running,
     shapes,
 )
+from atoll.service.e2b import routes as e2b
 from atoll.service.librechat import executing
 from atoll.service.librechat import routes as librechat
 
@@ -149,4 +150,5 @@ def table(pages: Sequence[Route] = ()) -> list[tuple[re.Pattern[str], Route]]:
 def all_routes() -> list[Route]:
     """Return every route, with its whole path."""
     native = [replace(one, path=PREFIX + one.path) for one in _NATIVE]
-    return [*native, *_OPERATIONAL, *(Route(**one) for one in librechat.facts())]
+    dialects = [Route(**one) for one in (*librechat.facts(), *e2b.facts())]
+    return [*native, *_OPERATIONAL, *dialects]

@@ -29,6 +29,7 @@ from atoll.guest import values
 from atoll.log import SandboxLogger
 from atoll.service import clock
 from atoll.service.blobs import blobs
+from atoll.service.e2b.dialect import E2B
 from atoll.service.executions import Executions
 from atoll.service.idempotency import IdempotencyKeys
 from atoll.service.keys import Keys
@@ -107,7 +108,7 @@ class Service:
         )
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
-        self.librechat = LibreChat(self)
+        self.librechat, self.e2b = LibreChat(self), E2B(self)
         self.replicas = Replicas(settings) if settings.redis else None
         self.metrics = Metrics(self)
         self.draining = self.stopping = False
@@ -163,6 +164,7 @@ class Service:
             if execution.task is not None:
                 execution.task.cancel()
         await self.sessions.end_all("the service was stopped")
+        self.e2b.sweep()
         if self._background:
             await asyncio.wait(self._background, timeout=5)
         with contextlib.suppress(Exception):
@@ -362,6 +364,7 @@ class Service:
                 await self.sessions.sweep()
                 await self.announce()
                 self.executions.sweep()
+                self.e2b.sweep()
                 self.objects.sweep()
                 self.runs.sweep()
                 self.samples.take(self)

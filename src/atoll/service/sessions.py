@@ -242,6 +242,10 @@ class Sessions:
             raise SandboxLostError(f"the session has ended ({row['reason']}): open a new one")
         raise not_found("session")
 
+    def find(self, ident: str) -> HostedSession | None:
+        """Return a session of any tenant, for a caller that has checked a token of this session."""
+        return self._sessions.get(ident)
+
     def of(self, principal: Principal, state: str = "") -> list[HostedSession]:
         """Return the tenant's sessions, oldest first; with a state, those that are in it."""
         own = [one for one in self._sessions.values() if one.tenant == principal.tenant]

@@ -1,0 +1,254 @@
+"""E2B's dialect over plain HTTP: the shapes on the wire, and what a token opens.
+
+The SDKs themselves judge it in tests/plugs/judge_e2b.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import hashlib
+import json
+import struct
+from typing import Any
+
+import httpx2
+import pytest
+from own_service import OwnService
+
+from atoll.service.e2b.routes import CONTROL
+
+
+class Box:
+    """A sandbox as a client of E2B's API uses it."""
+
+    def __init__(self, service: OwnService, key: str, **body: Any) -> None:
+        self.http = httpx2.Client(base_url=service.url + "/e2b", timeout=60, trust_env=False)
+        self.key = {"x-api-key": key}
+        made = self.http.post(
+            "/v2/sandboxes", json={"templateID": "bare", "timeout": 60, **body}, headers=self.key
+        )
+        assert made.status_code == 201, made.text
+        self.made = made.json()
+        self.id = self.made["sandboxID"]
+        self.headers = {
+            "e2b-sandbox-id": self.id,
+            "x-access-token": self.made["envdAccessToken"],
+        }
+
+    def end(self) -> None:
+        self.http.delete(f"/sandboxes/{self.id}", headers=self.key)
+        self.http.close()
+
+    def lines(self, code: str, **body: Any) -> list[dict[str, Any]]:
+        done = self.http.post("/execute", json={"code": code, **body}, headers=self.headers)
+        assert done.status_code == 200, done.text
+        return [json.loads(line) for line in done.content.splitlines()]
+
+    def rpc(self, method: str, **message: Any) -> httpx2.Response:
+        return self.http.post(f"/{method}", json=message, headers=self.headers)
+
+    def stream(self, method: str, **message: Any) -> list[tuple[int, dict[str, Any]]]:
+        body = json.dumps(message).encode()
+        framed = struct.pack(">BI", 0, len(body)) + body
+        headers = {**self.headers, "content-type": "application/connect+json"}
+        data = self.http.post(f"/{method}", content=framed, headers=headers).content
+        found = []
+        while data:
+            flags, length = struct.unpack_from(">BI", data)
+            found.append((flags, json.loads(data[5 : 5 + length])))
+            data = data[5 + length :]
+        return found
+
+
+@pytest.fixture
+def key(service: OwnService) -> str:
+    return service.add_key(tenant="e2b")
+
+
+@pytest.fixture
+def box(service: OwnService, key: str):
+    made = Box(service, key)
+    yield made
+    made.end()
+
+
+def test_a_cell_is_told_line_by_line(box: Box) -> None:
+    told = box.lines("print('out')\n'a' + 'b'")
+    assert [one["type"] for one in told] == [
+        "stdout", "result", "number_of_executions", "end_of_execution",
+    ]  # fmt: skip
+    assert (told[0]["text"], isinstance(told[0]["timestamp"], int)) == ("out\n", True)
+    assert told[1] == {"type": "result", "text": "ab", "is_main_result": True}
+    (failed,) = [one for one in box.lines("1 / 0") if one["type"] == "error"]
+    assert (failed["name"], failed["value"]) == ("ZeroDivisionError", "division by zero")
+    assert failed["traceback"].startswith("Traceback")
+
+
+def test_a_command_is_a_stream_of_frames(box: Box) -> None:
+    process = {"cmd": "/bin/bash", "args": ["-c", "echo hi; exit 3"]}
+    told = box.stream("process.Process/Start", process=process)
+    assert "event" in told[0][1], told
+    assert told[0][1]["event"]["start"]["pid"] > 0
+    assert told[1] == (0, {"event": {"data": {"stdout": base64.b64encode(b"hi\n").decode()}}})
+    end = {"exitCode": 3, "exited": True, "status": "exit status 3"}
+    assert told[2:] == [(0, {"event": {"end": end}}), (2, {})]
+    ((flags, last),) = box.stream("process.Process/Connect", process={"pid": 999_999})
+    assert (flags, last["error"]["code"]) == (2, "not_found")
+
+
+def test_files_are_written_by_form_and_described(box: Box) -> None:
+    form = {"file": ("/home/user/folder/a", b"one")}
+    done = box.http.post("/files", files=form, headers=box.headers)
+    assert done.json() == [{"name": "a", "type": "file", "path": "/app/folder/a"}]
+    entry = box.rpc("filesystem.Filesystem/Stat", path="folder/a").json()["entry"]
+    assert (entry["type"], entry["size"], entry["path"]) == ("FILE_TYPE_FILE", "3", "/app/folder/a")
+    assert box.http.get("/files?path=/app/folder/a", headers=box.headers).content == b"one"
+    missing = box.rpc("filesystem.Filesystem/Stat", path="none")
+    assert (missing.status_code, missing.json()["code"]) == (404, "not_found")
+    again = box.rpc("filesystem.Filesystem/MakeDir", path="folder")
+    assert (again.status_code, again.json()["code"]) == (409, "already_exists")
+
+
+def test_a_pause_stops_commands_and_their_streams(box: Box) -> None:
+    process = {"cmd": "/bin/bash", "args": ["-c", "echo up; sleep 60"]}
+    body = json.dumps({"process": process}).encode()
+    framed = struct.pack(">BI", 0, len(body)) + body
+    headers = {**box.headers, "keepalive-ping-interval": "1", "connect-timeout-ms": "60000"}
+    path = "/process.Process/Start"
+    with box.http.stream("POST", path, content=framed, headers=headers) as told:
+        pieces = told.iter_bytes()
+        seen = next(pieces)
+        while b"stdout" not in seen:
+            seen += next(pieces)
+        paused = f"/sandboxes/{box.id}/pause"
+        with httpx2.Client(base_url=box.http.base_url, trust_env=False, timeout=60) as second:
+            assert second.post(paused, json={}, headers=box.key).status_code == 204
+            assert second.post(paused, json={}, headers=box.key).status_code == 409
+            assert b"was not found" in b"".join(pieces)
+            about = second.get(f"/sandboxes/{box.id}", headers=box.key).json()
+            assert about["state"] == "paused"
+            assert second.get("/health", headers=box.headers).status_code == 502
+            connect = f"/v2/sandboxes/{box.id}/connect"
+            assert second.post(connect, json={}, headers=box.key).status_code == 200
+    listed = box.rpc("process.Process/List").json()["processes"]
+    assert [one["config"]["args"] for one in listed] == [process["args"]]
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../etc/passwd", "/app/../etc/x", "/proc/1"])
+def test_paths_outside_the_sandbox_s_folders_are_refused(box: Box, path: str) -> None:
+    assert box.http.get("/files", params={"path": path}, headers=box.headers).status_code == 400
+    assert box.rpc("filesystem.Filesystem/Remove", path=path).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\0\0", b"\0\0\0\0\xff{}", b"\1\0\0\0\2{}", b"\0\0\0\0\1[", b"\0\xff\xff\xff\xff"],
+)
+def test_a_broken_frame_is_refused(box: Box, body: bytes) -> None:
+    done = box.http.post("/process.Process/Start", content=body, headers=box.headers)
+    assert (done.status_code, done.content[:1]) == (200, b"\2")
+    assert json.loads(done.content[5:])["error"]["code"] == "invalid_argument"
+
+
+def test_a_token_opens_its_own_sandbox_only(box: Box, service: OwnService, key: str) -> None:
+    other = Box(service, key)
+    stolen = {**box.headers, "e2b-sandbox-id": other.id}
+    unknown = {**box.headers, "e2b-sandbox-id": "ses_none"}
+    answers = [
+        box.http.get("/health", headers=headers)
+        for headers in (stolen, unknown, {"e2b-sandbox-id": other.id})
+    ]
+    assert {(one.status_code, one.text) for one in answers} == {(502, answers[0].text)}
+    assert "was not found" in answers[0].json()["message"]
+    assert box.http.get("/health", headers=box.headers).status_code == 204
+    other.end()
+    assert box.http.get("/health", headers=other.headers).status_code == 502
+
+
+def test_another_tenant_does_not_find_a_sandbox(box: Box, service: OwnService) -> None:
+    foreign = {"x-api-key": service.add_key(tenant="stranger-e2b")}
+    named = [row for row in CONTROL if "{session}" in row[1]]
+    assert len(named) > 9
+    for method, path, *_ in named:
+        done = box.http.request(method, path.replace("{session}", box.id), json={}, headers=foreign)
+        assert (done.status_code, done.json()["code"]) == (404, 404), path
+    assert box.http.get("/v2/sandboxes", headers=foreign).json() == []
+    wrong = {"x-api-key": "atl_wrong"}
+    assert box.http.get(f"/sandboxes/{box.id}", headers=wrong).status_code == 401
+    assert box.http.get("/health", headers=box.headers).status_code == 204
+
+
+def test_a_token_may_do_what_its_key_may(service: OwnService) -> None:
+    key = service.add_key(tenant="e2b-narrow", scopes=("sessions",))
+    box = Box(service, key)
+    refused = box.http.post("/execute", json={"code": "1"}, headers=box.headers)
+    assert refused.status_code == 403
+    assert box.rpc("filesystem.Filesystem/Stat", path=".").json()["code"] == "permission_denied"
+    service.call(lambda: service.service.keys.revoke(key.split("_")[1]))
+    assert box.http.get("/health", headers=box.headers).status_code == 401
+    box.key = {"x-api-key": service.add_key(tenant="e2b-narrow")}
+    box.end()
+
+
+def test_a_signed_url_is_for_one_path_operation_and_time(box: Box, service: OwnService) -> None:
+    box.http.post("/files?path=a", content=b"one", headers=box.headers)
+
+    def answer(path: str, *words: str, **query: str) -> int:
+        text = ":".join((*words[:3], box.headers["x-access-token"], *words[3:]))
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode().rstrip("=")
+        query |= {"path": path, "signature": f"v1_{digest}"}
+        return httpx2.get(f"{service.url}/files", params=query, trust_env=False).status_code
+
+    assert answer("a", "a", "read", "") == 200
+    assert answer("b", "a", "read", "") == 401
+    assert answer("a", "a", "write", "") == 401
+    assert answer("a", "a", "read", "", "9999999999", signature_expiration="9999999999") == 200
+    assert answer("a", "a", "read", "", "1", signature_expiration="1") == 401
+
+
+def test_watchers_are_limited_and_end_with_their_sandbox(box: Box, service: OwnService) -> None:
+    made = [box.rpc("filesystem.Filesystem/CreateWatcher", path=".") for _ in range(17)]
+    assert [one.status_code for one in made] == [200] * 16 + [429]
+    box.http.delete(f"/sandboxes/{box.id}", headers=box.key)
+    e2b = service.service.e2b
+    service.call(e2b.sweep)
+    assert not [one for one in e2b.watched if one.id == box.id]
+
+
+@pytest.mark.parametrize("field", [{"autoPause": True}, {"mcp": {"a": {}}}, {"network": {"x": 1}}])
+def test_what_is_not_served_is_refused(service: OwnService, key: str, field: dict) -> None:
+    body = {"templateID": "bare", **field}
+    url = f"{service.url}/e2b/v2/sandboxes"
+    done = httpx2.post(url, json=body, headers={"x-api-key": key}, trust_env=False)
+    assert (done.status_code, done.json()["code"]) == (400, 400)
+
+
+def test_creating_is_idempotent_by_key(service: OwnService, key: str) -> None:
+    headers = {"x-api-key": key, "idempotency-key": "create-once"}
+    body = {"templateID": "bare", "metadata": {"job": "once"}}
+    with httpx2.Client(base_url=f"{service.url}/e2b", trust_env=False, timeout=60) as http:
+        made = [http.post("/v2/sandboxes", json=body, headers=headers).json() for _ in range(2)]
+        assert made[0]["sandboxID"] == made[1]["sandboxID"]
+        listed = http.get("/v2/sandboxes?metadata=job%3Donce&state=running", headers=headers).json()
+        assert [one["sandboxID"] for one in listed] == [made[0]["sandboxID"]]
+        http.delete(f"/sandboxes/{made[0]['sandboxID']}", headers=headers)
+
+
+def test_a_fork_runs_commands_of_its_own(box: Box) -> None:
+    def run(one: Box, line: str) -> str:
+        told = one.stream("process.Process/Start", process={"cmd": "/bin/sh", "args": ["-c", line]})
+        pieces = [found["event"].get("data", {}) for _, found in told[:-1]]
+        return "".join(base64.b64decode(one.get("stdout", "")).decode() for one in pieces)
+
+    assert run(box, "echo parent") == "parent\n"
+    (made,) = box.http.post(f"/sandboxes/{box.id}/fork", json={}, headers=box.key).json()
+    child = copy.copy(box)
+    child.id = made["sandbox"]["sandboxID"]
+    child.headers = {
+        "e2b-sandbox-id": child.id,
+        "x-access-token": made["sandbox"]["envdAccessToken"],
+    }
+    assert run(child, "sleep 0.2; echo child") == "child\n"
+    assert run(box, "echo again") == "again\n"
+    box.http.delete(f"/sandboxes/{child.id}", headers=box.key)
