@@ -214,6 +214,7 @@ def unsupported(step: Step, capabilities: frozenset[Capability]) -> bool:
 @functools.cache
 def _neighbour(backend: str) -> SyncSandbox:
     """A sandbox that lives beside all the attacked ones of this process."""
+    shared_boxes.kept.append(backend)
     return atoll.create_sandbox(backend=backend)
 
 
