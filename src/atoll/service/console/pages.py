@@ -2,7 +2,8 @@
 
 SECURITY: pages of the console run scripts of this origin alone, and no text becomes markup
 (trusted types). What a guest displays is served with a policy that makes it an opaque origin
-without network, also when its address is opened by itself. It never gets `allow-same-origin`.
+without requests to others, also when its address is opened by itself. It never gets
+`allow-same-origin`.
 """
 
 from __future__ import annotations
