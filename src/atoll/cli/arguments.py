@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[Parser]  # noqa: SLF001 - it has no public name
 
-BACKENDS = ("auto", "native", "gvisor", "wasm", "daemon", "pyodide", "remote", "restricted")
+BACKENDS = ("auto", "native", "wasm", "gvisor", "daemon", "pyodide", "remote", "restricted")
 TIERS = ("bare", "numeric", "full")
 GUARDS = ("ast", "restrictedpython")
-LEVELS = ("none", "guarded", "confined", "jailed", "virtual")
+LEVELS = ("none", "guarded", "confined", "jailed", "kernel", "virtual")
 SHELLS = ("bash", "zsh", "fish")
 
 
