@@ -119,6 +119,7 @@ def install(folder, extras):
         subprocess.run([*make, "--without-pip"], check=True)
         quick = [UV, "pip", "install", "--quiet", "--python", python, f"{wheel}{chosen}"]
         if subprocess.run(quick, capture_output=True).returncode == 0:
+            (folder / "bin" / "uv").symlink_to(UV)  # in the place of the pip that is left out
             return
     subprocess.run(make, check=True)
     slow = [python, "-m", "pip", "install", "--quiet", f"{ROOT}{chosen}"]

@@ -29,7 +29,7 @@ def test_a_session_tells_what_it_uses(api: Api) -> None:
     after = api.get(at).json()
     assert after["usage"]["memory_bytes"] > before["usage"]["memory_bytes"] + (60 << 20)
     assert after["usage"]["disk_bytes"] >= before["usage"]["disk_bytes"] + (8 << 20)
-    assert after["usage"]["processes"] >= 1
+    assert after["usage"]["processes"] is None or after["usage"]["processes"] >= 1
     assert after["context"] == {"id": None, "length": 70_000}
     assert 0 <= after["idle_seconds_now"] < 60
     (listed,) = api.get("/api/v1/sessions?state=running").json()["items"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.jail import meter
+from atoll.jail.shared_jail import namespace_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -71,7 +72,8 @@ class Freezer:
         with contextlib.suppress(OSError):
             if self._folder:
                 return [int(one) for one in Path(self._folder, "cgroup.procs").read_text().split()]
-        return meter.processes(self._roots)
+        own = {namespace_of(pid) for pid in self._roots}  # a live clone has one of its own
+        return [pid for pid in meter.processes(self._roots) if namespace_of(pid) in own]
 
 
 def _send(pid: int, number: int, still: Callable[[], Iterable[int]]) -> bool:

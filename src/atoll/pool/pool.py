@@ -190,14 +190,24 @@ class Pool:
         return box
 
     async def run(
-        self, code: str, config: SandboxConfig, *, timeout_ms: float | None = None
+        self,
+        code: str,
+        config: SandboxConfig,
+        *,
+        timeout_ms: float | None = None,
+        wait_for_end: bool = False,
     ) -> SandboxResult:
-        """Run code in a fresh sandbox, which the pool ends in the background; return the result."""
+        """Run code in a fresh sandbox and return the result.
+
+        The pool ends the sandbox in the background; with `wait_for_end` nothing is left of it.
+        """
         box = PooledSandbox(config, self, self.tier(config, code))
         try:
             return await box.run(code, timeout_ms)
         finally:
             task = asyncio.ensure_future(box.destroy())
+            if wait_for_end:
+                await asyncio.wait({task})
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
             while len(self._ending) > MOST_ENDING:

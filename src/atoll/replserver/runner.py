@@ -55,7 +55,10 @@ class Runner:
         limit = None if request.timeout is None else request.timeout * 1000
         try:
             if self._pool is not None and not request.capture_state:
-                return _as_response(await self._pool.run(request.code, config, timeout_ms=limit))
+                result = await self._pool.run(
+                    request.code, config, timeout_ms=limit, wait_for_end=True
+                )
+                return _as_response(result)
             return await self._run_and_save(request, config, limit)
         except StateError as exc:
             error = f"State restoration failed: {exc}"
