@@ -10,6 +10,7 @@ import pytest
 
 import atoll
 from atoll import Capability, ExecutionPolicy
+from atoll.jail import cgroup
 
 pytestmark = pytest.mark.needs(Capability.SHELL)
 MIB = 1 << 20
@@ -116,6 +117,8 @@ def test_cpu_time_is_limited(open_box):
 @pytest.mark.needs(Capability.LIMIT_MEMORY)
 def test_memory_is_limited_over_all_processes(open_box):
     box = open_box(policy=ExecutionPolicy(memory_bytes=128 * MIB))
+    if box.backend == "gvisor" and cgroup.find() is None:
+        pytest.xfail("without a control group nothing counts gVisor's processes together")
     box.execute("x = 1")
     hold = "python3 -c 'import time; x = bytes([1]) * (60 << 20); time.sleep(60)'"
     response = box.shell(f"echo partial; {hold} & {hold} & {hold} & {hold} & wait -n; exit $?")

@@ -46,6 +46,7 @@ trap 'rm -f "$draft"' EXIT
 [ -p "$path" ] && exit 84
 mkdir -p -- "$folder" 2>/dev/null || { [ -e "$folder" ] && exit 84; exit 83; }
 [ -w "$path" ] || { [ ! -e "$path" ] && [ -w "$folder" ]; } || exit 83
+( : >> "$path" ) 2>/dev/null || exit 83
 cat "$draft" > "$path" """
 
 
