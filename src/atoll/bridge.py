@@ -67,7 +67,7 @@ class HostBridge:
         }
         self._tools: Mapping[str, Handler] = config.tools
         self._callers: dict[str | None, contextvars.Context] = {}
-        """Context variables of whoever runs code now, by the name of the execution."""
+        """The context variables of each call to execute that is running, by its name."""
 
     @property
     def tools(self) -> Mapping[str, Handler]:

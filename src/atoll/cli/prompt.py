@@ -18,7 +18,6 @@ except ImportError:  # a Python built without it: no editing, no history
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     Complete = Callable[[str, int], str | None]
 
@@ -70,12 +69,7 @@ class Prompt:
                     readline.read_history_file(self._history)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         if self.interactive and readline is not None:
             readline.set_completer(None)
             if self._history is not None:

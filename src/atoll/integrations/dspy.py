@@ -44,7 +44,6 @@ except ImportError as exc:
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from atoll.policy import Isolation
     from atoll.sync import SyncSandbox
@@ -157,12 +156,7 @@ class AtollInterpreter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.shutdown()
 
     def _open(self) -> SyncSandbox:

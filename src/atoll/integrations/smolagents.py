@@ -28,7 +28,6 @@ except ImportError as exc:
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from atoll.policy import Isolation
     from atoll.sync import SyncSandbox
@@ -140,12 +139,7 @@ class AtollExecutor(PythonExecutor):  # type: ignore[misc]
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self.cleanup()
 
     def _run(self, code: str) -> None:
