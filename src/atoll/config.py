@@ -33,13 +33,17 @@ DEFAULT_STATE_MB = 50
 DEFAULT_ENVIRONMENTS_MB = 10_240
 SHORTEST_KEY = 16
 GUARDS = ("ast", "restrictedpython")
-POSITIVE, CROSSES, HANDLER, STREAM = "positive", "crosses", "handler", "stream"
-"""What is known of an option: its value is a positive number; it goes to a daemon as it is; it is a
-function that the guest calls, or one that is called with each line that the guest prints."""
-_NUMBER, _SENT, _HANDLER, _STREAM = (
-    {trait: True} for trait in (POSITIVE, CROSSES, HANDLER, STREAM)
-)
-_SENT_NUMBER = {**_NUMBER, **_SENT}
+DURABILITIES = ("none", "periodic", "cell")
+FLEET_PORT = 6379
+CROSSES, ENCODED, HANDLER, STREAM = "crosses", "encoded", "handler", "stream"
+CALLER, BACKEND, POSITIVE = "caller", "backend", "positive"
+"""Traits of an option. It has one of WAYS, from which every part that passes options on derives its
+list: it goes to a daemon or service as it is, or in a form of its own; the guest calls it, or it is
+called with what the guest prints; only the caller's side uses it, or only one backend. A value may
+have to be a positive number besides."""
+WAYS = (CROSSES, ENCODED, HANDLER, STREAM, CALLER, BACKEND)
+_SENT, _ENCODED, _HANDLER, _STREAM, _CALLER, _BACKEND = ({trait: True} for trait in WAYS)
+_SENT_NUMBER = {**_SENT, POSITIVE: True}
 _NAME = re.compile(r"[A-Za-z_]\w*\Z")
 BUILT_IN = frozenset(
     name
@@ -65,29 +69,31 @@ def max_state_from_environment() -> int:
 class SandboxConfig:
     """Everything that `create_sandbox` takes. EnvironmentConfig adds what an environment has.
 
-    What the daemon is sent and what has to be positive follow from the fields' traits.
+    It is the table of options: what the daemon and the service are sent, what has to be positive
+    and what a type checker accepts as keyword arguments follow from it, or are checked against it.
     """
 
-    backend: str = "auto"
-    url: str | None = None
-    """Where the `remote` backend finds `atoll serve`; unset: ATOLL_URL."""
-    api_key: str | None = field(default=None, repr=False)
+    backend: str = field(default="auto", metadata=_CALLER)
+    url: str | None = field(default=None, metadata=_CALLER)
+    """Where the `remote` backend finds `atoll serve`; unset: ATOLL_URL. For the `ray` backend, the
+    HOST:PORT of a fleet's head; unset: ATOLL_FLEET, or 127.0.0.1:6379."""
+    api_key: str | None = field(default=None, repr=False, metadata=_CALLER)
     """The key for it; unset: ATOLL_API_KEY."""
-    context: Any = None
+    context: Any = field(default=None, metadata=_ENCODED)
     """The guest's variable `context`: text, plain data, the Path of a text file, or a Context."""
-    state: bytes | None = None
+    state: bytes | None = field(default=None, metadata=_ENCODED)
     """Bytes from save(): the session starts with those variables and files."""
     max_state_bytes: int = field(default_factory=max_state_from_environment, metadata=_SENT_NUMBER)
     """Size limit of a saved state, uncompressed; a larger one is neither saved nor restored."""
-    min_isolation: Isolation | None = None
+    min_isolation: Isolation | None = field(default=None, metadata=_ENCODED)
     """The weakest level to accept; unset: JAILED for `auto`, the backend's own level otherwise."""
     timeout_ms: float = field(default=DEFAULT_TIMEOUT_MS, metadata=_SENT_NUMBER)
     """Time limit of one execution."""
     max_output_length: int = field(default=1_000_000, metadata=_SENT_NUMBER)
     """Characters of stdout, and of stderr, in a result."""
-    policy: ExecutionPolicy = field(default_factory=ExecutionPolicy)
+    policy: ExecutionPolicy = field(default_factory=ExecutionPolicy, metadata=_ENCODED)
     """Limits, environment variables and mounts: an ExecutionPolicy, or a dict of its fields."""
-    python: str | None = None
+    python: str | None = field(default=None, metadata=_ENCODED)
     """The guest's interpreter, such as a venv's; unset: the one that runs the host."""
     preload: str | None = field(default=None, metadata=_SENT)
     """Libraries that a warm start has imported: bare, numeric or full; unset: Atoll chooses."""
@@ -95,15 +101,15 @@ class SandboxConfig:
     """Packages by name, such as `duckdb==1.5`, or `@NAME` for an environment of `atoll env`."""
     allow_source: bool = field(default=False, metadata=_SENT)
     """Whether packages without a wheel are built, in a jail: that runs their build code."""
-    wasm_binary_path: Path | None = None
+    wasm_binary_path: Path | None = field(default=None, metadata=_BACKEND)
     """A WebAssembly component for the `wasm` backend; unset: the one that Atoll builds."""
-    inject_setup: bool = True
+    inject_setup: bool = field(default=True, metadata=_BACKEND)
     """Whether the `wasm` backend imports packages from /app/site-packages."""
-    index_url: str | Sequence[str] | None = None
+    index_url: str | Sequence[str] | None = field(default=None, metadata=_BACKEND)
     """Where to get Pyodide: a URL or folder, or several, of which the first that works is used."""
-    use_worker: bool = True
+    use_worker: bool = field(default=True, metadata=_BACKEND)
     """Whether Pyodide runs in a thread of its own, which can be interrupted."""
-    workspace: Path | None = None
+    workspace: Path | None = field(default=None, metadata=_ENCODED)
     """A host folder that is the guest's /app; unset: a private one, deleted at the end."""
     on_stdout: LineCallback | None = field(default=None, metadata=_STREAM)
     on_stderr: LineCallback | None = field(default=None, metadata=_STREAM)
@@ -116,17 +122,22 @@ class SandboxConfig:
     """The guest's sys.argv; unset: what its interpreter starts with."""
     on_llm_query: Handler | None = field(default=None, metadata=_HANDLER)
     on_rlm_query: Handler | None = field(default=None, metadata=_HANDLER)
-    tools: Mapping[str, Handler] = field(default_factory=dict)
+    tools: Mapping[str, Handler] = field(default_factory=dict, metadata=_ENCODED)
     """Host functions that guest code may call, by name."""
     max_concurrency: int = field(default=32, metadata=_SENT_NUMBER)
     """Calls of one batch that run on the host at the same time."""
-    logger: SandboxLogger = field(default_factory=SandboxLogger)
+    logger: SandboxLogger = field(default_factory=SandboxLogger, metadata=_CALLER)
     lazy_queries: bool = field(default=False, metadata=_SENT)
     """Whether llm_query returns a promise, so that a loop of queries runs concurrently."""
-    network: NetworkPolicy | None = None
+    network: NetworkPolicy | None = field(default=None, metadata=_ENCODED)
     """What the guest may reach: a NetworkPolicy, or a list of hosts; unset: nothing."""
-    guard: str | None = None
+    guard: str | None = field(default=None, metadata=_CALLER)
     """A check of the code before it runs: `ast` or `restrictedpython`; a seat belt, not a wall."""
+    durability: str = field(default="none", metadata=_BACKEND)
+    """When the `ray` backend saves the session to the fleet's store: `none`, `periodic` (every few
+    seconds), or `cell` (before a call is answered)."""
+    auto_recover: bool = field(default=False, metadata=_BACKEND)
+    """Whether calls of the `ray` backend wait while a session whose node was lost is restored."""
     explored_length: int | None = field(default=None, metadata=_SENT)
     """Set by REPLEnvironment: the guest gets peek, grep and FINAL for so many characters."""
     timeout_seconds: InitVar[float | None] = None
@@ -155,6 +166,7 @@ class SandboxConfig:
         for one in fields(self):
             if one.type == "bool" and not isinstance(given := getattr(self, one.name), bool):
                 raise ConfigError(f"{one.name} must be True or False, not {given!r:.60}")
+        _check_durability(self.durability, self.auto_recover)
         _check_tools(self.tools)
 
 
@@ -169,6 +181,14 @@ class _Derived(float):
 
 # Set after the class: dataclass would take a property for the field's default.
 setattr(SandboxConfig, "timeout_seconds", property(lambda self: _Derived(self.timeout_ms / 1000)))  # noqa: B010
+
+
+def _check_durability(durability: Any, auto_recover: Any) -> None:
+    if durability not in DURABILITIES:
+        known = ", ".join(DURABILITIES)
+        raise ConfigError(f"durability must be one of {known}, not {durability!r:.60}")
+    if auto_recover and durability == "none":
+        raise ConfigError("auto_recover needs a state to go on from: set durability='cell'")
 
 
 def _check_tools(tools: Any) -> None:
@@ -326,6 +346,18 @@ def daemon_socket() -> Path:
     if not given and os.environ.get("HOME") == "":
         raise ConfigError("HOME is empty: set it, or choose a place for the daemon with --socket")
     return Path(given).absolute() if given else expand_home("~/.rlm/daemon.sock")
+
+
+def fleet_address(given: str | None = None) -> str:
+    """Return HOST:PORT of a fleet's head: the one given, ATOLL_FLEET, or this machine's."""
+    return given or os.environ.get("ATOLL_FLEET", "").strip() or f"127.0.0.1:{FLEET_PORT}"
+
+
+def fleet_socket(address: str) -> Path:
+    """Return the socket of this user's driver for a fleet, in ATOLL_FLEET_FOLDER or the home."""
+    folder = os.environ.get("ATOLL_FLEET_FOLDER")
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", address)[:40]
+    return (Path(folder).absolute() if folder else expand_home("~/.rlm")) / f"fleet-{name}.sock"
 
 
 def environments_limit() -> int:

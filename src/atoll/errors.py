@@ -14,6 +14,7 @@ AtollError
 ├── RetrievalError              an index that cannot be built, written or queried
 │   └── IndexDamagedError       its file is damaged; it is rebuilt automatically
 ├── MemoryStoreError            the file of an episodic memory cannot be read or written
+├── FleetError                  a fleet, or the object store of its sessions, cannot be used
 ├── ModelError                  a language model gave no answer
 │   ├── ModelUnavailableError   unreachable or overloaded after all retries (retryable)
 │   ├── ModelRefusedError       the server rejects the request: bad key, bad request
@@ -197,6 +198,10 @@ class VariableError(SandboxError):
 
 class MemoryStoreError(AtollError):
     """The file of an episodic memory is damaged, locked, full, or not one."""
+
+
+class FleetError(AtollError):
+    """A fleet, or the object store that keeps its sessions, cannot be used: why, what to do."""
 
 
 class ModelError(AtollError):

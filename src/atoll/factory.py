@@ -64,6 +64,8 @@ class SandboxOptions(TypedDict, total=False):
     guard: str | None
     timeout_seconds: float | None
     explored_length: int | None
+    durability: str
+    auto_recover: bool
 
 
 def create_sandbox(
@@ -101,6 +103,10 @@ async def open_sandbox(
 ) -> BaseSandbox:
     """Choose the backend, make the sandbox and start it; a failed start leaves nothing behind."""
     _check_mounts(config)
+    if config.durability != "none" and config.backend != "ray":
+        raise ConfigError(
+            f"durability={config.durability!r} needs a fleet: set backend='ray'. Elsewhere, save()"
+        )
     sandbox_class = await registry.choose(config, needed)
     box = sandbox_class(config)
     try:

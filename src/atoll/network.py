@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from ipaddress import IPv6Address, ip_address, ip_network
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -84,6 +84,14 @@ class HostRule:
         return host if self.port is None else f"{host}:{self.port}"
 
 
+@dataclass(slots=True)
+class NetworkSpent:
+    """What a sandbox and its clones have used of their network limits."""
+
+    requests: int = 0
+    bytes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
     """What a guest may reach through the host's proxy. A list of hosts stands for `allow`."""
@@ -116,6 +124,8 @@ class NetworkPolicy:
     on_request: OnRequest | None = field(default=None, compare=False)
     """Called with each NetworkRequest that the policy allows: return False, or the reason as a
     str, to refuse it."""
+    spent: NetworkSpent | None = field(default=None, init=False, repr=False, compare=False)
+    """Counters that sandboxes with this policy go on with; None: each one has new ones."""
 
     def __post_init__(self) -> None:
         for name in _LIMITS:
@@ -142,13 +152,19 @@ class NetworkPolicy:
         if given is None or isinstance(given, NetworkPolicy):
             return given
         if isinstance(given, Mapping):
-            check_keys("network field", given, (one.name for one in fields(cls)))
+            check_keys("network field", given, (one.name for one in fields(cls) if one.init))
             return cls(**given)
         hosts = (given,) if isinstance(given, str) else given
         if not isinstance(hosts, list | tuple | set | frozenset):
             kind = type(given).__name__
             raise ConfigError(f"network must be a list of hosts or a NetworkPolicy, not {kind}")
         return cls(tuple(hosts)) if hosts else None
+
+    def counted(self, spent: NetworkSpent | None = None) -> NetworkPolicy:
+        """Return a copy whose sandboxes all count on `spent`, such as one that is restored."""
+        made = replace(self)
+        object.__setattr__(made, "spent", spent or NetworkSpent())
+        return made
 
     def _check_header_host(self, host: str) -> None:
         rule = HostRule.parse(host)
@@ -164,7 +180,7 @@ class NetworkPolicy:
 
     def plain(self) -> dict[str, Any]:
         """Return the fields as plain data, for the daemon: the secrets too, but no function."""
-        data = {one.name: getattr(self, one.name) for one in fields(self)}
+        data = {one.name: getattr(self, one.name) for one in fields(self) if one.init}
         del data["on_request"]
         data["headers"] = {host: dict(added) for host, added in self.headers.items()}
         return {name: list(one) if isinstance(one, tuple) else one for name, one in data.items()}

@@ -17,7 +17,8 @@ from daemon_kit import open_notebook, read_to_end, until
 
 import atoll
 from atoll.guest import rpc
-from atoll.wire import options, outbox
+from atoll.peer import MAX_OPEN_CALLS
+from atoll.wire import options
 from atoll.wire import peer as peers
 
 OPEN = {"config": options.to_wire(atoll.SandboxConfig())}
@@ -189,7 +190,7 @@ async def test_who_does_not_read_is_dropped_and_costs_little(serve):
             await asyncio.wait_for(
                 loop.sock_sendall(sock, line(ident, "execute", session="1", code="x")), 5
             )
-    assert (pages() - before) * 4096 < 3 * outbox.MAX_UNREAD
+    assert (pages() - before) * 4096 < 3 * peers.MAX_UNREAD
     sock.close()
     await until(lambda: daemon.server.stats()["sessions"] == 0)
 
@@ -218,8 +219,7 @@ async def test_too_many_calls_at_once_are_refused(serve):
     await link.peer.call("initialize", {**OPEN, "session": session})
     params = {"session": session, "code": "wait"}
     calls = [
-        asyncio.create_task(link.peer.call("execute", params))
-        for _ in range(peers.MAX_OPEN_CALLS + 1)
+        asyncio.create_task(link.peer.call("execute", params)) for _ in range(MAX_OPEN_CALLS + 1)
     ]
     with pytest.raises(atoll.BusyError, match="too many calls"):
         await calls[-1]

@@ -371,7 +371,7 @@ def test_the_log_tells_nothing_of_what_is_run(place, pid):
 
 def test_the_log_does_not_grow_for_ever(place, monkeypatch):
     monkeypatch.setattr(process, "LOG_BYTES", 10_000)
-    with process._logging_to(place.log):
+    with process.logging_to(place.log, process._LOG):
         for number in range(2000):
             process._LOG.info("line %d", number)
     files = list(place.log.parent.glob("d.sock.log*"))

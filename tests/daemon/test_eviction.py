@@ -32,6 +32,24 @@ async def test_an_idle_session_is_put_aside_and_comes_back(serve):
     assert second.destroyed
 
 
+async def test_network_limits_are_not_new_after_a_restore_or_in_a_fork(serve):
+    await serve(open_notebook, idle_seconds=0.2)
+    box = await opened(network=["a.test"])
+    await box.execute("x = 1")
+    first = Notebook.opened[0]
+    first.config.network.spent.requests = 7
+    twin = await box.fork()
+    await until(lambda: first.destroyed)
+    await until(lambda: Notebook.opened[1].destroyed)
+    assert (await box.execute("x")).value == 1
+    assert (await twin.execute("x")).value == 1
+    counters = {id(one.config.network.spent) for one in Notebook.opened}
+    assert counters == {id(first.config.network.spent)}
+    assert Notebook.opened[-1].config.network.spent.requests == 7
+    for one in (box, twin):
+        await one.destroy()
+
+
 async def test_too_many_in_memory_put_the_oldest_idle_aside(serve):
     daemon = await serve(open_notebook, max_live=2)
     boxes = []

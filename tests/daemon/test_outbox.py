@@ -10,8 +10,9 @@ import socket
 import pytest
 
 import atoll
+from atoll.outbox import MAX_WAITING
 from atoll.wire import blobs
-from atoll.wire.outbox import CROWDED, MAX_UNREAD, MAX_WAITING, Outbox
+from atoll.wire.peer import CROWDED, MAX_UNREAD, Peer
 
 
 @pytest.fixture
@@ -21,6 +22,10 @@ def pair():
         sock.setblocking(False)
     with ours, theirs:
         yield ours, theirs
+
+
+def peer_of(pair):
+    return Peer(pair[0], None, None, lambda _why: None)
 
 
 async def read_all(sock):
@@ -33,9 +38,10 @@ async def read_all(sock):
 
 
 async def test_messages_arrive_in_order_however_slow_the_reader(pair):
-    outbox = Outbox(pair[0])
+    outbox = peer_of(pair)._outbox
     lines = [bytes([65 + number % 26]) * 100_000 for number in range(50)]
-    assert all(outbox.put(line, []) for line in lines)
+    for line in lines:
+        outbox.put(line, [])
     assert outbox.size > 0
     assert await read_all(pair[1]) == b"".join(lines)
     assert outbox.size == 0
@@ -43,7 +49,7 @@ async def test_messages_arrive_in_order_however_slow_the_reader(pair):
 
 
 async def test_a_call_waits_while_it_is_crowded_and_too_many_are_refused(pair):
-    outbox = Outbox(pair[0])
+    outbox = peer_of(pair)._outbox
     await outbox.wait_for_room(1)
     outbox.put(b"x" * (CROWDED + (1 << 20)), [])
     waiting = asyncio.create_task(outbox.wait_for_room(MAX_WAITING))
@@ -58,7 +64,7 @@ async def test_a_call_waits_while_it_is_crowded_and_too_many_are_refused(pair):
 
 
 async def test_the_end_lets_go_whoever_waits(pair):
-    outbox = Outbox(pair[0])
+    outbox = peer_of(pair)._outbox
     outbox.put(b"x" * 2 * CROWDED, [])
     waiting = asyncio.create_task(outbox.wait_for_room(1))
     await asyncio.sleep(0)
@@ -67,17 +73,18 @@ async def test_the_end_lets_go_whoever_waits(pair):
 
 
 async def test_past_the_bound_the_other_side_is_given_up(pair):
-    outbox = Outbox(pair[0])
-    assert outbox.put(b"x" * (MAX_UNREAD + (2 << 20)), [])
+    peer = peer_of(pair)
+    peer._send(b"x" * (MAX_UNREAD + (2 << 20)), [])
+    assert not peer.ended
     fd = blobs.write(b"y")
-    assert not outbox.put(b"one more", [fd])
+    peer._send(b"one more", [fd])
+    assert peer.ended
     with pytest.raises(OSError):
         os.fstat(fd)
-    outbox.close()
 
 
 async def test_memory_files_count_and_wait_until_all_before_them_is_read(pair):
-    outbox = Outbox(pair[0])
+    outbox = peer_of(pair)._outbox
     outbox.put(b"first", [])
     fd = blobs.write(b"z" * 1000)
     outbox.put(b"second", [fd])

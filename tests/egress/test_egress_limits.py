@@ -104,3 +104,18 @@ async def test_a_flood_after_the_last_request_is_slowed(origin, monkeypatch):
             before = len(pauses)
             await client.say(said, end=True)
             assert 0.05 in pauses[before:], said
+
+
+async def test_a_restored_sandbox_goes_on_with_what_it_had_used(origin):
+    policy = policy_for(origin, max_requests=3, max_bytes=100_000).counted()
+    url = f"http://{NAME}:{origin.port}/"
+    async with serving(policy) as client:
+        for _ in range(2):
+            assert (await client.get(url)).startswith(b"HTTP/1.1 200")
+    used = policy.spent.bytes
+    assert used > 0
+    async with serving(policy) as client:  # the proxy of the sandbox that was restored
+        assert (await client.get(url)).startswith(b"HTTP/1.1 200")
+        assert b"has used its max_requests=3" in await client.get(url)
+    assert policy.spent.bytes > used
+    assert policy_for(origin).spent is None

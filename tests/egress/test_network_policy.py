@@ -189,3 +189,9 @@ def test_without_its_extra_the_network_says_what_to_type(monkeypatch):
     monkeypatch.setitem(sys.modules, "ssrfguard", None)
     with pytest.raises(ConfigError, match=r"needs the extra `network`\. Type: .*pip install"):
         Gateway(NetworkPolicy(["api.test"]))
+
+
+def test_counters_are_not_a_client_s_to_give():
+    with pytest.raises(ConfigError, match="spent"):
+        NetworkPolicy.of({"allow": ["a.test"], "spent": None})
+    assert "spent" not in NetworkPolicy(("a.test",)).counted().plain()

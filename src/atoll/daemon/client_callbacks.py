@@ -74,9 +74,12 @@ class ClientCallbacks:
         return fields
 
     def tools(self, data: dict[str, Any]) -> dict[str, Callable[..., Awaitable[Any]]]:
-        """Return functions for the tools that a client describes, in place of those before."""
-        self._data = {**self._data, "tools": data.get("tools")}
+        """Return functions for the tools that a client describes."""
         return {one["name"]: self._described(one) for one in options.tools(data)}
+
+    def keep_tools(self, data: dict[str, Any]) -> None:
+        """Give a clone that is made from now on these tools, in place of those before."""
+        self._data = {**self._data, "tools": data.get("tools")}
 
     def twin(self) -> tuple[ClientCallbacks, dict[str, Any]]:
         """Another one for a clone of the session, and the same functions as asked through it."""

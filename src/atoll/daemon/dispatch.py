@@ -10,12 +10,12 @@ import logging
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from atoll import command as commands
-from atoll.context import Context
 from atoll.daemon.client_callbacks import ClientCallbacks
 from atoll.daemon.concurrency import CancelledInQueueError
 from atoll.errors import ConfigError
 from atoll.guest import values
 from atoll.log import SandboxLogger
+from atoll.passed_fds import PassedFds
 from atoll.policy import Capability, check_positive
 from atoll.types import ExecuteResponse, Outcome, SandboxResult
 from atoll.wire import blobs, options, results
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from atoll.daemon.sessions import Session
     from atoll.sandbox import BaseSandbox
 
-    Method = Callable[["Connection", dict[str, Any], blobs.PassedFds], Awaitable[Reply]]
+    Method = Callable[["Connection", dict[str, Any], PassedFds], Awaitable[Reply]]
 
 MAX_STATE_BYTES = 64 << 20
 MAX_KEY = 200
@@ -68,7 +68,7 @@ class Dispatch:
         }
 
     async def _initialize(
-        self, client: Connection, params: dict[str, Any], passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], passed_fds: PassedFds
     ) -> Reply:
         if client.knows(params.get("session")):
             return await self._restart(client, params, passed_fds)
@@ -107,7 +107,7 @@ class Dispatch:
         return session
 
     async def _restart(
-        self, client: Connection, params: dict[str, Any], passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], passed_fds: PassedFds
     ) -> Reply:
         name, session = client.session(params)
         blank = dataclasses.replace(session.config, context=None, state=None)
@@ -117,7 +117,7 @@ class Dispatch:
         return _describe(session)
 
     async def _attach(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         session = self._table.attach(_text(params, "token"))
         with client.room_for(params.get("session")) as name:
@@ -126,7 +126,7 @@ class Dispatch:
                 return _describe(session)
 
     async def _execute(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         name, session = client.session(params)
         code, key, limit = _text(params, "code"), params.get("key"), params.get("timeout_ms")
@@ -147,7 +147,7 @@ class Dispatch:
         return _answer(await session.by_key.once(key, code, run))
 
     async def _shell(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         name, session = client.session(params)
         (command, given), limit = commands.from_params(params), params.get("timeout_ms")
@@ -173,14 +173,14 @@ class Dispatch:
             session.callbacks.flush()
 
     async def _cancel(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         _, session = client.session(params)
         await session.cancel()
         return Reply(None)
 
     async def _variable(
-        self, method: str, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, method: str, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         """Pass a question about variables to the guest; the client checks what it answers."""
         _, session = client.session(params)
@@ -192,32 +192,26 @@ class Dispatch:
             return Reply(await box.ask_variable(method, asked))
 
     async def _tools(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         """Offer the tools that the client describes, and no others."""
         _, session = client.session(params)
-        async with session.in_turn() as box:
-            tools = session.callbacks.tools(params)
-            session.config = dataclasses.replace(session.config, tools=tools)
-            await box.set_tools(tools)
+        await session.set_tools(params)
         return Reply(None)
 
     async def _validate(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         code, (_, session) = _text(params, "code"), client.session(params)
         async with session.in_turn() as box:
             return Reply({"valid": await box.validate_code(code)})
 
     async def _fork(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         _, session = client.session(params)
         with client.room_for(params.get("twin")) as name:
-            callbacks, functions = session.callbacks.twin()
-            config = dataclasses.replace(session.config, **functions)
-            if isinstance(config.context, Context):
-                config = dataclasses.replace(config, context=config.context.dup())
+            callbacks, config = session.clone_config()
             async with session.in_turn() as box:
                 twin = await _fork(box, config)
             try:
@@ -228,7 +222,7 @@ class Dispatch:
         return _describe(clone)
 
     async def _checkpoint(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         _, session = client.session(params)
         async with session.in_turn() as box:
@@ -237,7 +231,7 @@ class Dispatch:
             return Reply({"mark": mark})
 
     async def _rollback(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         mark, (_, session) = _text(params, "mark"), client.session(params)
         async with session.in_turn() as box:
@@ -245,31 +239,31 @@ class Dispatch:
         return Reply(None)
 
     async def _branches(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         _, session = client.session(params)
         async with session.in_turn() as box:
             return Reply({"marks": list(await box.branches())})
 
     async def _save(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         _, session = client.session(params)
         async with session.in_turn() as box:
             blob = await box.save()
         fd = await asyncio.to_thread(blobs.write, blob)
-        return Reply({}, blobs.PassedFds([fd]))
+        return Reply({}, PassedFds([fd]))
 
     async def _folders(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         """The client works on them itself: it is the same user."""
         _, session = client.session(params)
         folders = await session.folders(changing=params.get("changing") is True)
-        return Reply({"names": list(folders)}, blobs.PassedFds(folders.values()))
+        return Reply({"names": list(folders)}, PassedFds(folders.values()))
 
     async def _destroy(
-        self, client: Connection, params: dict[str, Any], _passed_fds: blobs.PassedFds
+        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
     ) -> Reply:
         name, session = client.session(params)
         client.remove(name)
@@ -279,7 +273,7 @@ class Dispatch:
     async def forget(self, client: Connection, name: Any) -> None:
         """End a session that its client no longer wants to hear of."""
         if client.knows(name):
-            await self._destroy(client, {"session": name}, blobs.PassedFds())
+            await self._destroy(client, {"session": name}, PassedFds())
 
 
 class _ForkWith(Protocol):
@@ -298,7 +292,7 @@ async def _fork(box: BaseSandbox, config: SandboxConfig) -> BaseSandbox:
 
 def _answer(result: SandboxResult | ExecuteResponse) -> Reply:
     plain, beside = results.to_wire(result)
-    return Reply({"result": plain}, blobs.PassedFds([blobs.write(beside)] if beside else []))
+    return Reply({"result": plain}, PassedFds([blobs.write(beside)] if beside else []))
 
 
 def _never_run(session: Session, box: BaseSandbox) -> SandboxResult:
@@ -324,7 +318,7 @@ def _with_context(
     config: SandboxConfig,
     callbacks: ClientCallbacks,
     params: dict[str, Any],
-    passed_fds: blobs.PassedFds,
+    passed_fds: PassedFds,
 ) -> SandboxConfig:
     """With the context that a request brings: in it, or in a memory file beside it."""
     if params.get("context") is None:

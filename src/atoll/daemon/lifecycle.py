@@ -42,11 +42,21 @@ def start(
 
     `on_wait` is called with what the daemon is doing, if that takes more than a second.
     """
+    command = ["-m", "atoll.daemon.process", *_arguments(paths, limits, preload, tier)]
+    return spawn(paths, command, on_wait)
+
+
+def spawn(
+    paths: DaemonPaths,
+    command: Sequence[str],
+    on_wait: Callable[[str], None] = lambda _text: None,
+) -> int:
+    """Start a process of this Python that lives on and serves at `paths`; return its pid."""
     if paths.claimed():
         raise AlreadyRunningError(f"a daemon runs already at {paths.socket}")
     paths.check()
     process = subprocess.Popen(
-        [sys.executable, "-m", "atoll.daemon.process", *_arguments(paths, limits, preload, tier)],
+        [sys.executable, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

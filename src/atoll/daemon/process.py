@@ -52,7 +52,7 @@ async def serve(
     paths.prepare()
     lock = paths.claim()
     try:
-        with _logging_to(paths.log):
+        with logging_to(paths.log, _LOG):
             async with Pool(settings) as pool:
                 await _serve(paths, limits, on_ready, pool, report)
     finally:
@@ -116,16 +116,16 @@ class _PrivateFile(RotatingFileHandler):
 
 
 @contextlib.contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    """SECURITY: what goes there holds no code, no output, no variable and no token."""
+def logging_to(path: Path, log: logging.Logger) -> Iterator[None]:
+    """Write a log to a file. SECURITY: it holds no code, no output, no variable and no token."""
     handler = _PrivateFile(path, maxBytes=LOG_BYTES, backupCount=1)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    _LOG.addHandler(handler)
-    _LOG.setLevel(logging.INFO)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
     try:
         yield
     finally:
-        _LOG.removeHandler(handler)
+        log.removeHandler(handler)
         handler.close()
 
 
@@ -135,22 +135,22 @@ def main() -> int:
     try:
         paths, limits = DaemonPaths(Path(sys.argv[1])), DaemonLimits(**json.loads(sys.argv[2]))
         settings = PoolSettings.with_more(json.loads(sys.argv[3]), tier=sys.argv[4] or None)
-        asyncio.run(serve(paths, limits, _say_ready, settings, _say_progress))
+        asyncio.run(serve(paths, limits, say_ready, settings, say_progress))
     except (AtollError, OSError) as exc:
         print(exc, file=sys.stderr)  # noqa: T201 - whoever starts us reads it
         return 1
     return 0
 
 
-def _say_progress(text: str) -> None:
+def say_progress(text: str) -> None:
     """Report to the process that started the daemon, if it still listens."""
     with contextlib.suppress(OSError):
         os.write(1, text.encode() + b"\n")
 
 
-def _say_ready() -> None:
+def say_ready() -> None:
     """Report to the process that started the daemon, and close its pipes."""
-    _say_progress(READY)
+    say_progress(READY)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 import os
 import time
@@ -20,22 +19,20 @@ from atoll.daemon.concurrency import ConcurrencyLimit
 from atoll.daemon.connection import Connection
 from atoll.daemon.dispatch import Dispatch
 from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.listener import ClientListener, watched_peer
 from atoll.daemon.session_table import SessionTable
 from atoll.errors import AtollError, SandboxError
-from atoll.wire import peer_check
-from atoll.wire.peer import Peer, Reply
+from atoll.wire.peer import Reply
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Coroutine
 
     from atoll.daemon.sessions import Opener, Storage
+    from atoll.passed_fds import PassedFds
     from atoll.policy import Isolation
-    from atoll.wire.blobs import PassedFds
 
 STOP_SECONDS = 5
-ACCEPT_AT_ONCE = 32
-_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _LOG = logging.getLogger("atoll.daemon")
 
 
@@ -57,7 +54,7 @@ class DaemonServer:
         self._dispatch = Dispatch(self._table, self._concurrency)
         self._connections: set[Connection] = set()
         self._background: set[asyncio.Task[None]] = set()
-        self._listener: socket.socket | None = None
+        self._listener = ClientListener(self._has_room, self._welcome)
         self._watching: asyncio.Task[None] | None = None
         self._started = time.monotonic()
         self._level: Isolation | None = None
@@ -66,17 +63,12 @@ class DaemonServer:
     async def start(self, listener: socket.socket) -> None:
         """Try out that sandboxes can be opened, then take connections."""
         await self._try_out()
-        listener.setblocking(False)
-        self._listener = listener
-        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept)
+        self._listener.start(listener)
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> int:
         """Stop listening, notify the clients and end every session; return how many there were."""
-        loop = asyncio.get_running_loop()
-        if self._listener is not None:
-            loop.remove_reader(self._listener.fileno())
-            self._listener.close()
+        self._listener.close()
         for client in list(self._connections):
             client.peer.notify("closing", {})
         if self._watching is not None:
@@ -117,43 +109,8 @@ class DaemonServer:
         self._level, self._why_not = box.isolation, ""
         await box.destroy()
 
-    def _accept(self) -> None:
-        """Accept waiting connections, at most ACCEPT_AT_ONCE of them."""
-        assert self._listener is not None
-        for _ in range(ACCEPT_AT_ONCE):
-            try:
-                sock, _ = self._listener.accept()
-            except (BlockingIOError, ConnectionError):
-                return
-            except OSError as exc:
-                if exc.errno in _NO_ROOM:
-                    self._pause()
-                    return
-                raise
-            self._examine(sock)
-
-    def _examine(self, sock: socket.socket) -> None:
-        try:
-            if len(self._connections) >= self._limits.max_connections:
-                raise peer_check.RefusedError("there are too many")  # noqa: TRY301
-            process = peer_check.check(sock)
-        except peer_check.RefusedError as exc:
-            _LOG.warning("refused a connection: %s", exc)
-            sock.close()
-        else:
-            self._welcome(sock, process)
-
-    def _pause(self) -> None:
-        """No descriptor is left: leave newcomers waiting for a while instead of spinning."""
-        assert self._listener is not None
-        loop, listener = asyncio.get_running_loop(), self._listener
-        loop.remove_reader(listener.fileno())
-
-        def listen_again() -> None:
-            if listener.fileno() >= 0:
-                loop.add_reader(listener.fileno(), self._accept)
-
-        loop.call_later(0.1, listen_again)
+    def _has_room(self) -> bool:
+        return len(self._connections) < self._limits.max_connections
 
     def _welcome(self, sock: socket.socket, process: int) -> None:
         client = Connection(self._limits.max_sessions_per_connection)
@@ -168,14 +125,9 @@ class DaemonServer:
                 self._spawn(self._dispatch.forget(client, params.get("session")))
 
         def farewell(why: str) -> None:
-            loop.remove_reader(process)
-            os.close(process)
             self._farewell(client, why)
 
-        loop = asyncio.get_running_loop()
-        client.peer = Peer(sock, serve, hear, farewell)
-        # A fork of the client holds a copy of its socket, so its end is not the client's end.
-        loop.add_reader(process, client.peer.end, "it has gone")
+        client.peer = watched_peer(sock, process, serve, hear, farewell)
 
     def _farewell(self, client: Connection, why: str) -> None:
         self._connections.discard(client)

@@ -7,8 +7,9 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
+from atoll.context import Context
 from atoll.daemon.concurrency import Waiter
 from atoll.errors import SandboxClosedError, SandboxError, SandboxLostError, UnsupportedError
 from atoll.idempotency import KeyedResults
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
+    from atoll.network import NetworkPolicy
     from atoll.sandbox import BaseSandbox
     from atoll.state.store import StateStore
 
@@ -72,7 +74,7 @@ class Session:
         opener: Opener,
         storage: Storage,
     ) -> None:
-        self.ident, self.config, self.callbacks = ident, config, callbacks
+        self.ident, self.config, self.callbacks = ident, _counted(config), callbacks
         self._opener, self._storage = opener, storage
         self._turn = asyncio.Lock()
         self._users = 0
@@ -144,7 +146,7 @@ class Session:
         try:
             async with self._turn:
                 self._require_open()
-                self.config, self.frozen = config, False
+                self.config, self.frozen = _counted(config, self.config.network), False
                 if self.box is None:
                     await asyncio.to_thread(self._storage.store.delete, self.ident)
                     await self.start()
@@ -156,6 +158,22 @@ class Session:
         finally:
             self._users -= 1
             self.used = time.monotonic()
+
+    def clone_config(self) -> tuple[ClientCallbacks, SandboxConfig]:
+        """Return callbacks and configuration of a live clone; it shares the network's limits."""
+        callbacks, functions = self.callbacks.twin()
+        config = dataclasses.replace(self.config, **functions)
+        if isinstance(config.context, Context):
+            config = dataclasses.replace(config, context=config.context.dup())
+        return callbacks, _counted(config, self.config.network)
+
+    async def set_tools(self, data: dict[str, Any]) -> None:
+        """Offer the tools that the client describes, and no others."""
+        async with self.in_turn() as box:
+            tools = self.callbacks.tools(data)
+            self.config = dataclasses.replace(self.config, tools=tools)
+            self.callbacks.keep_tools(data)
+            await box.set_tools(tools)
 
     def has_marks(self) -> None:
         """A checkpoint was made: a saved state would not hold it."""
@@ -237,6 +255,15 @@ class Session:
             raise SandboxLostError(f"the session is {self._over}. Open a new one.")
         if self.over:
             raise SandboxClosedError(self._over)
+
+
+def _counted(config: SandboxConfig, shared: NetworkPolicy | None = None) -> SandboxConfig:
+    """Return the configuration with counters that stay when the session is saved and restored."""
+    network = config.network
+    if network is None or network.spent is not None:
+        return config
+    spent = shared.spent if shared is not None else None
+    return dataclasses.replace(config, network=network.counted(spent))
 
 
 async def _folders(box: BaseSandbox, *, changing: bool) -> dict[str, int]:

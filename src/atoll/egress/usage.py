@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from atoll.egress.rules import RefusedError, UnreachableError
-from atoll.network import NetworkUse
+from atoll.network import NetworkSpent, NetworkUse
 
 if TYPE_CHECKING:
     from atoll.network import NetworkPolicy, NetworkRequest
@@ -22,28 +22,28 @@ class Budget:
 
     def __init__(self, policy: NetworkPolicy) -> None:
         self._policy = policy
-        self._requests = self._bytes = 0
+        self._spent = policy.spent or NetworkSpent()
 
     @property
     def spent(self) -> bool:
         """Whether no request is left."""
         most = self._policy.max_requests
-        return most is not None and self._requests >= most
+        return most is not None and self._spent.requests >= most
 
     def count_request(self) -> None:
         """Count a request, or what was no request; RefusedError if none is left."""
         most_requests, most_bytes = self._policy.max_requests, self._policy.max_bytes
         if self.spent:
             raise RefusedError(f"this sandbox has used its max_requests={most_requests}", 429)
-        self._requests += 1
-        if most_bytes is not None and self._bytes >= most_bytes:
+        self._spent.requests += 1
+        if most_bytes is not None and self._spent.bytes >= most_bytes:
             raise RefusedError(f"this sandbox has used its max_bytes={most_bytes}", 429)
 
     def count_bytes(self, size: int) -> None:
         """Count bytes to or from a server; RefusedError once they are more than allowed."""
-        self._bytes += size
+        self._spent.bytes += size
         most = self._policy.max_bytes
-        if most is not None and self._bytes > most:
+        if most is not None and self._spent.bytes > most:
             raise RefusedError(f"this sandbox has used its max_bytes={most}", 429)
 
 

@@ -6,53 +6,17 @@ lengthen any more; everything else could block the reader, or change under it.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import mmap
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from atoll.context import Context
 from atoll.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 MAX_BLOB_BYTES = 1 << 30
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _WIDTHS = (1, 2, 4)
-
-
-class PassedFds:
-    """File descriptors that came with a message. Those that are not taken are closed."""
-
-    def __init__(self, fds: Iterable[int] = ()) -> None:
-        self._fds = list(fds)
-
-    def __len__(self) -> int:
-        return len(self._fds)
-
-    def take(self) -> int:
-        """Return the next descriptor, which the caller closes; ConfigError if there is none."""
-        if not self._fds:
-            raise ConfigError("a descriptor was announced and did not come")
-        return self._fds.pop(0)
-
-    def hand_over(self) -> list[int]:
-        """Return all that are left; the caller closes them."""
-        left, self._fds = self._fds, []
-        return left
-
-    def close(self) -> None:
-        """Close what is left."""
-        close_all(self.hand_over())
-
-
-def close_all(fds: Iterable[int]) -> None:
-    """Close descriptors; one that is closed already is no fault."""
-    for fd in fds:
-        with contextlib.suppress(OSError):
-            os.close(fd)
 
 
 def write(data: bytes | bytearray) -> int:
@@ -63,11 +27,6 @@ def write(data: bytes | bytearray) -> int:
         view = view[os.write(fd, view) :]
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
     return fd
-
-
-def size_of(fds: Iterable[int]) -> int:
-    """Bytes in the memory files."""
-    return sum(os.fstat(fd).st_size for fd in fds)
 
 
 def read(fd: int, most: int = MAX_BLOB_BYTES) -> bytes:

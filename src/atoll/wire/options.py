@@ -21,8 +21,10 @@ from atoll.policy import ExecutionPolicy, Isolation, Mount
 if TYPE_CHECKING:
     from atoll.network import OnRequest
 
-HANDLERS, STREAMS, _PLAIN = map(options_with, (HANDLER, STREAM, CROSSES))
-_LIMITS = tuple(
+HANDLERS, STREAMS, SENT = map(options_with, (HANDLER, STREAM, CROSSES))
+SERVICE_NAMES = {name: "template" if name == "preload" else name for name in SENT}
+"""What the options that are sent as they are are called in a request to the service."""
+LIMITS = tuple(
     field.name
     for field in dataclasses.fields(ExecutionPolicy)
     if field.name not in ("env", "mounts")
@@ -33,7 +35,7 @@ def to_wire(config: SandboxConfig) -> dict[str, Any]:
     """All of a configuration that concerns the daemon."""
     level = config.min_isolation
     return {
-        **{name: getattr(config, name) for name in _PLAIN},
+        **{name: getattr(config, name) for name in SENT},
         "python": _interpreter(config.python),
         "interpreter": None if config.python is not None else _identity(),
         "workspace": None if config.workspace is None else str(config.workspace),
@@ -52,7 +54,7 @@ def from_wire(data: dict[str, Any], **fields: Any) -> SandboxConfig:
         python, level = data["python"], data["min_isolation"]
         own = data.get("interpreter") == _identity() or _is_own(python)
         return SandboxConfig(
-            **{name: data[name] for name in _PLAIN},
+            **{name: data[name] for name in SENT},
             python=None if own else _absolute(python),
             workspace=None if data["workspace"] is None else Path(_absolute(data["workspace"])),
             min_isolation=None if level is None else Isolation.parse(level),
@@ -96,7 +98,7 @@ def tools(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _policy_to_wire(policy: ExecutionPolicy) -> dict[str, Any]:
     mounts = [[str(one.source.absolute()), one.target, one.writable] for one in policy.mounts]
-    limits = {name: getattr(policy, name) for name in _LIMITS}
+    limits = {name: getattr(policy, name) for name in LIMITS}
     return {**limits, "env": dict(policy.env), "mounts": mounts}
 
 
@@ -107,7 +109,7 @@ def _policy_from_wire(data: dict[str, Any]) -> ExecutionPolicy:
     )
     if not all(isinstance(text, str) for pair in data["env"].items() for text in pair):
         raise ConfigError("environment variables are texts")
-    limits = {name: data[name] for name in _LIMITS}
+    limits = {name: data[name] for name in LIMITS}
     return ExecutionPolicy(**limits, env=data["env"], mounts=mounts)
 
 

@@ -10,92 +10,81 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
+import fcntl
 import socket
+import termios
 import time
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import BusyError, SandboxLostError
 from atoll.guest import rpc
-from atoll.wire import blobs, faults
-from atoll.wire.outbox import Outbox
+from atoll.outbox import NotYetError, Outbox
+from atoll.passed_fds import PassedFds, close_all
+from atoll.peer import CHUNK, JsonRpcPeer, TooManyCallsError
+from atoll.wire import faults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    Serve = Callable[[str, dict[str, Any], blobs.PassedFds], Awaitable["Reply"]]
+    Serve = Callable[[str, dict[str, Any], PassedFds], Awaitable["Reply"]]
     Hear = Callable[[str, dict[str, Any]], None]
 
-CHUNK = 1 << 16
 MAX_FDS = 4
-MAX_OPEN_CALLS = 1024
+CROWDED = 8 << 20
+"""Unread bytes past which a call waits until the other side has read; so a guest's flood of calls
+costs itself time, and not its client the connection."""
+MAX_UNREAD = 64 << 20
+"""Unread bytes, those in memory files too, past which the other side is given up."""
 _FD_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
-
-
-def _drop(answer: asyncio.Future[Reply]) -> None:
-    """Close the descriptors of a reply whose caller was cancelled."""
-    if answer.done() and not answer.cancelled() and answer.exception() is None:
-        answer.result().passed_fds.close()
 
 
 class Reply:
     """The result of a request, and the file descriptors that come with it."""
 
-    def __init__(self, value: Any, passed_fds: blobs.PassedFds | None = None) -> None:
-        self.value, self.passed_fds = value, blobs.PassedFds() if passed_fds is None else passed_fds
+    def __init__(self, value: Any, passed_fds: PassedFds | None = None) -> None:
+        self.value, self.passed_fds = value, PassedFds() if passed_fds is None else passed_fds
 
 
-class Peer:
+class Peer(JsonRpcPeer):
     """One end of a connection. `serve` answers requests, `hear` takes notifications."""
 
     def __init__(
         self, sock: socket.socket, serve: Serve, hear: Hear, on_end: Callable[[str], None]
     ) -> None:
-        self._loop = asyncio.get_running_loop()
+        sock.setblocking(False)
+        super().__init__(sock.fileno())
         self._socket, self._serve, self._hear, self._on_end = sock, serve, hear, on_end
-        self._buffer, self._received = rpc.LineBuffer(), list[int]()
-        self._outbox, self._count = Outbox(sock), 0
-        self._waiting: dict[str, asyncio.Future[Reply]] = {}
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._fds = list[int]()
+        self._outbox = Outbox(sock.fileno(), self._write, self._cannot_write, crowded=CROWDED)
         self._partial_since: float | None = None
-        self.ended = False
         self.heard = float("-inf")
         """When the other side last said anything, by the loop's clock."""
         self._asked = 0.0
-        sock.setblocking(False)
-        self._loop.add_reader(sock.fileno(), self._on_readable)
 
     async def call(
         self, method: str, params: dict[str, Any], fds: list[int] | None = None
     ) -> Reply:
         """Send a request with `fds`, then close them; return the reply, or raise its error."""
-        fds = fds or []
-        if self.ended:
-            blobs.close_all(fds)
-            raise SandboxLostError("the connection to the daemon has ended")
-        self._count += 1
-        ident = str(self._count)
-        answer: asyncio.Future[Reply] = self._loop.create_future()
+        fds, ident = fds or [], ""
         try:
-            line = rpc.request(ident, method, {**params, "fds": len(fds)} if fds else params)
-        except BaseException:
-            blobs.close_all(fds)
-            raise
-        if not self._waiting:
-            self._asked = self._loop.time()
-        self._waiting[ident] = answer
-        try:
+            if self.ended:
+                raise SandboxLostError("the connection to the daemon has ended")
+            if not self._waiting:
+                self._asked = self._loop.time()
+            given = {**params, "fds": len(fds)} if fds else params
+            ident, line, answer = self._expect(method, given)
             await self._outbox.wait_for_room(len(line))
             passed, fds = fds, []
             self._send(line, passed)
-            return await answer
+            return await _reply(answer)
         except asyncio.CancelledError:
             self.notify("cancel", {"id": ident})
-            _drop(answer)
             raise
         finally:
             self._waiting.pop(ident, None)
-            blobs.close_all(fds)
+            close_all(fds)
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification."""
@@ -117,36 +106,12 @@ class Peer:
         """Close the connection: fail the calls that wait, and cancel the requests that run."""
         if self.ended:
             return
-        self.ended = True
         self._loop.remove_reader(self._socket.fileno())
         self._outbox.close()
         self._socket.close()
-        blobs.close_all(self._received)
-        for task in list(self._running.values()):
-            task.cancel()
-        for answer in list(self._waiting.values()):
-            if not answer.done():
-                answer.set_exception(SandboxLostError(why))
-                answer.exception()  # nobody may be waiting any more: that is no fault
+        close_all(self._fds)
+        self._set_ended(SandboxLostError(why))
         self._on_end(why)
-
-    def _on_readable(self) -> None:
-        try:
-            data = self._receive()
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self.end("the other side has gone")
-            return
-        try:
-            for message in self._buffer.feed(data):
-                if not self.ended:
-                    self._deliver(message)
-            self._settle_rest(complete=data.endswith(b"\n"), begun=b"\n" in data)
-        except rpc.ProtocolError as exc:
-            self.end(f"it broke the protocol: {exc}")
 
     def _receive(self) -> bytes:
         data, ancillary, flags, _ = self._socket.recvmsg(CHUNK, _FD_ROOM, _CLOSE_ON_EXEC)
@@ -155,90 +120,111 @@ class Peer:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 fds = array.array("i")
                 fds.frombytes(received[: len(received) - len(received) % fds.itemsize])
-                self._received += fds
+                self._fds += fds
         if flags & _CUT:
             raise OSError("more descriptors than there is room for")
         return data
 
-    def _settle_rest(self, *, complete: bool, begun: bool) -> None:
-        """Descriptors belong to the message that they came with; the rest came unasked."""
-        if complete:
+    def _received(self, data: bytes) -> None:
+        """Close the descriptors that came unasked: each belongs to the message it came with."""
+        if data.endswith(b"\n"):
             self._partial_since = None
-            blobs.close_all(self._received)
-            self._received.clear()
-        elif begun or self._partial_since is None:
+            close_all(self._fds)
+            self._fds.clear()
+        elif b"\n" in data or self._partial_since is None:
             self._partial_since = time.monotonic()
-        if len(self._received) > MAX_FDS:
+        if len(self._fds) > MAX_FDS:
             raise rpc.ProtocolError("too many descriptors")
 
-    def _deliver(self, message: rpc.Message) -> None:
-        ident, params = message.get("id"), message.get("params", {})
-        if "method" not in message:
-            self._settle(message)
-        elif ident is not None:
-            self._start(ident, message["method"], params)
-        elif message["method"] == "cancel":
-            if task := self._running.get(str(params.get("id"))):
-                task.cancel()
-        else:
-            self._hear(message["method"], params)
+    def _lose(self, violation: str | None) -> None:
+        broken = f"it broke the protocol: {violation}"
+        self.end("the other side has gone" if violation is None else broken)
+
+    def _notified(self, method: str, params: dict[str, Any]) -> None:
+        if method != "cancel":
+            self._hear(method, params)
+        elif task := self._calls.get(str(params.get("id"))):
+            task.cancel()
+
+    def _refusal(self, error: dict[str, Any]) -> Exception:
+        return faults.from_wire(error)
 
     def _settle(self, message: rpc.Message) -> None:
-        answer = self._waiting.get(message["id"])
         result = message.get("result")
-        passed_fds = self._passed_fds(result) if isinstance(result, dict) else blobs.PassedFds()
+        passed_fds = self._passed_fds(result) if isinstance(result, dict) else PassedFds()
+        answer = self._waiting.get(message["id"])
         if answer is None or answer.done():
             passed_fds.close()  # it crossed with a cancel
-        elif "error" in message:
-            answer.set_exception(faults.from_wire(message["error"]))
-        else:
-            answer.set_result(Reply(result, passed_fds))
+            return
+        message["result"] = Reply(result, passed_fds)
+        super()._settle(message)
 
-    def _passed_fds(self, holder: dict[str, Any]) -> blobs.PassedFds:
+    def _passed_fds(self, holder: dict[str, Any]) -> PassedFds:
         count = holder.pop("fds", 0)
         if count == 0:
-            return blobs.PassedFds()
-        if type(count) is not int or not 0 < count <= len(self._received):
+            return PassedFds()
+        if type(count) is not int or not 0 < count <= len(self._fds):
             raise rpc.ProtocolError("descriptors that did not come")
-        taken, self._received[:count] = self._received[:count], []
-        return blobs.PassedFds(taken)
+        taken, self._fds[:count] = self._fds[:count], []
+        return PassedFds(taken)
 
-    def _start(self, ident: str, method: str, params: dict[str, Any]) -> None:
-        passed_fds = self._passed_fds(params)
-        if ident in self._running:
-            passed_fds.close()
-            raise rpc.ProtocolError("an id that is in use")
-        if len(self._running) >= MAX_OPEN_CALLS:
-            passed_fds.close()
-            self._send(faults.to_wire(ident, BusyError("too many calls at one time")), [])
-            return
-        task = self._loop.create_task(self._respond(ident, method, params, passed_fds))
-        self._running[ident] = task
-        task.add_done_callback(lambda _: self._done(ident, passed_fds))
-
-    def _done(self, ident: str, passed_fds: blobs.PassedFds) -> None:
-        self._running.pop(ident, None)
-        passed_fds.close()
-
-    async def _respond(
-        self, ident: str, method: str, params: dict[str, Any], passed_fds: blobs.PassedFds
-    ) -> None:
-        fds: list[int] = []
+    def _start_call(self, message: rpc.Message) -> None:
+        message["passed_fds"] = self._passed_fds(message.setdefault("params", {}))
         try:
-            answer = await self._serve(method, params, passed_fds)
+            super()._start_call(message)
+        except TooManyCallsError as exc:
+            message["passed_fds"].close()
+            self._send(faults.to_wire(message["id"], BusyError(str(exc))), [])
+        except rpc.ProtocolError:
+            message["passed_fds"].close()
+            raise
+
+    def _call_done(self, message: rpc.Message) -> None:
+        super()._call_done(message)
+        message["passed_fds"].close()
+
+    async def _answer_call(self, message: rpc.Message) -> None:
+        ident, fds = message["id"], list[int]()
+        try:
+            answer = await self._serve(message["method"], message["params"], message["passed_fds"])
             fds = answer.passed_fds.hand_over()
             value = {**answer.value, "fds": len(fds)} if fds else answer.value
             line = rpc.result(ident, value)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the asker is told
-            blobs.close_all(fds)
+            close_all(fds)
             line, fds = faults.to_wire(ident, exc), []
-        if self.ended:
-            blobs.close_all(fds)
-        else:
-            self._send(line, fds)
+        self._send(line, fds)
 
     def _send(self, line: bytes, fds: list[int]) -> None:
-        if self.ended:
-            blobs.close_all(fds)
-        elif not self._outbox.put(line, fds):
+        if self._outbox.size > MAX_UNREAD:
             self.end("it does not read what it is sent")
+        if self.ended:
+            close_all(fds)
+        else:
+            self._outbox.put(line, fds)
+
+    def _write(self, data: bytes | memoryview, fds: list[int]) -> int:
+        """Send what there is room for. Descriptors wait until all before them has been read.
+
+        Otherwise memory files without number could lie in the socket's buffer, counted by nobody.
+        """
+        if not fds:
+            return self._socket.send(data)
+        if fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(4)) != bytes(4):
+            raise NotYetError
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+        return self._socket.sendmsg([data], rights)
+
+    def _cannot_write(self, _exc: OSError) -> None:
+        with contextlib.suppress(OSError):  # a message is lost: no answer to it may be awaited
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+
+async def _reply(answer: asyncio.Future[Reply]) -> Reply:
+    """Return the reply; a cancelled caller's descriptors are closed."""
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        if answer.done() and not answer.cancelled() and answer.exception() is None:
+            answer.result().passed_fds.close()
+        raise

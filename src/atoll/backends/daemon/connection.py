@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from atoll.wire.blobs import PassedFds
+    from atoll.passed_fds import PassedFds
 
     OnLines = Callable[[str, list[str]], None]
     OnCall = Callable[[str, dict[str, Any]], Awaitable[Any]]

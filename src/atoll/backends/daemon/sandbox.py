@@ -8,22 +8,22 @@ import os
 import secrets
 from contextlib import nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from atoll import command as commands
 from atoll import context as contexts
-from atoll import guard, signatures, variables
+from atoll import guard, variables
 from atoll.availability import Availability
+from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.daemon import connection as connections
 from atoll.bridge import HostBridge
 from atoll.config import SandboxConfig, daemon_socket
-from atoll.errors import AtollError, IsolationError, SandboxClosedError, SandboxError
+from atoll.errors import AtollError, SandboxClosedError, SandboxError
 from atoll.files.direct import FolderFiles
 from atoll.guest import rpc, values
 from atoll.network import NETWORK_CALL, NetworkRequest
 from atoll.packages.progress import Progress
-from atoll.policy import Capability, Isolation, check_positive
-from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
+from atoll.policy import Capability, Isolation
+from atoll.sandbox import NOT_STARTED, check_code
 from atoll.wire import blobs, options, results
 
 if TYPE_CHECKING:
@@ -31,15 +31,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from atoll.backends.daemon.connection import DaemonConnection
-    from atoll.command import Command, CommandOptions
-    from atoll.config import Handler
     from atoll.files.base import Files
-    from atoll.sandbox import ToolChange
     from atoll.types import ExecuteResponse, SandboxResult
     from atoll.wire.peer import Reply
 
 
-class DaemonClientSandbox(BaseSandbox):
+class DaemonClientSandbox(ClientSandbox):
     """A sandbox in the daemon. With `keep`, the session outlives this process.
 
     A sandbox made with the `token` of a kept session attaches to it in initialize().
@@ -47,22 +44,14 @@ class DaemonClientSandbox(BaseSandbox):
 
     backend: ClassVar[str] = "daemon"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability)
-    runtime_memory: ClassVar[int] = 32 << 20
 
     def __init__(
         self, config: SandboxConfig | None = None, *, keep: bool = False, token: str | None = None
     ) -> None:
-        self._config = config or SandboxConfig(backend="daemon")
-        super().__init__(self._config.policy, self._config.workspace, self._config.logger)
+        super().__init__(config or SandboxConfig(backend="daemon"))
         self._keep, self.token = keep, token
         self._connection: DaemonConnection | None = None
         self._session = ""
-        self._level = Isolation.NONE
-        self._bridge: HostBridge | None = None
-        self._failure: Exception | None = None
-        self._context: Any = None
-        self._changing_tools = asyncio.Lock()
-        self.context_is_shared = False
 
     @classmethod
     async def availability(cls, config: SandboxConfig) -> Availability:  # noqa: ARG003 - as asked
@@ -85,11 +74,6 @@ class DaemonClientSandbox(BaseSandbox):
             details={"socket": str(path), "pid": str(facts.get("pid"))},
         )
 
-    @property
-    def isolation(self) -> Isolation:
-        """The level that this sandbox really has, as the daemon reports it."""
-        return self._level
-
     async def initialize(self, context: Any = None) -> None:
         """Open a session with `context`, or attach to that of the token. Again: start afresh."""
         guard.require(self._config.guard)
@@ -98,20 +82,30 @@ class DaemonClientSandbox(BaseSandbox):
             return
         attach = self.token is not None and not self._keep
         self._leave()
-        connection = self._connection = await connections.shared(daemon_socket())
+        connection = self._connection = await self._connect()
         self._destroyed = False
         session = self._session = connection.hold()
         try:
             if attach:
                 self._adopt(await self._call("attach", {"token": self.token}))
             else:
-                extra = {"config": options.to_wire(self._config), "keep": self._keep}
+                extra = {"config": options.to_wire(self._config), **self._opening()}
                 with self._progress():
                     await self._begin(context, extra)
         except BaseException:
             connection.peer.notify("forget", {"session": session})
             self._leave()
             raise
+
+    async def _connect(self) -> DaemonConnection:
+        return await connections.shared(daemon_socket())
+
+    def _sibling(self) -> DaemonClientSandbox:
+        return DaemonClientSandbox(self._config)
+
+    def _opening(self) -> dict[str, Any]:
+        """Return what a request for a session says besides the configuration."""
+        return {"keep": self._keep}
 
     def _progress(self) -> AbstractContextManager[object]:
         """Show that the daemon builds packages by name, if that takes a while."""
@@ -121,61 +115,14 @@ class DaemonClientSandbox(BaseSandbox):
         progress.say("the daemon gets them")
         return progress
 
-    async def execute(
-        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
-    ) -> SandboxResult:
-        """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
-        check_positive("timeout_ms", timeout_ms)
-        check_code(code)
-        self._require_open()
-        code, refusal = await self._guarded(code, self._config.guard)
-        if refusal is not None:
-            return refusal
-        self._failure = None
-        self.logger.log_execution_start("python", self.policy, code)
-        params = {"code": code, "timeout_ms": timeout_ms, "key": key}
-        answer = await self._call_running("execute", params)
-        beside = blobs.read(answer.passed_fds.take()) if answer.passed_fds else b""
-        result = results.from_wire(answer.value["result"], beside)
-        self._check_level(result.isolation)
-        self._log_execution_metrics(result)
-        if self._failure is not None:
-            raise self._failure
-        return result
+    async def _run_cell(self, params: dict[str, Any], key: str | None) -> SandboxResult:
+        return results.from_wire(*await self._run("execute", {**params, "key": key}))
 
-    async def shell(
-        self,
-        command: Command,
-        *,
-        timeout_ms: float | None = None,
-        **options: Unpack[CommandOptions],
-    ) -> ExecuteResponse:
-        """Run a command with bash, or sh; what it leaves running ends with the session."""
-        check_positive("timeout_ms", timeout_ms)
-        params = commands.to_params(command, options)
-        self._failure = None
-        self.logger.log_execution_start("shell", self.policy, commands.shown(command))
-        answer = await self._call_running("shell", {**params, "timeout_ms": timeout_ms})
-        beside = blobs.read(answer.passed_fds.take()) if answer.passed_fds else b""
-        response = results.response_from_wire(answer.value["result"], beside)
-        self.logger.log_shell_complete(response)
-        if self._failure is not None:
-            raise self._failure
-        return response
+    async def _run_command(self, params: dict[str, Any]) -> ExecuteResponse:
+        return results.response_from_wire(*await self._run("shell", params))
 
-    @property
-    def tools(self) -> Mapping[str, Handler]:
-        """The host functions that guest code may call now, by name."""
-        return self._config.tools
-
-    async def _change_tools(self, change: ToolChange) -> None:
-        self._opened()
-        assert self._bridge is not None
-        async with self._changing_tools:
-            old = self._config.tools
-            self._config = dataclasses.replace(self._config, tools=change(old))
-            self._bridge.exchange_tools(old, self._config.tools)
-            await self._call("tools", {"tools": signatures.describe_all(self._config.tools)})
+    async def _send_tools(self, described: list[Any]) -> None:
+        await self._call("tools", {"tools": described})
 
     async def validate_code(self, code: str) -> bool:
         """Return whether the code compiles in the guest's Python, without running it."""
@@ -200,7 +147,7 @@ class DaemonClientSandbox(BaseSandbox):
     async def fork(self) -> DaemonClientSandbox:
         """Return a live clone, on the same connection."""
         connection = self._opened()
-        twin = DaemonClientSandbox(self._config)
+        twin: DaemonClientSandbox = self._sibling()
         twin._connection, twin._session = connection, connection.hold()
         twin._context = self._context
         try:
@@ -288,19 +235,6 @@ class DaemonClientSandbox(BaseSandbox):
         tools: Any = {NETWORK_CALL: lambda **asked: decide(NetworkRequest(**asked))}
         return dataclasses.replace(self._config, tools={**self._config.tools, **tools})
 
-    def _context_value(self) -> Any:
-        """What a handler is given as the context: the caller's own, which was never sent back."""
-        shared = isinstance(self._context, contexts.Context)
-        return self._context.value if shared else self._context
-
-    def _check_level(self, level: Isolation | None) -> None:
-        """Fail closed where the daemon's sandboxes are weaker than asked."""
-        least = self._config.min_isolation
-        least = Isolation.JAILED if least is None else least
-        if level is None or level < least:
-            have = "nothing" if level is None else str(level)
-            raise IsolationError("daemon", f"{least} was asked for; it offers {have}")
-
     def _require_open(self) -> None:
         self._opened()
 
@@ -320,13 +254,18 @@ class DaemonClientSandbox(BaseSandbox):
         except rpc.MessageTooLargeError as exc:
             raise SandboxError(str(exc)) from None
 
-    async def _call_running(self, method: str, params: dict[str, Any]) -> Reply:
-        """Run code; its calls find the context variables of this caller by the execution's name."""
+    async def _run(self, method: str, params: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Run code; return what the daemon answers, and the text that came beside the message.
+
+        Its calls find the context variables of this caller by the execution's name.
+        """
         self._opened()
         assert self._bridge is not None
         execution = secrets.token_hex(8)
         with self._bridge.called_from_here(execution):
-            return await self._call(method, {**params, "execution": execution})
+            answer = await self._call(method, {**params, "execution": execution})
+        beside = blobs.read(answer.passed_fds.take()) if answer.passed_fds else b""
+        return answer.value["result"], beside
 
     def _on_lines(self, stream: str, lines: list[Any]) -> None:
         if stream == "output":

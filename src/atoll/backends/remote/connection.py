@@ -18,15 +18,18 @@ from atoll.guest import values
 from atoll.wire import faults
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 
     from atoll.config import SandboxConfig
     from atoll.context import Context
 
 HINT = "Type: atoll serve, and set ATOLL_URL and ATOLL_API_KEY to what it prints"
 CONNECT_SECONDS = 10.0
-ANSWER_SECONDS = 900.0
-SILENT_SECONDS = 60.0
+QUIET_SECONDS = 10.0
+"""How long an answer may take before the service is asked whether it lives."""
+ALIVE_SECONDS = 10.0
+"""How long it may take to answer that."""
+SILENT_SECONDS = 30.0
 """How long a stream of events may be silent; the service says every few seconds that it lives."""
 MAX_EVENT_BYTES = 64 << 20
 _NDJSON = "application/x-ndjson"
@@ -47,7 +50,7 @@ class RemoteConnection:
 
     def __init__(self, url: str, key: str) -> None:
         secure = _tls() if url.startswith("https:") else False
-        timeout = httpx2.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+        timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=16)
         headers = {"authorization": f"Bearer {key}", "accept-encoding": "identity"}
         self._client = httpx2.AsyncClient(
@@ -69,13 +72,26 @@ class RemoteConnection:
         """Return an answer; raise the error that the service answered with."""
         if body is not None:
             options["content"] = encode(body)
-        try:
-            response = await self._client.request(method, path, **options)
-        except httpx2.HTTPError as exc:
-            raise _unreachable(self.url, exc) from None
+        response = await self._while_alive(self._client.request(method, path, **options))
         if response.status_code >= 400:
             raise error_of(response.status_code, response.content)
         return response
+
+    async def _while_alive(self, request: Coroutine[Any, Any, httpx2.Response]) -> httpx2.Response:
+        """Await an answer; SandboxLostError once the service does not answer anything any more.
+
+        A session may wait for packages, or a state for a large upload. So there is no limit for
+        one answer: a service that lives says so meanwhile, and one that is stopped does not.
+        """
+        answer = asyncio.ensure_future(request)
+        try:
+            while not (await asyncio.wait({answer}, timeout=QUIET_SECONDS))[0]:
+                await self._client.get(f"{self.url.rstrip('/')}/health", timeout=ALIVE_SECONDS)
+            return await answer
+        except httpx2.HTTPError as exc:
+            raise _unreachable(self.url, exc) from None
+        finally:
+            answer.cancel()
 
     async def events(
         self, path: str, body: dict[str, Any], key: str | None

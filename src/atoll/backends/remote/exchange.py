@@ -1,4 +1,4 @@
-"""What travels beside an execution: output to the caller's functions, a context to the service."""
+"""What travels beside an execution: what a session is to be like, its context, its output."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
+from atoll import signatures
 from atoll.guest import values
 from atoll.output import LineSplitter
+from atoll.policy import ExecutionPolicy
+from atoll.wire.options import HANDLERS, LIMITS, SERVICE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from atoll import context as contexts
     from atoll.backends.remote.connection import RemoteConnection
     from atoll.config import SandboxConfig
+    from atoll.network import NetworkPolicy
 
 
 class Listener:
@@ -68,3 +72,28 @@ def _bytes_of(shared: contexts.Context, *, is_json: bool) -> bytes:
     if is_json:
         return json.dumps(values.encode(shared.value, 1 << 40, 1 << 50, strict=True)).encode()
     return str(shared.value).encode("utf-8", "surrogatepass")
+
+
+def new_session(config: SandboxConfig) -> dict[str, Any]:
+    """Return the body that opens a session, but for its context and its state."""
+    policy, usual = config.policy, ExecutionPolicy()
+    limits = {
+        name: getattr(policy, name)
+        for name in LIMITS
+        if getattr(policy, name) != getattr(usual, name)
+    }
+    handlers = [name for name in HANDLERS if getattr(config, name) is not None]
+    level = config.min_isolation
+    return {
+        **{given: getattr(config, name) for name, given in SERVICE_NAMES.items()},
+        "network": None if config.network is None else _network_fields(config.network),
+        "policy": limits,
+        "env": dict(policy.env),
+        "min_isolation": None if level is None else str(level),
+        "tools": signatures.describe_all(config.tools),
+        "callbacks": [name.removeprefix("on_") for name in handlers],
+    }
+
+
+def _network_fields(policy: NetworkPolicy) -> dict[str, Any]:
+    return {name: one for name, one in policy.plain().items() if name != "private"}

@@ -4,49 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from atoll import command as commands
 from atoll import context as contexts
-from atoll import guard, signatures
+from atoll import guard
 from atoll.availability import Availability
+from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.remote import connection as connections
 from atoll.backends.remote import results
 from atoll.backends.remote.connection import encode
-from atoll.backends.remote.exchange import Listener, upload
+from atoll.backends.remote.exchange import Listener, new_session, upload
 from atoll.backends.remote.files import RemoteFiles
 from atoll.bridge import CallFailedError, HostBridge
-from atoll.config import HANDLER, SandboxConfig, options_with
+from atoll.config import SandboxConfig
 from atoll.errors import (
     AtollError,
     ConfigError,
-    IsolationError,
     SandboxClosedError,
     SandboxLostError,
 )
 from atoll.guest import values
-from atoll.policy import Capability, ExecutionPolicy, Isolation, check_positive
-from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
+from atoll.policy import Capability, Isolation
+from atoll.sandbox import NOT_STARTED, check_code
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from atoll.backends.remote.connection import RemoteConnection
-    from atoll.command import Command, CommandOptions
     from atoll.files.base import Files
     from atoll.network import NetworkPolicy
     from atoll.types import ExecuteResponse, SandboxResult
 
-_LIMITS = tuple(
-    one.name for one in dataclasses.fields(ExecutionPolicy) if one.name not in ("env", "mounts")
-)
-_SENT = ("max_state_bytes", "max_output_length", "max_concurrency", "lazy_queries")
 
-
-class RemoteSandbox(BaseSandbox):
+class RemoteSandbox(ClientSandbox):
     """A sandbox of the service at `url`. With `session`, initialize() attaches to that one."""
 
     backend: ClassVar[str] = "remote"
@@ -56,11 +48,9 @@ class RemoteSandbox(BaseSandbox):
         Capability.NETWORK,
         Capability.FETCH,
     }
-    runtime_memory: ClassVar[int] = 32 << 20
 
     def __init__(self, config: SandboxConfig | None = None, *, session: str | None = None) -> None:
-        self._config = config or SandboxConfig(backend="remote")
-        super().__init__(self._config.policy, self._config.workspace, self._config.logger)
+        super().__init__(config or SandboxConfig(backend="remote"))
         _check_network(self._config.network)
         if self._config.workspace is not None or self._config.policy.mounts:
             raise ConfigError("a remote sandbox sees no folders of this machine: upload files")
@@ -69,10 +59,6 @@ class RemoteSandbox(BaseSandbox):
         self.session = session
         self._attach = session is not None
         self._connection: RemoteConnection | None = None
-        self._level = Isolation.NONE
-        self._bridge: HostBridge | None = None
-        self._context: Any = None
-        self.context_is_shared = False
 
     @classmethod
     async def availability(cls, config: SandboxConfig) -> Availability:
@@ -93,11 +79,6 @@ class RemoteSandbox(BaseSandbox):
         details = {"url": connection.url, "version": str(found.get("version"))}
         return Availability(usable=True, isolation=level, limits=limits, details=details)
 
-    @property
-    def isolation(self) -> Isolation:
-        """The level that this sandbox really has, as the service reports it."""
-        return self._level
-
     async def initialize(self, context: Any = None) -> None:
         """Open a session with `context`, or attach to one. Again: start afresh."""
         guard.require(self._config.guard)
@@ -117,41 +98,17 @@ class RemoteSandbox(BaseSandbox):
             await self.destroy()
             raise
 
-    async def execute(
-        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
-    ) -> SandboxResult:
-        """Run a cell. After a result with `state_lost` the next cell gets a fresh guest."""
-        check_positive("timeout_ms", timeout_ms)
-        check_code(code)
-        self._require_open()
-        code, refusal = await self._guarded(code, self._config.guard)
-        if refusal is not None:
-            return refusal
-        self.logger.log_execution_start("python", self.policy, code)
+    async def _run_cell(self, params: dict[str, Any], key: str | None) -> SandboxResult:
         async with self._using() as connection:
-            body = {"code": code, "timeout_ms": timeout_ms}
-            answer = await self._run("executions", body, key)
-            result = await results.result_of(connection, answer)
-        self._check_level(result.isolation)
-        self._log_execution_metrics(result)
-        return result
+            answer = await self._run("executions", params, key)
+            return await results.result_of(connection, answer)
 
-    async def shell(
-        self,
-        command: Command,
-        *,
-        timeout_ms: float | None = None,
-        **options: Unpack[CommandOptions],
-    ) -> ExecuteResponse:
-        """Run a command with bash, or sh; what it leaves running ends with the session."""
-        check_positive("timeout_ms", timeout_ms)
-        params = commands.to_params(command, options)
-        self.logger.log_execution_start("shell", self.policy, commands.shown(command))
+    async def _run_command(self, params: dict[str, Any]) -> ExecuteResponse:
         async with self._using():
-            answer = await self._run("shell", {**params, "timeout_ms": timeout_ms}, None)
-        response = results.response_of(answer)
-        self.logger.log_shell_complete(response)
-        return response
+            return results.response_of(await self._run("shell", params, None))
+
+    async def _send_tools(self, described: list[Any]) -> None:
+        await self._call("PUT", "/tools", {"tools": described})
 
     async def validate_code(self, code: str) -> bool:
         """Return whether the code compiles in the guest's Python, without running it."""
@@ -237,33 +194,11 @@ class RemoteSandbox(BaseSandbox):
         await connections.release(connection)
 
     async def _create(self, connection: RemoteConnection, context: Any) -> dict[str, Any]:
-        config, policy = self._config, self._config.policy
-        usual = ExecutionPolicy()
-        limits = {
-            name: getattr(policy, name)
-            for name in _LIMITS
-            if getattr(policy, name) != getattr(usual, name)
-        }
-        handlers = [name for name in options_with(HANDLER) if getattr(config, name) is not None]
-        level = config.min_isolation
-        body = {
-            **{name: getattr(config, name) for name in _SENT},
-            "timeout_ms": config.timeout_ms,
-            "template": config.preload,
-            "packages": list(config.packages),
-            "network": None if config.network is None else _network_fields(config.network),
-            "context": await self._send_context(connection, context),
-            "policy": limits,
-            "env": dict(policy.env),
-            "min_isolation": None if level is None else str(level),
-            "explored_length": config.explored_length,
-            "argv": None if config.argv is None else list(config.argv),
-            "tools": signatures.describe_all(config.tools),
-            "callbacks": [name.removeprefix("on_") for name in handlers],
-        }
-        if config.state is None:
+        given = await self._send_context(connection, context)
+        body, state = {**new_session(self._config), "context": given}, self._config.state
+        if state is None:
             return dict(await connection.call("POST", "/sessions", body))
-        kept = await connection.call("POST", "/states", content=config.state)
+        kept = await connection.call("POST", "/states", content=state)
         try:
             return dict(await connection.call("POST", "/sessions", {**body, "state": kept["id"]}))
         finally:
@@ -291,10 +226,6 @@ class RemoteSandbox(BaseSandbox):
         self._check_level(self._level)
         self.context_is_shared = described["context_shared"] is True
         self._bridge = self._bridge or HostBridge(self._config, self._context_value)
-
-    def _context_value(self) -> Any:
-        shared = isinstance(self._context, contexts.Context)
-        return self._context.value if shared else self._context
 
     async def _run(self, where: str, body: dict[str, Any], key: str | None) -> dict[str, Any]:
         """Start an execution, hear its events, answer its calls; return its result."""
@@ -359,14 +290,6 @@ class RemoteSandbox(BaseSandbox):
         connection, session = self._opened()
         return await connection.call(method, session + path, body)
 
-    def _check_level(self, level: Isolation | None) -> None:
-        """Fail closed where the service's sandboxes are weaker than asked."""
-        least = self._config.min_isolation
-        least = Isolation.JAILED if least is None else least
-        if level is None or level < least:
-            have = "nothing" if level is None else str(level)
-            raise IsolationError("remote", f"{least} was asked for; it offers {have}")
-
     def _require_open(self) -> None:
         self._opened()
 
@@ -385,7 +308,3 @@ def _check_network(policy: NetworkPolicy | None) -> None:
             "a remote sandbox reaches the hosts that its service allows: leave `private` and "
             "`on_request` out"
         )
-
-
-def _network_fields(policy: NetworkPolicy) -> dict[str, Any]:
-    return {name: one for name, one in policy.plain().items() if name != "private"}
