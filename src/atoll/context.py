@@ -36,6 +36,8 @@ class Context:
         self._ascii, self._json = ascii_only, json_text
         self._value: Any = None
         self._has_value = False
+        self.files: tuple[tuple[int, str], ...] = ()
+        """Of a text put together from files: where each begins, and its path, in order."""
         self._finalizer = weakref.finalize(self, os.close, fd)
 
     @classmethod
@@ -169,6 +171,14 @@ def _as_json(value: Any) -> str:
         return json.dumps(values.encode(value, 1 << 40, 1 << 50, strict=True))
     except (ValueError, RecursionError) as exc:
         raise ConfigError(f"a context must be text or plain data: {exc}") from None
+
+
+def memory_file(view: memoryview) -> int:
+    """Return a sealed memory file of these bytes, which end with the terminating NUL."""
+    fd = _memory_file()
+    _write_all(fd, view)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    return fd
 
 
 def _memory_file() -> int:

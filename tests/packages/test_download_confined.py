@@ -15,6 +15,7 @@ import pytest
 from ordinary_user import SOURCE, USER, python_for_user
 
 from atoll.packages import download, ensure
+from atoll.packages.progress import Progress
 
 START = """
 import sys; sys.path[:0] = [{source!r}]
@@ -78,3 +79,14 @@ def test_pip_downloads_in_a_root_of_its_own(cache, index, http_index, target, mo
     hold = ensure(["tiny"], target)
     hold.close()
     assert [one.name for one in hold.environment.packages] == ["tiny"]
+
+
+def test_a_program_is_run_by_a_link_to_it(target, tmp_path):
+    """As `uv` often is: a link in one folder to the program in another."""
+    program, link = tmp_path / "programs" / "tool", tmp_path / "links" / "tool"
+    for folder in (program.parent, link.parent, tmp_path / "scratch"):
+        folder.mkdir()
+    shutil.copy("/bin/echo", program)
+    link.symlink_to(program)
+    said = download.confined([str(link), "ran"], target, tmp_path / "scratch", Progress("a tool"))
+    assert (said.code, said.text) == (0, "ran\n"), said.text

@@ -243,8 +243,12 @@ def test_processor_time_is_unknown_where_nobody_counts(tmp_path):
 
 
 def test_sweeping_removes_the_groups_of_dead_supervisors_alone(tmp_path):
-    dead = _unused_pid()
-    names = [f"atoll-{dead}-1", f"atoll-{dead}-22", f"atoll-{os.getpid()}-1", "atoll-x-1", "other"]
+    dead, here = _unused_pid(), os.stat("/proc/self/ns/pid").st_ino
+    names = [
+        *(f"atoll-{dead}-{here}-1", f"atoll-{dead}-{here}-22"),
+        *(f"atoll-{os.getpid()}-{here}-1", f"atoll-x-{here}-1", "other"),
+        f"atoll-{dead}-{here + 1}-1",  # of another pid namespace, where it may live
+    ]
     for name in names:
         (tmp_path / name).mkdir()
     Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).sweep()
@@ -252,7 +256,7 @@ def test_sweeping_removes_the_groups_of_dead_supervisors_alone(tmp_path):
 
 
 def test_sweeping_leaves_a_group_that_is_not_empty(tmp_path):
-    folder = tmp_path / f"atoll-{_unused_pid()}-1"
+    folder = tmp_path / f"atoll-{_unused_pid()}-{os.stat('/proc/self/ns/pid').st_ino}-1"
     (folder / "child").mkdir(parents=True)
     Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).sweep()
     assert folder.exists()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.jail import meter, users
+from atoll.jail import meter, root, users
 from atoll.jail.client import supervisor
+from atoll.jail.spec import Bind
 
 WAIT = 30_000
 DEVICES = {"fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}
@@ -490,3 +491,17 @@ def _ids(pid: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         return None
     found = {name: value for name, _, value in (line.partition(":") for line in lines)}
     return tuple(map(int, found["Uid"].split())), tuple(map(int, found["Gid"].split()))
+
+
+def test_a_jail_that_cannot_be_built_leaves_no_descriptor_of_what_it_covers(tmp_path, monkeypatch):
+    monkeypatch.setattr(root.sys, "clone_tree", lambda path: os.open(path, os.O_PATH))
+    monkeypatch.setattr(root, "_PRIVATE", [str(tmp_path.parent)])
+    binds = tuple(Bind(source="/usr", target=str(tmp_path)) for _ in range(3))
+    opened = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="full"), root.uncovered(binds):
+        raise OSError("full")
+    assert os.listdir("/proc/self/fd") == opened
+    monkeypatch.setattr(root.sys, "attach_tree", lambda *_: os.stat("/missing"))
+    with pytest.raises(FileNotFoundError), root.uncovered(binds):
+        pass
+    assert os.listdir("/proc/self/fd") == opened

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from atoll.jail import meter
+from atoll.jail.container_memory import ContainerMemory
 
 MANY = 60_000
 HOLD = """
@@ -58,3 +59,25 @@ def test_a_process_with_very_many_mappings_is_counted_by_its_address_space(crowd
     found = meter.memory_bytes(os.getpid(), [crowd] * 8, 0)
     assert time.process_time() - started < 0.5  # some 3 s if all of them were looked at
     assert found >= meter._statm(crowd, meter._ADDRESS_SPACE)
+
+
+@pytest.fixture
+def memory_file():
+    fd = os.memfd_create("runsc-memory")
+    os.truncate(fd, 1 << 40)
+    yield fd
+    os.close(fd)
+
+
+def test_a_container_has_what_its_memory_file_holds_mapped_or_not(memory_file):
+    measured = ContainerMemory()
+    before = measured.measure([os.getpid()])
+    assert 0 < before < 1 << 39
+    os.pwrite(memory_file, bytes(8 << 20), 1 << 30)
+    assert measured.measure([os.getpid()]) >= before + (7 << 20)
+    assert measured.measure([]) == 8 << 20
+
+
+def test_a_memory_file_of_another_name_is_not_a_container_s():
+    with open(os.memfd_create("atoll-context"), "wb"):
+        assert ContainerMemory().measure([os.getpid(), 1 << 30]) is None

@@ -21,6 +21,7 @@ import pytest
 import atoll
 from atoll import guest
 from atoll.channel import MAX_CALL_BYTES
+from atoll.errors import BackendUnavailableError
 from atoll.jail.client import supervisor
 from atoll.launch import boot, interpreter
 from atoll.policy import Mount
@@ -293,3 +294,10 @@ async def test_an_interrupt_that_comes_late_does_not_hit_the_next_cell():
         lease.interrupt = at_once
         second = await box.execute("time.sleep(0.5); x")
         assert (first.value, second.value) == (1, 1), (first, second)
+
+
+@pytest.mark.parametrize("prefix", ["/opt/atoll", "/opt/atoll/venv", "/opt"])
+def test_python_where_the_guest_s_own_code_is_put_is_refused_with_words(prefix):
+    with pytest.raises(BackendUnavailableError, match="such as /srv/atoll"):
+        interpreter._outermost({prefix})
+    assert interpreter._outermost({"/opt/atoll2"}) == ("/opt/atoll2",)

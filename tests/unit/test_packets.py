@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
@@ -91,3 +92,17 @@ def test_both_ends_are_packets():
     one, other = packets.pair()
     with one, other:
         assert one.type == other.type == socket.SOCK_SEQPACKET
+
+
+def test_a_patient_sender_waits_for_room_for_descriptors_under_way(monkeypatch):
+    shortage, slept = OSError(errno.ETOOMANYREFS, "too many references"), []
+    answers = iter([*[shortage] * (packets.SEND_ATTEMPTS + 1), None])
+
+    class Socket:
+        def sendmsg(self, *_args):
+            if answer := next(answers):
+                raise answer
+
+    monkeypatch.setattr(packets.time, "sleep", slept.append)
+    packets.send_bytes(Socket(), b"x", [0], packets.PATIENT_ATTEMPTS)
+    assert slept == [packets.PAUSE_SECONDS] * (packets.SEND_ATTEMPTS + 1)

@@ -201,7 +201,7 @@ class Explorer:
 
 
 def _hits(answer: Any) -> Hits:
-    return Hits(answer["hits"], answer["total"], answer["counted"])
+    return Hits(answer["hits"], answer["total"], answer["counted"], answer.get("words"))
 
 
 def _members(answer: Any) -> Hits:

@@ -81,6 +81,8 @@ class InterruptGate:
             return
         raise KeyboardInterrupt
 
+    on_signal.__module__ = "signal"  # guest code finds it as signal.default_int_handler
+
     def __enter__(self) -> None:
         if _thread.get_ident() == self._main:  # handlers only ever run in the main thread
             self._held += 1

@@ -20,7 +20,9 @@ def read_line(prompt: object = "", /) -> str:
         raise RuntimeError("input(): lost sys.stdin")
     if prompt != "":
         sys.stdout.write(str(prompt))
-        sys.stdout.flush()
+        flush = getattr(sys.stdout, "flush", None)  # Python's own input() can do without
+        if flush is not None:
+            flush()
     line = stdin.readline()
     if not line:
         raise EOFError("EOF when reading a line" if is_host_input(stdin) else NO_KEYBOARD)

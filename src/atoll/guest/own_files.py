@@ -19,10 +19,18 @@ class Hits(list):  # type: ignore[type-arg]
     are at least so many.
     """
 
+    _words: dict[str, int] | None = None
+
     def __init__(
-        self, items: Iterable[Any] = (), total: int | None = None, counted: bool = True
+        self,
+        items: Iterable[Any] = (),
+        total: int | None = None,
+        counted: bool = True,
+        words: dict[str, int] | None = None,
     ) -> None:
+        """`words` has the lines with each word of a pattern that was not found."""
         super().__init__(items)
+        self._words = words
         self.total = len(self) if total is None else total
         self.counted = counted
 
@@ -30,6 +38,11 @@ class Hits(list):  # type: ignore[type-arg]
     def more(self) -> bool:
         """Whether there are others that the list does not have."""
         return self.total > len(self) or not self.counted
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a hit; of a slice, a list that knows how many there are in all."""
+        found = super().__getitem__(index)
+        return Hits(found, self.total, self.counted) if isinstance(index, slice) else found
 
     def __repr__(self) -> str:
         lines, room = [], SHOWN_CHARACTERS
@@ -43,11 +56,14 @@ class Hits(list):  # type: ignore[type-arg]
 
     def _head(self, shown: int) -> str:
         if not self.total and self.counted:
-            return "(nothing found)"
+            words = ", ".join("{} {:,}".format(*one) for one in (self._words or {}).items())
+            return "(nothing found{})".format(
+                "; lines with a word of it: " + words if words else ""
+            )
         least = "" if self.counted else "at least "
         head = "{}{:,} found".format(least, self.total)
         if len(self) < self.total or not self.counted:
-            head += "; this list holds the first {:,}, and .total is the number found".format(
+            head += "; this list holds {:,} of them, and .total is the number found".format(
                 len(self)
             )
         if shown < len(self):

@@ -79,4 +79,5 @@ class CellSources:
             return (self.cell_of(object) if own else None) or real(object)
 
         getfile.__doc__, getfile.__wrapped__ = real.__doc__, real  # type: ignore[attr-defined]
+        getfile.__module__ = real.__module__
         module.getfile, module.__finds_cells__ = getfile, True

@@ -6,6 +6,7 @@ The supervisor makes one group a sandbox and removes it; a process joins before 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -50,13 +51,26 @@ class Hierarchies:
         return group
 
     def sweep(self) -> None:
-        """Remove groups that a killed supervisor left behind."""
+        """Remove groups that a killed supervisor left behind.
+
+        Those of another pid namespace are left: its processes are not in our /proc, and a group
+        is empty for a moment before its guest enters.
+        """
         for parent in set(self.parents.values()):
-            for folder in parent.glob(f"{PREFIX}*-*"):
+            for folder in parent.glob(f"{PREFIX}*-{_pid_namespace()}-*"):
                 pid = folder.name.removeprefix(PREFIX).split("-")[0]
                 if pid.isdigit() and not Path(f"/proc/{pid}").exists():
                     with contextlib.suppress(OSError):
                         folder.rmdir()
+
+
+@functools.cache
+def _pid_namespace() -> int:
+    """Return the number of our pid namespace.
+
+    SECURITY: without it, supervisors in two containers could have the same pid and share a group.
+    """
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 class Groups:
@@ -83,7 +97,7 @@ class Groups:
     def take(self, limits: Limits, runtime: int = RUNTIME_PROCESSES) -> Cgroup | None:
         """A group with these limits; None if the host does not let us make one after all."""
         free = self._free.get((limits.memory, limits.processes, runtime))
-        name = f"{PREFIX}{os.getpid()}-{next(self._numbers)}"
+        name = f"{PREFIX}{os.getpid()}-{_pid_namespace()}-{next(self._numbers)}"
         try:
             group = free.pop() if free else self._hierarchies.create(name, limits, runtime)
         except OSError:

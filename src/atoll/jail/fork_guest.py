@@ -85,7 +85,10 @@ def become(
         syscalls.close_all_but({*own, *_kept, *jail.descriptors(), *held, control.fileno()})
         steps.take(steps.FORKED, jail)
         held += [] if jail.listener is None else [jail.listener]
-        packets.send_bytes(control, _ENTERED % (number, pid), held)
+        # The descriptors that all of this user's processes have under way count against the limit
+        # that this process has by now: as an ordinary user it may have to wait for the others.
+        entered = _ENTERED % (number, pid)
+        packets.send_bytes(control, entered, held, packets.PATIENT_ATTEMPTS)
         syscalls.close_all_but({*own, *_kept})
         _freshen()
         _run_guest[0](jail.limits.memory)

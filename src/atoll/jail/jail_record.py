@@ -140,13 +140,17 @@ class JailRecord(ABC):
             return
         assert self.limits is not None
         assert self.limits.memory is not None
-        limit = self.limits.memory + self.limits.context + MEMORY_SLACK
         found = self._processes()
-        if found and meter.memory_bytes(found[0], found[1:], limit) > limit:
+        if found and self._exceeds(self.limits.memory + MEMORY_SLACK, found):
             self._over_memory = True
             self.kill()
         took = time.monotonic() - started
         self._measure_at = started + took * MEASURE_PAUSE
+
+    def _exceeds(self, limit: int, pids: list[int]) -> bool:
+        """Return whether processes together hold more than a limit beside the shared context."""
+        limit += self.limits.context if self.limits else 0
+        return meter.memory_bytes(pids[0], pids[1:], limit) > limit
 
     def is_over(self) -> bool:
         """Return whether its processes have ended and its control group is removed."""

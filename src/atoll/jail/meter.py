@@ -7,7 +7,7 @@ from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-_ADDRESS_SPACE, _RESIDENT = 0, 1
+_ADDRESS_SPACE, _RESIDENT, _SHARED = 0, 1, 2
 MOST_MAPS_BYTES = 4 << 20
 """Of lists of mappings, read in one measurement: 40,000 mappings, in some 20 ms."""
 SOCKET_BYTES = 256 << 10
@@ -122,6 +122,11 @@ def _statm(pid: int, field: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[field]) * _PAGE
     except OSError:
         return 0
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Resident memory of a process that is neither a file's nor shared."""
+    return _statm(pid, _RESIDENT) - _statm(pid, _SHARED)
 
 
 def _proportional(pid: int) -> int:

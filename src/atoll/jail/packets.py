@@ -23,7 +23,8 @@ MAX_FDS = 32
 BUFFER = 1 << 20
 SHORTAGES = frozenset({errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS})
 """The kernel lacks memory for a packet, or room for descriptors under way: that passes."""
-SEND_ATTEMPTS, PAUSE_SECONDS = 5, 0.01
+SEND_ATTEMPTS, PATIENT_ATTEMPTS, PAUSE_SECONDS = 5, 300, 0.01
+"""How often a packet is tried: by processes that serve others, and by one that has only itself."""
 _buffers: list[bytearray] = []
 """Buffers that no thread uses at the moment."""
 
@@ -59,14 +60,16 @@ def send(sock: socket.socket, kind: str, fds: Sequence[int] = (), **fields: Any)
     send_bytes(sock, encode(kind, fields), fds)
 
 
-def send_bytes(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
+def send_bytes(
+    sock: socket.socket, data: bytes, fds: Sequence[int] = (), attempts: int = SEND_ATTEMPTS
+) -> None:
     """Send a packet, again if the kernel is short of memory: a lost one would be waited for."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    for attempt in range(1, SEND_ATTEMPTS + 1):
+    for attempt in range(1, attempts + 1):
         try:
             sock.sendmsg([data], rights)
         except OSError as exc:
-            if exc.errno not in SHORTAGES or attempt == SEND_ATTEMPTS:
+            if exc.errno not in SHORTAGES or attempt == attempts:
                 raise
             time.sleep(PAUSE_SECONDS)
         else:

@@ -16,7 +16,7 @@ from atoll.errors import (
     LimitUnsupportedError,
     SandboxError,
 )
-from atoll.jail import syscalls, users
+from atoll.jail import host_facts, syscalls, users
 from atoll.jail.client import supervisor
 from atoll.jail.spec import JailSpec, Limits
 from atoll.policy import Isolation
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
 
 _TRUE = ("/bin/true",)
-_USERNS_HINT = (
-    "Allow user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
-    "kernel.apparmor_restrict_unprivileged_userns=0, user.max_user_namespaces above 0; in a "
-    "container: a seccomp profile that allows unshare and mount), or pass "
-    "min_isolation='confined' (--min-isolation confined)."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +62,14 @@ async def level_for(backend: str, config: SandboxConfig) -> Isolation:
     report = await host()
     least = Isolation.JAILED if config.min_isolation is None else config.min_isolation
     if report.level < Isolation.CONFINED:
-        raise BackendUnavailableError(backend, report.failure, _USERNS_HINT)
+        raise BackendUnavailableError(backend, report.failure, host_facts.read().hint())
     if report.level < least and not report.failure:
         reason = f"{least} was asked for, and it offers {report.level}"
         raise IsolationError(backend, reason, f"Use min_isolation='{least}' with backend='auto'.")
     if report.level < least:
         have = str(report.level)
         reason = f"{least} was asked for and only {have} can be had ({report.failure})"
-        raise IsolationError(backend, reason, _USERNS_HINT)
+        raise IsolationError(backend, reason, host_facts.read().hint())
     if report.level == Isolation.CONFINED and config.policy.disk_bytes is not None:
         hint = "nothing counts it; pass ExecutionPolicy(disk_bytes=None) (--disk none)"
         raise LimitUnsupportedError(backend, "disk_bytes", hint)
@@ -105,13 +99,13 @@ async def availability(resolve: Callable[[], Any]) -> Availability:
         return Availability(usable=False, reason=exc.reason, hint=exc.hint)
     report = await host()
     if report.level < Isolation.CONFINED:
-        return Availability(usable=False, reason=report.failure, hint=_USERNS_HINT)
-    jailed = report.level >= Isolation.JAILED
+        return Availability(usable=False, reason=report.failure, hint=host_facts.read().hint())
+    jailed, facts = report.level >= Isolation.JAILED, host_facts.read()
     return Availability(
         usable=True,
         isolation=report.level,
         reason=report.failure,
-        hint="" if jailed else _USERNS_HINT,
+        hint="" if jailed else facts.hint(),
         limits=_limits(report),
         details={
             "python": f"{python.path} ({'.'.join(map(str, python.version))})",
@@ -120,6 +114,7 @@ async def availability(resolve: Callable[[], Any]) -> Availability:
             "cgroups": f"version {report.cgroup_version}"
             if report.cgroup_version
             else "not usable",
+            **({"container": facts.words} if facts.container else {}),
         },
     )
 

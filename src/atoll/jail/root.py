@@ -7,6 +7,7 @@ and without devices; what is writable is one tmpfs with the disk limit as its si
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import stat
@@ -18,7 +19,7 @@ from atoll.jail import users
 from atoll.jail.spec import GUEST_CODE, GUEST_HOME, WORK_ALIAS, WORK_FOLDER, Bind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 NEW_ROOT = "/tmp"
 BOX = "/.box"
@@ -159,23 +160,28 @@ def _make_skeleton(links: dict[str, str]) -> None:
         os.symlink(target, NEW_ROOT + path)
 
 
-def covered(binds: tuple[Bind, ...]) -> tuple[Bind, ...]:
+def _covered(binds: tuple[Bind, ...]) -> tuple[Bind, ...]:
     """Those of a root's binds that new private folders will cover: an interpreter below /tmp."""
     return tuple(one for one in binds if any(_inside(one.target, p) for p in _PRIVATE))
 
 
-def lift(binds: tuple[Bind, ...]) -> list[tuple[Bind, int]]:
-    """Detached copies of what will be covered, for `put_back`."""
-    return [(one, sys.clone_tree(one.target)) for one in binds]
+@contextlib.contextmanager
+def uncovered(binds: tuple[Bind, ...]) -> Iterator[None]:
+    """Keep binds that the block covers with new private folders: put them back at its end."""
+    with contextlib.ExitStack() as opened:
+        lifted: list[tuple[Bind, int]] = []
+        for bind in _covered(binds):
+            lifted.append((bind, sys.clone_tree(bind.target)))
+            opened.callback(os.close, lifted[-1][1])
+        yield
+        _put_back(lifted)
 
 
-def put_back(lifted: list[tuple[Bind, int]]) -> None:
-    """Put them into the new private folders, where they were."""
+def _put_back(lifted: list[tuple[Bind, int]]) -> None:
     for bind, tree in lifted:
         if not os.path.exists(bind.target):
             _make_target(bind.target, is_folder=stat.S_ISDIR(os.fstat(tree).st_mode))
         sys.attach_tree(tree, bind.target)
-        os.close(tree)
     _close_ways(lifted, "")
 
 

@@ -9,6 +9,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from atoll.jail import packets
+from atoll.jail.container_memory import ContainerMemory
 from atoll.jail.jail_record import JailRecord
 from atoll.jail.listener import Listener, Reply
 from atoll.jail.remove import remove_tree
@@ -191,13 +192,18 @@ class ColdJailRecord(StartedRecord):
         selector: selectors.BaseSelector,
     ) -> None:
         super().__init__(spec, lease, group, selector)
-        self._is_container = spec.container is not None
+        self._container = None if spec.container is None else ContainerMemory()
         alone = spec.jailed or spec.workspace is not None
-        self.private_folder = None if alone else tempfile.mkdtemp("-atoll")
+        self.private_folder = None if alone else tempfile.mkdtemp(f"-{os.getpid()}-atoll")
 
     def _was_killed(self, status: int) -> bool:
         """Return whether it can have been killed: a container runtime outlives what it runs."""
-        return super()._was_killed(status) or (self._is_container and status != 0)
+        return super()._was_killed(status) or (self._container is not None and status != 0)
+
+    def _exceeds(self, limit: int, pids: list[int]) -> bool:
+        """Return whether processes hold more than a limit, with all that a container holds."""
+        used = self._container.measure(pids) if self._container else None
+        return super()._exceeds(limit, pids) if used is None else used > limit
 
     def abandon(self) -> None:
         """Release everything if the fork failed."""

@@ -5,7 +5,7 @@ A cold start (OUTER, then INNER):
     supervisor ──fork──▶ A  enters namespaces; puts B into the control group, and is done
                      └─fork──▶ B  pid 1: builds the root, becomes the guest's user, gives up
                                │          everything; waits for A's word, then reaps (see init)
-                               └─fork──▶ C  executes the guest's interpreter
+                               └─spawn─▶ C  executes the guest's interpreter
 
 A guest that is forked off a zygote takes the same steps: the zygote host builds an empty jail
 (EMPTY), the guest enters it and does the rest (FORKED). A helper builds the mounts of a live clone
@@ -159,10 +159,9 @@ def build_root(jail: Jail) -> None:
 
 def build_private_folders(jail: Jail) -> None:
     """Mount private folders over the root that a zygote's guests share; limit_disk limits them."""
-    covered = root.lift(root.covered(jail.binds))
     owner = os.geteuid() if jail.host_uid is None else jail.host_uid
-    root.mount_box("", None, owner, private_app=True)
-    root.put_back(covered)
+    with root.uncovered(jail.binds):
+        root.mount_box("", None, owner, private_app=True)
 
 
 def join_origin(jail: Jail) -> None:
@@ -197,9 +196,8 @@ def copy_private_folders(jail: Jail) -> None:
             jail.cgroup_fds = []
         copy_tree(source, target)
 
-    covered = root.lift(root.covered(jail.binds))
-    root.mount_box("", jail.limits.disk, GUEST_UID, private_app=True, fill=fill)
-    root.put_back(covered)
+    with root.uncovered(jail.binds):
+        root.mount_box("", jail.limits.disk, GUEST_UID, private_app=True, fill=fill)
 
 
 def mount_terminals(_jail: Jail) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from atoll import guest
 from atoll.errors import BackendUnavailableError
 from atoll.guest import bundle
-from atoll.jail.spec import GUEST_HOME, PACKAGES, Bind
+from atoll.jail.spec import GUEST_CODE, GUEST_HOME, PACKAGES, Bind
 
 OLDEST = (3, 8)
 GUEST_FOLDER = str(Path(guest.__file__).resolve().parent)
@@ -152,6 +152,9 @@ def _outermost(folders: set[str]) -> tuple[str, ...]:
         if _inside(home, os.path.realpath(folder)):
             reason = f"its files are in {folder}, which holds your home folder too"
             raise _unavailable(reason, "Make a venv and give its python.")
+        if _inside(folder, GUEST_CODE) or _inside(GUEST_CODE, folder):
+            reason = f"its files are in {folder}, where a sandbox finds Atoll's own code"
+            raise _unavailable(reason, "Install it in another folder, such as /srv/atoll.")
     nested = {f for f in wanted for other in wanted if f != other and _inside(f, other)}
     return tuple(sorted(set(wanted) - nested))
 

@@ -41,7 +41,7 @@ class ParkedProcesses(Generic[KindT, ProcessT]):
     """
 
     def __init__(self, start: Callable[[KindT], ProcessT], most: int) -> None:
-        self._start, self._most = start, most
+        self._start, self.most = start, most
         self._lock, self._owner = threading.Lock(), os.getpid()
         self._kind: KindT | None = None
         self._missed: KindT | None = None
@@ -72,7 +72,7 @@ class ParkedProcesses(Generic[KindT, ProcessT]):
         """Start as many as are missing; one that cannot be started now is for later."""
         with self._lock, contextlib.suppress(OSError, SandboxError):
             self._forget_parents()
-            while self._kind is not None and len(self.waiting) < self._most:
+            while self._kind is not None and len(self.waiting) < self.most:
                 self.waiting.append(self._start(self._kind))
                 atexit.unregister(self.close)  # only the last registration is to count
                 atexit.register(self.close)

@@ -121,7 +121,8 @@ def confined(
     home = str(Path(__file__).resolve().parents[2])
     variables = index_settings.environment()
     python = target.interpreter
-    readable = [*python.folders, *python.links, os.path.dirname(command[0]), home, *more]
+    program = {os.path.dirname(command[0]), os.path.dirname(os.path.realpath(command[0]))}
+    readable = [*python.folders, *python.links, *program, home, *more]
     readable += index_settings.readable_paths(variables)
     facts = json.dumps([os.getpid(), str(scratch), readable, command])
     own = {"TMPDIR": str(scratch), "UV_CACHE_DIR": str(scratch / "uv"), "UV_TOOL_DIR": str(scratch)}
