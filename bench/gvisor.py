@@ -12,7 +12,7 @@ from atoll.backends.gvisor import runsc
 from atoll.backends.gvisor.launch import parked
 from atoll.jail.client import supervisor
 from bench.processes import descendants
-from bench.rows import Arms, UnavailableError, row, timed
+from bench.rows import Arms, UnavailableError, needs, row, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +28,19 @@ READY_SECONDS = 60.0
 def gvisor_start(_scale: Scale) -> Iterator[Arms]:
     _needs_runsc()
     yield Arms(ours=_cold, theirs=timed(lambda: _say_hi("native")))
+
+
+@row(what="gvisor: cold start, CPU time of the jail", against="native", rounds=5)
+def gvisor_start_cpu(_scale: Scale) -> Iterator[Arms]:
+    _needs_runsc()
+    yield Arms(ours=lambda: _jail_cpu("gvisor"), theirs=lambda: _jail_cpu("native"))
+
+
+@row(what="gvisor: import numpy and pandas, CPU time", against="native", rounds=3)
+def gvisor_import(_scale: Scale) -> Iterator[Arms]:
+    _needs_runsc()
+    needs("numpy", "pandas", extra="data")
+    yield Arms(ours=lambda: _import_cpu("gvisor"), theirs=lambda: _import_cpu("native"))
 
 
 @row(what="gvisor: start out of a container that waits, print('hi')", against="native", rounds=10)
@@ -98,6 +111,23 @@ def _warm() -> float:
     with atoll.create_sandbox(backend="gvisor") as box:
         assert box.execute("print('hi')").success
         return time.perf_counter() - started
+
+
+def _jail_cpu(backend: str) -> float:
+    """Return the CPU time of a jail from its start to the first answer: its control group's."""
+    parked.close()
+    with atoll.create_sandbox(backend=backend) as box:
+        assert box.execute("print('hi')").success
+        guest = getattr(box.inner, "_guest")  # noqa: B009 - no public name for what a jail has used
+        used = guest.lease.usage.cpu_seconds()
+        parked.close()
+    return float(used)
+
+
+def _import_cpu(backend: str) -> float:
+    with atoll.create_sandbox(backend=backend, timeout_ms=120_000) as box:
+        parked.close()
+        return _cpu_seconds(box, "import numpy, pandas")
 
 
 def _cpu_seconds(box: atoll.SyncSandbox, code: str) -> float:

@@ -29,6 +29,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pyodide": ("pyodide", "all"),
     "restricted": ("restricted", "all"),
     "remote": (),  # its guests come out of the pool whose guests `daemon` attacks
+    "ray": (),  # a node's guests come out of the same pool
 }
 """Which layers of a corpus concern a backend. A new backend needs a row here and in endings.json."""
 
@@ -112,12 +113,12 @@ def _left_out(backend: str) -> frozenset[str]:
     return OWN_KERNEL if backend == "gvisor" else frozenset()
 
 
-def sample(attacks: Sequence[Attack]) -> tuple[Attack, ...]:
-    """The same few attacks each time: one of ONE_OF in every category, and at least one."""
+def sample(attacks: Sequence[Attack], one_of: int = ONE_OF) -> tuple[Attack, ...]:
+    """The same few attacks each time: one of so many in every category, and at least one."""
     seen: Counter[str] = Counter()
     chosen = []
     for attack in attacks:
-        if seen[attack.category] % ONE_OF == 0:
+        if seen[attack.category] % one_of == 0:
             chosen.append(attack)
         seen[attack.category] += 1
     return tuple(chosen)

@@ -37,6 +37,7 @@ from sharing import shared_boxes
 
 import atoll
 from atoll import Capability
+from atoll.backends.gvisor.launch import parked
 from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
@@ -374,6 +375,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", help="ids to run")
     options = parser.parse_args()
     held = True
+    parked.most = 0  # one that waits for the next attack would be taken for one that is left
     with own_temporary_folder(), _own_daemon() if options.backend == "daemon" else nullcontext():
         for attack in _selected(options):
             verdict = run(attack, options.backend)

@@ -235,10 +235,14 @@ def _mounts(pid: str) -> frozenset[str]:
 
 
 def _groups() -> frozenset[str]:
+    """Control groups in use, and empty ones beyond those that are kept: as many as are in use."""
     hierarchies = cgroup.find()
     parents = set(hierarchies.parents.values()) if hierarchies else set()
     pattern = f"{cgroup.PREFIX}{supervisor.pid}-*"
-    return frozenset(str(path) for parent in parents for path in parent.glob(pattern))
+    found = {path for parent in parents for path in parent.glob(pattern)}
+    used = {path.name for path in found if (path / "cgroup.procs").read_text()}
+    kept = sorted({path.name for path in found} - used)[: len(used)]
+    return frozenset(str(path) for path in found if path.name not in kept)
 
 
 def _temporary_files() -> frozenset[str]:

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-
 import pytest
-
-import atoll
-from atoll.backends.gvisor import GvisorSandbox
+import usable
 
 
-@functools.cache
-def why_not() -> str:
-    config = atoll.SandboxConfig(backend="gvisor")
-    found = asyncio.run(GvisorSandbox.availability(config))
-    return "" if found.usable else found.reason
-
-
-@pytest.fixture
+@pytest.fixture(scope="session")
 def gvisor_here() -> None:
     """For tests that start a container."""
-    if reason := why_not():
-        pytest.skip(f"backend gvisor cannot be used here: {reason}")
+    usable.skip_if_missing("gvisor")

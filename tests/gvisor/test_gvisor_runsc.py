@@ -62,6 +62,32 @@ def test_another_program_is_refused_in_words(tmp_path, monkeypatch, text, words)
         runsc.find()
 
 
+def test_a_variable_that_names_nothing_is_to_be_mended_or_unset(monkeypatch):
+    monkeypatch.setenv("ATOLL_RUNSC", "/nowhere/runsc")
+    words = "names '/nowhere/runsc', which cannot be run. Let .ATOLL_RUNSC name a runsc, or unset"
+    with pytest.raises(BackendUnavailableError, match=words):
+        runsc.find()
+
+
+def test_a_script_in_its_place_is_refused_in_words(tmp_path, monkeypatch):
+    path = fake(tmp_path, answers(FLAGS + OLD))
+    monkeypatch.setenv("ATOLL_RUNSC", str(path))
+    for wanted in ({"backend": "gvisor"}, {"min_isolation": "kernel"}):
+        with pytest.raises(BackendUnavailableError, match=f"{path} is a script, and a jail has no"):
+            atoll.create_sandbox(**wanted)
+
+
+@pytest.mark.usefixtures("gvisor_here")
+def test_a_runsc_that_fails_when_it_starts_is_told_with_its_own_words(monkeypatch):
+    command = runsc.Runsc.command
+    monkeypatch.setattr(report, "_found", {})
+    monkeypatch.setattr(
+        runsc.Runsc, "command", lambda one, path, _, *rest: command(one, path, "odd", *rest)
+    )
+    with pytest.raises(BackendUnavailableError, match=r"(?s)runsc fails: .*platform.*odd"):
+        atoll.create_sandbox(backend="gvisor")
+
+
 @pytest.fixture
 def no_runsc(monkeypatch):
     monkeypatch.delenv("ATOLL_RUNSC", raising=False)

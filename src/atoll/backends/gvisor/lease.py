@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Any
 from atoll.errors import SandboxError, SandboxStartError
 from atoll.jail import meter
 from atoll.jail.client import Lease
+from atoll.jail.container_memory import ContainerMemory
 from atoll.jail.usage import JailUsage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from atoll.types import EndReport
 
 _BYTE = b"x"
@@ -133,15 +136,26 @@ class RelayListener(socket.socket):
 
 
 class TreeUsage(JailUsage):
-    """CPU time of all processes of a jail, from /proc, where no control group counts it."""
+    """What all processes of a jail use, from /proc, where no control group counts it."""
+
+    def __init__(self, source: Mapping[str, Any]) -> None:
+        super().__init__(source)
+        self._container = ContainerMemory()
+        self._highest = 0
 
     def cpu_seconds(self) -> float | None:
         """Return the CPU time of the processes that live, and of those that they waited for."""
         return meter.cpu_seconds(meter.processes([self._parent])) if self._parent else None
 
+    def memory(self) -> int | None:
+        """Return what gVisor holds now, for itself and for its guest."""
+        return self._container.measure(meter.processes([self._parent])) if self._parent else None
+
     def peak_memory(self) -> int | None:
-        """Return None: nothing counts it."""
-        return None
+        """Return the highest value that was read, now or before: no counter keeps one."""
+        now = self.memory()
+        self._highest = max(self._highest, now or 0)
+        return None if now is None else self._highest
 
 
 def _as_guest_ended(report: EndReport, status: int | None) -> EndReport:

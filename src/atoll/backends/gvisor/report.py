@@ -85,6 +85,8 @@ async def platform(found: Runsc, *, tried: bool = False) -> str:
 
 async def _try(found: Runsc, name: str) -> str:
     """Run a program in a container; return why it failed, or nothing."""
+    if await asyncio.to_thread(found.is_script):
+        return f"{found.path} is a script, and a jail has no shell: name the program itself"
     read, write = os.pipe2(os.O_CLOEXEC)
     try:
         lease = supervisor.request(_spec(found, name), [write] * 3)

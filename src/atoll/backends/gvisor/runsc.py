@@ -52,14 +52,22 @@ class Runsc:
         flags = [f"--{name}={value}" for name, value in wanted.items() if name in self.flags]
         return (path, *flags, *arguments)
 
+    def is_script(self) -> bool:
+        """Return whether another program would have to run it."""
+        with open(self.path, "rb") as file:
+            return file.read(2) == b"#!"
+
 
 def find() -> Runsc:
     """Return the runsc of $ATOLL_RUNSC, or on PATH; BackendUnavailableError says what to do."""
     named = os.environ.get(VARIABLE)
     path = shutil.which(named or "runsc")
     if path is None:
-        reason = f"${VARIABLE} names {named!r}, which cannot be run" if named else "no runsc here"
-        raise BackendUnavailableError(BACKEND, reason, HINT)
+        if named:
+            reason = f"${VARIABLE} names {named!r}, which cannot be run"
+            hint = f"Let ${VARIABLE} name a runsc, or unset it to use the one on PATH."
+            raise BackendUnavailableError(BACKEND, reason, hint)
+        raise BackendUnavailableError(BACKEND, "no runsc here", HINT)
     path = os.path.realpath(path)
     return _ask(path, os.stat(path).st_mtime_ns)
 

@@ -9,6 +9,7 @@ from atoll.backends._interpreter_sandbox import InterpreterSandbox
 from atoll.backends.gvisor import report, runsc
 from atoll.backends.gvisor.bundle import make_spec
 from atoll.backends.gvisor.launch import Wanted, parked
+from atoll.errors import SandboxStartError
 from atoll.jail import probe
 from atoll.launch.handshake import handshake
 from atoll.policy import Capability, Isolation
@@ -53,6 +54,10 @@ class GvisorSandbox(InterpreterSandbox):
         container = parked.take(wanted)
         parked.refill()
         handle = container.open()
-        guest = await handshake(handle, self._config, self._context, self._shared)
+        try:
+            guest = await handshake(handle, self._config, self._context, self._shared)
+        except SandboxStartError:
+            await report.platform(self._runsc, tried=True)  # if runsc itself fails, this says why
+            raise
         guest.session.grace_seconds = GRACE_SECONDS
         return guest

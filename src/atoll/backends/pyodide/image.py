@@ -93,13 +93,15 @@ def _make(parts: Parts) -> bytes:
 
 
 def _hear(process: StartingGuest) -> tuple[bytes, bytes]:
-    """What it writes to stdout and to stderr until it ends, or takes too long or says too much."""
+    """Return what it writes to stdout and to stderr until it ends, or says too much."""
     heard = {fd: bytearray() for fd in (process.channel_fds[0], *process.output_fds)}
     deadline = time.monotonic() + BUILD_SECONDS
     with selectors.DefaultSelector() as selector:
         for fd in heard:
             selector.register(fd, selectors.EVENT_READ)
-        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+        while selector.get_map():
+            if (left := deadline - time.monotonic()) <= 0:
+                raise _not_built(f"it was not ready within {BUILD_SECONDS} s: is the machine busy?")
             for key, _ in selector.select(left):
                 data = os.read(key.fd, CHUNK)
                 heard[key.fd] += data
