@@ -66,6 +66,12 @@ BACKENDS: dict[str, Backend] = {
         extra="remote",
         optional=True,
     ),
+    "ray": Backend(
+        home="atoll.fleet.sandbox:RaySandbox",
+        summary="a sandbox on a node of a fleet, placed by Ray",
+        extra="ray",
+        optional=True,
+    ),
     "restricted": Backend(
         home="atoll.backends.restricted.sandbox:RestrictedSandbox",
         summary="a guard around CPython in a plain process: a seat belt, not a wall",

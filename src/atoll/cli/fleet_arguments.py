@@ -1,0 +1,66 @@
+"""The options of `atoll fleet`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atoll.cli.argument_types import count, port, seconds, size
+
+if TYPE_CHECKING:
+    from atoll.cli.parser import Parser
+
+_ADDRESS = "HOST:PORT of the fleet's head (default: $ATOLL_FLEET or 127.0.0.1:6379)"
+
+
+def add_start(start: Parser, tiers: tuple[str, ...]) -> None:
+    """Add the options of `atoll fleet start`."""
+    start.add_argument("--join", metavar="HOST:PORT", help="join the fleet of this head")
+    start.add_argument(
+        "--store",
+        metavar="URL",
+        help="where sessions are saved: a folder that every machine sees, or s3://bucket/prefix; "
+        "for the head (default: ~/.local/share/atoll/fleet)",
+    )
+    start.add_argument(
+        "--adopt", action="store_true", help="take over the store of a fleet that has ended"
+    )
+    start.add_argument(
+        "--bind",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="listen on this address of a private network (default 127.0.0.1: this machine alone)",
+    )
+    start.add_argument(
+        "--port", metavar="N", type=port, default=6379, help="the head's port (6379)"
+    )
+    start.add_argument("--name", metavar="NAME", help="the name of this node")
+    start.add_argument(
+        "--no-sessions", action="store_true", help="let the head take no sessions itself"
+    )
+    start.add_argument("--tier", choices=tiers, help="libraries that sessions find imported")
+    start.add_argument("--capacity", metavar="N", type=count, help="sessions on one node (256)")
+    start.add_argument(
+        "--save-every", metavar="SECONDS", type=seconds, help="how often `periodic` saves (10)"
+    )
+    start.add_argument(
+        "--object-store", metavar="SIZE", type=size, help="memory for contexts on the way (512M)"
+    )
+    start.add_argument("--foreground", action="store_true", help="run until Ctrl-C")
+
+
+def add_status(status: Parser) -> None:
+    """Add the options of `atoll fleet status`."""
+    status.add_argument("--address", metavar="HOST:PORT", help=_ADDRESS)
+    status.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def add_drain(drain: Parser) -> None:
+    """Add the options of `atoll fleet drain`."""
+    drain.add_argument("node", metavar="NODE", help="the node's name")
+    drain.add_argument("--address", metavar="HOST:PORT", help=_ADDRESS)
+    drain.add_argument("--undo", action="store_true", help="let the node take sessions again")
+
+
+def add_stop(stop: Parser) -> None:
+    """Add the options of `atoll fleet stop`."""
+    stop.add_argument("--address", metavar="HOST:PORT", help=_ADDRESS)

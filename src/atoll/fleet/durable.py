@@ -1,0 +1,173 @@
+"""A session whose state is in the object store: committed after every change, or now and then.
+
+One call at a time: the results by key in an entry are those whose effect is in its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+from atoll.errors import AtollError, ConfigError, SandboxLostError, StateError
+from atoll.fleet.log import MOST_KEYS, FencedError
+from atoll.passed_fds import PassedFds
+from atoll.state.envelope import describe_state
+from atoll.wire import blobs
+from atoll.wire.peer import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from atoll.daemon.sessions import SavesWhole, Session
+    from atoll.fleet.log import Entry, SessionLog
+
+    Work = Callable[[], Awaitable[Reply]]
+
+_LOG = logging.getLogger("atoll.fleet")
+CHANGING = frozenset({"execute", "shell", "set_variable", "rollback", "initialize", "files"})
+"""Methods after which a session's state may be another."""
+
+
+class DurableSession:
+    """Carries out calls of one session and commits what they leave."""
+
+    def __init__(
+        self,
+        session: Session,
+        log: SessionLog,
+        entry: Entry,
+        *,
+        every_cell: bool,
+        keep_log: bool = False,
+    ) -> None:
+        self._session, self._log = session, log
+        self._every_cell, self._keep_log = every_cell, keep_log
+        self._turn = asyncio.Lock()
+        self._results: dict[str, dict[str, Any]] = {}
+        """By key: those of this owner."""
+        self._fresh: dict[str, dict[str, Any]] = {}
+        """Those that no entry has yet."""
+        self._background: set[asyncio.Task[None]] = set()
+        self.entry = entry
+        self.dirty_since: float | None = None
+        self.fenced = False
+
+    @property
+    def save_lag(self) -> float:
+        """For how long something of the session has not been in the store, in seconds."""
+        return 0.0 if self.dirty_since is None else time.monotonic() - self.dirty_since
+
+    async def run(self, method: str, params: dict[str, Any], work: Work) -> Reply:
+        """Carry out a call; with durability `cell`, answer once its effect is in the store."""
+        if method not in CHANGING:
+            return await work()
+        key = params.get("key") if method == "execute" else None
+        async with self._turn:
+            self._require_owned()
+            reply = await self._known(key, params)
+            if reply is None:
+                reply = await self._fresh_call(key, params, work)
+            if self._every_cell and self.dirty_since is not None:
+                await self._commit(state_lost=_state_lost(reply))
+            return reply
+
+    async def commit(self, *, anyway: bool = False) -> None:
+        """Write what the store does not have, if there is anything, or `anyway`."""
+        async with self._turn:
+            if anyway:
+                self.dirty_since = time.monotonic()
+            if self.dirty_since is not None and not self.fenced:
+                await self._commit()
+
+    async def end(self) -> None:
+        """Write that the session has ended, unless another node has it."""
+        async with self._turn:
+            if not self.fenced:
+                await asyncio.gather(*self._background, return_exceptions=True)
+                await self._log.end(self.entry)
+                self.fenced = True
+
+    async def _known(self, key: str | None, params: dict[str, Any]) -> Reply | None:
+        """Return the result of a call with this key that was made before, here or elsewhere."""
+        if key is None:
+            return None
+        found = self._results.get(key) or await self._log.result(self.entry, key)
+        if found is None:
+            return None
+        if found["code"] != _digest(params):
+            raise ConfigError(f"the key {key!r} was used with other code: use another key for it")
+        return _unpack(found)
+
+    async def _fresh_call(self, key: str | None, params: dict[str, Any], work: Work) -> Reply:
+        if self.dirty_since is None:
+            self.dirty_since = time.monotonic()
+        reply = await work()
+        if key is None:
+            return reply
+        packed = {"code": _digest(params), **_pack(reply)}
+        self._results[key] = self._fresh[key] = packed
+        while len(self._results) > MOST_KEYS:
+            self._results.pop(next(iter(self._results)))
+        return _unpack(packed)
+
+    async def _commit(self, *, state_lost: bool = False) -> None:
+        since, fresh, old = self.dirty_since, dict(self._fresh), self.entry
+        state = None if state_lost else await self._saved()
+        left_out = () if state is None else tuple(describe_state(state).left_out)
+        try:
+            self.entry = await self._log.commit(old, state, fresh, left_out)
+        except FencedError as exc:
+            self.fenced = True
+            raise SandboxLostError(str(exc)) from None
+        for key in fresh:
+            self._fresh.pop(key, None)
+        if self.dirty_since == since:
+            self.dirty_since = None
+        if not self._keep_log:
+            self._soon(self._forget(old))
+
+    async def _saved(self) -> bytes:
+        try:
+            async with self._session.in_turn() as box:
+                return await cast("SavesWhole", box).save_whole()
+        except StateError as exc:
+            raise StateError(f"the call was carried out, but not saved: {exc}") from None
+
+    async def _forget(self, old: Entry) -> None:
+        try:
+            await self._log.forget(old, self.entry)
+        except AtollError as exc:
+            _LOG.warning("an old state was not deleted: %s", exc)
+
+    def _soon(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _require_owned(self) -> None:
+        if self.fenced:
+            raise SandboxLostError("the session was taken over by another node")
+
+
+def _digest(params: dict[str, Any]) -> str:
+    code = str(params.get("code"))
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _state_lost(reply: Reply) -> bool:
+    result = reply.value.get("result") if isinstance(reply.value, dict) else None
+    return isinstance(result, dict) and result.get("state_lost") is True
+
+
+def _pack(reply: Reply) -> dict[str, Any]:
+    beside = [blobs.read(fd) for fd in reply.passed_fds.hand_over()]
+    return {"value": reply.value, "beside": [base64.b64encode(one).decode() for one in beside]}
+
+
+def _unpack(packed: dict[str, Any]) -> Reply:
+    fds = [blobs.write(base64.b64decode(one)) for one in packed["beside"]]
+    return Reply(packed["value"], PassedFds(fds))

@@ -1,0 +1,73 @@
+"""The driver of a fleet on this machine: found, or started, by the first process that needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING
+
+from atoll.backends.daemon import connection as connections
+from atoll.config import fleet_socket
+from atoll.daemon import lifecycle as daemons
+from atoll.daemon.paths import AlreadyRunningError, DaemonPaths
+from atoll.errors import BackendUnavailableError, FleetError, SandboxStartError
+from atoll.fleet import cluster
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from atoll.backends.daemon.connection import DaemonConnection
+
+START_SECONDS = 150.0
+ATTEMPTS = 3
+DYING_SECONDS = 1.0
+"""What the kernel may take to end a driver that was killed."""
+_PAUSE_SECONDS = 0.05
+
+
+async def ensure(address: str) -> Path:
+    """Return the socket of this user's driver for a fleet; FleetError if it cannot be started."""
+    paths = DaemonPaths(fleet_socket(address))
+    if not paths.claimed() or not os.access(paths.socket, os.F_OK):  # or a dead one's is left
+        await asyncio.to_thread(start, address)
+    return paths.socket
+
+
+async def connection(address: str) -> DaemonConnection:
+    """Return a connection to the driver; one that was ending is replaced by another."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return await connections.shared(await ensure(address))
+        except BackendUnavailableError as exc:
+            if attempt == ATTEMPTS:
+                raise FleetError(f"the fleet's driver cannot be used: {exc.reason}") from None
+            await asyncio.sleep(DYING_SECONDS)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def start(address: str) -> None:
+    """Start a driver, unless one runs; return once it serves."""
+    cluster.check_listening(address)
+    paths = DaemonPaths(fleet_socket(address))
+    paths.prepare()
+    for _ in range(ATTEMPTS):
+        try:
+            daemons.spawn(paths, ["-m", "atoll.fleet.process", str(paths.socket), address])
+        except AlreadyRunningError:
+            if not _serves(paths):  # one that was ending: start another one
+                continue
+        except SandboxStartError as exc:
+            raise FleetError(exc.reason.splitlines()[-1]) from None  # Ray warns before it
+        return
+    raise FleetError(f"the fleet's driver ends while it starts: see {paths.log}")
+
+
+def _serves(paths: DaemonPaths) -> bool:
+    """Wait for a driver that another process has started; return False if it ends instead."""
+    end = time.monotonic() + START_SECONDS
+    while paths.claimed() and time.monotonic() < end:
+        if paths.socket.exists():
+            return True
+        time.sleep(_PAUSE_SECONDS)
+    return False

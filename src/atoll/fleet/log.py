@@ -1,0 +1,203 @@
+# SECURITY: a session has one owner because the store refuses a second entry of one number. Nothing
+# here may overwrite an entry, free a number that was taken, or decide by a clock.
+"""A session's log in the object store: who owns it, and where its last state is.
+
+sessions/<id>/log/000000000001   open    epoch 1
+sessions/<id>/log/000000000002   commit  epoch 1, state sessions/<id>/state/1-2-<nonce>
+sessions/<id>/log/000000000003   claim   epoch 2: the first owner can commit nothing any more
+sessions/<id>/log/000000000004   end     epoch 2
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import ConfigError, FleetError, SandboxClosedError, SandboxLostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from atoll.fleet.store import Store
+
+OPEN, CLAIM, COMMIT, END = "open", "claim", "commit", "end"
+MOST_KEYS = 256
+"""Idempotency keys whose results can be found in a log."""
+_DIGITS = 12
+_IDENT = re.compile(r"[0-9a-f]{32}\Z")
+
+
+class FencedError(SandboxLostError):
+    """Another node has claimed the session: this one may not commit any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry. `written` is for people: nothing is decided by it."""
+
+    number: int
+    epoch: int
+    kind: str
+    owner: str
+    nonce: str
+    state: str | None = None
+    """The object that holds the session's state; None if it has none yet."""
+    left_out: tuple[str, ...] = ()
+    keys: Mapping[str, int] = field(default_factory=dict)
+    """The number of the entry that has the result of an idempotency key."""
+    results: Mapping[str, Any] = field(default_factory=dict)
+    written: float = 0.0
+
+    def to_bytes(self) -> bytes:
+        """Return the entry as JSON."""
+        return json.dumps(dataclasses.asdict(self)).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Entry:
+        """Return the entry; FleetError if it is none."""
+        try:
+            fields = json.loads(data)
+            return cls(**{**fields, "left_out": tuple(fields["left_out"])})
+        except (ValueError, TypeError, LookupError) as exc:
+            raise FleetError(f"an entry of a session's log is damaged: {exc!r:.200}") from None
+
+
+class SessionLog:
+    """The log of one session. One owner appends; anybody may read, or claim."""
+
+    def __init__(self, store: Store, ident: str) -> None:
+        if not _IDENT.match(ident):
+            raise ConfigError(f"a session of a fleet has 32 hexadecimal digits, not {ident!r:.60}")
+        self._store, self.ident = store, ident
+
+    async def open(self, owner: str) -> Entry:
+        """Write the first entry."""
+        first = Entry(number=1, epoch=1, kind=OPEN, owner=owner, nonce=_nonce())
+        return await self._append(first)
+
+    async def last(self) -> Entry:
+        """Return the newest entry; SandboxClosedError if there is no such session."""
+        names = await self._store.names(self._folder)
+        if not names:
+            raise SandboxClosedError(f"the fleet has no session {self.ident}")
+        return await self._read(names[-1])
+
+    async def entries(self) -> list[Entry]:
+        """Return every entry that is kept, oldest first."""
+        names = await self._store.names(self._folder)
+        return list(await asyncio.gather(*map(self._read, names)))
+
+    async def claim(self, owner: str) -> Entry:
+        """Take the session over, whoever has it; SandboxClosedError if it has ended."""
+        while True:
+            last = await self.last()
+            if last.kind == END:
+                raise SandboxClosedError(f"the session {self.ident} has ended")
+            claim = _next(last, CLAIM, epoch=last.epoch + 1, owner=owner)
+            try:
+                return await self._append(claim)
+            except FencedError:
+                continue  # its owner committed, or another claimed, in between
+
+    async def commit(
+        self,
+        last: Entry,
+        state: bytes | None,
+        results: Mapping[str, Any],
+        left_out: tuple[str, ...] = (),
+    ) -> Entry:
+        """Write a state and results by key after `last`; FencedError if the session was claimed."""
+        while True:
+            entry = _committed(last, results, left_out)
+            if state is not None:
+                place = f"sessions/{self.ident}/state/{entry.epoch}-{entry.number}-{entry.nonce}"
+                entry = dataclasses.replace(entry, state=place)
+                await self._store.create(place, state)
+            try:
+                return await self._append(entry)
+            except FencedError:
+                if entry.state is not None:
+                    await self._store.delete(entry.state)
+                found = await self._read(self._name(entry.number))
+                if found.epoch != last.epoch:
+                    raise
+                last = found  # a commit of this owner, of which it was told that it failed
+
+    async def end(self, last: Entry) -> None:
+        """Write that it has ended, and delete its states; FencedError if it was claimed."""
+        await self._append(_next(last, END, state=None, keys={}))
+        names = await self._store.names(f"sessions/{self.ident}/state")
+        await self._store.delete(*names)
+
+    async def state(self, entry: Entry) -> bytes | None:
+        """Return the state that an entry names; FleetError if it is gone."""
+        if entry.state is None:
+            return None
+        found = await self._store.get(entry.state)
+        if found is None:
+            raise FleetError(f"the store has lost the state {entry.state}")
+        return found
+
+    async def result(self, entry: Entry, key: str) -> Any:
+        """Return what an idempotency key's call returned, if the log up to `entry` has it."""
+        number = entry.keys.get(key)
+        if number is None:
+            return None
+        found = entry if number == entry.number else await self._read(self._name(number))
+        return found.results.get(key)
+
+    async def forget(self, old: Entry, last: Entry) -> None:
+        """Delete a commit that `last` replaces: its state, and its entry if no key needs it.
+
+        Its number is not free then: whoever would take it would have to own an epoch that has
+        claimed the session, and entries of claims are never deleted.
+        """
+        gone = [old.state] if old.state is not None and old.state != last.state else []
+        if old.kind == COMMIT and old.number not in last.keys.values():
+            gone.append(self._name(old.number))
+        await self._store.delete(*gone)
+
+    async def _append(self, entry: Entry) -> Entry:
+        """Write an entry; FencedError if its number is another's."""
+        entry = dataclasses.replace(entry, written=time.time())
+        name = self._name(entry.number)
+        if await self._store.create(name, entry.to_bytes()):
+            return entry
+        if (await self._read(name)).nonce == entry.nonce:
+            return entry  # a request of ours that was repeated on the way
+        raise FencedError(f"the session {self.ident} was taken over: entry {entry.number} exists")
+
+    async def _read(self, name: str) -> Entry:
+        data = await self._store.get(name)
+        if data is None:
+            raise FleetError(f"the store has lost {name}")
+        return Entry.from_bytes(data)
+
+    @property
+    def _folder(self) -> str:
+        return f"sessions/{self.ident}/log"
+
+    def _name(self, number: int) -> str:
+        return f"{self._folder}/{number:0{_DIGITS}d}"
+
+
+def _committed(last: Entry, results: Mapping[str, Any], left_out: tuple[str, ...]) -> Entry:
+    keys = {**last.keys, **dict.fromkeys(results, last.number + 1)}
+    keys = dict(list(keys.items())[-MOST_KEYS:])
+    fields = {"keys": keys, "results": results, "left_out": left_out, "state": None}
+    return _next(last, COMMIT, **fields)
+
+
+def _next(last: Entry, kind: str, **fields: Any) -> Entry:
+    blank: dict[str, Any] = {"results": {}, "nonce": _nonce()}
+    return dataclasses.replace(last, number=last.number + 1, kind=kind, **{**blank, **fields})
+
+
+def _nonce() -> str:
+    return secrets.token_hex(8)

@@ -1,0 +1,346 @@
+"""A node of a fleet: it owns the node's pool, and runs the daemon's methods for drivers.
+
+    exchange ─▶ NodeLink ─▶ MessagePeer ─▶ NodeHost ─▶ Dispatch ─▶ Session ─▶ sandbox of the pool
+                                              └──────▶ DurableSession: commits to the store
+
+Ray makes one actor of this class on each node, and never a second one in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from atoll.config import SandboxConfig
+from atoll.daemon.concurrency import ConcurrencyLimit
+from atoll.daemon.connection import Connection
+from atoll.daemon.dispatch import Dispatch
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.session_table import SessionTable
+from atoll.daemon.sessions import Storage
+from atoll.errors import AtollError, BusyError, ConfigError, SandboxError, SandboxLostError
+from atoll.files.base import request as file_request
+from atoll.files.direct import CHANGING as CHANGING_FILES
+from atoll.files.direct import FolderFiles
+from atoll.fleet.contexts import NodeContexts
+from atoll.fleet.durable import DurableSession
+from atoll.fleet.link import NodeLink
+from atoll.fleet.log import Entry, SessionLog
+from atoll.fleet.peer import MessagePeer
+from atoll.fleet.settings import FleetSettings
+from atoll.fleet.store import Store
+from atoll.passed_fds import PassedFds
+from atoll.pool import Pool, PoolSettings
+from atoll.state.envelope import describe_state
+from atoll.state.store import SqliteStateStore
+from atoll.wire import blobs, options, results
+from atoll.wire.peer import Reply
+
+if TYPE_CHECKING:
+    from atoll.daemon.sessions import SavesWhole, Session
+    from atoll.fleet.peer import Message
+    from atoll.wire.peer import Peer
+
+LINK_SECONDS = 30.0
+"""After which a driver that asks nothing is taken for dead, and its sessions end."""
+FACTS_SECONDS = 0.1
+RUNNING_PER_CPU = 16
+"""Cells at one time; most wait for something, and one that computes yields to others."""
+_LOG = logging.getLogger("atoll.fleet")
+_WITHOUT_TURN = frozenset({"open", "fork", "destroy", "leave", "run"})
+_NOT_HERE = frozenset({"attach", "folders"})
+
+
+class NodeHost:
+    """The sessions of one node. Every method is called by Ray, in one event loop."""
+
+    def __init__(self, name: str, settings: str) -> None:
+        self.name, self._settings = name, FleetSettings.from_json(settings)
+        self._links: dict[str, tuple[NodeLink, Connection]] = {}
+        self._durable: dict[Session, DurableSession] = {}
+        self._contexts = NodeContexts()
+        self._draining = False
+        self._facts: tuple[float, dict[str, Any]] = (float("-inf"), {})
+        self._starting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> dict[str, Any]:
+        """Open the store and warm the pool, once; return what is known of the node."""
+        if self._starting is None or (self._starting.done() and self._starting.exception()):
+            self._starting = asyncio.ensure_future(self._start())
+        await asyncio.shield(self._starting)
+        return self.facts()
+
+    async def _start(self) -> None:
+        # Ray blocks SIGINT in its processes. Guests are interrupted by it, and would inherit that.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        self._settings.check_here()
+        self._store = Store(self._settings.store)
+        self._folder = tempfile.TemporaryDirectory(prefix="atoll-node-")
+        capacity = self._settings.capacity
+        self._pool = Pool(PoolSettings(default_tier=self._settings.tier))
+        running = RUNNING_PER_CPU * (os.cpu_count() or 1)
+        limits = DaemonLimits(
+            max_sessions=capacity, max_live=capacity, max_running=running, max_queue=4 * capacity
+        )
+        aside = SqliteStateStore(Path(self._folder.name) / "states")
+        storage = Storage(store=aside, left_out=lambda blob: describe_state(blob).left_out)
+        self._table = SessionTable(self._pool.open, storage, limits)
+        self._concurrency = ConcurrencyLimit(limits.max_running, limits.max_queue)
+        self._dispatch = Dispatch(self._table, self._concurrency)
+        await self._pool.warm()
+        box = await self._pool.open(SandboxConfig())
+        self._level = str(box.isolation)
+        await box.destroy()
+        self._watching = asyncio.ensure_future(self._watch())
+
+    def facts(self) -> dict[str, Any]:
+        """Return load and place, as drivers choose by them; a moment old at most."""
+        made, facts = self._facts
+        if time.monotonic() - made > FACTS_SECONDS or facts["sessions"] != self._table.count:
+            facts = {
+                "name": self.name,
+                "pid": os.getpid(),
+                "isolation": self._level,
+                "sessions": self._table.count,
+                "capacity": self._settings.capacity,
+                "executing": self._concurrency.running,
+                "queued": self._concurrency.waiting,
+                "executions": self._dispatch.executions,
+                "contexts": self._contexts.digests,
+                "tiers": self._pool.stats(),
+                "draining": self._draining,
+                "drivers": len(self._links),
+                "durable": len(self._durable),
+                "save_lag": max((one.save_lag for one in self._durable.values()), default=0.0),
+            }
+            self._facts = time.monotonic(), facts
+        return facts
+
+    async def exchange(
+        self, driver: str, number: int, messages: list[Message]
+    ) -> tuple[int, list[Message], dict[str, Any] | None]:
+        """Take a driver's messages; return those for it."""
+        await self.start()
+        if driver not in self._links:
+            if number != 1:
+                raise SandboxLostError("this node does not know the driver: it was silent too long")
+            self._links[driver] = self._welcome()
+        return await self._links[driver][0].exchange(number, messages, self.facts)
+
+    async def put_context(self, digest: str, described: dict[str, Any], data: Any) -> None:
+        """Keep a context's bytes, out of Ray's memory, in one sealed memory file."""
+        await asyncio.to_thread(self._contexts.put, digest, described, data)
+
+    async def drain(self, *, draining: bool = True) -> dict[str, Any]:
+        """Take no new session; drivers move those that are here."""
+        await self.start()
+        self._draining = draining
+        self._facts = float("-inf"), {}
+        return self.facts()
+
+    async def close(self) -> None:
+        """Commit what can be, and end every session."""
+        if self._watching is not None:
+            self._watching.cancel()
+        for driver in list(self._links):
+            await self._part_from(driver, "the node is stopped")
+        await self._table.end_all()
+        await self._pool.close()
+        self._folder.cleanup()
+
+    def _welcome(self) -> tuple[NodeLink, Connection]:
+        connection = Connection(self._settings.capacity)
+
+        async def serve(method: str, params: dict[str, Any], fds: PassedFds) -> Reply:
+            return await self._serve(connection, method, params, fds)
+
+        def hear(method: str, params: dict[str, Any]) -> None:
+            _LOG.warning("a driver sent %s, which is no notification: %s", method, list(params))
+
+        peer = MessagePeer(serve, hear, lambda: link.on_post())  # noqa: PLW0108 - made below
+        link = NodeLink(peer)
+        connection.peer = cast("Peer", peer)
+        return link, connection
+
+    async def _serve(
+        self, connection: Connection, method: str, params: dict[str, Any], fds: PassedFds
+    ) -> Reply:
+        own = {
+            "open": self._open, "fork": self._fork, "destroy": self._destroy, "leave": self._leave,
+            "files": self._files, "run": self._run, "initialize": self._restart,
+        }  # fmt: skip
+        carry_out = own.get(method) or self._dispatch.methods.get(method)
+        if carry_out is None or method in _NOT_HERE:
+            raise SandboxError(f"a node has no method {method[:100]!r}")
+        work = partial(carry_out, connection, params, fds)
+        if method in _WITHOUT_TURN:
+            return await work()
+        durable = self._durable.get(connection.session(params)[1])
+        if durable is None or _only_reads(method, params):
+            return await work()
+        return await durable.run(method, params, work)
+
+    async def _open(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
+        """Open a session, from the state that its log names if it has one."""
+        if self._draining:
+            raise BusyError("the node is being drained")
+        config, (given, passed) = _config(params), self._with_context(params)
+        passed += fds.hand_over()
+        entry = Entry.from_bytes(params["entry"]) if params.get("entry") else None
+        log = SessionLog(self._store, params["session"]) if entry else None
+        if log is not None and entry is not None and (state := await log.state(entry)) is not None:
+            given["state"] = True
+            passed.append(blobs.write(state))
+        with contextlib.closing(PassedFds(passed)) as all_fds:
+            initialize = self._dispatch.methods["initialize"]
+            reply = await initialize(connection, {**given, "config": config}, all_fds)
+        if log is not None and entry is not None:
+            durable = self._keep(connection, params, log, entry)
+            if params.get("state") is True:  # the caller's own, which no entry has
+                await durable.commit(anyway=True)
+        return reply
+
+    def _with_context(self, params: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        """Return a request with its context as a memory file, if it names one by its hash."""
+        shared = params.get("context")
+        if not isinstance(shared, dict) or "digest" not in shared:
+            return dict(params), []
+        context = self._contexts.use(shared["digest"], str(params["session"]))
+        return {**params, "context": context.describe()}, [os.dup(context.fd)]
+
+    async def _restart(
+        self, connection: Connection, params: dict[str, Any], _fds: PassedFds
+    ) -> Reply:
+        """Start a session afresh."""
+        given, passed = self._with_context(params)
+        with contextlib.closing(PassedFds(passed)) as fds:
+            return await self._dispatch.methods["initialize"](connection, given, fds)
+
+    def _keep(
+        self, connection: Connection, params: dict[str, Any], log: SessionLog, entry: Entry
+    ) -> DurableSession:
+        _, session = connection.session(params)
+        every_cell = params.get("durability") == "cell"
+        durable = DurableSession(
+            session, log, entry, every_cell=every_cell, keep_log=self._settings.keep_log
+        )
+        self._durable[session] = durable
+        return durable
+
+    async def _fork(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
+        reply = await self._dispatch.methods["fork"](connection, params, fds)
+        twin = {**params, "session": params["twin"]}
+        if params.get("entry"):
+            entry = Entry.from_bytes(params["entry"])
+            log = SessionLog(self._store, params["twin"])
+            await self._keep(connection, twin, log, entry).commit(anyway=True)
+        return reply
+
+    async def _destroy(
+        self, connection: Connection, params: dict[str, Any], fds: PassedFds
+    ) -> Reply:
+        """End a session for good: its log says so, and its states are deleted."""
+        name, session = connection.session(params)
+        durable = self._durable.pop(session, None)
+        self._contexts.release(name)
+        reply = await self._dispatch.methods["destroy"](connection, params, fds)
+        if durable is not None:
+            with contextlib.suppress(AtollError):
+                await durable.end()
+        return reply
+
+    async def _leave(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
+        """End a session here, to go on elsewhere: from its log, or from the state returned."""
+        name, session = connection.session(params)
+        durable, kept = self._durable.pop(session, None), PassedFds()
+        if durable is not None:
+            await durable.commit()
+            durable.fenced = True
+        elif params.get("save") is True:
+            async with session.in_turn() as box:
+                state = await cast("SavesWhole", box).save_whole()
+            kept = PassedFds([blobs.write(state)])
+        self._contexts.release(name)
+        await self._dispatch.methods["destroy"](connection, params, fds)
+        return Reply({}, kept)
+
+    async def _files(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
+        """Carry out an operation on a session's files; contents are beside the request."""
+        _, session = connection.session(params)
+        operation, asked = str(params["operation"]), dict(params["params"])
+        if operation == "upload":
+            asked["data"] = blobs.read(fds.take())
+        limit = session.config.policy.file_size_bytes
+        files = FolderFiles(lambda changing: session.folders(changing=changing), limit)
+        answer = await file_request(files, operation, asked)
+        data = answer.pop("data", None)
+        return Reply(answer, PassedFds([] if data is None else [blobs.write(data)]))
+
+    async def _run(self, _connection: Connection, params: dict[str, Any], _fds: PassedFds) -> Reply:
+        """Run code once, in a sandbox of its own."""
+        if self._draining:
+            raise BusyError("the node is being drained")
+        fields = {"context": params["item"]} if "item" in params else {}
+        config = options.from_wire(_config(params), **fields)
+        async with self._concurrency.slot():
+            result = await self._pool.run(str(params["code"]), config)
+        plain, beside = results.to_wire(result)
+        return Reply({"result": plain}, PassedFds([blobs.write(beside)] if beside else []))
+
+    async def _watch(self) -> None:
+        """Save now and then; part from drivers that are silent."""
+        pause = min(1.0, self._settings.save_seconds / 2)
+        while True:
+            await asyncio.sleep(pause)
+            for driver, (link, _) in list(self._links.items()):
+                if link.silent_seconds > LINK_SECONDS:
+                    await self._part_from(driver, "the driver has been silent for too long")
+            for session, durable in list(self._durable.items()):
+                await self._save(session, durable)
+            with contextlib.suppress(AtollError):
+                await self._table.sweep()
+
+    async def _save(self, session: Session, durable: DurableSession) -> None:
+        if durable.save_lag > self._settings.save_seconds and session.idle:
+            try:
+                await durable.commit()
+            except AtollError as exc:
+                _LOG.warning("a session was not saved: %s", exc)
+        if durable.fenced:
+            self._durable.pop(session, None)
+            await self._table.end(session)
+
+    async def _part_from(self, driver: str, why: str) -> None:
+        """End a driver's sessions; those with a state can be claimed."""
+        link, connection = self._links.pop(driver)
+        link.peer.end(why)
+        for session in connection.remove_all():
+            durable = self._durable.pop(session, None)
+            if durable is not None:
+                with contextlib.suppress(AtollError):
+                    await durable.commit()
+            await self._table.end(session)
+
+
+def _config(params: dict[str, Any]) -> dict[str, Any]:
+    """Return a client's configuration with this node's interpreter in place of the client's."""
+    config = dict(params["config"])
+    if config.get("interpreter") is None:
+        raise ConfigError("a fleet's sandbox has its node's Python: leave `python` out")
+    if config.get("workspace") is not None or config["policy"]["mounts"]:
+        raise ConfigError("a fleet's sandbox sees no folders of this machine: upload files")
+    return {**config, "python": sys.executable}
+
+
+def _only_reads(method: str, params: dict[str, Any]) -> bool:
+    return method == "files" and params.get("operation") not in CHANGING_FILES

@@ -1,0 +1,263 @@
+"""A session as a driver sees it: where it is, and what becomes of it when its node is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from atoll.errors import AtollError, BusyError, SandboxError, SandboxLostError
+from atoll.fleet.contexts import MISSING
+from atoll.fleet.peer import LinkLostError
+from atoll.wire import blobs
+
+if TYPE_CHECKING:
+    from atoll.fleet.log import Entry, SessionLog
+    from atoll.fleet.router import DriverLink, Router
+    from atoll.fleet.shared import SharedContext
+    from atoll.passed_fds import PassedFds
+    from atoll.wire.peer import Peer, Reply
+
+RECOVER_SECONDS = 60.0
+"""For how long a session whose node was lost is tried to be opened elsewhere."""
+PAUSE_SECONDS = 0.1
+REPEATABLE = frozenset(
+    {"get_variable", "has_variable", "variables", "set_variable", "tools", "validate", "save"}
+)
+"""Methods that may be carried out twice: they read, or set to the same value."""
+_LOG = logging.getLogger("atoll.fleet")
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenRequest:
+    """What is needed to open a session, again and again."""
+
+    config: dict[str, Any]
+    durability: str = "none"
+    auto_recover: bool = False
+    context: dict[str, Any] | None = None
+    """A small context, as it is sent; a large one is in `shared`."""
+    shared: SharedContext | None = None
+    state: bytes | None = field(default=None, repr=False)
+
+
+class RoutedSession:
+    """Forwards the calls of one session to its node, wherever that is."""
+
+    def __init__(
+        self, ident: str, opening: OpenRequest, router: Router, log: SessionLog | None
+    ) -> None:
+        self.ident, self.opening, self._router, self._log = ident, opening, router, log
+        self._link: DriverLink | None = None
+        self._recovery: asyncio.Task[None] | None = None
+        self._moving = asyncio.Lock()
+        self._calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._lost = ""
+        """Why its node was lost, until a caller has been told."""
+        self._over = False
+        self.peer: Peer
+        self.name = ""
+        """Its client, and the client's name for it."""
+
+    @property
+    def link(self) -> DriverLink | None:
+        """The node that has it now."""
+        return self._link
+
+    def place(self, link: DriverLink | None) -> None:
+        """Say where it is now: a clone is where its original was."""
+        if self._link is not None:
+            self._link.own -= 1
+        self._link = link
+        if link is not None:
+            link.own += 1
+            if link.peer.ended:
+                self.lose(link)
+
+    async def open(self, *, claim: bool = False) -> Reply:
+        """Open it on a node; with `claim`, take it over from whoever has it."""
+        without: frozenset[str] = frozenset()
+        while True:
+            shared = self.opening.shared
+            link = self._router.pick(shared.digest if shared else None, without)
+            link.own += 1
+            try:
+                return await self._open_on(link, claim=claim)
+            except BusyError:
+                without |= {link.row.ident}  # it filled up, or is being drained
+                claim = claim or self._log is not None
+            except LinkLostError:
+                claim = claim or self._log is not None
+            finally:
+                link.own -= 1
+
+    async def call(self, method: str, params: dict[str, Any], fds: PassedFds) -> Reply:
+        """Carry out a call on its node; SandboxLostError if the node is lost meanwhile.
+
+        With `auto_recover` a call that may be repeated, or has a key, goes on on another node.
+        """
+        beside = [blobs.read(fd) for fd in fds.hand_over()]
+        again = self.opening.auto_recover and _may_repeat(method, params)
+        while True:
+            link = await self._usable()
+            self._calls += 1
+            self._idle.clear()
+            try:
+                passed = [blobs.write(one) for one in beside]
+                return await link.peer.call(method, {**params, "session": self.ident}, passed)
+            except LinkLostError as exc:
+                self.lose(link)
+                if not again or self._log is None:
+                    self._lost = ""
+                    raise SandboxLostError(self._explain(str(exc))) from None
+            finally:
+                self._calls -= 1
+                if self._calls == 0:
+                    self._idle.set()
+
+    def lose(self, link: DriverLink) -> None:
+        """Begin to open it elsewhere, if it was on this node and has a state."""
+        if self._link is not link or self._over:
+            return
+        self.place(None)
+        self._lost = link.peer.ended
+        if self._log is not None:
+            self._recovery = asyncio.ensure_future(self._recover())
+
+    async def move(self) -> None:
+        """Leave the node, which is being drained, for another one; calls wait meanwhile."""
+        async with self._moving:
+            await self._idle.wait()
+            link = self._link
+            if link is None or self._over:
+                return
+            save = self._log is None
+            try:
+                reply = await link.peer.call("leave", {"session": self.ident, "save": save})
+            except LinkLostError:
+                self.lose(link)
+                return
+            if save:
+                self.opening.state = blobs.read(reply.passed_fds.take())
+            self.place(None)
+            await self.open(claim=not save)
+
+    async def leave(self) -> None:
+        """Its client has gone without a word: commit, and free its place."""
+        await self._end("leave")
+
+    async def destroy(self) -> None:
+        """End it for good."""
+        await self._end("destroy")
+
+    async def _end(self, method: str) -> None:
+        self._over = True
+        if self._recovery is not None:
+            self._recovery.cancel()
+            with contextlib.suppress(asyncio.CancelledError, AtollError):
+                await self._recovery
+        if self._link is not None:
+            with contextlib.suppress(AtollError):  # it has ended already, or its node has
+                await self._link.peer.call(method, {"session": self.ident})
+            self.place(None)
+        elif self._log is not None and method == "destroy":
+            with contextlib.suppress(AtollError):
+                await self._log.end(await self._log.claim("driver"))
+        if self.opening.shared is not None:
+            self.opening.shared.release()
+            self.opening.shared = None
+
+    async def _usable(self) -> DriverLink:
+        """Return its node; wait while it moves, and raise once if it was lost."""
+        async with self._moving:
+            if self._lost and not self.opening.auto_recover:
+                why, self._lost = self._lost, ""
+                raise SandboxLostError(self._explain(why))
+            if self._log is not None and self._link is None and self._recovery is None:
+                self._recovery = asyncio.ensure_future(self._recover())  # again: it had failed
+            if (recovery := self._recovery) is not None:
+                try:
+                    await asyncio.shield(recovery)
+                finally:
+                    if recovery.done():
+                        self._recovery = None
+            if self._link is None:
+                raise SandboxLostError(self._explain("its node was lost"))
+            return self._link
+
+    async def _recover(self) -> None:
+        """Open it on another node; raise what the last attempt said if none can be had in time."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + RECOVER_SECONDS
+        while True:
+            try:
+                await self.open(claim=True)
+            except AtollError as exc:
+                if not exc.retryable or loop.time() > end:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
+            else:
+                self._lost = self._lost if not self.opening.auto_recover else ""
+                return
+
+    async def _open_on(self, link: DriverLink, *, claim: bool) -> Reply:
+        entry: Entry | None = None
+        if self._log is not None:
+            owner = link.row.name
+            entry = await (self._log.claim(owner) if claim else self._log.open(owner))
+        params: dict[str, Any] = {
+            "session": self.ident,
+            "config": self.opening.config,
+            "durability": self.opening.durability,
+            "context": self.opening.context,
+            "entry": None if entry is None else entry.to_bytes(),
+        }
+        if self.opening.shared is not None:
+            params["context"] = {"digest": self.opening.shared.digest}
+        reply = await self._send_open(link, params, entry)
+        self.opening.state = None
+        self.place(link)
+        return reply
+
+    async def _send_open(
+        self, link: DriverLink, params: dict[str, Any], entry: Entry | None
+    ) -> Reply:
+        state = self.opening.state if entry is None or entry.state is None else None
+        shared = self.opening.shared
+        for has_context in (False, True):
+            if shared is not None and (has_context or shared.digest not in link.facts["contexts"]):
+                await put_context(shared, link)
+            fds = [] if state is None else [blobs.write(state)]
+            try:
+                return await link.peer.call("open", {**params, "state": bool(fds)}, fds)
+            except SandboxError as exc:
+                if str(exc) != MISSING or has_context:
+                    raise
+        raise AssertionError("the second attempt returns or raises")
+
+    def _explain(self, why: str) -> str:
+        if self._log is None:
+            return f"{why}; the session had no durability, and is lost with it"
+        return (
+            f"{why}; the session goes on elsewhere as of its last commit. A call that was running "
+            "may have been carried out: it is not repeated without a key"
+        )
+
+
+async def put_context(shared: SharedContext, link: DriverLink) -> None:
+    """Have a node hold a context; LinkLostError if it cannot be reached."""
+    try:
+        await shared.put(link.actor)
+    except Exception as exc:  # whatever Ray says of the node
+        link.end(f"a context did not reach it: {type(exc).__name__}")
+        raise LinkLostError(link.peer.ended) from exc
+
+
+def _may_repeat(method: str, params: dict[str, Any]) -> bool:
+    if method == "files":
+        return params.get("operation") not in ("write", "edit", "delete", "move")
+    return method in REPEATABLE or (method == "execute" and params.get("key") is not None)

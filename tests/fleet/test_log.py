@@ -1,0 +1,227 @@
+"""A session's log: one owner at a time, whatever the others believe."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("obstore", reason="the extra `ray` is not installed")
+
+import stores
+
+from atoll.errors import ConfigError, FleetError, SandboxClosedError
+from atoll.fleet import log as logs
+from atoll.fleet.log import FencedError, SessionLog
+from atoll.fleet.store import Store
+
+
+@pytest.fixture(scope="module", params=["folder", "moto", "seaweedfs"])
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Store]:
+    """A store of each kind; a server of this machine is started once."""
+    folder: Path = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "folder":
+            yield Store(str(folder))
+            return
+        _require(request.param)
+        serve = {"moto": stores.moto, "seaweedfs": lambda: stores.seaweed(folder)}[request.param]
+        with serve() as environment:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            yield Store(f"s3://fleet/{secrets.token_hex(4)}")
+
+
+def _require(name: str) -> None:
+    program = Path(sys.executable).with_name("weed")
+    there = find_spec("moto") is not None if name == "moto" else program.exists()
+    if not there:
+        pytest.skip(f"{name} is not installed: make test-fleet")
+
+
+@pytest.fixture
+def log(store: Store) -> SessionLog:
+    return SessionLog(store, secrets.token_hex(16))
+
+
+async def test_a_store_that_refuses_a_second_create_is_accepted(store: Store) -> None:
+    await store.try_out()
+    assert await store.names("checks") == []
+
+
+async def test_a_store_that_accepts_a_second_create_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with stores.lax() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(FleetError, match="accepts a second create of one name"):
+            await Store("s3://fleet/lax").try_out()
+
+
+async def test_what_was_committed_is_found_by_the_next_owner(log: SessionLog) -> None:
+    entry = await log.commit(await log.open("a"), b"x = 1", {"k": {"value": 1}}, ("socket",))
+    claim = await log.claim("b")
+    assert (claim.number, claim.epoch, claim.owner, claim.kind) == (3, 2, "b", logs.CLAIM)
+    assert await log.state(claim) == b"x = 1"
+    assert claim.left_out == entry.left_out == ("socket",)
+    assert await log.result(claim, "k") == {"value": 1}
+    assert await log.result(claim, "other") is None
+
+
+async def test_an_owner_that_lost_its_session_commits_nothing_any_more(
+    log: SessionLog, store: Store
+) -> None:
+    mine = await log.commit(await log.open("a"), b"first", {})
+    theirs = await log.claim("b")
+    with pytest.raises(FencedError, match="was taken over: entry 3 exists"):
+        await log.commit(mine, b"stale", {})
+    with pytest.raises(FencedError):
+        await log.end(mine)
+    assert await log.state(await log.last()) == b"first"
+    assert (await log.commit(theirs, b"second", {})).number == 4
+    assert len(await store.names(f"sessions/{log.ident}/state")) == 2, "the stale state is deleted"
+
+
+async def test_of_many_who_claim_at_one_time_one_has_the_highest_epoch(log: SessionLog) -> None:
+    await log.open("a")
+    claims = await asyncio.gather(*(log.claim(str(one)) for one in range(8)))
+    assert sorted(one.epoch for one in claims) == list(range(2, 10))
+    last = await log.last()
+    owners = [one for one in claims if one.owner == last.owner]
+    for claim in claims:
+        if claim not in owners:
+            with pytest.raises(FencedError):
+                await log.commit(claim, None, {})
+    assert (await log.commit(owners[0], None, {})).epoch == 9
+
+
+async def test_a_write_of_ones_own_that_was_repeated_is_no_takeover(
+    log: SessionLog, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, create = await log.open("a"), store.create
+
+    async def twice(key: str, data: bytes) -> bool:
+        await create(key, data)
+        return await create(key, data)
+
+    monkeypatch.setattr(store, "create", twice)
+    assert (await log.commit(first, b"x", {})).number == 2
+
+
+async def test_a_commit_that_arrived_though_its_owner_was_told_otherwise_is_gone_on_from(
+    log: SessionLog, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, create = await log.open("a"), store.create
+
+    async def unheard(key: str, data: bytes) -> bool:
+        await create(key, data)
+        raise FleetError("the answer did not come")
+
+    monkeypatch.setattr(store, "create", unheard)
+    with pytest.raises(FleetError, match="did not come"):
+        await log.commit(first, None, {})
+    monkeypatch.undo()
+    entry = await log.commit(first, b"again", {})
+    assert (entry.number, entry.epoch) == (3, 1)
+
+
+async def test_an_ended_session_cannot_be_claimed_and_leaves_no_state(
+    log: SessionLog, store: Store
+) -> None:
+    await log.end(await log.commit(await log.open("a"), b"x", {}))
+    with pytest.raises(SandboxClosedError, match="has ended"):
+        await log.claim("b")
+    assert await store.names(f"sessions/{log.ident}/state") == []
+
+
+async def test_old_states_are_forgotten_and_results_by_key_are_kept(
+    log: SessionLog, store: Store
+) -> None:
+    first = await log.commit(await log.open("a"), b"1", {"k": 1})
+    second = await log.commit(first, b"2", {})
+    await log.forget(first, second)
+    third = await log.commit(second, b"3", {})
+    await log.forget(second, third)
+    assert [one.number for one in await log.entries()] == [1, 2, 4]
+    assert await log.result(third, "k") == 1
+    assert await log.state(third) == b"3"
+    with pytest.raises(FleetError, match="has lost the state"):
+        await log.state(first)
+
+
+async def test_no_decision_depends_on_a_clock(
+    log: SessionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = await log.open("a")
+    monkeypatch.setattr(logs.time, "time", lambda: 1e6)  # the next owner's clock is years behind
+    claim = await log.claim("b")
+    assert claim.written < entry.written
+    with pytest.raises(FencedError):
+        await log.commit(entry, None, {})
+
+
+async def test_a_session_that_never_was_is_said_to_be_none(log: SessionLog) -> None:
+    with pytest.raises(SandboxClosedError, match="the fleet has no session"):
+        await log.last()
+
+
+def test_a_name_that_is_no_sessions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="32 hexadecimal digits"):
+        SessionLog(Store(str(tmp_path)), "../../other")
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("relative/folder", "must be an absolute path"),
+        ("memory://", "lost with its process"),
+        ("ftp://host/x", "is no store"),
+        ("/proc/none/x", "cannot be made"),
+    ],
+)
+def test_an_address_that_is_no_store_is_refused(url: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        Store(url)
+
+
+async def test_a_store_that_cannot_be_reached_is_said_to_be_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in stores.CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{stores.free_port()}")
+    with pytest.raises(FleetError, match="the store s3://fleet/none cannot write checks/"):
+        await Store("s3://fleet/none").try_out()
+
+
+async def test_a_full_store_is_an_error_and_leaves_the_last_state(
+    log: SessionLog, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = await log.commit(await log.open("a"), b"kept", {})
+
+    def full(*_args: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    import obstore
+
+    monkeypatch.setattr(obstore, "put", full)
+    with pytest.raises(FleetError, match="No space left on device"):
+        await log.commit(entry, b"too much", {})
+    monkeypatch.undo()
+    assert await log.state(await log.last()) == b"kept"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only folder")
+async def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
+    os.chmod(tmp_path, 0o500)
+    with pytest.raises(FleetError, match="cannot write"):
+        await Store(str(tmp_path)).try_out()
