@@ -1,11 +1,9 @@
-"""`make eval`: ask generated questions, print a table of right answers, tokens, calls, seconds."""
+"""`make eval`: ask generated questions, print a table of right answers, tokens, calls, CPU time."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING
 from atoll.cli.argument_types import size
 from atoll.rlm.models.local import server
 from atoll.rlm.models.local.weights import Store
+from evals.answers import Answers
 from evals.arms import ARMS, Setup, ask
 from evals.families import FAMILIES
 from evals.report import Row, table
@@ -31,12 +30,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Ask every chosen arm every chosen task."""
     args = _arguments(argv)
     with _setup(args) as setup:
+        answers = Answers(args.out, setup.facts)
         rows = [
             row
             for number in range(args.n)
             for family in args.families
-            for row in _answers(
-                FAMILIES[family](args.seed * 1_000 + number, args.size), args, setup
+            for row in _answered(
+                FAMILIES[family](args.seed * 1_000 + number, args.size), args.arms, setup, answers
             )
         ]
     print(table(rows))
@@ -54,9 +54,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-n", type=int, default=1, help="tasks of each family")
     parser.add_argument("--seed", type=int, default=REPORT_SEED)
     parser.add_argument("--calls", type=int, default=12, help="calls of the model for a task")
-    parser.add_argument("--seconds", type=float, default=300.0, help="for a task")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="for a task")
     parser.add_argument("--max-tokens", type=int, default=400, help="of one reply")
-    parser.add_argument("--out", type=Path, help="append every answer to this file, as JSON lines")
+    parser.add_argument("--out", type=Path, help="JSON lines; answers in it are kept")
     return parser.parse_args(argv)
 
 
@@ -75,20 +75,23 @@ def _setup(args: argparse.Namespace) -> Iterator[Setup]:
     store = Store()
     if not store.complete:
         sys.exit("the local model is not there. Type: atoll model get")
-    with server.running(store.path, window=args.window) as url:
-        yield Setup(model=f"local/{store.weights.name}", base_url=url, **common)
+    with server.running(store.path, window=args.window) as served:
+        name = f"local/{store.weights.name}"
+        yield Setup(model=name, base_url=served.url, server=served.pid, **common)
 
 
-def _answers(task: Task, args: argparse.Namespace, setup: Setup) -> Iterator[Row]:
-    for arm in args.arms:
-        result = ask(arm, task, setup)
-        right = task.is_right(result.said)
-        print(f"{task.name} {arm}: {'right' if right else 'wrong'}", file=sys.stderr, flush=True)
-        if args.out is not None:
-            told = {"task": task.name, "arm": arm, "right": right, **dataclasses.asdict(result)}
-            with args.out.open("a") as file:
-                file.write(json.dumps(told) + "\n")
-        yield Row(family=task.family, arm=arm, right=right, result=result)
+def _answered(task: Task, arms: Sequence[str], setup: Setup, answers: Answers) -> Iterator[Row]:
+    """Yield a row for each arm; what is known from an earlier run is not asked again."""
+    for arm in arms:
+        row = answers.known(task, arm)
+        if row is None:
+            result = ask(arm, task, setup)
+            right = task.is_right(result.said)
+            row = Row(family=task.family, arm=arm, right=right, result=result)
+            answers.keep(task, row)
+        verdict = "right" if row.right else "wrong"
+        print(f"{task.name} {arm}: {verdict}", file=sys.stderr, flush=True)
+        yield row
 
 
 if __name__ == "__main__":

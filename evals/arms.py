@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import atoll
-from atoll.errors import AtollError
+from atoll.errors import AtollError, ModelError
 from atoll.rlm.models.resolve import resolve
 from atoll.rlm.models.types import Message
 from atoll.text.tokens import estimate
@@ -22,10 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atoll.rlm.models.resolve import AnyModel
+    from atoll.rlm.models.types import Completion, Model
     from evals.tasks import Task
 
-MARGIN = 0.8
-"""Of a window that the bare model is given in text: token counts are estimates."""
+SHARES = (0.8, 0.65, 0.5, 0.4)
+"""Of a window that the bare model is given in text: token counts are estimates, so a text that its
+server refuses as too long is cut further."""
+TOO_LONG = "context_length_exceeded"
 ANSWERED, UNANSWERED = "answered", "unanswered"
 PEER = Path(__file__).with_name("peer.py")
 
@@ -39,9 +44,17 @@ class Setup:
     window: int = 8_192
     max_tokens: int = 400
     calls: int = 12
-    seconds: float = 300.0
+    seconds: float = 3600.0
     temperature: float | None = 0.0
     backend: str = "auto"
+    server: int | None = None
+    """The process of the model's server, if its CPU time is to be counted."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What has to be the same for answers to be comparable."""
+        names = ("window", "max_tokens", "calls", "seconds", "temperature")
+        return {"model": str(self.model), **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +66,8 @@ class Result:
     tokens: int = 0
     calls: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """CPU time of the model's server: it does not depend on what else the machine does."""
     reason: str = ""
 
 
@@ -88,15 +103,9 @@ def ask_bare(task: Task, setup: Setup) -> Result:
 async def _ask_bare(task: Task, setup: Setup) -> Result:
     model = resolve(setup.model, base_url=setup.base_url, timeout_seconds=setup.seconds)
     begun = time.monotonic()
-    text = fitting(task.whole, int((setup.window - setup.max_tokens) * MARGIN))
-    asked = f"{text}\n\nQuestion about the text above: {task.question}"
     try:
         async with asyncio.timeout(setup.seconds):
-            said = await model.complete(
-                [Message("user", asked)],
-                max_tokens=setup.max_tokens,
-                temperature=setup.temperature,
-            )
+            said = await _fitted(model, task, setup)
     except TimeoutError:
         seconds = time.monotonic() - begun
         return Result(said="", ended=UNANSWERED, calls=1, seconds=seconds, reason="out of time")
@@ -105,6 +114,23 @@ async def _ask_bare(task: Task, setup: Setup) -> Result:
     used = said.usage.input_tokens + said.usage.output_tokens
     seconds = time.monotonic() - begun
     return Result(said=said.text, ended=ANSWERED, tokens=used, calls=1, seconds=seconds)
+
+
+async def _fitted(model: Model, task: Task, setup: Setup) -> Completion:
+    """Ask with the largest share of the window that the server takes."""
+    for share in SHARES:
+        text = fitting(task.whole, int((setup.window - setup.max_tokens) * share))
+        asked = f"{text}\n\nQuestion about the text above: {task.question}"
+        try:
+            return await model.complete(
+                [Message("user", asked)],
+                max_tokens=setup.max_tokens,
+                temperature=setup.temperature,
+            )
+        except ModelError as exc:
+            if TOO_LONG not in str(exc) or share == SHARES[-1]:
+                raise
+    raise AssertionError("the last share returns or raises")
 
 
 def ask_peer(task: Task, setup: Setup) -> Result:
@@ -152,12 +178,21 @@ ARMS: dict[str, Callable[[Task, Setup], Result]] = {
 
 def ask(arm: str, task: Task, setup: Setup) -> Result:
     """Return an arm's answer; an error of the model or of the sandbox is a task not answered."""
-    begun = time.monotonic()
+    begun, used = time.monotonic(), _cpu_seconds(setup.server)
     try:
-        return ARMS[arm](task, setup)
+        result = ARMS[arm](task, setup)
     except AtollError as exc:
         seconds = time.monotonic() - begun
-        return Result(said="", ended=UNANSWERED, seconds=seconds, reason=f"{exc}"[:200])
+        result = Result(said="", ended=UNANSWERED, seconds=seconds, reason=f"{exc}"[:200])
+    return dataclasses.replace(result, cpu_seconds=_cpu_seconds(setup.server) - used)
+
+
+def _cpu_seconds(process: int | None) -> float:
+    """Return the CPU time that a process has used so far; 0 for none."""
+    if process is None:
+        return 0.0
+    after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def fitting(text: str, tokens: int) -> str:

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 
 def main() -> int:
@@ -25,12 +26,13 @@ def main() -> int:
             "api_key": "none",
         },
         environment="local",
-        max_iterations=given["calls"],
+        max_iterations=given["calls"] - 1,  # the last call is its answer at the limit
         max_timeout=given["seconds"],
         sampling_args=given["sampling"],
         sub_sampling_args=given["sampling"],
     )
     said, ended, reason, tokens, calls = "", "answered", "", 0, 0
+    forced = _note_forced(asked)
     try:
         done = asked.completion(Path("context.txt").read_text(), root_prompt=given["question"])
         usage, said = done.usage_summary, str(done.response)
@@ -38,6 +40,7 @@ def main() -> int:
         calls = sum(one.total_calls for one in usage.model_usage_summaries.values())
     except Exception as exc:  # noqa: BLE001 - whatever it raises is its answer
         ended, reason = "unanswered", f"{type(exc).__name__}: {exc}"[:200]
+    ended = "forced" if forced and ended == "answered" else ended
     result = {
         "said": said,
         "ended": ended if said.strip() else "unanswered",
@@ -48,6 +51,19 @@ def main() -> int:
     }
     Path("answer.json").write_text(json.dumps(result))
     return 0
+
+
+def _note_forced(asked: Any) -> list[str]:
+    """Return a list that gets an entry if the model is asked for its answer at the limit."""
+    forced: list[str] = []
+    original = asked._default_answer  # noqa: SLF001 - it tells nobody else
+
+    def noted(*arguments: Any) -> Any:
+        forced.append("iterations")
+        return original(*arguments)
+
+    asked._default_answer = noted  # noqa: SLF001
+    return forced
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
     from evals.arms import Result
 
-HEAD = (
-    "| family | arm | n | right | forced or refused | unanswered | tokens | calls | seconds |\n"
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
-)
+COLUMNS = (
+    "family", "arm", "tasks", "right", "answered", "forced or refused", "unanswered",
+    "tokens", "calls", "CPU seconds", "seconds",
+)  # fmt: skip
+"""Tokens, calls and seconds are means over the tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +35,20 @@ def table(rows: Iterable[Row]) -> str:
         groups[one.family, one.arm].append(one)
         groups["all", one.arm].append(one)
     order = sorted(groups, key=lambda key: key[0] == "all")
-    return "\n".join([HEAD, *(_line(family, arm, groups[family, arm]) for family, arm in order)])
+    head = [_cells(COLUMNS), _cells(["---"] * len(COLUMNS))]
+    return "\n".join([*head, *(_line(family, arm, groups[family, arm]) for family, arm in order)])
 
 
 def _line(family: str, arm: str, rows: Sequence[Row]) -> str:
     ended = [one.result.ended for one in rows]
     cut = sum(one in ("forced", "refused") for one in ended)
-    cells = [family, arm, len(rows), sum(one.right for one in rows), cut, ended.count("unanswered")]
-    cells += [f"{_mean(rows, name):,.0f}" for name in ("tokens", "calls", "seconds")]
+    cells = [family, arm, len(rows), sum(one.right for one in rows)]
+    cells += [ended.count("answered"), cut, ended.count("unanswered")]
+    means = ("tokens", "calls", "cpu_seconds", "seconds")
+    return _cells([*cells, *(f"{_mean(rows, name):,.0f}" for name in means)])
+
+
+def _cells(cells: Iterable[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 

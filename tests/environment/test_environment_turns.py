@@ -208,13 +208,37 @@ def test_a_prompt_that_fits_no_model_is_refused_before_it_is_looked_through():
 def test_a_search_that_was_cut_says_how_many_there_are(env):
     told = env.execute("hits = grep('value')\nhits").observation
     assert told.startswith(
-        "3,000 found; this list holds the first 100, and .total is the number found"
+        "3,000 found; this list holds 100 of them, and .total is the number found"
     )
+    part = env.execute("hits[1:3]").observation
+    assert part.startswith("3,000 found; this list holds 2 of them, and .total")
+    assert part.endswith("\n3 [43:48] entry 2: value 4")
+    told = env.execute("len([hit['text'] for hit in grep('value')])").observation
+    assert told == (
+        "100\n(grep('value') found 3,000 lines, and its list holds 100 of them: "
+        ".total is the number)"
+    )
+    assert env.execute("print(1)").observation == "1"
+    assert env.execute("grep('value').total").observation == "3000"
     assert env.execute("[len(hits), hits.total, hits.counted]").result.value == [100, 3000, True]
     assert env.execute("grep('entry 7:')").observation == "1 found:\n8 [122:130] entry 7: value 49"
     assert env.execute("grep('nowhere')").observation == "(nothing found)"
+    assert env.execute("grep(r'\\bthe value of entry')").observation == (
+        "(nothing found; lines with a word of it: value 3,000, entry 3,000)"
+    )
+    assert env.execute("len(grep('the value of entry'))").result.value == 0
     own = "open('own', 'w').write('a\\n' * 250)\nhits = grep('own', 'a')\n[len(hits), hits.total]"
     assert env.execute(own).result.value == [100, 250]
+
+
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    [("Final('x')", "FINAL"), ("grepp('x')", "grep"), ("find_in_text('x')", None), ("x", None)],
+)
+def test_a_function_that_does_not_exist_is_told_with_the_one_that_was_meant(env, code, meant):
+    told = env.execute(code).observation
+    assert "NameError" in told
+    assert told.endswith("is not defined" if meant is None else f"(did you mean {meant}?)")
 
 
 def test_a_list_that_is_too_long_to_show_says_how_many_it_shows(tmp_path):
@@ -257,12 +281,12 @@ def test_a_slice_of_the_context_in_a_prompt_counts_as_shown_in_full():
     with atoll.REPLEnvironment(
         backend="native", context=text, on_llm_query=lambda prompt: asked.append(prompt) or "x"
     ) as env:
-        env.execute("llm_query('Count this:\\n' + context[1000:51000] + '\\nHow many?')")
+        env.execute("llm_query('Count this: ' + context[1000:51000] + '\\nHow many?')")
         assert env.coverage.shown == 50_000
         env.execute(
             "batch_llm_query([f'{n}: ' + context[n:n + 2000] for n in range(60_000, 90_000, 2000)])"
         )
-        assert env.coverage.shown >= 79_000
+        assert env.coverage.shown == 80_000
 
 
 def test_documents_of_any_size_are_searched_and_hits_can_be_opened():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
 
 import pytest
 
+from atoll.errors import ModelReplyError
 from atoll.rlm.models.scripted import ScriptedModel
 from atoll.text.tokens import estimate
 from evals.__main__ import main
-from evals.arms import Result, Setup, ask, fitting
+from evals.arms import ARMS, Result, Setup, ask, fitting
 from evals.families import FAMILIES
 from evals.report import Row, table
 
@@ -89,6 +92,21 @@ def test_arms_answer_with_a_scripted_model():
     assert "base_url" in failed.reason
 
 
+def test_a_text_that_the_server_finds_too_long_is_cut_further():
+    sizes = []
+
+    def reply(messages):
+        sizes.append(len(messages[0].content))
+        if len(sizes) < 3:
+            raise ModelReplyError("status 400, context_length_exceeded")
+        return "No idea."
+
+    task = FAMILIES["needle"](1, SIZE)
+    found = ask("bare", task, Setup(model=reply, window=4_096))
+    assert (found.said, found.ended) == ("No idea.", "answered")
+    assert sizes[0] > sizes[1] > sizes[2] > 2_000
+
+
 def test_the_table_has_forced_and_unanswered_apart():
     rows = [
         Row(
@@ -97,8 +115,40 @@ def test_the_table_has_forced_and_unanswered_apart():
         for right, ended in ((True, "answered"), (False, "forced"), (False, "unanswered"))
     ]
     lines = table(rows).splitlines()
-    assert lines[2] == "| needle | atoll | 3 | 1 | 1 | 1 | 9 | 0 | 0 |"
+    assert lines[2] == "| needle | atoll | 3 | 1 | 1 | 1 | 1 | 9 | 0 | 0 | 0 |"
     assert lines[3].startswith("| all | atoll | 3 | 1 |")
+
+
+def test_an_evaluation_that_was_stopped_is_continued(tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def answer(task, setup):
+        asked.append(task.name)
+        return Result(said="AAA-1111", ended="answered", tokens=5)
+
+    monkeypatch.setitem(ARMS, "bare", answer)
+    out = tmp_path / "answers.jsonl"
+    given = ["--model", "openai/x", "--arms", "bare", "--size", "30k", "--out", str(out)]
+    given += ["--families", "needle"]
+    main(given)
+    main([*given, "-n", "2"])
+    assert asked == ["needle-30kB-2000", "needle-30kB-2001"]
+    assert capsys.readouterr().out.count("| needle | bare | 2 | 0 |") == 1
+    main([*given, "--calls", "3"])
+    assert len(asked) == 3, "answers under another budget are not the same"
+
+
+def test_the_cpu_time_of_the_models_server_is_counted(monkeypatch):
+    def work(task, setup):
+        until = time.process_time() + 0.05
+        while time.process_time() < until:
+            pass
+        return Result(said="", ended="answered")
+
+    monkeypatch.setitem(ARMS, "bare", work)
+    task = FAMILIES["needle"](1, SIZE)
+    assert ask("bare", task, Setup(model="x", server=os.getpid())).cpu_seconds >= 0.04
+    assert ask("bare", task, Setup(model="x")).cpu_seconds == 0
 
 
 def test_without_the_local_model_it_says_what_to_type(monkeypatch, tmp_path):

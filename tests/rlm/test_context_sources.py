@@ -146,6 +146,20 @@ def test_a_run_over_a_folder_reads_its_files_by_name(folder):
     assert "the text of 3 files" in model.asked[0].messages[-1].content
 
 
+def test_hits_in_a_folder_name_the_file_and_its_line(folder):
+    (folder / "long.txt").write_text("filler\n" * 10_000 + "the pump failed\n")
+    code = (
+        "hits = grep('pump|beta')\nprint(hits)\nat = hits[0]\nFINAL(context[at['start']:at['end']])"
+    )
+    model = ScriptedModel([f"```python\n{code}\n```"])
+    told = []
+    with atoll.RLM(model, backend="native", on_event=told.append) as rlm:
+        assert rlm.completion("?", folder).text == "pump"
+    shown = next(one.observation for one in told if hasattr(one, "observation")).splitlines()
+    assert shown[1].startswith("long.txt:10001 [")
+    assert shown[2].startswith("sub/b.md:1 [")
+
+
 def test_a_small_folder_is_shown_as_it_is(folder):
     model = ScriptedModel(["beta"])
     with atoll.RLM(model) as rlm:

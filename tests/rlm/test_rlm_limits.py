@@ -199,6 +199,14 @@ async def test_a_child_that_has_used_its_share_answers_and_its_parent_is_told():
     assert told(answer, events.SubcallEnded)[0].ended == "forced"
 
 
+async def test_a_parent_that_answers_with_what_a_forced_child_said_was_forced_too():
+    main = script(cell("got = rlm_query('one')"), cell("FINAL(got)"))
+    sub = script(cell("a = 1"), cell("a = 2"), "Two of three.")
+    answer = await ask(main, sub_model=sub, budget=Budget(calls=8))
+    assert (answer.text, answer.ended) == ("Two of three.", "forced")
+    assert answer.reason == "it is the answer of an rlm_query that was forced"
+
+
 async def test_a_child_without_an_answer_is_an_error_in_its_parent():
     main = script(cell("rlm_query('one')"), cell(DONE))
     answer = await ask(main, sub_model=script("", "", ""))

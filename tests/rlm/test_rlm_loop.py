@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import re
 
 import pytest
 from rlm_runs import DONE, TEXT, ask, cell, cut, first_message, script, told
 
+from atoll import REPLEnvironment
 from atoll.errors import ConfigError, ModelUnavailableError
 from atoll.rlm import prompts
 from atoll.rlm.budget import Budget
 from atoll.rlm.core import RLM
+from atoll.rlm.replies import parse
+from atoll.text.tokens import estimate
 from atoll.trajectory import events
 
 
@@ -286,19 +291,64 @@ async def test_rlm_query_is_not_offered_where_no_run_may_be_made():
 
 
 @pytest.mark.parametrize(
-    ("name", "example"),
+    ("name", "profile"),
     [
-        ("local/qwen2.5-coder-1.5b", True),
-        ("ollama/llama3.1:8b", True),
-        ("openai/gpt-5-mini", True),
-        ("openai/gpt-5", False),
-        ("anthropic/claude-sonnet-4-5", False),
-        ("ollama/qwen3:235b", True),
-        ("scripted/model", True),
+        ("local/qwen2.5-coder-1.5b", "small"),
+        ("ollama/qwen3:0.6b", "small"),
+        ("ollama/llama3.1:8b", "medium"),
+        ("ollama/gemma3:12b", "medium"),
+        ("openai/gpt-5-mini", "medium"),
+        ("openai/gpt-5", "large"),
+        ("anthropic/claude-sonnet-4-5", "large"),
+        ("ollama/qwen3:235b", "medium"),
+        ("scripted/model", "medium"),
     ],
 )
-def test_small_models_are_shown_an_example(name, example):
-    assert prompts.profile_of(name).example is example
+def test_a_profile_is_chosen_by_the_name_of_a_model(name, profile):
+    assert prompts.profile_of(name).name == profile
+
+
+async def test_a_profile_can_be_named_and_a_short_prompt_has_the_question_last():
+    model = script(cell("grep('entry 7:')"), cell(DONE), name="openai/gpt-5")
+    await ask(model, profile="small", tools=[look], budget=Budget(iterations=9))
+    system, *example, first, _, seen = model.asked[1].messages
+    assert [one.content for one in example] == list(prompts.SHORT_EXAMPLE)
+    assert "- grep(pattern)" in system.content
+    assert "- look(key" in system.content, "the caller's tools are always listed"
+    assert "llm_query" not in system.content
+    assert first.content.endswith("\nQuestion: What is it?")
+    assert "It ends:" not in first.content
+    assert seen.content.endswith("(turn 1 of at most 9) " + prompts.SMALL.reminder.strip())
+    assert "llm_query" not in first.content
+    assert estimate(system.content + "".join(prompts.SHORT_EXAMPLE)) < 700
+
+
+async def test_a_conversation_only_grows_so_that_a_server_need_not_read_it_again():
+    model = script(*[cell(f"grep('entry {n}:')") for n in range(4)], cell(DONE))
+    await ask(model, profile="small")
+    for before, after in itertools.pairwise(one.messages for one in model.asked):
+        assert after[: len(before)] == before
+
+
+def test_the_short_example_shows_what_the_environment_prints():
+    """Compare without the numbers of lines and offsets, which are another text's."""
+    users, replies = prompts.SHORT_EXAMPLE[::2], prompts.SHORT_EXAMPLE[1::2]
+    text = "In March Ada took the boat Petrel for a week.\nThe owner of the Petrel is Tom Reed.\n"
+    text += "a letter from Oslo\n" * 212
+    names = ["Bo Lie", "Siv Dahl", "Tor Moe", "Per Ness", *(f"G{n}" for n in range(446))]
+    rooms = [14, 3, 27, 3, *range(100, 546)]
+    text += "".join(f"guest {n} has room {r}\n" for n, r in zip(names, rooms, strict=True))
+    with REPLEnvironment(context=text, backend="native") as env:
+        for reply, shown in zip(replies, [*users[1:], ""], strict=True):
+            (code,) = parse(reply).cells
+            turn = env.execute(code)
+            if "FINAL" not in code:
+                wanted = re.sub(
+                    r"^\d+ \[\d+:\d+\]", "", "\n".join(shown.splitlines()[1:-1]), flags=re.MULTILINE
+                )
+                assert (
+                    re.sub(r"^\d+ \[\d+:\d+\]", "", turn.observation, flags=re.MULTILINE) == wanted
+                )
 
 
 async def test_prompts_can_be_added_to_and_replaced():
@@ -320,6 +370,7 @@ async def test_prompts_can_be_added_to_and_replaced():
         ({"max_dept": 2}, "unknown option 'max_dept'"),
         ({"context": "x"}, "context is not for a run's sandboxes"),
         ({"max_depth": -1}, "max_depth must be 0 or more, not -1"),
+        ({"profile": "tiny"}, "profile must be one of small, medium, large, not 'tiny'"),
         ({"concurrency": 0}, "concurrency must be positive"),
         ({"history_tokens": "x"}, "history_tokens must be a number"),
     ],

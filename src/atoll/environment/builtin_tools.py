@@ -52,7 +52,7 @@ class BuiltinTools:
             parts.callback(archives.close)
             search = SearchTools(config.documents, index, config.search_server)
             parts.callback(search.close)
-            context = ContextTools(
+            self.context = ContextTools(
                 index,
                 documents,
                 ledger=self.ledger,
@@ -60,7 +60,7 @@ class BuiltinTools:
                 sources=self.sources,
                 max_results=config.max_grep_results,
             )
-            self._add(_context_tools(context))
+            self._add(_context_tools(self.context))
             self._add(_search_tools(search), shown=config.documents is not None)
             self._add(_archive_tools(archives), shown=config.documents is not None)
             self._add([_web_tool(Web(config.web))], shown=config.web is not None)

@@ -55,6 +55,7 @@ MOST_PROMPTS = 2_000
 """Prompts of one turn that are looked through; of more, the latest."""
 SPILLED = 8 << 20
 """Characters of a cell's output that are kept, unless max_output_length is set."""
+NO_NAME = re.compile(r"NameError: name '(\w{1,60})' is not defined")
 CUT_NOTICE = re.compile(r"\[\.\.\. output cut: ([\d,]+) of [\d,]+ bytes left out \.\.\.\]")
 MOST_PROMPT = 1_000_000
 """Characters of a sub-call's prompt: more fits no model, and looking through it takes seconds."""
@@ -184,6 +185,7 @@ class REPLEnvironment:
                 structured=self._config.structured if structured is None else structured,
             )
             trouble = await self._read_answer(result, plain) or note_of(chain)
+            trouble = trouble or self._meant(result)
             final = None if self.final is before else self.final
             whole = await self._whole_value(result)
             text = await asyncio.to_thread(self._render, result, trouble, final, whole)
@@ -299,6 +301,12 @@ class REPLEnvironment:
             return None
         return await self._tools.answers.take_variable(answer)
 
+    def _meant(self, result: SandboxResult) -> str | None:
+        """Return which function was meant, if the cell named one that does not exist."""
+        missing = NO_NAME.search(result.error or "")
+        meant = self._tools.registry.nearest(missing[1]) if missing else None
+        return None if meant is None else f"(did you mean {meant}?)"
+
     async def _whole_value(self, result: SandboxResult) -> Any:
         """Return the last value if the result has only its beginning; None if it cannot be had."""
         if not is_cut(result) or result.state_lost:
@@ -321,7 +329,7 @@ class REPLEnvironment:
             note=trouble,
             whole=whole,
         )
-        return self._clean(text)
+        return self._clean("\n".join([text, *self._tools.context.cut_since(text)]))
 
     def _overheard(self, handler: Handler | None) -> Handler | None:
         """A handler whose prompts lose their secrets, and count as shown to a model."""

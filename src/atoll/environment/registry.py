@@ -10,6 +10,7 @@ list of functions in a prompt, SHOW_TOOLS(), and the log of calls.
 from __future__ import annotations
 
 import asyncio
+import difflib
 import inspect
 import time
 from contextvars import ContextVar, copy_context
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 LONGEST_SUMMARY = 200
 MOST_THREADS = 32
+LEAST_LIKENESS = 0.8
+"""Of a name that does not exist to that of a tool, for the tool to be named (difflib)."""
 CALLING: ContextVar[str | None] = ContextVar("atoll_calling", default=None)
 """The tool whose function runs in this task or thread."""
 
@@ -74,6 +77,12 @@ class Registry:
     def get(self, name: str) -> Tool | None:
         """Return a tool, or None."""
         return self._tools.get(name)
+
+    def nearest(self, name: str) -> str | None:
+        """Return the tool that was meant by a name that does not exist: `Final` is FINAL."""
+        shown = {one.name.lower(): one.name for one in self if one.name not in self._hidden}
+        close = difflib.get_close_matches(name.lower(), shown, n=1, cutoff=LEAST_LIKENESS)
+        return shown[close[0]] if close else None
 
     def handlers(self) -> dict[str, Handler]:
         """Return what the bridge calls for each tool: checked and logged."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from bisect import bisect_right
+from operator import itemgetter
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -32,7 +34,7 @@ class ContextIndex:
 
     def __init__(self, context: Context) -> None:
         """Use `of`, which makes one for each context."""
-        self.length = context.length
+        self.length, self._files = context.length, context.files
         self._lock = RLock()
         self._characters: Characters | None = Characters(context)
         self._forms: dict[bool, Searchable] = {}
@@ -66,6 +68,17 @@ class ContextIndex:
         _check_whole("a line", number, least=1)
         form = self._form()
         return form.encoded.to_character(form.lines.start(number))
+
+    def file_at(self, offset: int) -> tuple[str, int] | None:
+        """Return the path of the file that a character is from, and the line that it begins at.
+
+        None if the context is not put together from files.
+        """
+        at = bisect_right(self._files, offset, key=itemgetter(0)) - 1
+        if at < 0:
+            return None
+        start, path = self._files[at]
+        return path, self.line_of(start)
 
     def sections(self) -> tuple[Section, ...]:
         """Headers, titles and chapters in order, the first 5,000."""

@@ -98,7 +98,8 @@ class _Lookup:
             found = self.span(text[at : at + PROBE])
             size = 0 if found is None else self._common(text, at, found[0])
             if found is not None and size >= PASSAGE:
-                spans.append((found[0], found[0] + size))
+                begun = found[0] - self._common_before(text, at, found[0])
+                spans.append((begun, found[0] + size))
                 rest.append("\n")
                 at += size
                 continue
@@ -115,11 +116,16 @@ class _Lookup:
         while here := text[at + size : at + size + BLOCK]:
             there = self._index.text(start + size, start + size + len(here))
             if here != there:
-                pairs = zip(here, there, strict=False)
-                same = (n for n, (one, other) in enumerate(pairs) if one != other)
-                return size + next(same, min(len(here), len(there)))
+                return size + _same_from_start(here, there)
             size += len(here)
         return size
+
+    def _common_before(self, text: str, at: int, start: int) -> int:
+        """Return how many characters before are the same too: a line may begin with other words."""
+        assert self._index is not None
+        size = min(at, start, STRIDE)
+        before = (text[at - size : at], self._index.text(start - size, start))
+        return _same_from_start(*(one[::-1] for one in before))
 
     def span(self, text: str) -> Span | None:
         """Where the context has this text."""
@@ -131,6 +137,13 @@ class _Lookup:
         except ExecutionTimeoutError:
             return None
         return None if start < 0 else (start, start + len(text))
+
+
+def _same_from_start(here: str, there: str) -> int:
+    """Return how many characters two texts have in common at their beginnings."""
+    pairs = enumerate(zip(here, there, strict=False))
+    same = (n for n, (one, other) in pairs if one != other)
+    return next(same, min(len(here), len(there)))
 
 
 def _next_probe(text: str, at: int) -> int:

@@ -10,6 +10,7 @@ import os
 import stat
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,9 +125,12 @@ def _together(paths: Sequence[Path]) -> ContextSource:
         raise ConfigError(f"there is no text in {paths[0]}: {skipped:,} files were skipped")
     names = "\n".join(name for name, _ in found)
     tag = tag_not_in(lambda tag: tag in names or any(tag in text for _, text in found), names)
-    parts = (f"{HEADER.format(tag, name)}\n{text}\n" for name, text in found)
+    parts = [f"{HEADER.format(tag, name)}\n{text}\n" for name, text in found]
+    context = Context.from_text("".join(parts))
+    starts = accumulate(map(len, parts), initial=0)
+    context.files = tuple(zip(starts, (name for name, _ in found), strict=False))
     return ContextSource(
-        context=Context.from_text("".join(parts)),
+        context=context,
         documents=folders[0] if len(folders) == 1 else None,
         files=len(found),
         skipped=skipped,

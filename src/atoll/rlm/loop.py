@@ -21,8 +21,6 @@ from atoll.trajectory.events import CodeRan, Refused
 from atoll.types import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from atoll.environment.core import REPLEnvironment
     from atoll.environment.types import Turn
     from atoll.rlm.budget import Kept
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from atoll.rlm.models.types import Completion
     from atoll.rlm.options import RLMConfig
     from atoll.rlm.replies import Reply
+    from atoll.rlm.subcalls import Subcalls
 
 LAST_TOKENS, LEAST_LAST_TOKENS = 1_024, 256
 """Tokens of the answer that is asked for when a limit is reached: at most, and kept back."""
@@ -51,11 +50,11 @@ class Loop:
         config: RLMConfig,
         calls: ModelCalls,
         env: REPLEnvironment,
-        notes: Callable[[], list[str]] = list,
+        subcalls: Subcalls,
     ) -> None:
-        """`notes` returns what the model has to know of sub-calls that ended badly."""
-        self._config, self._calls, self._env, self._notes = config, calls, env, notes
+        self._config, self._calls, self._env, self._subcalls = config, calls, env, subcalls
         self._model = calls.models.at(calls.depth)
+        self._profile = prompts.chosen_profile(config.profile, self._model.name)
         self._turns, self._idle = 0, 0
         self._seen: set[str] = set()
         self._cell_ms = config.environment.timeout_ms
@@ -73,22 +72,21 @@ class Loop:
 
     def _history(self, question: str, first: str) -> History:
         """Return the conversation as it begins."""
-        fields, limits = self._env.submit_fields, self._limits()
-        message = prompts.first_message(question, first, limits, fields)
-        example = self._config.examples
-        if example is None:
-            example = prompts.profile_of(self._model.name).example
-        shown = prompts.EXAMPLE if example else ()
-        system = self._system(example=example)
+        fields, limits, profile = self._env.submit_fields, self._limits(), self._profile
+        message = prompts.first_message(question, first, limits, fields, is_short=profile.is_short)
+        shown = prompts.example_of(profile, wanted=self._config.examples)
+        system = self._system(example=bool(shown))
         return History(system, message, self._config.history_tokens, shown)
 
     def _system(self, *, example: bool) -> str:
         """Return the system prompt, with the functions that this run may use."""
         deepest = self._calls.depth >= self._config.max_depth
-        tools = self._env.tool_list(without=("rlm_query",) if deepest else ())
+        forbidden = {"rlm_query"} if deepest else set()
+        tools = self._env.tool_list(without=self._profile.unlisted | forbidden)
         if self._config.system_prompt is not None:
             return self._config.system_prompt.replace("{tools}", tools)
         return prompts.system_prompt(
+            self._profile,
             tools,
             part=self._config.query_characters // 2,
             example=example,
@@ -101,7 +99,8 @@ class Loop:
         money = self._money()
         last = ", and what one last answer takes" if money else ""
         told = [f"You have {counted(budget.iterations, 'turns')}{money}{last}."]
-        told += [f"One llm_query takes about {config.query_characters:,} characters."]
+        if "llm_query" not in self._profile.unlisted:
+            told += [f"One llm_query takes about {config.query_characters:,} characters."]
         deeper = config.max_depth - self._calls.depth
         told += [f"Runs of rlm_query may be nested {deeper} deep."] if deeper > 1 else []
         return " ".join(told)
@@ -138,7 +137,7 @@ class Loop:
             observations += self._advice(completion, reply, observations)
             said = "\n".join(one for one in observations if one)
             turns = f"(turn {self._turns} of at most {most}{self._money()})"
-            history.add(completion.text, f"{said}\n{turns}")
+            history.add(completion.text, f"{said}\n{turns}{self._profile.reminder}")
         return await self._forced(
             history, f"{counted(most, 'turns')} {'was' if most == 1 else 'were'} made", kept
         )
@@ -155,7 +154,7 @@ class Loop:
         self._seen.add(code.strip())
         turn = await self._env.execute(code, timeout_ms=self._timeout_ms())
         self._emit(turn, repeated=repeated)
-        notes = [f"({note})" for note in self._notes()]
+        notes = [f"({note})" for note in self._subcalls.notes()]
         notes += [prompts.REPEATED] if repeated and turn.final is None else []
         return "\n".join([quoted("output", turn.observation), *notes])
 
@@ -188,7 +187,10 @@ class Loop:
         final = self._env.final
         if final is None:
             return None
+        ended, reason = self._subcalls.unsure(final.text) or (Ended.ANSWERED, "")
         return Ending(
+            ended=ended,
+            reason=reason,
             how=final.how,
             text=final.text,
             value=final.value,

@@ -12,6 +12,7 @@ from atoll.factory import merge
 from atoll.policy import check_keys, check_positive, checked_keywords
 from atoll.rlm.budget import Budget
 from atoll.rlm.model_calls import MARGIN, MAX_TOKENS
+from atoll.rlm.prompts import check_profile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +42,7 @@ class RLMOptions(EnvironmentOptions, total=False):
     temperature: float | None
     concurrency: int
     query_characters: int
+    profile: str | None
     examples: bool | None
     instructions: str | None
     system_prompt: str | None
@@ -67,6 +69,8 @@ class RLMConfig:
     """Calls to models at one time, over all depths; and runs at each depth."""
     query_characters: int = QUERY_CHARACTERS
     """About how much text fits into one llm_query: the model is told so."""
+    profile: str | None = None
+    """How models are spoken to: "small", "medium" or "large"; unset: by their names."""
     examples: bool | None = None
     """Whether an example comes first; unset: for small models, by their names."""
     instructions: str | None = None
@@ -78,6 +82,7 @@ class RLMConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "budget", Budget.of(self.budget))
+        check_profile(self.profile)
         for name in POSITIVE:
             check_positive(name, getattr(self, name))
         if not isinstance(self.max_depth, int) or self.max_depth < 0:

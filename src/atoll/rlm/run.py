@@ -167,11 +167,15 @@ class Run:
         try:
             env = await live.open(config, subcalls)
             has_documents = environment.documents is not None
-            first = self._clean(describe(env.index, given.kind, has_documents))
+            model = calls.models.at(calls.depth).name
+            is_short = prompts.chosen_profile(self._config.profile, model).is_short
+            first = self._clean(
+                describe(env.index, given.kind, documents=has_documents, is_short=is_short)
+            )
             first += prompts.kept_variables(await live.variables())
             first += f"\n{hint}" if hint else ""
             subcalls.ledger = env.ledger
-            ending = await Loop(self._config, calls, env, subcalls.notes).run(question, first)
+            ending = await Loop(self._config, calls, env, subcalls).run(question, first)
             return await _explored(ending, env, calls)
         finally:
             await subcalls.close()

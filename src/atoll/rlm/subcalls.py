@@ -82,6 +82,7 @@ class Subcalls:
         self._works: dict[bytes, Work] = {}
         self._tasks: set[asyncio.Task[Ending]] = set()
         self._notes: list[str] = []
+        self._unsure: dict[str, Ending] = {}
         self.ledger: Ledger | None = None
         """What the loop has seen of its context; children that share the context add to it."""
 
@@ -120,6 +121,13 @@ class Subcalls:
         notes, self._notes = list(dict.fromkeys(self._notes)), []
         return notes
 
+    def unsure(self, text: str) -> tuple[Ended, str] | None:
+        """Return how a run below ended, and why, if this text is its answer and it was forced."""
+        ending = self._unsure.get(text.strip())
+        if ending is None:
+            return None
+        return ending.ended, f"it is the answer of an rlm_query that was {ending.ended}"
+
     async def close(self) -> None:
         """End what is still under way."""
         tasks = tuple(self._tasks)
@@ -131,6 +139,7 @@ class Subcalls:
         if ending.ended is Ended.UNANSWERED:
             raise ModelReplyError(f"the run ended without an answer: {ending.reason}")
         if ending.ended is not Ended.ANSWERED:
+            self._unsure[ending.text.strip()] = ending
             self._notes.append(f"an answer of rlm_query is {ending.ended}: {ending.reason}")
         return {
             ANSWER_KEY: ending.text,

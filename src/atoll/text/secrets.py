@@ -87,6 +87,22 @@ SHAPES = (
     _shape("huggingface-token", "hf_", rf"{_START}hf_[A-Za-z0-9]{{30,}}+"),
     _shape("npm-token", "npm_", rf"{_START}npm_[A-Za-z0-9]{{36}}(?!\w)"),
     _shape("pypi-token", "pypi-ag", r"pypi-Ag[\w-]{40,}+"),
+    _shape("sendgrid-key", "sg.", rf"{_START}SG\.[\w-]{{16,32}}\.[\w-]{{32,64}}+"),
+    _shape("square-key", "sq0", rf"{_START}sq0[a-z]{{3}}-[\w-]{{22,64}}+"),
+    _shape("telegram-token", ":aa", rf"{_START}\d{{8,10}}:AA[\w-]{{33}}(?![\w-])"),
+    _shape("twilio-key", "sk ac", rf"{_START}(?:SK|AC)[0-9a-f]{{32}}(?![A-Za-z0-9])"),
+    _shape("mailchimp-key", "-us", rf"{_START}[0-9a-f]{{32}}-us\d{{1,2}}(?![\w-])"),
+    _shape("artifactory-token", "akc", rf"{_START}AKC[A-Za-z0-9]{{10,}}+"),
+    _shape(
+        "azure-key",
+        "accountkey=",
+        r"AccountKey=(?P<azure_key_secret>[A-Za-z0-9+/]{40,}+=*+)",
+    ),
+    _shape(
+        "discord-token",
+        ".",
+        rf"{_START}[MNO][A-Za-z0-9]{{23,25}}\.[\w-]{{6}}\.[\w-]{{27,38}}(?![\w-])",
+    ),
     _shape("jwt", "eyj", rf"{_START}eyJ[\w-]{{8,}}+\.eyJ[\w-]{{8,}}+\.[\w-]{{8,}}+"),
     _shape(
         "authorization",

@@ -114,12 +114,13 @@ class Spill:
 
 def _header(turn: int, text: str, short: str, reason: str, lost: int) -> str:
     lines = text.removesuffix("\n").count("\n") + 1
+    counted = "1 line" if lines == 1 else f"{lines:,} lines"
     where = f"all of it is in {short}"
     if reason:
         where = f"the rest was not kept: {reason[:120]}"
     elif lost:
         where = f"{short} has this much; {lost:,} bytes in the middle were too many and are lost"
-    return f"[output of turn {turn}: {len(text):,} characters in {lines:,} lines; {where}]"
+    return f"[output of turn {turn}: {len(text):,} characters in {counted}; {where}]"
 
 
 def _footer(short: str) -> str:

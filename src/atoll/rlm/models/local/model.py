@@ -52,8 +52,8 @@ class LocalModel:
     def _start(self) -> Model:
         with self._starting:
             if self._model is None:
-                url = self._held.enter_context(server.running(self._store.path))
-                self._model = self._connect(self.name, url)
+                served = self._held.enter_context(server.running(self._store.path))
+                self._model = self._connect(self.name, served.url)
             return self._model
 
     def _end(self) -> None:

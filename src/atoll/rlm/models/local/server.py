@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,11 +60,19 @@ def is_installed() -> bool:
     return importlib.util.find_spec(LIBRARY) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that runs: its base URL and its process."""
+
+    url: str
+    pid: int
+
+
 @contextlib.contextmanager
 def running(
     weights: Path, *, window: int = WINDOW, on_wait: Callable[[], None] = lambda: None
-) -> Iterator[str]:
-    """Start the server as a child process, yield its base URL, and end it with the block.
+) -> Iterator[Served]:
+    """Start the server as a child process, yield it, and end it with the block.
 
     `on_wait` is called several times a second until the model is loaded.
     """
@@ -80,7 +89,7 @@ def running(
         try:
             if not (address := _address(process, on_wait)):
                 raise _not_started(process, errors)
-            yield f"{address}/v1"
+            yield Served(f"{address}/v1", process.pid)
         finally:
             _end(process)
 
