@@ -8,6 +8,7 @@ import os
 import random
 import re
 import resource
+import signal
 import sys
 import tempfile
 import threading
@@ -18,7 +19,7 @@ import pytest
 
 import atoll
 from atoll.errors import ConfigError
-from atoll.files import backtracking, blocks, tree
+from atoll.files import backtracking, blocks, matchers, tree
 from atoll.files.direct import FolderFiles
 from atoll.files.folder import OpenFolders
 from atoll.files.required import required_text
@@ -224,6 +225,20 @@ def test_a_required_text_that_does_not_help_is_given_up(tmp_path, grep):
     assert grep(r"needle [a-z]", regex=True)["matches"] == [["a", 5001, "needle x"]]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_text_is_found_at_every_place_however_common_its_bytes_are(seed, monkeypatch):
+    monkeypatch.setattr(matchers, "_A_MISS", random.Random(seed).choice((1, 8, 1 << 13)))
+    dice = random.Random(seed)
+    needle = "".join(dice.choices("ab_", k=dice.randrange(1, 5)))
+    find_in = matchers.make_matcher(needle, regex=False, ignore_case=False)
+    for _ in range(10):
+        block = bytearray("".join(dice.choices("aaabbc_", k=300)), "ascii")
+        used = dice.randrange(1, 300)
+        find = find_in(block, used)
+        for at in range(used):
+            assert find(at) == block.find(needle.encode(), at, used)
+
+
 def test_order_is_that_of_names_and_the_cut_is_the_same_every_time(tmp_path, grep):
     for number in range(300):
         (tmp_path / f"{number:03}").write_text("x\n" * (number % 5))
@@ -398,6 +413,14 @@ def test_without_re2_a_sandbox_s_files_are_searched_as_their_owner(monkeypatch):
     with atoll.create_sandbox(backend="native") as box:
         box.execute("open('notes', 'w').write('one\\nfail 7\\n')")
         assert [one.line for one in box.files.grep("fail.\\d", regex=True)] == [2]
+
+
+def test_an_expression_is_stopped_by_its_own_time_and_not_by_other_programs(monkeypatch):
+    expression = backtracking.ChildExpression("a.c", ignore_case=False, latin1=False)
+    monkeypatch.setattr(backtracking, "SECONDS", 0.2)
+    os.kill(expression._child.pid, signal.SIGSTOP)  # as if the machine had no time for it
+    threading.Timer(0.5, os.kill, (expression._child.pid, signal.SIGCONT)).start()
+    assert expression.search(b"-abc-", 0, 5).span() == (1, 4)
 
 
 def test_the_child_of_an_expression_ends_with_it():

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 SECONDS = 5.0
-"""How long one piece of text may take."""
+"""How long one piece of text may take, in CPU time of the child."""
+MOST_SECONDS = 60.0
+"""How long it may take in all, on a machine that is so busy that the child hardly runs."""
 NO_CHILD = "regular expressions need google-re2 here; install it for the host's Python"
 _REMEMBERED = 16
 _NUMBER = struct.Struct("<q")
@@ -99,11 +101,11 @@ class ChildExpression:
         """Return the child's answer; ConfigError if it takes too long, now and ever after."""
         if self._failure:
             raise ConfigError(self._failure)
-        until = time.monotonic() + SECONDS
+        limit = TimeLimit(self._child.pid)
         try:
-            _send(self._child, _NUMBER.pack(len(data)) + data, until)
-            (size,) = _NUMBER.unpack(_receive(self._child, _NUMBER.size, until))
-            return _receive(self._child, size, until)
+            _send(self._child, _NUMBER.pack(len(data)) + data, limit)
+            (size,) = _NUMBER.unpack(_receive(self._child, _NUMBER.size, limit))
+            return _receive(self._child, size, limit)
         except (OSError, EOFError, ValueError, struct.error) as exc:
             self._failure = _failure(exc)
             self._end()
@@ -112,6 +114,28 @@ class ChildExpression:
 
 MOST = 10_000
 """Matches that the child tells of at once."""
+
+
+class TimeLimit:
+    """Counts from now what a process computes, so that other programs do not use up its time."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._before = pid, _cpu_seconds(pid)
+        self._end = time.monotonic() + MOST_SECONDS
+
+    def left(self) -> float:
+        """Return the seconds that are left of both limits."""
+        used = _cpu_seconds(self._pid) - self._before
+        return min(SECONDS - used, self._end - time.monotonic())
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process; 0 if it has ended, which its pipes tell."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _failure(exc: Exception) -> str:
@@ -150,27 +174,28 @@ def _descriptor(stream: Any) -> int:
     return number
 
 
-def _wait(fd: int, event: int, until: float) -> None:
+def _wait(fd: int, event: int, limit: TimeLimit) -> None:
     """Wait until the child takes or gives data; poll, as select takes no descriptor over 1023."""
     poller = select.poll()
     poller.register(fd, event)
-    if not poller.poll(max(until - time.monotonic(), 0) * 1000):
-        raise TimeoutError
+    while not poller.poll(max(limit.left(), 0) * 1000):
+        if limit.left() <= 0:
+            raise TimeoutError
 
 
-def _send(child: subprocess.Popen[bytes], data: bytes, until: float) -> None:
+def _send(child: subprocess.Popen[bytes], data: bytes, limit: TimeLimit) -> None:
     fd, view = _descriptor(child.stdin), memoryview(data)
     while view:
-        _wait(fd, select.POLLOUT, until)
+        _wait(fd, select.POLLOUT, limit)
         view = view[os.write(fd, view[: 1 << 16]) :]
 
 
-def _receive(child: subprocess.Popen[bytes], size: int, until: float) -> bytes:
+def _receive(child: subprocess.Popen[bytes], size: int, limit: TimeLimit) -> bytes:
     fd, data = _descriptor(child.stdout), bytearray()
     if not 0 <= size <= MOST * 2 * _NUMBER.size:
         raise ValueError("the child says nonsense")
     while len(data) < size:
-        _wait(fd, select.POLLIN, until)
+        _wait(fd, select.POLLIN, limit)
         if not (part := os.read(fd, size - len(data))):
             raise EOFError
         data += part

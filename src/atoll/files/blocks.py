@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Hit = list[str | int]
     """Path, line, text."""
 
-BLOCK = 3 << 16
+BLOCK = 1 << 19
 """Bytes that are looked through at once: what is read and what it is read to fit a core's cache."""
 PIECE = 1 << 16
 LARGE = 16 << 20
@@ -248,9 +248,9 @@ def _counter(buffer: bytearray) -> Callable[[int, int], int]:
             _line_ends(bytes(view[at : min(at + PIECE, end)])) for at in range(start, end, PIECE)
         )
     array, found = numpy.frombuffer(buffer, "u1"), numpy.empty(len(buffer), "?")
-    equal, count = numpy.equal, numpy.count_nonzero
+    equal, count, line_end = numpy.equal, numpy.count_nonzero, numpy.uint8(_LINE_END)
     return lambda start, end: int(
-        count(equal(array[start:end], _LINE_END, out=found[: end - start]))
+        count(equal(array[start:end], line_end, out=found[: end - start]))
     )
 
 

