@@ -68,9 +68,7 @@ def http_run(scale: Scale) -> Iterator[Arms]:
         await pool.park(config)
 
     async def over_http(host: str, port: int, key: str) -> None:
-        arguments = [host, str(port), key, str(count), str(AT_ONCE)]
-        client = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, *arguments)
-        assert await client.wait() == 0
+        await _requests(host, port, key, count)
         await pool.park(config)
 
     def spent(work: Any) -> float:
@@ -80,6 +78,34 @@ def http_run(scale: Scale) -> Iterator[Arms]:
 
     with _serving(pool) as address:
         yield Arms(ours=lambda: spent(over_http(*address)), theirs=lambda: spent(in_process()))
+
+
+@row(
+    name="http-nsjail",
+    what=f"a one-shot POST /run on keep-alive, {AT_ONCE} at a time",
+    against="a service of 30 lines that starts python under nsjail",
+    rounds=5,
+    unit="ms",
+    goal=Goal(ratio=0.1),
+)
+def http_nsjail(scale: Scale) -> Iterator[Arms]:
+    """The time of a request is that of all of them, divided by how many there were."""
+    needs("uvicorn", "starlette", "msgspec", extra="server")
+    needs("nsjail", extra="peers")
+    pool = warm.shared()
+    config, count = pool.config("bare"), QUICK_EXECUTIONS if scale.quick else EXECUTIONS
+
+    def took(host: str, port: int, key: str) -> float:
+        begun = time.perf_counter()
+        pool.run(_requests(host, port, key, count))
+        return (time.perf_counter() - begun) * 1000 / count
+
+    def ours() -> float:
+        pool.run(pool.park(config))
+        return took(*address)
+
+    with _serving(pool) as address, _nsjail_service() as port:
+        yield Arms(ours=ours, theirs=lambda: took("127.0.0.1", port, "none"))
 
 
 @row(
@@ -102,6 +128,25 @@ def http_first_byte(_scale: Scale) -> Iterator[Arms]:
             return pool.run(asyncio.to_thread(_delay_over_http, host, port, key))
 
         yield Arms(ours=ours, theirs=_delay_of_a_pipe)
+
+
+async def _requests(host: str, port: int, key: str, count: int) -> None:
+    """Have another process send the requests."""
+    arguments = [host, str(port), key, str(count), str(AT_ONCE)]
+    client = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, *arguments)
+    assert await client.wait() == 0
+
+
+@contextlib.contextmanager
+def _nsjail_service() -> Iterator[int]:
+    """Start the peer; yield its port."""
+    arguments = [sys.executable, "-m", "bench.nsjail_service"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.terminate()
 
 
 def _delay_over_http(host: str, port: int, key: str) -> float:

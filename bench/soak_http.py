@@ -11,7 +11,6 @@ import http.client
 import json
 import random
 import resource
-import secrets
 import socket
 import subprocess
 import sys
@@ -20,104 +19,17 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bench.soak_kills import kills
 from bench.soak_server import Server
+from bench.soak_sessions import many_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CODE = "print(tick({nonce!r}))"
 GROWTH = 48 << 20
 """Bytes that the service may grow by while a slow reader takes its output."""
-
-
-def kills(server: Server, count: int) -> list[str]:
-    """Requests under idempotency keys while zygotes, supervisor and service are killed."""
-    ticks: Counter[str] = Counter()
-    ends: Counter[str] = Counter()
-    wrong: list[str] = []
-    left = iter(range(count))
-    lock = threading.Lock()
-
-    def work() -> None:
-        while True:
-            with lock:
-                number = next(left, None)
-            if number is None:
-                return
-            nonce = secrets.token_hex(8)
-            ends[_tell(server, nonce, ticks, wrong)] += 1
-
-    def kill() -> None:
-        names = ["zygote", "zygote", "supervisor", "service"]
-        while any(one.is_alive() for one in workers):
-            time.sleep(random.uniform(0.5, 1.5))
-            server.kill(names[sum(killed.values()) % len(names)])
-            killed[names[sum(killed.values()) % len(names)]] += 1
-
-    killed: Counter[str] = Counter()
-    workers = [threading.Thread(target=work) for _ in range(8)]
-    for one in workers:
-        one.start()
-    kill()
-    twice = [nonce for nonce, times in ticks.items() if times > 1]
-    print(f"  {count} requests, killed {dict(killed)}: {dict(ends)}; run twice: {len(twice)}")
-    return wrong[:5] + ([f"{len(twice)} ran twice under one key"] if twice else [])
-
-
-def _tell(server: Server, nonce: str, ticks: Counter[str], wrong: list[str]) -> str:
-    """Run code under a key until there is a clear answer; count how often its tool is called."""
-    body = {"code": CODE.format(nonce=nonce), "tools": [{"name": "tick"}], "template": "bare"}
-    headers = {"accept": "application/x-ndjson", "idempotency-key": nonce}
-    for _ in range(200):
-        try:
-            end = _follow(server, body, headers, ticks)
-        except (OSError, http.client.HTTPException, ValueError):
-            time.sleep(0.1)
-            continue
-        if end is None:  # the stream broke off
-            continue
-        kind, told = end
-        if kind == "result" and told["kind"] == "ok":
-            if told["stdout"] != f"{nonce}\n":
-                wrong.append(f"a wrong answer: {told['stdout']!r}")
-            return "answered"
-        if kind == "result":
-            return f"told: {told['kind']}"
-        if told["code"] in ("busy", "draining", "rate_limited", "unavailable"):
-            time.sleep(0.1)
-            continue
-        return f"told: {told['code']}"
-    wrong.append("no answer after 200 tries")
-    return "no answer"
-
-
-def _follow(
-    server: Server, body: Any, headers: dict[str, str], ticks: Counter[str]
-) -> tuple[str, dict[str, Any]] | None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    given = {**headers, "authorization": f"Bearer {server.key}"}
-    execution = ""
-    try:
-        connection.request("POST", "/api/v1/run", json.dumps(body), given)
-        with connection.getresponse() as answer:
-            if answer.status != 200:
-                return "fault", json.load(answer)
-            for line in answer:
-                event = json.loads(line)
-                if event["type"] == "accepted":
-                    execution = event["execution"]
-                elif event["type"] == "tool_call":
-                    ticks[event["args"][0]] += 1
-                    result = [{"id": event["id"], "value": event["args"][0]}]
-                    server.ask("POST", f"/api/v1/executions/{execution}/tool_results", result)
-                elif event["type"] in ("result", "fault"):
-                    name = "result" if event["type"] == "result" else "problem"
-                    return event["type"], event[name]
-    finally:
-        connection.close()
-    return None
 
 
 def idle_sockets(server: Server, count: int) -> list[str]:
@@ -186,33 +98,6 @@ def gone_clients(server: Server, count: int) -> list[str]:
             return []
         time.sleep(0.1)
     return [f"left running: {sandbox}"]
-
-
-def many_sessions(server: Server, count: int) -> list[str]:
-    """Sessions that stay open, a tenth of them in use: nothing grows with the requests."""
-    idents: list[str] = []
-    for _ in range(count):
-        status, told = server.ask("POST", "/api/v1/sessions", {"template": "bare"})
-        if status != 201:
-            return [f"after {len(idents)} sessions: {told[:200]!r}"]
-        idents.append(json.loads(told)["id"])
-    busy = idents[:: max(1, count // 100)]
-    memory = []
-    for _ in range(6):
-        for _ in range(5):
-            for ident in busy:
-                status, told = server.ask(
-                    "POST", f"/api/v1/sessions/{ident}/executions", {"code": "x = 1"}
-                )
-                if status != 200:
-                    return [f"{status}: {told[:200]!r}"]
-        memory.append(server.memory)
-    grown = memory[-1] - memory[2]
-    for ident in idents:
-        server.ask("DELETE", f"/api/v1/sessions/{ident}")
-    requests = 30 * len(busy)
-    print(f"  {count} sessions, {requests} cells in {len(busy)} of them: grew {grown >> 20} MiB")
-    return [f"it grew by {grown >> 20} MiB"] if grown > 16 << 20 else []
 
 
 def drain(server: Server, count: int) -> list[str]:

@@ -79,19 +79,23 @@ class Server:
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(text.split("VmRSS:")[1].split()[0]) << 10
 
-    def kill(self, what: str) -> None:
-        """Kill the service, its supervisor, or a zygote."""
+    def kill(self, what: str) -> bool:
+        """Kill the service, its supervisor, a zygote host or a zygote; False if there is none."""
         if what == "service":
             self.process.kill()
             self.process.wait()
             self.start()
-            return
+            return True
         supervisor = self.supervisor()
-        pair = processes.zygote_host_and_zygote(supervisor) if supervisor else None
-        pid = supervisor if what == "supervisor" else pair[1] if pair else None
-        if pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        pair = processes.zygote_host_and_zygote(supervisor)
+        if supervisor is None or pair is None:
+            return False
+        victims = {"supervisor": supervisor, "zygote_host": pair[0], "zygote": pair[1]}
+        try:
+            os.kill(victims[what], signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
 
     def stop(self) -> int:
         """Stop it as an operator does; return its exit code."""

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -35,6 +36,9 @@ class Judge:
     packages: tuple[str, ...]
     source: str = ""
     """A package whose source distribution has the tests."""
+    wheel: str = ""
+    """A package of whose wheel only some modules are brought, as the whole of it is large."""
+    modules: tuple[str, ...] = ()
     own: str = ""
     """A file of tests/plugs."""
     plugin: str = ""
@@ -48,6 +52,12 @@ TABLE: dict[str, Judge] = {
     "mcp": Judge(packages=("mcp>=2.3",), own="judge_mcp.py"),
     "jupyter": Judge(
         packages=("ipykernel>=7.0", "jupyter-kernel-test", "nbclient"), own="judge_jupyter.py"
+    ),
+    "gateway": Judge(
+        packages=("aiohttp", "pydantic", "websockets", "python-engineio", "jupyter-server>=2.15"),
+        wheel="open-webui",
+        modules=("open_webui/utils/code_interpreter.py", "open_webui/utils/json_codec.py"),
+        own="judge_gateway.py",
     ),
     "e2b": Judge(packages=("e2b>=2.63", "e2b-code-interpreter>=2.11"), own="judge_e2b.py"),
     "dspy": Judge(packages=("dspy>=3.3",), own="judge_dspy.py"),
@@ -117,7 +127,11 @@ def run(name: str, judge: Judge) -> tuple[int, int, int]:
     python = environment(name, judge)
     if python is None:
         return 0, 1, 0
-    source = unpacked(judge.source) if judge.source else Path(DSPY_TESTS or ROOT)
+    source = Path(DSPY_TESTS or ROOT)
+    if judge.source:
+        source = unpacked(judge.source)
+    elif judge.wheel:
+        source = extracted(judge.wheel, judge.modules)
     report = CACHE / f"{name}.xml"
     report.unlink(missing_ok=True)
     command = [str(python), "-m", "pytest", *OPTIONS, f"--junitxml={report}", *judge.options]
@@ -165,15 +179,31 @@ def environment(name: str, judge: Judge) -> Path | None:
 
 def unpacked(package: str) -> Path:
     """Return the folder of a package's newest source distribution."""
+    newest = download(package, "*.tar.gz", "--no-binary", ":all:")
+    with tarfile.open(newest) as archive:
+        archive.extractall(newest.parent, filter="data")
+    return newest.parent / newest.name.removesuffix(".tar.gz")
+
+
+def extracted(package: str, modules: tuple[str, ...]) -> Path:
+    """Return a folder with some modules of a package's newest wheel."""
+    newest = download(package, "*.whl", "--only-binary", ":all:")
+    with zipfile.ZipFile(newest) as archive:
+        for module in modules:
+            archive.extract(module, newest.with_suffix(""))
+    return newest.with_suffix("")
+
+
+def download(package: str, pattern: str, *options: str) -> Path:
+    """Return the newest file that pip brings for a package, without what it depends on."""
     folder = CACHE / "sources"
     folder.mkdir(parents=True, exist_ok=True)
-    fetch = ["download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+    fetch = ["download", "--quiet", "--no-deps", *options]
     pip = [sys.executable, "-m", "pip", *fetch, package, "-d", str(folder)]
     subprocess.run(pip, check=False)  # it also builds metadata, which need not succeed
-    newest = max(folder.glob(f"{package}-*.tar.gz"), key=lambda one: one.stat().st_mtime)
-    with tarfile.open(newest) as archive:
-        archive.extractall(folder, filter="data")
-    return folder / newest.name.removesuffix(".tar.gz")
+    names = {package, package.replace("-", "_")}
+    found = [one for name in names for one in folder.glob(f"{name}-{pattern}")]
+    return max(found, key=lambda one: one.stat().st_mtime)
 
 
 if __name__ == "__main__":

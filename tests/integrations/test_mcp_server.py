@@ -191,7 +191,7 @@ async def test_over_http_host_origin_and_token_are_checked_and_sessions_are_apar
 
     async with http(TOKEN) as url:
         headers = {"Authorization": f"Bearer {TOKEN}", "Accept": "application/json"}
-        async with httpx2.AsyncClient(headers=headers) as web:
+        async with httpx2.AsyncClient(headers=headers, timeout=60) as web:
             for wrong, status in (
                 ({"Authorization": "Bearer x"}, 401),
                 ({"Authorization": ""}, 401),
@@ -207,6 +207,26 @@ async def test_over_http_host_origin_and_token_are_checked_and_sessions_are_apar
                 await call(first, "run_python", code="x = 1")
                 assert "NameError" in await refused(second, "run_python", code="x")
                 assert await call(second, "list_sessions") == "main"
+                await check_progress_resources_and_cancellation(first)
+
+
+async def check_progress_resources_and_cancellation(client):
+    heard = asyncio.Event()
+
+    async def hear(_progress, _total, _message):
+        heard.set()
+
+    code = "open('note.txt', 'w').write('abc')\nprint('go', flush=True)\nwhile True: pass"
+    running = asyncio.ensure_future(
+        client.call_tool("run_python", {"code": code}, progress_callback=hear)
+    )
+    await heard.wait()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert await call(client, "run_python", code="x") == "1"
+    [text] = (await client.read_resource("atoll://main/files/note.txt")).contents
+    assert text.text == "abc"
 
 
 def test_without_a_token_only_this_machine_is_served(monkeypatch):

@@ -51,9 +51,16 @@ def test_importing_atoll_imports_no_framework():
             "inspect_ai",
             "rlm",
             "langchain_core",
+            "langgraph",
             "agents",
+            "pydantic_ai",
             "crewai",
+            "autogen_core",
+            "mcp",
+            "ipykernel",
+            "jupyter_client",
             "pydantic",
+            "starlette",
         ),
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

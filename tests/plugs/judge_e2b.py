@@ -1,14 +1,9 @@
-"""E2B's dialect judged by the unmodified SDKs `e2b` and `e2b-code-interpreter`, against `atoll serve`.
-
-The service runs by the interpreter of $ATOLL_JUDGE_PYTHON; the SDKs are in this one.
-"""
+"""E2B's dialect judged by the unmodified SDKs `e2b` and `e2b-code-interpreter`, against `atoll serve`."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
-import subprocess
 import time
 import urllib.request
 
@@ -26,34 +21,18 @@ from e2b import Sandbox as PlainSandbox
 from e2b.exceptions import AuthenticationException, SandboxNotRunningException, TimeoutException
 from e2b_code_interpreter import AsyncSandbox, Sandbox
 from pages import run_example
-
-ATOLL = (os.environ["ATOLL_JUDGE_PYTHON"], "-m", "atoll.cli.main")
-
-
-def atoll_serve(folder):
-    command = [*ATOLL, "serve", "--port", "0", "--tier", "numeric", "--folder", str(folder)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def new_key(folder, *options):
-    command = [*ATOLL, "keys", "add", "--folder", str(folder), *options]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    return re.search(r"atl_\S+", told.stdout)[0]
+from serving import atoll_serve, new_key
 
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory):
     folder = tmp_path_factory.mktemp("serve")
-    with atoll_serve(folder) as serving:
-        for line in serving.stdout:
-            if found := re.search(r"http://[\d.]+:\d+", line):
-                break
+    with atoll_serve(folder) as url:
         os.environ |= {
-            "E2B_API_URL": f"{found[0]}/e2b", "E2B_SANDBOX_URL": f"{found[0]}/e2b",
+            "E2B_API_URL": f"{url}/e2b", "E2B_SANDBOX_URL": f"{url}/e2b",
             "E2B_API_KEY": new_key(folder),
         }  # fmt: skip
         yield folder
-        serving.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -357,11 +336,46 @@ async def test_the_plain_async_sdk(service):
         assert await handle.kill()
 
 
+def test_a_snapshot_starts_sandboxes_with_its_variables_and_files(service):
+    with Sandbox.create(timeout=100) as made:
+        made.run_code("kept = {'a': 1}")
+        made.files.write("note.txt", "hello")
+        found = made.create_snapshot(name="first")
+        assert [one.snapshot_id for one in made.list_snapshots().next_items()] == [
+            found.snapshot_id
+        ]
+        made.run_code("kept['a'] = 2")
+        for template in (found.snapshot_id, "first"):
+            with Sandbox.create(template, timeout=100) as again:
+                assert again.run_code("kept").text == "{'a': 1}"
+                assert again.files.read("note.txt") == "hello"
+        made.run_code("import threading; lock = threading.Lock()")
+        with pytest.raises(SandboxException, match="lock"):
+            made.create_snapshot()
+    assert Sandbox.delete_snapshot(found.snapshot_id)
+    assert not Sandbox.delete_snapshot(found.snapshot_id)
+    with pytest.raises(SandboxException, match="no such snapshot"):
+        Sandbox.create(found.snapshot_id)
+
+
+def test_a_terminal_is_typed_into_resized_and_killed(service, box):
+    told = []
+    terminal = box.pty.create(size=PtySize(rows=20, cols=80), timeout=100)
+    box.pty.send_stdin(terminal.pid, b"stty size; tty; exit 3\n")
+    with pytest.raises(CommandExitException) as ended:
+        terminal.wait(on_pty=told.append)
+    text = b"".join(told).decode()
+    assert (ended.value.exit_code, "20 80" in text, "/dev/pts/" in text) == (3, True, True)
+    terminal = box.pty.create(size=PtySize(rows=20, cols=80), timeout=100)
+    box.pty.resize(terminal.pid, PtySize(rows=33, cols=99))
+    box.pty.send_stdin(terminal.pid, b"stty size\n")
+    for _, _, piece in terminal:
+        if piece and b"33 99" in piece:
+            break
+    assert box.pty.kill(terminal.pid)
+
+
 def test_what_atoll_does_not_have_is_refused(service, box):
-    with pytest.raises(SandboxException, match="no snapshots"):
-        box.create_snapshot()
-    with pytest.raises(SandboxException, match="no terminals"):
-        box.pty.create(size=PtySize(rows=20, cols=80))
     with pytest.raises(SandboxException, match="network"):
         Sandbox.create(network={"allow_out": ["10.0.0.1"]})
 

@@ -8,6 +8,7 @@ from langchain_core.messages import AIMessage
 from pages import run_example
 
 import atoll
+from atoll.integrations.agent_tool import LiveOutput
 from atoll.integrations.langchain import as_tool
 
 
@@ -43,6 +44,28 @@ async def test_an_async_agent_calls_it():
     with atoll.create_sandbox() as box:
         agent = create_agent(model(), [as_tool(box)])
         check((await agent.ainvoke({"messages": [("user", "6 * 7?")]}))["messages"])
+
+
+def test_a_graph_streams_what_code_prints_as_it_comes():
+    live = LiveOutput()
+    with atoll.create_sandbox(on_output=live) as box:
+        agent = create_agent(model(), [as_tool(box, live=live)])
+        asked = {"messages": [("user", "6 * 7?")]}
+        told = list(agent.stream(asked, stream_mode=["custom", "updates"]))
+    pieces = [one for kind, one in told if kind == "custom"]
+    assert pieces[0] == {"tool": "run_python", "stream": "stdout", "text": "42\n"}
+    first = told.index(("custom", pieces[0]))
+    answered = [n for n, (kind, one) in enumerate(told) if kind == "updates" and "tools" in one]
+    assert answered[0] < first < answered[1]
+
+
+async def test_an_async_graph_streams_too():
+    live = LiveOutput()
+    with atoll.create_sandbox(on_output=live) as box:
+        agent = create_agent(model(), [as_tool(box, live=live)])
+        asked = {"messages": [("user", "6 * 7?")]}
+        told = [one async for one in agent.astream(asked, stream_mode="custom")]
+    assert told[0]["text"] == "42\n"
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):

@@ -5,6 +5,9 @@ Its own tests of environments are run beside this, with `rlms_substituted`.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import rlm.core.rlm as core
 from pages import run_example
 from rlm import RLM
@@ -65,3 +68,8 @@ def test_a_large_text_is_shared_and_the_host_is_out_of_reach():
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_example("rlms")
+
+
+def test_a_process_ends_that_leaves_its_sandbox_open():
+    code = "from atoll.integrations.rlms import AtollREPL\nkept = AtollREPL()\nkept.me = kept"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -252,3 +252,43 @@ def test_a_fork_runs_commands_of_its_own(box: Box) -> None:
     assert run(child, "sleep 0.2; echo child") == "child\n"
     assert run(box, "echo again") == "again\n"
     box.http.delete(f"/sandboxes/{child.id}", headers=box.key)
+
+
+def test_a_snapshot_holds_variables_and_files_or_is_refused(
+    service: OwnService, key: str, box: Box
+) -> None:
+    box.lines("kept = 5; open('note.txt', 'w').write('abc')")
+    path = f"/sandboxes/{box.id}/snapshots"
+    made = box.http.post(path, json={"name": "mine"}, headers=box.key).json()
+    listed = box.http.get("/snapshots", headers=box.key).json()
+    assert listed == [{"snapshotID": made["snapshotID"], "names": ["mine"]}]
+    again = Box(service, key, templateID=made["snapshotID"] + ":default")
+    told = again.lines("kept, open('note.txt').read()")
+    assert told[0]["text"] == "(5, 'abc')"
+    again.end()
+    assert box.http.post(path, json={"memory": False}, headers=box.key).status_code == 400
+    box.lines("import threading; lock = threading.Lock()")
+    refused = box.http.post(path, json={}, headers=box.key)
+    assert (refused.status_code, "lock" in refused.json()["message"]) == (409, True)
+    stranger = {"x-api-key": service.add_key(tenant="e2b-other")}
+    body = {"templateID": made["snapshotID"]}
+    assert box.http.post("/v2/sandboxes", json=body, headers=stranger).status_code == 404
+    gone = f"/templates/{made['snapshotID']}"
+    assert box.http.delete(gone, headers=stranger).status_code == 404
+    assert box.http.delete(gone, headers=box.key).status_code == 204
+    assert box.http.get("/snapshots", headers=box.key).json() == []
+
+
+def test_a_terminal_has_its_size_and_gives_its_end(box: Box) -> None:
+    process = {"cmd": "/bin/sh", "args": ["-c", "stty size; tty; exit 3"]}
+    size = {"size": {"rows": 20, "cols": 80}}
+    told = box.stream("process.Process/Start", process=process, pty=size)
+    events = [one["event"] for _, one in told if "event" in one]
+    pieces = [one["data"]["pty"] for one in events if "data" in one]
+    text = b"".join(map(base64.b64decode, pieces)).decode()
+    assert text.split()[:2] == ["20", "80"]
+    assert "/dev/pts/" in text
+    assert events[-1]["end"]["exitCode"] == 3
+    for wrong in ({"size": {"rows": -1, "cols": 1}}, {"size": {"rows": "1", "cols": 1}}, {"a": 1}):
+        _, last = box.stream("process.Process/Start", process=process, pty=wrong)[-1]
+        assert last["error"]["code"] == "invalid_argument"

@@ -210,3 +210,16 @@ def test_sessions_end_when_their_time_is_over(api):
     gone = api.get(session)
     assert (gone.status_code, gone.json()["code"]) == (410, "session_lost")
     assert "idle for too long" in gone.json()["detail"]
+
+
+def test_tools_of_a_live_session_are_exchanged_and_wrong_ones_change_nothing(api):
+    session = api.session(template="bare", tools=[{"name": "old"}])
+    for tools, status in (
+        ([{"name": "new"}], 204), ([{"name": "print"}], 400), ([{}], 400), (["x"], 400),
+        ([{"name": f"t{n}"} for n in range(501)], 400),
+    ):  # fmt: skip
+        assert api.put(f"{session}/tools", json={"tools": tools}).status_code == status
+    (twin,) = api.post(f"{session}/fork", json={}).json()
+    for path in (session, f"/api/v1/sessions/{twin['session']['id']}"):
+        found = api.run(path, "callable(new), 'old' in globals()")
+        assert found["value_repr"] == "(True, False)"

@@ -8,6 +8,7 @@ import time
 import pytest
 from clients import Api
 
+from atoll.errors import SandboxStartError
 from atoll.service.keys import Quota
 
 
@@ -176,3 +177,19 @@ def test_a_key_whose_outcome_a_killed_service_took_along_is_not_run_again(api, s
     )
     done = api.post("/api/v1/run", content=body, headers={"idempotency-key": "lost"})
     assert (done.status_code, done.json()["code"]) == (409, "outcome_unknown")
+
+
+def test_a_sandbox_that_did_not_start_ran_nothing_and_its_key_can_be_used_again(
+    api, service, monkeypatch
+):
+    async def refuse(*_args):
+        raise SandboxStartError("guest", "the guest has gone")
+
+    headers = {"idempotency-key": "start-1"}
+    with monkeypatch.context() as patch:
+        patch.setattr(service.service, "_opener", refuse)
+        done = api.post("/api/v1/run", json={"code": "6 * 7"}, headers=headers)
+    told = done.json()
+    assert (done.status_code, told["code"], told["retryable"]) == (503, "not_started", True)
+    assert done.headers["retry-after"] == "2"
+    assert api.post("/api/v1/run", json={"code": "6 * 7"}, headers=headers).json()["value"] == 42

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError, IsolationError
 from atoll.policy import Isolation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atoll.config import OutputCallback
     from atoll.sync import SyncSandbox
     from atoll.types import SandboxResult
 
@@ -26,6 +30,30 @@ SCHEMA: dict[str, Any] = {
 }
 
 
+class LiveOutput:
+    """Passes what code prints, as it comes, to the call of the tool that runs it.
+
+    live = LiveOutput(); box = create_sandbox(on_output=live); as_tool(box, live=live)
+    """
+
+    def __init__(self) -> None:
+        self._hear: OutputCallback | None = None
+
+    def __call__(self, stream: str, text: str) -> None:
+        """Take a piece of output from the sandbox."""
+        if self._hear is not None:
+            self._hear(stream, text)
+
+    @contextlib.contextmanager
+    def told_to(self, hear: OutputCallback | None) -> Iterator[None]:
+        """Call `hear` with the output until the block ends."""
+        self._hear = hear
+        try:
+            yield
+        finally:
+            self._hear = None
+
+
 class PythonTool:
     """Runs code of a model in a sandbox, which stays its owner's to destroy.
 
@@ -39,6 +67,7 @@ class PythonTool:
         name: str = NAME,
         description: str = DESCRIPTION,
         min_isolation: Isolation | str = Isolation.JAILED,
+        live: LiveOutput | None = None,
     ) -> None:
         least = Isolation.parse(min_isolation)
         if not name.isidentifier():
@@ -46,19 +75,22 @@ class PythonTool:
         if box.isolation < least:
             raise IsolationError(box.backend, f"{least} was asked for; it offers {box.isolation}")
         self._box, self.name, self.description = box, name, description
+        self._live = live or LiveOutput()
 
     @property
     def isolation(self) -> Isolation:
         """How strongly the code is isolated from the host."""
         return self._box.isolation
 
-    def run(self, code: str) -> str:
-        """Run code and return what a model should see of it."""
-        return text_of(self._box.execute(code))
+    def run(self, code: str, hear: OutputCallback | None = None) -> str:
+        """Run code and return what a model should see of it; `hear` is told the live output."""
+        with self._live.told_to(hear):
+            return text_of(self._box.execute(code))
 
-    async def arun(self, code: str) -> str:
+    async def arun(self, code: str, hear: OutputCallback | None = None) -> str:
         """As run, for any event loop; the code is interrupted if the caller is cancelled."""
-        return text_of(await self._box.portal.bring(self._box.inner.execute(code)))
+        with self._live.told_to(hear):
+            return text_of(await self._box.portal.bring(self._box.inner.execute(code)))
 
 
 def text_of(result: SandboxResult) -> str:

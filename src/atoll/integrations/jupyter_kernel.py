@@ -7,22 +7,18 @@ the guest's; a front end treats it as that of any kernel.
 
 from __future__ import annotations
 
-import ast
 import asyncio
-import base64
-import codeop
 import json
 import os
-import platform
 import re
 from typing import TYPE_CHECKING, Any
 
-from atoll import __version__
+from atoll import __version__, notebook
 from atoll.config import SandboxConfig, backend_from_environment
 from atoll.errors import AtollError, ConfigError
 from atoll.extras import hint
-from atoll.guest import magics
 from atoll.integrations.opening import Opener
+from atoll.notebook import CellResult
 
 try:
     from ipykernel import kernelbase
@@ -36,15 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from atoll.sandbox import BaseSandbox
-    from atoll.types import SandboxResult
 
 MAIN = "main"
 OPTIONS_VARIABLE = "ATOLL_KERNEL_OPTIONS"
-MOST_HISTORY = 10_000
-_TRACEBACK = "Traceback (most recent call last):"
-_TEXT_FORMS = ("text/html", "text/markdown", "text/latex", "image/svg+xml", "application/json")
 _OWN = re.compile(r"\s*%(fork|checkpoint|rollback|context)(?:[ \t]+(\S+))?\s*\Z")
-_NAME = re.compile(r"[A-Za-z_][\w.]*\Z")
 
 
 _Base: Any = kernelbase.Kernel  # half of it has types that do not fit
@@ -56,15 +47,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
     implementation = "atoll"
     implementation_version = __version__
     banner = f"Atoll {__version__}: Python in a sandbox"
-    language_info = {  # noqa: RUF012 - as the base class has it
-        "name": "python",
-        "version": platform.python_version(),
-        "mimetype": "text/x-python",
-        "file_extension": ".py",
-        "pygments_lexer": "ipython3",
-        "codemirror_mode": {"name": "ipython", "version": 3},
-        "nbconvert_exporter": "python",
-    }
+    language_info = notebook.LANGUAGE_INFO
     options: dict[str, Any] = {}  # noqa: RUF012 - set before it is launched
 
     def __init__(self, **given: Any) -> None:
@@ -72,9 +55,9 @@ class AtollKernel(_Base):  # type: ignore[misc]
         self._opener: Opener | None = None
         self._boxes: dict[str, BaseSandbox] = {}
         self._marks: dict[str, str] = {}
-        self._current, self._held = MAIN, ""
+        self._current, self._printed = MAIN, notebook.Printed()
         self._silent = self._quiet = False
-        self._past: list[tuple[int, str]] = []
+        self._past = notebook.Past()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._told: Any = {}
 
@@ -87,41 +70,28 @@ class AtollKernel(_Base):  # type: ignore[misc]
         allow_stdin: bool = False,  # noqa: ARG002, FBT001, FBT002
     ) -> dict[str, Any]:
         """Run a cell and publish what it shows."""
-        self._held, self._told = "", self.get_parent()
+        self._printed, self._told = notebook.Printed(), self.get_parent()
         self._silent = self._quiet = silent
         if store_history and not silent:
-            self._past = [*self._past[-MOST_HISTORY:], (self.execution_count, code)]
+            self._past.add(self.execution_count, code)
         try:
             own = _OWN.match(code)
             if own:
-                self._publish(
-                    "stream", {"name": "stdout", "text": await self._magic(*own.groups())}
-                )
+                said = await self._magic(*own.groups())
+                self._publish("stream", {"name": "stdout", "text": said})
                 return self._ok()
             box = await self._box()
-            result = await box.execute(code)
-            held, self._held = self._held, ""
+            result, trace = CellResult.of(await box.execute(code)), self._printed.trace
             expressions = await self._evaluate(box, user_expressions or {})
         except AtollError as exc:
-            return self._failed(type(exc).__name__, str(exc), [str(exc)])
-        return self._finish(result, held, expressions)
+            name, words = type(exc).__name__, str(exc)
+            return self._failed({"ename": name, "evalue": words, "traceback": [words]})
+        return self._finish(result, trace, expressions)
 
     async def do_complete(self, code: str, cursor_pos: int) -> dict[str, Any]:
         """Complete a name or attribute by what exists in the sandbox."""
-        found = re.search(r"[A-Za-z_][\w.]*\Z", code[:cursor_pos])
-        word = found[0] if found else ""
-        kind = "attr" if "." in word else "global"
-        lookup = f"__import__('rlcompleter').Completer(globals()).{kind}_matches({word!r})"
-        told = await self._ask(f"print(*{lookup}, sep='\\n')") if word else ""
-        matches = sorted({one.rstrip("( ") for one in told.splitlines() if one.startswith(word)})
-        start = cursor_pos - len(word)
-        return {
-            "matches": matches[:500],
-            "cursor_start": start,
-            "cursor_end": cursor_pos,
-            "metadata": {},
-            "status": "ok",
-        }
+        word, asking = notebook.completing(code, cursor_pos)
+        return notebook.completed(word, cursor_pos, await self._ask(asking))
 
     async def do_inspect(
         self,
@@ -131,59 +101,22 @@ class AtollKernel(_Base):  # type: ignore[misc]
         omit_sections: Any = (),  # noqa: ARG002
     ) -> dict[str, Any]:
         """Describe the name at the cursor: its type, signature and documentation."""
-        name = _around(code, cursor_pos)
-        text = ""
-        if _NAME.match(name):
-            lookup = (
-                f"__import__('pydoc').render_doc({name}, renderer=__import__('pydoc').plaintext)"
-            )
-            text = await self._ask(f"print({lookup})")
-        data = {"text/plain": text} if text else {}
-        return {"status": "ok", "data": data, "metadata": {}, "found": bool(data)}
+        return notebook.inspected(await self._ask(notebook.inspecting(code, cursor_pos)))
 
-    async def do_history(  # noqa: PLR0917 - the base class's
+    async def do_history(
         self,
         hist_access_type: str,
         output: bool,  # noqa: FBT001
         raw: bool,  # noqa: ARG002, FBT001
-        session: Any = None,  # noqa: ARG002
-        start: int | None = None,
-        stop: int | None = None,
-        n: int | None = None,
-        pattern: str | None = None,
-        unique: bool = False,  # noqa: FBT001, FBT002
+        **more: Any,
     ) -> dict[str, Any]:
         """Return earlier cells of this kernel."""
-        rows: list[Any]
-        rows = [(0, number, (code, None) if output else code) for number, code in self._past]
-        if hist_access_type == "range":
-            rows = [row for row in rows if (start or 0) <= row[1] < (stop or MOST_HISTORY)]
-        elif hist_access_type == "search":
-            import fnmatch  # noqa: PLC0415 - rarely asked for
-
-            known = [row for row in self._past if fnmatch.fnmatchcase(row[1], pattern or "*")]
-            known = (
-                [(one, code) for code, one in {c: i for i, c in known}.items()] if unique else known
-            )
-            rows = [(0, number, (code, None) if output else code) for number, code in known]
-        return {"status": "ok", "history": rows[-n:] if n else rows}
+        kind = {"hist_access_type": hist_access_type, "output": output}
+        return self._past.find({**more, **kind})
 
     async def do_is_complete(self, code: str) -> dict[str, Any]:
         """Say whether a front end should run the code or let the user type on."""
-        try:
-            python = magics.translate(code)
-            done = codeop.compile_command(python[0] if python else code, symbol="exec")
-            if done is not None and _block_is_open(code):
-                done = None
-        except (SyntaxError, ValueError, OverflowError):
-            return {"status": "invalid"}
-        if done is not None:
-            return {"status": "complete"}
-        last = code.splitlines()[-1] if code.strip() else ""
-        indent = last[: len(last) - len(last.lstrip())] + (
-            "    " if last.rstrip().endswith(":") else ""
-        )
-        return {"status": "incomplete", "indent": indent}
+        return notebook.is_complete(code)
 
     async def interrupt_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Interrupt the running cell; this runs in the thread of the control channel."""
@@ -254,32 +187,24 @@ class AtollKernel(_Base):  # type: ignore[misc]
     async def _ask(self, code: str) -> str:
         """Run code that is not the user's, and return what it prints; "" if it fails."""
         self._silent = True
+        if not code:
+            return ""
         try:
-            result = await (await self._box()).execute(code, timeout_ms=5_000)
+            result = await (await self._box()).execute(code, timeout_ms=notebook.ASK_MS)
         except AtollError:
             return ""
         return result.stdout[:64_000] if result.success else ""
 
     async def _evaluate(self, box: BaseSandbox, wanted: dict[str, str]) -> dict[str, Any]:
-        self._silent, found = True, {}
-        for name, code in wanted.items():
-            one = await box.execute(code)
-            fault: dict[str, Any]
-            fault = {"ename": one.error_type, "evalue": one.error, "traceback": []}
-            found[name] = (
-                {"status": "ok", "data": {"text/plain": one.value_repr or "None"}, "metadata": {}}
-                if one.success
-                else {"status": "error", **fault}
-            )
-        return found
+        self._silent = True
+        return {
+            name: CellResult.of(await box.execute(code)).expression()
+            for name, code in wanted.items()
+        }
 
     def _hear(self, stream: str, text: str) -> None:
-        """Publish output as it comes; a traceback is held back, as it may be the cell's error."""
-        if stream == "stderr":
-            self._held += text
-            at = self._held.find(_TRACEBACK)
-            text, self._held = (self._held, "") if at < 0 else (self._held[:at], self._held[at:])
-        if text:
+        """Publish output as it comes."""
+        if text := self._printed.hear(stream, text):
             self._publish("stream", {"name": stream, "text": text})
 
     def _publish(self, kind: str, content: dict[str, Any]) -> None:
@@ -288,40 +213,22 @@ class AtollKernel(_Base):  # type: ignore[misc]
             self.session.send(self.iopub_socket, kind, content, self._told, ident=topic)
 
     def _finish(
-        self, result: SandboxResult, held: str, expressions: dict[str, Any]
+        self, result: CellResult, trace: str, expressions: dict[str, Any]
     ) -> dict[str, Any]:
-        self._silent, self._held = self._quiet, ""
+        self._silent = self._quiet
         if not result.success:
-            kind, said = result.error_type or result.kind.value, result.error or ""
-            said = said.removeprefix(f"{kind}: ")
-            return self._failed(kind, said, held.splitlines() or [f"{kind}: {said}"])
-        if held:
-            self._publish("stream", {"name": "stderr", "text": held})
-        self._show(result)
+            return self._failed(result.failure(trace))
+        if trace:
+            self._publish("stream", {"name": "stderr", "text": trace})
+        for kind, content in result.messages(self.execution_count):
+            self._publish(kind, content)
         return {**self._ok(), "user_expressions": expressions}
-
-    def _show(self, result: SandboxResult) -> None:
-        """Publish images as displays, and the value with its richest forms as the result."""
-        forms: dict[str, Any] = {}
-        for one in result.displays:
-            if one.media_type in _TEXT_FORMS:
-                forms[one.media_type] = one.data.decode("utf-8", "replace")
-                continue
-            data = {one.media_type: base64.b64encode(one.data).decode()}
-            self._publish("display_data", {"data": data, "metadata": {}, "transient": {}})
-        if result.value_repr is not None and result.value is not None:
-            data = {"text/plain": result.value_repr, **forms}
-            count = self.execution_count
-            self._publish(
-                "execute_result", {"execution_count": count, "data": data, "metadata": {}}
-            )
 
     def _ok(self) -> dict[str, Any]:
         count = self.execution_count
         return {"status": "ok", "execution_count": count, "payload": [], "user_expressions": {}}
 
-    def _failed(self, kind: str, said: str, trace: list[str]) -> dict[str, Any]:
-        content = {"ename": kind, "evalue": said, "traceback": trace}
+    def _failed(self, content: dict[str, Any]) -> dict[str, Any]:
         self._publish("error", content)
         return {"status": "error", "execution_count": self.execution_count, **content}
 
@@ -331,21 +238,6 @@ class AtollKernel(_Base):  # type: ignore[misc]
             await work
         else:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-
-def _block_is_open(code: str) -> bool:
-    """Whether code that compiles ends inside a block: an empty line closes it."""
-    last = code.rsplit("\n", 1)[-1]
-    if not last[:1].isspace() or not last.strip() or magics.translate(code):
-        return False
-    return hasattr(ast.parse(code).body[-1], "body")
-
-
-def _around(code: str, cursor: int) -> str:
-    """Return the dotted name that the cursor is in or behind."""
-    before = re.search(r"[A-Za-z_][\w.]*\Z", code[:cursor])
-    after = re.match(r"\w*", code[cursor:])
-    return (before[0] if before else "") + (after[0] if after else "")
 
 
 def options_from_environment() -> dict[str, Any]:

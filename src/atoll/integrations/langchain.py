@@ -1,7 +1,11 @@
-"""run_python for LangChain and LangGraph: tools=[as_tool(box)] of create_agent or a ToolNode."""
+"""run_python for LangChain and LangGraph: tools=[as_tool(box)] of create_agent or a ToolNode.
+
+With LiveOutput, what code prints is streamed as it comes: agent.stream(..., stream_mode="custom").
+"""
 
 from __future__ import annotations
 
+import contextvars
 from typing import TYPE_CHECKING, Any
 
 from atoll.integrations.agent_tool import PythonTool
@@ -13,6 +17,7 @@ except ImportError as exc:
     raise ImportError(missing("langchain", "langchain")) from exc
 
 if TYPE_CHECKING:
+    from atoll.config import OutputCallback
     from atoll.sync import SyncSandbox
 
 
@@ -21,14 +26,26 @@ def as_tool(box: SyncSandbox, **options: Any) -> StructuredTool:
     tool = PythonTool(box, **options)
 
     def run(code: str) -> str:
-        return tool.run(code)
+        return tool.run(code, _to_stream(tool.name))
 
     async def arun(code: str) -> str:
-        return await tool.arun(code)
+        return await tool.arun(code, _to_stream(tool.name))
 
     return StructuredTool.from_function(
         run, arun, name=tool.name, description=tool.description, metadata=_facts(tool)
     )
+
+
+def _to_stream(name: str) -> OutputCallback | None:
+    """Return a function that writes to LangGraph's custom stream; None outside of a graph."""
+    try:
+        from langgraph.config import get_stream_writer  # noqa: PLC0415 - LangChain may be alone
+
+        write = get_stream_writer()
+    except (ImportError, RuntimeError, LookupError):  # not in a graph: each version says it so
+        return None
+    here = contextvars.copy_context()  # the writer looks up its graph when it is called
+    return lambda stream, text: here.run(write, {"tool": name, "stream": stream, "text": text})
 
 
 def _facts(tool: PythonTool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ answered on the host by the same functions, through its socket to the model.
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import MutableMapping
@@ -160,8 +161,9 @@ class AtollREPL(LocalREPL):  # type: ignore[misc]
         super().cleanup()
 
     def __del__(self) -> None:
-        # It may be collected in Atoll's own loop, which cannot wait for itself.
-        if hasattr(self, "_box") and not self.locals.closed:
+        # It may be collected in Atoll's own loop, which cannot wait for itself. When Python ends
+        # no thread can start any more, and the sandbox ends with this process by itself.
+        if hasattr(self, "_box") and not self.locals.closed and not sys.is_finalizing():
             threading.Thread(target=self.cleanup, daemon=True).start()
 
     def _set(self, name: str, value: Any) -> None:

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.websockets import WebSocket, WebSocketState
 
 from atoll.service import openapi, routes
 from atoll.service.calls import Call
 from atoll.service.ids import new_id
+from atoll.service.jupyter import routes as jupyter
+from atoll.service.jupyter import socket as kernel_socket
 from atoll.service.keys import Principal
 from atoll.service.problems import Problem, encode, of_error
 
@@ -48,9 +51,9 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        if scope["type"] == "websocket":
+            await self._serve_socket(WebSocket(scope, receive, send))
         if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1003})
             return
         request = Request(scope, receive)
         given = request.headers.get("x-request-id", "")
@@ -84,6 +87,21 @@ class App:
         self._service.metrics.answered(name, request.method, status, seconds, code)
         _LOG.debug("%s %s %d %.1f ms %s", request.method, name, status, seconds * 1e3, request_id)
 
+    async def _serve_socket(self, websocket: WebSocket) -> None:
+        """Serve a websocket, or refuse it with the status that a request would get."""
+        status, code = 101, ""
+        try:
+            self._check_host(websocket.headers.get("host", ""))
+            await kernel_socket.serve(self._service, websocket)
+        except Exception as exc:  # noqa: BLE001 - the edge: every fault becomes an answer
+            problem = of_error(exc)
+            if problem.status == 500:
+                _LOG.error("a websocket failed", exc_info=exc)
+            status, code = problem.status, problem.code
+            if websocket.application_state is WebSocketState.CONNECTING:
+                await websocket.send_denial_response(jupyter.refuse(problem, ""))
+        self._service.metrics.answered(kernel_socket.PATH, "GET", status, 0, code)
+
     async def _answer(self, request: Request, route: Route, path: dict[str, str]) -> Response:
         signed_in = self._signed_in(request, route)
         principal = signed_in or _NOBODY
@@ -106,12 +124,10 @@ class App:
         if replicas is None:
             return None
         await replicas.request(principal)
-        for ident in (path.get("session"), path.get("execution")):
-            if (
-                ident is not None
-                and ident not in service.sessions
-                and ident not in service.executions
-            ):
+        here = (service.sessions, service.executions, service.gateway)
+        for name in ("session", "execution", "kernel"):
+            ident = path.get(name)
+            if ident is not None and not any(ident in one for one in here):
                 url = await replicas.find(ident)
                 return None if url is None else await replicas.pass_on(request, url)
         return None

@@ -103,9 +103,7 @@ async def restart(call: Call) -> Response:
     config = await call.service.with_context(
         call.principal, config, hosted.callbacks, given.context
     )
-    await session.restart(config)
-    hosted.marks.clear()
-    hosted.touch()
+    await call.service.sessions.restart(hosted, config)
     return as_json(hosted.describe())
 
 
@@ -229,6 +227,16 @@ async def set_variable(call: Call) -> Response:
     return nothing()
 
 
+async def set_tools(call: Call) -> Response:
+    """Let the session's code call these tools of its client's, and no others."""
+    hosted, given = _session(call), await call.json(shapes.NewTools)
+    if len(given.tools) > shapes.MAX_TOOLS:
+        raise Problem(400, "invalid", f"at most {shapes.MAX_TOOLS} tools")
+    await hosted.session.set_tools({"tools": given.tools})
+    hosted.touch()
+    return nothing()
+
+
 async def save(call: Call) -> Response:
     """Save a session's variables and files as a state that a new session can start with."""
     body, hosted = await call.body(), _session(call)
@@ -237,7 +245,7 @@ async def save(call: Call) -> Response:
         async with hosted.session.in_turn() as box:
             blob = await box.save()
         hosted.touch()
-        return 201, await _keep_state(call, blob)
+        return 201, await keep_state(call, blob)
 
     return await call.once(body, work)
 
@@ -246,7 +254,7 @@ async def upload_state(call: Call) -> Response:
     """Keep a state that was saved before; it is checked when a session starts with it."""
     limit = call.service.settings.max_upload_bytes
     blob = b"".join([piece async for piece in call.pieces(limit, slow=True)])
-    return as_json(await _keep_state(call, blob), 201)
+    return as_json(await keep_state(call, blob), 201)
 
 
 async def show_state(call: Call) -> Response:
@@ -292,7 +300,8 @@ def _session(call: Call) -> HostedSession:
     return call.service.sessions.get(call.principal, call.path["session"])
 
 
-async def _keep_state(call: Call, blob: bytes) -> dict[str, Any]:
+async def keep_state(call: Call, blob: bytes, **more: Any) -> dict[str, Any]:
+    """Keep a saved state for the caller; return what is known of it."""
     left_out: dict[str, str] = {}
     with contextlib.suppress(AtollError):
         left_out = dict(describe_state(blob).left_out)
@@ -301,5 +310,5 @@ async def _keep_state(call: Call, blob: bytes) -> dict[str, Any]:
         yield blob
 
     seconds = call.service.settings.state_seconds
-    facts = {"left_out": left_out}
+    facts = {"left_out": left_out, **more}
     return await call.service.objects.put(call.principal, "state", pieces(), seconds, **facts)

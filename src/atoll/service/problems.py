@@ -72,6 +72,7 @@ def not_found(what: str) -> Problem:
 _STATUSES: tuple[tuple[type[errors.AtollError], int, str], ...] = (
     (errors.ConfigError, 400, "invalid"),
     (errors.BusyError, 503, "busy"),
+    (errors.SandboxStartError, 503, "not_started"),
     (errors.SandboxClosedError, 404, "not_found"),
     (errors.SandboxLostError, 410, "session_lost"),
     (errors.BackendUnavailableError, 503, "unavailable"),
@@ -97,8 +98,9 @@ def of_error(fault: Exception) -> Problem:
             status, code = number, name
             break
     more = {"class": type(fault).__name__, "fields": values.encode(vars(fault))}
-    busy = RETRY_SECONDS if isinstance(fault, errors.BusyError) else None
-    return Problem(status, code, str(fault), retry_after=busy, retryable=fault.retryable, **more)
+    nothing_ran = isinstance(fault, errors.BusyError | errors.SandboxStartError)
+    wait = RETRY_SECONDS if nothing_ran else None
+    return Problem(status, code, str(fault), retry_after=wait, retryable=fault.retryable, **more)
 
 
 def encode(value: Any) -> bytes:

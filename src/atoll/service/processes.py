@@ -46,6 +46,7 @@ class GuestProcess:
     def __init__(self, number: int, command: str | list[str]) -> None:
         self.number, self.command, self.started = number, command, clock.now()
         self.pid: int | None = None
+        self.has_terminal = False
         self.end: dict[str, Any] | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -97,6 +98,7 @@ class Processes:
             if running >= MOST_PROCESSES:
                 raise Problem(429, "rate_limited", f"{MOST_PROCESSES} processes run", retry_after=1)
             process = GuestProcess(self._next, command)
+            process.has_terminal = "pty" in options
             self._next += 1
         await self._send(process, "start", command=command, **options)
         self._known[process.number] = process
@@ -119,6 +121,10 @@ class Processes:
             last = at + MOST_INPUT >= len(data)
             text = base64.b64encode(piece).decode()
             await self._send(process, "input", data=text, end=end and last)
+
+    async def resize(self, process: GuestProcess, size: dict[str, int]) -> None:
+        """Tell a process's terminal how many `rows` and `cols` it has."""
+        await self._send(process, "resize", pty=size)
 
     async def signal(self, process: GuestProcess, number: int) -> None:
         """Send a signal to it and to all that it started."""

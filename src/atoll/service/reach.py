@@ -26,6 +26,8 @@ _LIMITS = ("max_bytes", "max_requests", "max_seconds", "max_connections")
 def wanted(given: Sandbox, settings: ServiceSettings) -> dict[str, Any]:
     """Return packages and network of a sandbox; 403 for what the operator does not allow."""
     found: dict[str, Any] = {}
+    if given.allow_source:
+        raise Problem(403, "not_allowed", "this service builds no packages: leave allow_source out")
     if given.packages:
         found["packages"] = _packages(given.packages, settings.session_packages)
     if given.network:

@@ -20,6 +20,7 @@ from atoll.service import (
     shapes,
 )
 from atoll.service.e2b import routes as e2b
+from atoll.service.jupyter import routes as jupyter
 from atoll.service.librechat import executing
 from atoll.service.librechat import routes as librechat
 
@@ -88,6 +89,7 @@ _NATIVE = (
     Route("GET", f"{_S}/variables", handlers.list_variables, "sessions"),
     Route("GET", f"{_S}/variables/{{name}}", handlers.get_variable, "sessions"),
     Route("PUT", f"{_S}/variables/{{name}}", handlers.set_variable, "sessions", shapes.Value, 204),
+    Route("PUT", f"{_S}/tools", handlers.set_tools, "sessions", shapes.NewTools, 204),
     Route("POST", f"{_S}/save", handlers.save, "sessions", status=201),
     Route("POST", "/states", handlers.upload_state, "sessions", bytes, 201),
     Route("GET", "/states/{state}", handlers.show_state, "sessions"),
@@ -150,5 +152,5 @@ def table(pages: Sequence[Route] = ()) -> list[tuple[re.Pattern[str], Route]]:
 def all_routes() -> list[Route]:
     """Return every route, with its whole path."""
     native = [replace(one, path=PREFIX + one.path) for one in _NATIVE]
-    dialects = [Route(**one) for one in (*librechat.facts(), *e2b.facts())]
+    dialects = [Route(**one) for one in (*librechat.facts(), *e2b.facts(), *jupyter.facts())]
     return [*native, *_OPERATIONAL, *dialects]

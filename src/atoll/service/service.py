@@ -32,6 +32,7 @@ from atoll.service.blobs import blobs
 from atoll.service.e2b.dialect import E2B
 from atoll.service.executions import Executions
 from atoll.service.idempotency import IdempotencyKeys
+from atoll.service.jupyter.gateway import Gateway
 from atoll.service.keys import Keys
 from atoll.service.ledger import Ledger
 from atoll.service.librechat.dialect import LibreChat
@@ -108,7 +109,7 @@ class Service:
         )
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
-        self.librechat, self.e2b = LibreChat(self), E2B(self)
+        self.librechat, self.e2b, self.gateway = LibreChat(self), E2B(self), Gateway(self)
         self.replicas = Replicas(settings) if settings.redis else None
         self.metrics = Metrics(self)
         self.draining = self.stopping = False
@@ -165,6 +166,7 @@ class Service:
                 execution.task.cancel()
         await self.sessions.end_all("the service was stopped")
         self.e2b.sweep()
+        await self.gateway.sweep()
         if self._background:
             await asyncio.wait(self._background, timeout=5)
         with contextlib.suppress(Exception):
@@ -355,7 +357,8 @@ class Service:
         """Say to the services that share a Redis what this one has."""
         if self.replicas is not None:
             running = [one.id for one in self.executions.running]
-            await self.replicas.announce([*self.sessions.idents, *running])
+            known = [*self.sessions.idents, *self.gateway.idents, *running]
+            await self.replicas.announce(known)
 
     async def _sweep(self) -> None:
         while True:
@@ -365,6 +368,7 @@ class Service:
                 await self.announce()
                 self.executions.sweep()
                 self.e2b.sweep()
+                await self.gateway.sweep()
                 self.objects.sweep()
                 self.runs.sweep()
                 self.samples.take(self)

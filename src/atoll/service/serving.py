@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from atoll.errors import SandboxError
 from atoll.pool import Pool, PoolSettings
@@ -22,11 +23,16 @@ from atoll.service.service import Service
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    import h11
+
     from atoll.service.settings import ServiceSettings
 
 WARM_SECONDS = 600.0
 MAX_HEADER_BYTES = 64 << 10
+_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _LOG = logging.getLogger("atoll.service")
+_SOCKET_LOG = logging.Logger("atoll.service.socket", logging.WARNING)  # noqa: LOG001 - a level of its own
+_SOCKET_LOG.parent = _LOG
 
 
 class GuardedProtocol(H11Protocol):
@@ -50,8 +56,17 @@ class GuardedProtocol(H11Protocol):
         self._forget()
         super().connection_lost(exc)
 
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """Hand the connection over to a websocket; refuse it if there are too many."""
+        if len(self.connections) > (self.limit_concurrency or len(self.connections)):
+            self.transport.write(_TOO_MANY)
+            self.transport.close()
+            return
+        super().handle_websocket_upgrade(event)
+
     def _watch(self) -> None:
-        if self.cycle is not None and not self.cycle.response_complete:
+        upgraded = self.transport.get_protocol() is not self  # it is a websocket's now
+        if upgraded or (self.cycle is not None and not self.cycle.response_complete):
             self._forget()
         elif self._waiting is None and self.timeout_keep_alive_task is None:
             self._waiting = self.loop.call_later(self.header_seconds, self.transport.close)
@@ -60,6 +75,19 @@ class GuardedProtocol(H11Protocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+
+
+class QuietSocket(WebSocketsSansIOProtocol):
+    """A websocket whose address is not logged: Jupyter's clients put their key into it."""
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self.logger = self.conn.logger = _SOCKET_LOG
+
+    async def send(self, message: Any) -> None:
+        """Send; remember that a socket which was refused needs no handshake any more."""
+        await super().send(message)
+        self.handshake_complete |= self.close_sent
 
 
 class Server(uvicorn.Server):
@@ -128,7 +156,9 @@ def server(made: Service) -> Server:
         host=settings.host,
         port=settings.port,
         http=Protocol,
-        ws="none",
+        ws=QuietSocket,
+        ws_max_size=settings.max_body_bytes,
+        ws_per_message_deflate=False,
         lifespan="off",
         access_log=False,
         log_config=None,

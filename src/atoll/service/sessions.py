@@ -7,7 +7,6 @@ SECURITY: a session is looked up under its tenant, and forks stay with it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -210,10 +209,7 @@ class Sessions:
         """Start a live clone of a session."""
         self._quotas.open_session(principal)
         try:
-            callbacks, functions = parent.callbacks.twin()
-            config = dataclasses.replace(parent.session.config, **functions)
-            if isinstance(config.context, Context):
-                config = dataclasses.replace(config, context=config.context.dup())
+            callbacks, config = parent.session.clone_config()
             async with parent.session.in_turn() as box:
                 twin = await cast("_ForkWith", box).fork_with(config)
             try:
@@ -272,6 +268,12 @@ class Sessions:
         session.idle_seconds = life.idle_seconds or session.idle_seconds
         session.max_seconds = life.max_seconds or session.max_seconds
         session.metadata = session.metadata if life.metadata is None else life.metadata
+
+    async def restart(self, session: HostedSession, config: SandboxConfig) -> None:
+        """Throw a session's state away and start it afresh."""
+        await session.session.restart(config)
+        session.marks.clear()
+        session.touch()
 
     async def end(self, session: HostedSession, reason: str = "deleted") -> None:
         """End a session, and free everything it used."""

@@ -17,6 +17,7 @@ from atoll.guest import values
 from atoll.policy import ExecutionPolicy, Isolation
 from atoll.pool.tiers import TIERS
 from atoll.service.problems import Problem
+from atoll.wire.options import HANDLERS, SERVICE_NAMES
 
 if TYPE_CHECKING:
     from atoll.network import NetworkUse
@@ -33,6 +34,9 @@ MOST = {
     "max_state_bytes": 512 << 20, "max_concurrency": 256,
 }  # fmt: skip
 """What a request may ask for of the service's own memory and threads."""
+JUDGED = ("timeout_ms", "packages", "allow_source")
+"""Options that the key's quota and the operator's lists decide."""
+_CALLBACKS = tuple(name.removeprefix("on_") for name in HANDLERS)
 
 
 class Body(Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -81,6 +85,7 @@ class Sandbox(Body, kw_only=True):
 
     template: str | None = None
     packages: list[str] = []
+    allow_source: bool = False
     network: list[str] | Network | None = None
     context: ContextOf | None = None
     policy: Policy | None = None
@@ -114,20 +119,20 @@ class Sandbox(Body, kw_only=True):
             if value is not None and value > limit:
                 raise Problem(403, "quota", f"{name} may be at most {limit:,}")
         timeout = timeout_within(self.timeout_ms, quota)
-        names = ("max_output_length", "max_concurrency", "max_state_bytes", "explored_length")
-        more = {name: one for name in names if (one := getattr(self, name)) is not None}
+        sent = {name: getattr(self, given) for name, given in SERVICE_NAMES.items()}
+        own = {name: one for name, one in sent.items() if one is not None and name not in JUDGED}
         level = Isolation.parse(self.min_isolation or Isolation.JAILED)
         return SandboxConfig(
             backend="native", policy=policy, timeout_ms=timeout, min_isolation=level,
-            preload=self.template, argv=self.argv, lazy_queries=self.lazy_queries, **more, **fields,
+            **own, **fields,
         )  # fmt: skip
 
     def asks(self) -> dict[str, Any]:
         """Return what ClientCallbacks takes: tools, and the functions that the caller has."""
-        known = ("llm_query", "rlm_query", "stdin")
         for name in self.callbacks:
-            if name not in known:
-                raise Problem(400, "invalid", f"no callback {name!r}: there are {', '.join(known)}")
+            if name not in _CALLBACKS:
+                known = ", ".join(_CALLBACKS)
+                raise Problem(400, "invalid", f"no callback {name!r}: there are {known}")
         return {
             "tools": self.tools,
             "asks": ["on_output", *(f"on_{one}" for one in self.callbacks)],
@@ -212,6 +217,12 @@ class Mark(Body, kw_only=True):
     """POST /sessions/{id}/checkpoints."""
 
     name: str = ""
+
+
+class NewTools(Body, kw_only=True):
+    """PUT /sessions/{id}/tools."""
+
+    tools: list[dict[str, Any]]
 
 
 class Rollback(Body, kw_only=True):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_KNOWN = 256
 """Commands of a sandbox whose words are kept for a listing."""
+MOST_CELLS = 1 << 16
+"""Rows or columns of a terminal, as the kernel counts them."""
 INPUT_SECONDS = 3_600.0
 """What a stream of input may take."""
 _SIGNALS = {"SIGNAL_SIGKILL": signal.SIGKILL, "SIGNAL_SIGTERM": signal.SIGTERM}
@@ -36,8 +38,9 @@ _SIGNALS = {"SIGNAL_SIGKILL": signal.SIGKILL, "SIGNAL_SIGTERM": signal.SIGTERM}
 async def start(call: Call) -> Response:
     """Start a process, and stream what it prints; it runs on if the reader leaves."""
     hosted, given = call.service.e2b.sandbox(call), await wire.message(call)
+    options: dict[str, Any] = {"stdin": given.get("stdin") is True}
     if given.get("pty"):
-        raise Problem(501, "unsupported", "there are no terminals (pty): run a command")
+        options = {"pty": _size(given)}
     config = given.get("process")
     if not isinstance(config, dict):
         raise Problem(400, "invalid", "process says what to run")
@@ -46,8 +49,7 @@ async def start(call: Call) -> Response:
     if not isinstance(env, dict) or not all(isinstance(one, str) for one in env.values()):
         raise Problem(400, "invalid", "envs has texts only")
     cwd = absolute(wire.text_of(config, "cwd"))
-    stdin = given.get("stdin") is True
-    process = await hosted.processes.start(command, cwd=cwd, env=env, stdin=stdin)
+    process = await hosted.processes.start(command, cwd=cwd, env=env, **options)
     assert process.pid is not None
     shown = {"cmd": command[0], "args": command[1:], "envs": env, "cwd": cwd}
     known = call.service.e2b.facts(hosted).commands
@@ -112,9 +114,14 @@ async def close_input(call: Call) -> Response:
     return as_json({})
 
 
-async def update(_call: Call) -> Response:
-    """Refuse to change a terminal's size."""
-    raise Problem(501, "unsupported", "there are no terminals (pty)")
+async def update(call: Call) -> Response:
+    """Change the size of a process's terminal."""
+    hosted, given = call.service.e2b.sandbox(call), wire.parse(await call.body())
+    process = await _process(hosted, given)
+    if not process.has_terminal:
+        raise Problem(400, "invalid", "the process has no terminal (pty)")
+    await hosted.processes.resize(process, _size(given))
+    return as_json({})
 
 
 async def _once(frames: list[bytes]) -> AsyncIterator[list[Event]]:
@@ -129,7 +136,7 @@ async def _frames(
     hosted: HostedSession, process: GuestProcess, pause: float
 ) -> AsyncIterator[list[Event]]:
     async for events in hosted.processes.events(process, 0, 0, pause):
-        told = [_event(kind, json.loads(line)) for _, kind, line in events]
+        told = [_event(process, kind, json.loads(line)) for _, kind, line in events]
         yield [(0, "", wire.frame({"event": one})) for one in told]
         if hosted.session.frozen:  # to look at the process again would thaw the sandbox
             yield [(0, "", wire.last_frame(Problem(502, "sandbox", f"{GONE}: it was paused")))]
@@ -137,10 +144,11 @@ async def _frames(
     yield [(0, "", wire.last_frame())]
 
 
-def _event(kind: str, found: dict[str, Any]) -> dict[str, Any]:
+def _event(process: GuestProcess, kind: str, found: dict[str, Any]) -> dict[str, Any]:
     if kind == "started":
         return {"start": {"pid": found["pid"]}}
     if kind in ("stdout", "stderr"):
+        kind = "pty" if process.has_terminal else kind
         return {"data": {kind: base64.b64encode(found["text"].encode()).decode()}}
     if kind == "exited":
         code = found["exit_code"] if isinstance(found["exit_code"], int) else 1
@@ -189,11 +197,21 @@ async def _process(hosted: HostedSession, given: Any) -> GuestProcess:
 
 
 def _data(given: Any) -> bytes:
-    text = given.get("stdin") if isinstance(given, dict) else None
+    text = (given.get("stdin") or given.get("pty")) if isinstance(given, dict) else None
     try:
         return base64.b64decode(text or "", validate=True)
     except (ValueError, TypeError):
         raise Problem(400, "invalid", "stdin is not base64") from None
+
+
+def _size(given: dict[str, Any]) -> dict[str, int]:
+    """Return the size of a terminal; 400 if it is none."""
+    pty = given.get("pty")
+    size = pty.get("size") if isinstance(pty, dict) else None
+    found = {name: size.get(name, 0) for name in ("rows", "cols")} if isinstance(size, dict) else {}
+    if not found or not all(type(n) is int and 0 <= n < MOST_CELLS for n in found.values()):
+        raise Problem(400, "invalid", f"pty.size has rows and cols below {MOST_CELLS}")
+    return found
 
 
 def _texts(given: Any) -> list[str]:

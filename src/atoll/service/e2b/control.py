@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -11,7 +13,8 @@ from msgspec import Struct
 from atoll.pool.tiers import TIERS
 from atoll.service import clock, reach, shapes
 from atoll.service.calls import as_json, nothing
-from atoll.service.e2b.wire import moment
+from atoll.service.clock import moment
+from atoll.service.e2b import snapshots
 from atoll.service.handlers import MAX_FORKS
 from atoll.service.problems import Problem, of_error
 from atoll.service.sessions import MAX_PAGE
@@ -68,10 +71,15 @@ async def create(call: Call) -> Response:
         max_seconds=_seconds(given.timeout), metadata=shapes.check_metadata(given.metadata)
     )
 
+    snapshot = snapshots.find(call, given.templateID)
+
     async def work() -> tuple[int, Any]:
         config, callbacks = service.prepare(
             asked.config(principal.quota, **reach.wanted(asked, service.settings)), asked.asks()
         )
+        if snapshot is not None:
+            path = await service.objects.fetch(principal, "state", snapshot["id"])
+            config = replace(config, state=await asyncio.to_thread(path.read_bytes))
         hosted = await service.sessions.open(principal, config, callbacks, life)
         facts = service.e2b.facts(hosted)
         facts.template = given.templateID[: shapes.MAX_METADATA_TEXT]
@@ -185,9 +193,9 @@ async def metrics(call: Call) -> Response:
 
 
 async def unsupported(call: Call) -> Response:
-    """Refuse what Atoll does not have: snapshots, and networks that change."""
+    """Refuse what Atoll does not have: networks that change."""
     _session(call)
-    text = "Atoll has no snapshots by name and no network that changes: fork the sandbox instead"
+    text = "the network of a sandbox does not change: create another with what it needs"
     raise Problem(400, "unsupported", text)
 
 

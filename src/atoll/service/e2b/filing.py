@@ -14,6 +14,7 @@ from atoll.files.types import FileError
 from atoll.files.watch import Watch
 from atoll.guest.local_files import locate
 from atoll.guest.workspace import code_of
+from atoll.service import clock
 from atoll.service.calls import as_json
 from atoll.service.e2b import wire
 from atoll.service.e2b.paths import located
@@ -276,7 +277,7 @@ def _entry(path: str, found: os.stat_result) -> dict[str, Any]:
         "permissions": stat.filemode(found.st_mode),
         "owner": "user",
         "group": "user",
-        "modifiedTime": wire.moment(found.st_mtime),
+        "modifiedTime": clock.moment(found.st_mtime),
     }
 
 

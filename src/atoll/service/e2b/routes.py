@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.service.e2b import commands, control, filing, interpreter, wire
+from atoll.service.e2b import commands, control, filing, interpreter, snapshots, wire
 from atoll.service.e2b.dialect import PREFIX
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ CONTROL: tuple[Row, ...] = (
     ("POST", f"{_S}/pause", control.pause, "sessions"),
     ("POST", f"{_S}/fork", control.fork, "sessions"),
     ("GET", f"{_S}/metrics", control.metrics, "sessions"),
-    ("POST", f"{_S}/snapshots", control.unsupported, "sessions"),
+    ("POST", f"{_S}/snapshots", snapshots.create, "sessions"),
+    ("GET", "/snapshots", snapshots.list_all, "sessions"),
+    ("DELETE", "/templates/{template}", snapshots.delete, "sessions"),
     ("PUT", f"{_S}/network", control.unsupported, "sessions"),
 )
 """Method, path, handler, scope; who asks is known by the header X-API-KEY."""
@@ -75,7 +77,7 @@ STREAMS: tuple[Row, ...] = (
     ("POST", f"{_P}/Connect", commands.connect, "execute"),
     ("POST", f"{_P}/StreamInput", commands.stream_input, "execute"),
 )
-_NEW_WORK = (control.create, control.fork, interpreter.execute, commands.start)
+_NEW_WORK = (control.create, control.fork, snapshots.create, interpreter.execute, commands.start)
 
 
 def facts() -> list[dict[str, Any]]:

@@ -1,10 +1,9 @@
-"""How E2B writes things: errors of its two protocols, frames of Connect streams, times."""
+"""How E2B writes things: errors of its two protocols, frames of Connect streams."""
 
 from __future__ import annotations
 
 import json
 import struct
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -109,15 +108,6 @@ def text_of(given: dict[str, Any], name: str) -> str:
     if not isinstance(found, str):
         raise Problem(400, "invalid", f"{name} is not a text")
     return found
-
-
-def moment(seconds: float) -> str:
-    """Return a time in RFC 3339; a guest may give a file any time, also one no calendar has."""
-    try:
-        found = datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        found = datetime.fromtimestamp(0, UTC)
-    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class FrameResponse(EventResponse):

@@ -32,7 +32,7 @@ async function start() {
     if (!(await whoAmI())) showSignIn();
     else enter();
   } catch (error) {
-    fill(document.body, h("div", { class: "sign-in" }, fault(error, () => location.reload())));
+    fill(document.body, h("main", { class: "sign-in" }, fault(error, () => location.reload())));
   }
 }
 
@@ -79,7 +79,7 @@ async function show() {
     if (signal.aborted) return;
     await module.show(place, { id: rest[0], query: new URLSearchParams(query ?? ""), signal, go, ...head });
   } catch (error) {
-    if (!signal.aborted) fill(place, fault(error, show));
+    if (!signal.aborted) fill(place, h("header", { class: "head" }, h("h1", {}, page.title)), fault(error, show), h("a", { class: "button", href: `#/${page.path}` }, `All ${page.title.toLowerCase()}`));
   }
 }
 
@@ -143,7 +143,7 @@ function showSignIn(error = null) {
       input.select();
     }
   };
-  fill(document.body, h("div", { class: "sign-in" }, h("form", { onsubmit: submit }, logo(), h("h1", {}, "Atoll"), h("p", {}, "Sign in with a key of this service."), field("Key", input), told,
+  fill(document.body, h("main", { class: "sign-in" }, h("form", { onsubmit: submit }, logo(), h("h1", {}, "Atoll"), h("p", {}, "Sign in with a key of this service."), field("Key", input), told,
     h("button", { class: "primary wide" }, "Sign in"), h("p", { class: "hint" }, "No key? On the machine that serves, type ", h("code", {}, "atoll keys add me"), "."))));
   input.focus();
 }

@@ -41,7 +41,7 @@ export function button(text, onclick, { kind = "", sign = null, title = null, ke
 
 /** What to show where there is nothing yet: what this place is for, and what to type. */
 export function empty(title, text, ...more) {
-  return h("div", { class: "empty" }, h("h3", {}, title), text && h("p", {}, text), ...more);
+  return h("div", { class: "empty" }, h("p", { class: "title" }, title), text && h("p", {}, text), ...more);
 }
 
 /** Commands to copy. */
@@ -127,10 +127,11 @@ export function field(label, input, hint = null) {
 
 /** Tabs; `panes` are [name, title, function that returns the pane's content]. */
 export function tabs(panes, chosen = panes[0][0], onchange = () => {}) {
-  const body = h("div", { class: "pane" });
+  const body = h("div", { class: "pane", role: "tabpanel" });
   const bar = h("div", { class: "tabs", role: "tablist" });
   const choose = (name) => {
     for (const one of bar.children) one.setAttribute("aria-selected", String(one.dataset.name === name));
+    body.setAttribute("aria-label", panes.find((pane) => pane[0] === name)[1]);
     fill(body, panes.find((pane) => pane[0] === name)[2]());
     onchange(name);
   };
@@ -146,6 +147,9 @@ export function tabs(panes, chosen = panes[0][0], onchange = () => {}) {
   choose(chosen);
   return Object.assign(h("div", { class: "tabbed" }, bar, body), { choose });
 }
+
+/** The head of a column; without a name it holds what can be done with a row. */
+export const column = (name) => h("th", { scope: "col" }, name || h("span", { class: "sr" }, "Actions"));
 
 /** A row of a table: [column's name, class, content]. On a phone the names stand beside the values. */
 export function cellsOf(columns) {

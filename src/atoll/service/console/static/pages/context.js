@@ -62,7 +62,7 @@ function spanOf(query) {
 }
 
 function reader(found, marked, length, read) {
-  const body = h("pre", { class: "text" });
+  const body = h("pre", { class: "text", tabindex: "0", role: "region", "aria-label": "The text here" });
   const put = (from, to) => visible(found.text.slice(from - found.start, to - found.start));
   if (marked && marked[0] >= found.start && marked[0] < found.end) {
     const end = Math.min(marked[1], found.end);

@@ -4,13 +4,13 @@ import { at, call, every, get, may, remove } from "../api.js";
 import { fill, h, keyed } from "../dom.js";
 import { ago, bytes, cut, short, until } from "../format.js";
 import { visible } from "../highlight.js";
-import { attempt, button, cellsOf, commands, confirm, dialog, empty, fault, field, toast } from "../widgets.js";
+import { attempt, button, cellsOf, column, commands, confirm, dialog, empty, fault, field, toast } from "../widgets.js";
 import { newSession } from "./sessions.js";
 
 export async function show(place, { signal, go, keys }) {
   const told = h("div");
   const body = h("tbody");
-  const table = h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, ["Context", "Size", "Added", "Kept", ""].map((one) => h("th", {}, one)))), body));
+  const table = h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, ["Context", "Size", "Added", "Kept", ""].map(column))), body));
   const nothing = h("div");
   const add = () => upload(go);
   fill(place, h("header", { class: "head" }, h("h1", {}, "Contexts"), may("files") && button("Add a context", add, { kind: "primary", sign: "plus", keys: "a" })), told, table, nothing);

@@ -10,7 +10,7 @@ export function coverageMap(found, onopen = null) {
   const cells = typeof found.map === "string" ? [...found.map] : Array.isArray(found.map) ? found.map : [];
   const length = found.length ?? 0;
   const note = h("span", { class: "quiet" }, legend(found));
-  const grid = h("div", { class: "map", role: "img", "aria-label": `Shown ${percent(found.shown_share)}, scanned ${percent(found.scanned_share)}` }, cells.map((one, n) => {
+  const grid = h("div", { class: "map", role: "group", "aria-label": `Shown ${percent(found.shown_share)}, scanned ${percent(found.scanned_share)}` }, cells.map((one, n) => {
     const [start, end] = [Math.floor((length * n) / cells.length), Math.floor((length * (n + 1)) / cells.length)];
     const kind = KINDS[one] ?? "unseen";
     return h("button", { type: "button", class: kind, tabindex: onopen && n === 0 ? "0" : "-1", title: `${number(start)} – ${number(end)}: ${kind}`, onclick: () => onopen?.(start, end), onmouseenter: () => { note.textContent = `${number(start)} – ${number(end)}: ${kind}`; } });

@@ -91,5 +91,5 @@ function sniffed(data, one) {
 function csv(text, path) {
   const sign = /tsv$/i.test(path) ? "\t" : ",";
   const rows = text.split("\n").filter(Boolean).slice(0, MOST_ROWS).map((line) => [...line.matchAll(new RegExp(`(?:^|${sign})(?:"((?:[^"]|"")*)"|([^${sign}]*))`, "g"))].map((match) => (match[1] ?? match[2] ?? "").replaceAll('""', '"')));
-  return h("div", { class: "scroll" }, h("table", { class: "csv" }, h("thead", {}, h("tr", {}, (rows[0] ?? []).map((one) => h("th", {}, visible(one))))), h("tbody", {}, rows.slice(1).map((row) => h("tr", {}, row.map((one) => h("td", {}, visible(one))))))));
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" }, h("table", { class: "csv" }, h("thead", {}, h("tr", {}, (rows[0] ?? []).map((one) => h("th", {}, visible(one))))), h("tbody", {}, rows.slice(1).map((row) => h("tr", {}, row.map((one) => h("td", {}, visible(one))))))));
 }

@@ -4,7 +4,7 @@ import { at, get, me, post, remove } from "../api.js";
 import { fill, h } from "../dom.js";
 import { ago, bytes, date, milliseconds, number, seconds } from "../format.js";
 import { visible } from "../highlight.js";
-import { attempt, badge, button, cellsOf, confirm, copyButton, dialog, empty, fault, field, loading, toast } from "../widgets.js";
+import { attempt, badge, button, cellsOf, column, confirm, copyButton, dialog, empty, fault, field, loading, toast } from "../widgets.js";
 
 const SCOPES = [["execute", "run code"], ["sessions", "open, fork, end sessions"], ["files", "read and write files, contexts"], ["runs", "ask agents"], ["metrics", "read counters"], ["admin", "keys, draining"]];
 const USUAL = ["execute", "sessions", "files"];
@@ -19,13 +19,13 @@ export async function show(place, { signal, keys }) {
     try {
       const { items } = await get("/keys", { signal });
       const shown = items.sort((a, b) => state(a).localeCompare(state(b)) || b.created - a.created);
-      fill(body, shown.length ? h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, ["State", "Key", "Tenant", "Scopes", "Limits", "Today", "Last used", ""].map((one) => h("th", {}, one)))), h("tbody", {}, shown.map((one) => row(one, refresh))))) : empty("No key", "Make one with a."));
+      fill(body, shown.length ? h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, ["State", "Key", "Tenant", "Scopes", "Limits", "Today", "Last used", ""].map(column))), h("tbody", {}, shown.map((one) => row(one, refresh))))) : empty("No key", "Make one with a."));
     } catch (error) { if (!signal.aborted) fill(body, fault(error, refresh)); }
   };
   await refresh();
   const days = await get(`/usage?from=${new Date(Date.now() - 29 * 864e5).toISOString().slice(0, 10)}`, { signal });
   used.hidden = !days.items.length;
-  fill(used, h("h2", {}, "Use by day"), h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ["Day", "Key", "Tenant", "Executions", "CPU"].map((one) => h("th", {}, one)))), h("tbody", {}, days.items.reverse().slice(0, 60).map((one) => h("tr", {},
+  fill(used, h("h2", {}, "Use by day"), h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Use by day" }, h("table", {}, h("thead", {}, h("tr", {}, ["Day", "Key", "Tenant", "Executions", "CPU"].map(column))), h("tbody", {}, days.items.reverse().slice(0, 60).map((one) => h("tr", {},
     h("td", { class: "n" }, one.day), h("td", {}, visible(one.name || one.key)), h("td", {}, visible(one.tenant ?? "–")), h("td", { class: "n" }, number(one.executions)), h("td", { class: "n" }, seconds(one.cpu_seconds))))))));
 }
 

@@ -3,7 +3,7 @@
 import { every, get, may, at } from "../api.js";
 import { fill, h, keyed } from "../dom.js";
 import { ago, bytes, number, plural, seconds } from "../format.js";
-import { badge, button, commands, empty, fault, loading, meter, sparkline, stateBadge, toneOf } from "../widgets.js";
+import { badge, button, column, commands, empty, fault, loading, meter, sparkline, stateBadge, toneOf } from "../widgets.js";
 
 const SAMPLES = 180;
 
@@ -70,7 +70,7 @@ function refusals(rejected) {
 export function tierRows(tiers) {
   const rows = Object.entries(tiers ?? {});
   if (!rows.length) return h("p", { class: "quiet" }, "None: each sandbox starts cold here.");
-  return h("table", {}, h("thead", {}, h("tr", {}, ["Tier", "Parked", "Warm in", "Missing"].map((one) => h("th", {}, one)))), h("tbody", {}, rows.map(([name, one]) => h("tr", {},
+  return h("table", {}, h("thead", {}, h("tr", {}, ["Tier", "Parked", "Warm in", "Missing"].map(column))), h("tbody", {}, rows.map(([name, one]) => h("tr", {},
     h("td", {}, name), h("td", { class: "n" }, number(one.parked)), h("td", { class: "n" }, one.warm_seconds === null || one.warm_seconds === undefined ? "–" : seconds(one.warm_seconds)),
     h("td", {}, one.missing?.length ? h("span", { class: "warn-text" }, one.missing.join(", ")) : h("span", { class: "quiet" }, "none"))))));
 }

@@ -4,7 +4,7 @@ import { at, call, every, get, may, post } from "../api.js";
 import { fill, h, keyed } from "../dom.js";
 import { ago, bytes, cut, dollars, number, plural, seconds, short } from "../format.js";
 import { visible } from "../highlight.js";
-import { attempt, badge, button, cellsOf, commands, dialog, empty, fault, field, toast } from "../widgets.js";
+import { attempt, badge, button, cellsOf, column, commands, dialog, empty, fault, field, toast } from "../widgets.js";
 
 const PAGE = 50;
 
@@ -12,7 +12,7 @@ export async function show(place, { signal, go, keys }) {
   const told = h("div");
   const body = h("tbody");
   const filter = h("input", { type: "search", placeholder: "Filter by question, model or outcome", "aria-label": "Filter", oninput: () => draw() });
-  const table = h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, ["State", "Question", "Model", "Turns", "Calls", "Tokens", "Cost", "Time", "Begun"].map((one) => h("th", {}, one)))), body));
+  const table = h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, ["State", "Question", "Model", "Turns", "Calls", "Tokens", "Cost", "Time", "Begun"].map(column))), body));
   const nothing = h("div");
   const more = button("Show more", () => { most += PAGE; refresh(); }, { kind: "quiet" });
   let [items, most] = [[], PAGE];

@@ -25,16 +25,18 @@ export async function show(place, { id, signal, go, title, keys }) {
   const panes = [["tree", "Tree", () => forks.element], ["files", "Files", () => { folder.refresh(); return folder.element; }], ["variables", "Variables", () => variables(path, signal)], ["facts", "Facts", () => facts]];
   const side = h("aside", { "aria-label": "Beside the cells" }, tabs(panes));
   const stop = button("Interrupt", () => attempt(() => post(`${path}/cancel`)), { sign: "stop", title: "Interrupt what runs; variables are kept" });
+  const pause = button("Pause", () => attempt(async () => { await post(`${path}/${session.state === "paused" ? "resume" : "pause"}`); await refresh(); }), { kind: "quiet", title: "Stop all that it runs; its memory is kept" });
   const end = button("End", async () => { if (await endSession(session)) go("sessions"); }, { sign: "trash", kind: "quiet" });
   const split = h("div", { class: "split" }, notebook.element, side);
   const beside = button("Tree and files", () => { beside.lastChild.textContent = split.classList.toggle("beside") ? "Cells" : "Tree and files"; }, { kind: "narrow-only", sign: "fork" });
-  fill(place, h("header", { class: "head" }, h("div", { class: "crumbs" }, h("a", { href: "#/sessions" }, "Sessions"), h("span", {}, "/")), h("h1", {}, visible(label(session))), state, beside, may("execute") && stop, end), told, split);
+  fill(place, h("header", { class: "head" }, h("div", { class: "crumbs" }, h("a", { href: "#/sessions" }, "Sessions"), h("span", {}, "/")), h("h1", {}, visible(label(session))), state, beside, may("execute") && stop, may("sessions") && pause, end), told, split);
   keys({ f: { title: "Fork the session", sign: "fork", run: () => forks.fork() }, m: { title: "Checkpoint: keep this state", sign: "flag", run: () => forks.mark() }, e: { title: "Write code", sign: "right", run: () => notebook.focus() }, i: { title: "Interrupt what runs", sign: "stop", run: () => stop.click() } });
   const refresh = async () => {
     session = await get(path, { signal });
     fill(told);
     fill(state, stateBadge(session));
     stop.disabled = !session.busy;
+    pause.lastChild.textContent = session.state === "paused" ? "Resume" : "Pause";
     fill(facts, factsOf(session));
     await Promise.all([notebook.refresh(), forks.refresh()]);
   };

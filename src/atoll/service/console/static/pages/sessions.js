@@ -4,7 +4,7 @@ import { at, every, get, may, post, remove } from "../api.js";
 import { fill, h, keyed } from "../dom.js";
 import { ago, bytes, number, plural, seconds, short, span, until } from "../format.js";
 import { visible } from "../highlight.js";
-import { attempt, button, cellsOf, commands, confirm, dialog, empty, fault, field, meter, stateBadge, toast } from "../widgets.js";
+import { attempt, button, cellsOf, column, commands, confirm, dialog, empty, fault, field, meter, stateBadge, toast } from "../widgets.js";
 import { label } from "./overview.js";
 
 const PAGE = 200;
@@ -16,7 +16,7 @@ export async function show(place, { signal, go, keys, query }) {
   const filter = h("input", { type: "search", placeholder: "Filter by name, id, state or metadata", "aria-label": "Filter", oninput: () => draw() });
   const count = h("span", { class: "quiet" });
   const body = h("tbody");
-  const table = h("div", { class: "scroll" }, h("table", { class: "list sessions" }, h("thead", {}, h("tr", {}, COLUMNS.map((one) => h("th", {}, one)))), body));
+  const table = h("div", { class: "scroll" }, h("table", { class: "list sessions" }, h("thead", {}, h("tr", {}, COLUMNS.map(column))), body));
   const nothing = h("div");
   const rest = h("div");
   const open = () => newSession(go);

@@ -4,7 +4,7 @@ import { at, get, may, post } from "../api.js";
 import { fill, h, icon } from "../dom.js";
 import { ago, bytes, plural, short } from "../format.js";
 import { visible } from "../highlight.js";
-import { ask, attempt, button, confirm, dialog, loading, toast } from "../widgets.js";
+import { ask, attempt, button, column, confirm, dialog, loading, toast } from "../widgets.js";
 
 export function tree({ path, id, signal, refresh: refreshAll }, go) {
   const list = h("ul", { class: "tree" }, loading());
@@ -71,7 +71,7 @@ async function compare(id, other) {
   await attempt(async () => {
     const [here, there] = await Promise.all([look(id), look(other.id)]);
     const names = [...new Set([...here.keys(), ...there.keys()])].filter((name) => here.get(name) !== there.get(name)).sort();
-    await dialog(`This session and ${visible(other.name || short(other.id))}`, () => h("div", { class: "body" }, names.length ? h("table", { class: "variables" }, h("thead", {}, h("tr", {}, ["", "Here", "There"].map((one) => h("th", {}, one)))),
+    await dialog(`This session and ${visible(other.name || short(other.id))}`, () => h("div", { class: "body" }, names.length ? h("table", { class: "variables" }, h("thead", {}, h("tr", {}, ["Variable", "Here", "There"].map(column))),
       h("tbody", {}, names.map((name) => h("tr", {}, h("td", {}, h("code", {}, visible(name))), [here, there].map((side) => h("td", { class: "value" }, side.has(name) ? visible(String(side.get(name))) : h("span", { class: "quiet" }, "–")))))))
       : h("p", {}, "Names, types and sizes of variables and files are the same.")));
   });

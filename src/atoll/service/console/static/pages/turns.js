@@ -76,7 +76,7 @@ export function timeline(all, choose, chosen) {
   const shown = Math.min(rows.length, 24);
   const x = (at) => (1000 * (at - begin)) / length;
   const note = h("p", { class: "quiet" }, legend());
-  const picture = svg("svg", { class: "timeline", viewBox: `0 0 1000 ${shown * ROW}`, preserveAspectRatio: "none", style: { height: `${shown * ROW}px` }, role: "img", "aria-label": `${bars.length} steps in ${milliseconds(length)}` }, bars.map((one, n) => {
+  const picture = svg("svg", { class: "timeline", viewBox: `0 0 1000 ${shown * ROW}`, preserveAspectRatio: "none", style: { height: `${shown * ROW}px` }, role: "group", "aria-label": `${bars.length} steps in ${milliseconds(length)}` }, bars.map((one, n) => {
     if (place[n] >= shown) return null;
     const [start, end] = span[n];
     const tell = () => { const [name, text] = words(one.node); note.textContent = `${name}: ${cut(text, 80)} · ${milliseconds(end - start)}`; };

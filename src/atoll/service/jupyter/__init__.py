@@ -1,0 +1,1 @@
+"""A Jupyter gateway: six REST routes and the kernel websocket, below `/jupyter`."""

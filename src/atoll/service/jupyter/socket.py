@@ -1,0 +1,100 @@
+"""The kernel websocket: who may open it, and its frames until it closes.
+
+SECURITY: the order is Host (the application), path, Origin, key, scope, rate; only then is the
+socket accepted. A browser sends Origin with every websocket, and no page but the service's own may
+open one. Cookies are not looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from starlette.routing import compile_path
+from starlette.websockets import WebSocketDisconnect, WebSocketState
+
+from atoll.service.jupyter.gateway import PREFIX
+from atoll.service.jupyter.messages import V1, read, write
+from atoll.service.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.websockets import WebSocket
+
+    from atoll.service.jupyter.messages import KernelMessage
+    from atoll.service.keys import Principal
+    from atoll.service.service import Service
+
+PATH = f"{PREFIX}/api/kernels/{{kernel}}/channels"
+UNREADABLE, REFUSED = 1007, 1008
+_PATTERN = compile_path(PATH)[0]
+
+
+class Socket:
+    """One connection of a kernel's client."""
+
+    def __init__(self, websocket: WebSocket, principal: Principal, protocol: str | None) -> None:
+        self.principal, self._websocket, self._protocol = principal, websocket, protocol
+
+    async def send(self, message: KernelMessage) -> bool:
+        """Send a message; return False if the client is gone.
+
+        This waits for a client that reads slowly; one that does not answer pings is cut off.
+        """
+        frame = write(message, self._protocol)
+        try:
+            if isinstance(frame, str):
+                await self._websocket.send_text(frame)
+            else:
+                await self._websocket.send_bytes(frame)
+        except (WebSocketDisconnect, RuntimeError):  # closed by the client, or by us
+            return False
+        return True
+
+    async def receive(self) -> KernelMessage:
+        """Return the next message; ValueError if it cannot be read."""
+        found = await self._websocket.receive()
+        if found["type"] != "websocket.receive":
+            raise WebSocketDisconnect(found.get("code", 1005))
+        frame = found.get("text")
+        return read(found["bytes"] if frame is None else frame, self._protocol)
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close the connection."""
+        if self._websocket.application_state is not WebSocketState.DISCONNECTED:
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                await self._websocket.close(code, reason)
+
+
+async def serve(service: Service, websocket: WebSocket) -> None:
+    """Let a client in, and answer its requests until it leaves; Problem if it is not let in."""
+    match = _PATTERN.match(websocket.scope["path"])
+    if match is None:
+        raise Problem(404, "not_found", f"a websocket is served at {PATH} only")
+    _check_origin(websocket)
+    principal = service.gateway.check(websocket)
+    principal.require("execute")
+    service.quotas.request(principal)
+    kernel = service.gateway.get(principal, match["kernel"])
+    protocol = V1 if V1 in websocket.scope["subprotocols"] else None
+    await websocket.accept(protocol)
+    socket = Socket(websocket, principal, protocol)
+    try:
+        await kernel.attach(socket)
+        while True:
+            await kernel.take(socket, await socket.receive())
+    except WebSocketDisconnect:
+        pass
+    except ValueError as exc:
+        await socket.close(UNREADABLE, str(exc)[:100])
+    except Problem as exc:
+        await socket.close(REFUSED, exc.detail[:100])
+    finally:
+        kernel.detach(socket)
+
+
+def _check_origin(websocket: WebSocket) -> None:
+    """Refuse the pages of other sites; programs send no Origin, or the address they connect to."""
+    origin = websocket.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != websocket.headers.get("host"):
+        raise Problem(403, "origin", "web pages may not open a kernel's socket")
