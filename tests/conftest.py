@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import functools
+import gc
 import os
 import signal
 import sys
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import matrix
 import pytest
+import usable
 from sharing import SHARED, TIMEOUT_MS, shared_boxes
 
 import atoll
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
     from own_service import OwnService
 
 Open = Callable[..., atoll.SyncSandbox]
-BACKENDS = tuple(os.environ.get("ATOLL_TEST_BACKENDS", ",".join(registry.names())).split(","))
-"""The backends to test: all of them, unless the environment names some (make test-pythons)."""
-NOT_EVERYWHERE = ("gvisor",)
-"""Backends that need a program which pip cannot install."""
+OWN_TARGET = ("ray",)
+"""Backends with a make target of their own: what they need is large, or takes long to start."""
+USUAL = [name for name in registry.names() if name not in OWN_TARGET]
+BACKENDS = tuple(os.environ.get("ATOLL_TEST_BACKENDS", ",".join(USUAL)).split(","))
+"""The backends to test: the usual ones, unless the environment names some (make test-fleet)."""
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS_LEAVE = {".pytest_cache", ".mypy_cache", ".ruff_cache", "__pycache__"}
 """What pytest, and checks that run beside it, put at the root of the repository."""
@@ -68,6 +69,21 @@ def pytest_configure(config: pytest.Config) -> None:
             one.result()
 
 
+@pytest.hookimpl(optionalhook=True)  # there is none in a run without xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadgroup`, hand out the groups of matrix.group_of in the order of FIRST."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return matrix.group_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
 def _build_component() -> None:
     build.ensure(None, Progress("the backend wasm"))
 
@@ -83,6 +99,16 @@ def _hear_ctrl_c() -> None:
     """A shell that runs the tests in the background makes them, and all they start, deaf to it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Spare the garbage collector thousands of tests: none of them is ever garbage."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -134,7 +160,7 @@ def key_of_the_tests() -> Iterator[None]:
 def no_deno_is_left() -> Iterator[None]:
     """The one that tests share and the one that waits end before the test process does."""
     with pytest.MonkeyPatch.context() as patch:  # its own tests let a container wait
-        patch.setattr(gvisor.parked, "_most", 0)
+        patch.setattr(gvisor.parked, "most", 0)
         yield
     shared_boxes.close()
     parked.close()
@@ -185,6 +211,15 @@ def own_service() -> Iterator[OwnService]:
         service.stop()
 
 
+@pytest.fixture(scope="session")
+def own_fleet() -> dict[str, str]:
+    """What leads to the fleet that all processes of `make test-fleet` share."""
+    found = {name: os.environ.get(name, "") for name in ("ATOLL_FLEET", "ATOLL_FLEET_FOLDER")}
+    if not all(found.values()):
+        pytest.skip("no fleet runs for the tests: type make test-fleet")
+    return found
+
+
 @pytest.fixture(autouse=True)
 def no_foreign_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test meets the daemon of whoever runs it, nor can start one where none should be."""
@@ -195,11 +230,19 @@ def no_foreign_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 def nothing_is_left(own_daemon: OwnDaemon) -> Iterator[None]:
     """After every test, no jail of ours is left: whoever opens a sandbox destroys it."""
     own_daemon.before = None
-    before = _jails(_children(supervisor.pid))
+    before = _children(supervisor.pid)
     shared = shared_boxes.count("native")
     yield
     end = time.monotonic() + PATIENCE_SECONDS
     shared = max(0, shared_boxes.count("native") - shared)
+    if not _children(supervisor.pid) <= before:  # else nothing is new: most tests start nothing
+        _require_ended(before, shared, end)
+    if own_daemon.before is not None:
+        _require_settled(own_daemon, *own_daemon.before, end)
+
+
+def _require_ended(before: set[str], shared: int, end: float) -> None:
+    """Wait until of this process no more is left than tests share, until `end` at the latest."""
     while len(left := _jails(_children(supervisor.pid)) - before) > shared:
         if time.monotonic() > end:
             break
@@ -211,8 +254,6 @@ def nothing_is_left(own_daemon: OwnDaemon) -> Iterator[None]:
     while (containers := _containers_left()) > 0 and time.monotonic() < end:
         time.sleep(0.02)
     assert containers <= 0, f"{containers} containers of gVisor left behind"
-    if own_daemon.before is not None:
-        _require_settled(own_daemon, *own_daemon.before, end)
 
 
 def _require_settled(daemon: OwnDaemon, before: set[str], in_use: int, end: float) -> None:
@@ -300,24 +341,18 @@ def backend(
         url, key = request.getfixturevalue("own_service").start()
         monkeypatch.setenv("ATOLL_URL", url)
         monkeypatch.setenv("ATOLL_API_KEY", key)
-    if why_not := _why_not_usable(name):
-        if name in NOT_EVERYWHERE:
-            pytest.skip(f"backend {name} cannot be used here: {why_not}")
-        pytest.fail(f"backend {name} is registered but not usable here: {why_not}")
+    if name == "ray":
+        for variable, value in request.getfixturevalue("own_fleet").items():
+            monkeypatch.setenv(variable, value)
+    usable.require(name)
     return name
 
 
 @pytest.fixture
 def counted_cpu(backend: str) -> None:
     """For tests of a CPU limit: a jail without control groups refuses one (unit/test_registry)."""
-    if backend in ("native", "gvisor", "daemon", "remote") and cgroup.find() is None:
+    if backend in ("native", "gvisor", "daemon", "remote", "ray") and cgroup.find() is None:
         pytest.skip("no control group counts CPU time here, so such a limit is refused")
-
-
-@functools.cache
-def _why_not_usable(backend: str) -> str | None:
-    found = asyncio.run(registry.load(backend).availability(atoll.SandboxConfig(backend=backend)))
-    return None if found.usable else found.reason
 
 
 @pytest.fixture

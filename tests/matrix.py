@@ -1,15 +1,16 @@
 """Which tests `make test` runs of a matrix, and in which order; `--matrix all` runs every one.
 
-    contract tests      each of them in `native`; three of four in one more backend: daemon, wasm,
-                        restricted, remote, gvisor, daemon, wasm and pyodide in turn
+    contract tests      each of them in `native`; every second in one more backend: daemon, wasm,
+                        remote, gvisor, restricted and pyodide in turn. Where starts are dear
+                        (gvisor, pyodide), tests that open sandboxes of their own take the daemon
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
                         which repeats TestNative, every sixth; each test begins with another
     long tests          those marked `long`, which show at a larger size or with real downloads
                         what others show already, are left out
     attacks             all of them in every backend as the user who runs the tests, but for the
-                        daemon and gvisor: one of eight (escape/test_attacks.py)
-    attacks as          one of eight in every backend, if root runs the tests
-    ordinary user       (escape/test_as_ordinary_user.py)
+                        daemon, one of eight, and gvisor, one of sixteen (escape/test_attacks.py)
+    attacks as          one of eight in native, wasm and restricted, and two in pyodide, if root
+    ordinary user       runs the tests (escape/test_as_ordinary_user.py)
     examples            those that need a large extra run in the environment of the tests, which
                         has it, instead of a clean one; shell examples, which download, are
                         left out (docs/test_examples.py)
@@ -19,6 +20,7 @@ A sample is the same each time: a failure can be run again.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -26,24 +28,31 @@ if TYPE_CHECKING:
     import pytest
 
 IN_TURN = (
-    "daemon", "wasm", None, "restricted", "remote", "gvisor", "daemon", "wasm", None, "pyodide",
-    "remote", None,
+    "daemon", None, "wasm", None, "remote", None, "gvisor", None, "restricted", None, "pyodide",
+    None,
 )  # fmt: skip
-"""The further backend of a contract test, by its number in its file. `restricted`, which has
-tests/guard, and Pyodide and gVisor, whose starts are dear, have fewer."""
+"""The further backend of a contract test, by its number in its file."""
+DEAR = frozenset({"gvisor", "pyodide"})
+"""Backends in which a start costs ten times what it does in `native`."""
 REPEATED = (
     "files/test_shell_sandbox.py", "files/test_shell_changes.py", "escape/test_host_folder.py",
-    "replserver/test_repl_executor.py", "TestDaemon",
+    "replserver/test_repl_executor.py", "TestDaemon", "pool/test_pool_limits.py",
+    "test_destroyed_in_any_order", "test_zsh_completes", "test_fish_completes",
+    "test_a_user_without_a_home_folder_sees_no_traceback",
 )  # fmt: skip
 ONE_CASE_OF = 6
-LONG = (
-    "escape/test_as_ordinary_user.py", "escape/test_controls.py", "pool/test_soak_short.py",
-    "unit/test_bench.py", "pyodide/test_setup.py", "pyodide/test_index.py", "escape/test_leaks.py", "docs/",
+FIRST = (
+    "service", "pyodide", "escape/test_as_ordinary_user.py", "gvisor", "docs/test_examples.py",
+    "daemon", "escape/test_controls.py", "packages/", "cli/", "escape/test_attacks.py",
+    "escape/test_leaks.py", "wasm/", "replserver/", "pool/", "unit/test_bench.py", "contract/",
 )  # fmt: skip
-"""Tests that take long one by one: at the end, others would wait for them."""
-TOGETHER = ("pyodide", "wasm", "remote", "daemon")
-"""Backends, and folders of tests, that run one after the other. A test process gets neighbours, so
-that few of them start a Deno, a service or a daemon of their own."""
+"""Groups of tests that take longest: at the end, others would wait for them."""
+SHARING = {
+    "remote": "service", "service": "service", "daemon": "daemon", "pyodide": "pyodide",
+    "gvisor": "gvisor",
+}  # fmt: skip
+"""Backends, and folders of tests, by what their tests share: a service, a daemon, a Deno or a
+container takes seconds to start. One test process runs all that share one."""
 
 
 class Sample:
@@ -66,7 +75,10 @@ class Sample:
 
     def _takes_backend(self, item: pytest.Item, backend: str) -> bool:
         number = self._next(item.nodeid.partition("::")[0], backend)
-        return backend not in IN_TURN or IN_TURN[number % len(IN_TURN)] == backend
+        turn = IN_TURN[number % len(IN_TURN)]
+        if turn in DEAR and "box" not in getattr(item, "fixturenames", ()):
+            turn = "daemon"
+        return backend not in IN_TURN or turn == backend
 
     def _is_turn_of_case(self, place: str) -> bool:
         """Take the n-th case of the n-th test, and every sixth from there; one at least."""
@@ -90,15 +102,17 @@ def sample(items: list[pytest.Item]) -> list[pytest.Item]:
     return [item for item in items if decides.takes(item)]
 
 
-def order(item: pytest.Item) -> tuple[bool, int]:
-    """Return a sort key: long tests first, then those that share what takes seconds to start."""
-    return not any(name in item.nodeid for name in LONG), _kind(item)
+def order(item: pytest.Item) -> int:
+    """Return a sort key: the groups that take longest come first."""
+    group = group_of(item.nodeid)
+    return next((n for n, name in enumerate(FIRST) if name in group), len(FIRST))
 
 
-def _kind(item: pytest.Item) -> int:
-    backend = backend_of(item)
-    found = [kind for kind in TOGETHER if kind == backend or f"/{kind}/" in item.nodeid]
-    return TOGETHER.index(found[0]) if found else len(TOGETHER)
+def group_of(nodeid: str) -> str:
+    """Return the group of tests that one test process runs: a file, or all that share something."""
+    file, _, name = nodeid.partition("::")
+    words = (*re.split(r"[\[\]-]", name)[1:], *file.split("/")[:-1])
+    return next((SHARING[word] for word in words if word in SHARING), file)
 
 
 def backend_of(item: pytest.Item) -> str:

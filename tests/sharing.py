@@ -16,21 +16,30 @@ SHARED = frozenset({"native", "gvisor", "pyodide"})
 
 REMEMBER = """
 def remember():
-    import os, sys, types
+    import builtins, os, signal, sys, threading, types, warnings
     note = sys.modules["as_it_was"] = types.ModuleType("as_it_was")
     note.env, note.path = dict(os.environ), list(sys.path)
+    note.filters, note.threads = list(warnings.filters), threading.active_count()
+    note.builtins = dict(vars(builtins))
+    note.handlers = [signal.getsignal(number) for number in range(1, signal.NSIG)]
     note.names = {name: value for name, value in globals().items() if name != "remember"}
 remember()
 del remember
 """
 RESTORE = """
 def restore():
-    import os, shutil, sys
+    import builtins, os, shutil, signal, sys, threading, warnings
     note = sys.modules["as_it_was"]
     os.chdir("/app")
-    for pid in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ()):
-        if int(pid) not in (1, os.getpid()):
-            os.kill(int(pid), 9)
+    pids = filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else ())
+    # A library that started a process or a thread may remember it: such a sandbox is ended.
+    assert not [pid for pid in pids if int(pid) not in (1, os.getpid())], "processes are left"
+    assert threading.active_count() <= note.threads, "threads are left"
+    assert vars(builtins) == note.builtins, "builtins are changed"
+    handlers = [signal.getsignal(number) for number in range(1, signal.NSIG)]
+    assert handlers == note.handlers, "a signal's handler is changed"
+    warnings.resetwarnings()  # it also clears the caches that a change of the list alone leaves
+    warnings.filters[:] = note.filters
     for folder in ("/app", "/tmp"):
         for entry in list(os.scandir(folder)):
             real = entry.is_dir(follow_symlinks=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -9,12 +10,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from atoll.cli import arguments
 from atoll.cli.main import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 COMMAND = [sys.executable, "-m", "atoll.cli.main"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_parser() -> Iterator[None]:
+    """The parser of all commands takes longer to make than most tests of it: it is made once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arguments, "parser", functools.cache(arguments.parser))
+        yield
 
 
 @pytest.fixture

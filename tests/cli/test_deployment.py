@@ -114,7 +114,10 @@ def test_the_container_file_names_what_is_there():
     assert set(installed.split(",")) <= set(project["optional-dependencies"])
     settings = [one.partition("=")[0] for word, *given in lines if word == "ENV" for one in given]  # fmt: skip
     assert settings
-    assert {one.removeprefix("ATOLL_SERVE_").lower() for one in settings} <= set(
+    assert {one.removeprefix("ATOLL_SERVE_").lower() for one in settings} - {"path"} <= set(
         ServiceSettings.__dataclass_fields__
     )
+    needed = re.findall(r"tools/[\w.]+", (ROOT / "hatch_build.py").read_text())
+    assert needed
+    assert set(needed) <= set(copied), "the build hook's files are not in the image"
     assert ["CMD", '["atoll",', '"serve"]'] in lines

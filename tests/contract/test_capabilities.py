@@ -19,6 +19,7 @@ DECLARED = {
     "gvisor": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch"},
     "daemon": EVERYWHERE | FILES | PROCESSES | {"host-folder", "network", "fetch", "fork"},
     "remote": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"fork"},
+    "ray": EVERYWHERE | FILES | (PROCESSES - {"interpreter"}) | {"network", "fetch", "fork"},
     "wasm": EVERYWHERE | FILES | {"host-folder", "fetch"},
     "pyodide": EVERYWHERE | FILES | {"limit-processes", "fetch"},
     "restricted": EVERYWHERE | {"shared-context"},

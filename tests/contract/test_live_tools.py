@@ -12,13 +12,6 @@ from atoll import Capability, ConfigError
 
 pytestmark = pytest.mark.needs(Capability.BRIDGE)
 USER = contextvars.ContextVar("user", default="nobody")
-LIVE = ("native", "daemon", "wasm", "pyodide", "restricted")
-
-
-@pytest.fixture(autouse=True)
-def _live(backend):
-    if backend not in LIVE:
-        pytest.skip(f"backend {backend} takes its tools when it is opened")
 
 
 def double(number: int) -> int:

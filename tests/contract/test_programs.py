@@ -92,3 +92,20 @@ def test_what_libraries_have_another_way_for_does_not_exist(box):
         pytest.skip("a kernel of its own has them, and counts their memory as the guest's")
     code = "import os\ntry: os.memfd_create('x')\nexcept OSError as exc: number = exc.errno\nnumber"
     assert box.execute(code).value == errno.ENOSYS
+
+
+def test_what_stands_for_functions_of_python_has_their_module(box):
+    code = "import inspect, signal\n[inspect.getfile.__module__, signal.default_int_handler.__module__]"
+    assert box.execute(code).value == ["inspect", "signal"]
+
+
+def test_input_does_without_an_output_that_can_be_flushed(box):
+    code = (
+        "import io, sys\n"
+        "class Sink:\n    def write(self, text): pass\n"
+        "real, sys.stdin, sys.stdout = (sys.stdin, sys.stdout), io.StringIO('line'), Sink()\n"
+        "try:\n    line = input('? ')\n"
+        "finally:\n    sys.stdin, sys.stdout = real\n"
+        "line"
+    )
+    assert box.execute(code).value == "line"

@@ -10,7 +10,6 @@ import pytest
 
 import atoll
 from atoll import Capability, ExecutionPolicy
-from atoll.jail import cgroup
 
 pytestmark = pytest.mark.needs(Capability.SHELL)
 MIB = 1 << 20
@@ -43,11 +42,12 @@ def running():
         "python3 -c 'import os, time; os.fork(); os.fork(); time.sleep(4321)'; :",
     ],
 )
-def test_a_timeout_ends_all_of_the_command_and_keeps_the_state(box, command):
+def test_a_timeout_ends_all_of_the_command_and_keeps_the_state(box, backend, command):
+    limit = 2_000 if backend == "gvisor" else 500  # its shell takes longer to start
     box.execute(f"x = 'kept'{RUNNING}")
-    response = box.shell(f"echo partial; {command}", timeout_ms=500)
+    response = box.shell(f"echo partial; {command}", timeout_ms=limit)
     assert response.exit_code == 124
-    assert response.error == "the command took longer than 500 ms and was ended"
+    assert response.error == f"the command took longer than {limit} ms and was ended"
     assert response.output.startswith("partial\n")
     assert box.execute("running(), x").value == ([], "kept")
 
@@ -117,8 +117,6 @@ def test_cpu_time_is_limited(open_box):
 @pytest.mark.needs(Capability.LIMIT_MEMORY)
 def test_memory_is_limited_over_all_processes(open_box):
     box = open_box(policy=ExecutionPolicy(memory_bytes=128 * MIB))
-    if box.backend == "gvisor" and cgroup.find() is None:
-        pytest.xfail("without a control group nothing counts gVisor's processes together")
     box.execute("x = 1")
     hold = "python3 -c 'import time; x = bytes([1]) * (60 << 20); time.sleep(60)'"
     response = box.shell(f"echo partial; {hold} & {hold} & {hold} & {hold} & wait -n; exit $?")

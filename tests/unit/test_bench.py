@@ -9,11 +9,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from bench import harness, remains, rows, table
 
 Row = dict[str, Any]
 Run = tuple[subprocess.CompletedProcess[str], dict[str, Row]]
@@ -42,10 +45,13 @@ ROWS = {
     "packages-warm",
     "cpu-bare",
     "cpu-full",
+    "cpu-start",
+    "cpu-fork",
     "fork",
     "rollback",
     "state-frame",
     "start",
+    "start-daemon",
     "bridge-sync",
     "bridge-async",
     "context-there",
@@ -59,6 +65,22 @@ ROWS = {
     "wasm-compute",
     "wasm-context",
 }
+
+
+def test_a_soak_counts_the_temporary_folders_of_its_own_supervisor(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for maker in (os.getpid(), os.getpid() + 1):
+        tempfile.mkdtemp(f"-{maker}-atoll")
+    assert remains.temporary_files(os.getpid()) == 1
+
+
+@pytest.mark.parametrize(("ours", "met"), [(4.0, True), (3.0, False)])
+def test_a_rate_reaches_its_goal_if_it_is_so_many_times_theirs(ours, met):
+    row = rows.Row(
+        name="rate", what="", against="", rounds=1, unit="/s", goal=rows.Goal(times=2.0), open=list
+    )
+    result = harness.Result(row=row, samples={"ours": [ours], "theirs": [2.0]})
+    assert table.is_met(result, rows.Scale(quick=False)) is met
 
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
@@ -165,6 +187,7 @@ def test_a_row_of_the_backend_pyodide_is_measured(tmp_path: Path) -> None:
     assert measured(row)
 
 
+@pytest.mark.long
 def test_rows_about_search_have_numbers_or_say_what_is_not_installed(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     done = bench("--quick", "--only", "grep", "--json", str(file))
@@ -198,6 +221,7 @@ def test_rows_about_tokens_save_what_is_promised_or_say_what_is_not_installed(
     assert {row["met"] for row in rows.values()} == {True, None}
 
 
+@pytest.mark.long
 def test_rows_about_exploring_have_numbers_or_say_what_is_not_installed(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
     done = bench("--quick", "--only", "explore", "--json", str(file))
@@ -217,4 +241,4 @@ def test_rows_about_exploring_have_numbers_or_say_what_is_not_installed(tmp_path
 def test_unknown_row_is_refused_with_those_there_are() -> None:
     done = bench("--only", "nothing")
     assert done.returncode == 1
-    assert done.stderr.startswith("no row of that name; there are: start, execute-sync, ")
+    assert done.stderr.startswith("no row of that name; there are: start, daemon-back-to-back, ")

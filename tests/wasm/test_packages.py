@@ -24,6 +24,7 @@ def wheel(folder, name, version="1.0", tag="py3-none-any", source="answer = 42\n
     return str(path)
 
 
+@pytest.mark.long
 @pytest.mark.spec("R1.3")
 def test_urllib3_is_installed_and_imported(own_cache):
     assert [name.partition("-")[0] for name in packages.install(build.find(), ["urllib3"])] == [
