@@ -49,13 +49,13 @@ def pooled_async(_scale: Scale) -> Iterator[Arms]:
 
 @row(what="fork() with {size} of numpy", against=ROUND_TRIP, rounds=10, goal=FIFTIETH)
 def fork(scale: Scale) -> Iterator[Arms]:
-    with _session_with_array(scale) as (pool, box):
-        yield Arms(ours=lambda: pool.run(_fork(box)), theirs=_round_trip(scale))
+    with session_with_array(scale.context_bytes) as (pool, box):
+        yield Arms(ours=lambda: pool.run(time_fork(box)), theirs=_round_trip(scale))
 
 
 @row(what="checkpoint() + rollback() with {size} of numpy", against=ROUND_TRIP, rounds=10)
 def rollback(scale: Scale) -> Iterator[Arms]:
-    with _session_with_array(scale) as (pool, box):
+    with session_with_array(scale.context_bytes) as (pool, box):
         yield Arms(ours=timed(lambda: pool.run(_there_and_back(box))), theirs=_round_trip(scale))
 
 
@@ -82,8 +82,9 @@ async def _open(pool: Pool) -> PooledSandbox:
 
 
 @contextlib.contextmanager
-def _session_with_array(scale: Scale) -> Iterator[tuple[warm.Warm, PooledSandbox]]:
-    pool, size = warm.shared(), scale.context_bytes
+def session_with_array(size: int) -> Iterator[tuple[warm.Warm, PooledSandbox]]:
+    """Open a session that holds an array of `size` bytes."""
+    pool = warm.shared()
     policy = ExecutionPolicy(memory_bytes=size * ROOM)
     config = dataclasses.replace(pool.config("numeric"), policy=policy)
     with pool.session(config) as box:
@@ -93,8 +94,8 @@ def _session_with_array(scale: Scale) -> Iterator[tuple[warm.Warm, PooledSandbox
         yield pool, box
 
 
-async def _fork(box: PooledSandbox) -> float:
-    """Seconds until the clone is there; its end is off the clock."""
+async def time_fork(box: PooledSandbox) -> float:
+    """Return the seconds until the clone is there; its end is off the clock."""
     started = time.perf_counter()
     twin = await box.fork()
     took = time.perf_counter() - started

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import atoll
 from bench.rows import timed
+from bench.start import running_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -159,15 +158,8 @@ def sandbox(backend: str) -> Iterator[Probes]:
 @contextlib.contextmanager
 def daemon() -> Iterator[Probes]:
     """Run a daemon for this measurement alone, with its default libraries imported."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["ATOLL_DAEMON_SOCKET"] = f"{folder}/daemon.sock"
-        command = [sys.executable, "-m", "atoll.cli.main", "daemon"]
-        subprocess.run([*command, "start"], check=True, stdout=subprocess.DEVNULL)
-        try:
-            with sandbox("daemon") as probes:
-                yield probes
-        finally:
-            subprocess.run([*command, "stop"], check=True, stdout=subprocess.DEVNULL)
+    with running_daemon(), sandbox("daemon") as probes:
+        yield probes
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ it by process.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import resource
@@ -14,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.jail.client import supervisor
-from bench import processes, warm
+from bench import clones, processes, start, warm
 from bench.fresh import PASS, run_python
 from bench.rows import Arms, Goal, row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from atoll.config import SandboxConfig
     from bench.rows import Scale
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 AT_ONCE = 4
 EXECUTIONS, QUICK_EXECUTIONS = 96, 8
 GOALS = {"bare": Goal(value=9, ratio=0.5), "full": Goal(value=20, ratio=1.0)}
+TIMES, LITTLE = 8, 8 << 20
 _TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 
 
@@ -55,6 +57,57 @@ async def _execute(pool: warm.Warm, config: SandboxConfig, count: int) -> None:
 
     await asyncio.gather(*(work() for _ in range(AT_ONCE)))
     await pool.park(config)
+
+
+@row(
+    name="cpu-start",
+    what="CPU of a native start, print('hi'), destroy",
+    against=f"CPU of {PASS}",
+    rounds=10,
+    unit="CPU-ms",
+    goal=Goal(ratio=1.6),
+)
+def _start_arms(_scale: Scale) -> Iterator[Arms]:
+    start.in_sandbox("native")  # which starts the supervisor
+    yield Arms(
+        ours=lambda: _of_each(lambda: start.in_sandbox("native")), theirs=lambda: _python_ms(TIMES)
+    )
+
+
+@row(
+    name="cpu-fork",
+    what="CPU of fork() with {size} of numpy, and of its end",
+    against="the same with 8 MB",
+    rounds=5,
+    unit="CPU-ms",
+    goal=Goal(ratio=1.2),
+)
+def _fork_arms(scale: Scale) -> Iterator[Arms]:
+    with (
+        clones.session_with_array(scale.context_bytes) as (pool, large),
+        clones.session_with_array(LITTLE) as (_, small),
+    ):
+        yield Arms(
+            ours=lambda: _of_each(lambda: pool.run(clones.time_fork(large))),
+            theirs=lambda: _of_each(lambda: pool.run(clones.time_fork(small))),
+        )
+
+
+def _of_each(work: Callable[[], object]) -> float:
+    """CPU-ms that `work` takes this process and all below it, as the mean of some in a row."""
+    before = _all_below()
+    for _ in range(TIMES):
+        work()
+    return (_all_below() - before) / TIMES
+
+
+def _all_below() -> float:
+    """CPU-ms so far of this process and of all below it, with those that they have reaped."""
+    found = 0.0
+    for pid in (os.getpid(), *processes.descendants(os.getpid())):
+        with contextlib.suppress(OSError):  # it has just ended: its parent counts it
+            found += sum(_times(pid))
+    return found
 
 
 def used() -> dict[str, float]:

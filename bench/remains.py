@@ -38,7 +38,7 @@ class Remains:
             supervisor_descriptors=processes.descriptors(supervisor.pid),
             mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
             cgroups=_groups(f"{cgroup.PREFIX}{supervisor.pid}-*"),
-            temporary_files=len(list(Path(tempfile.gettempdir()).glob("*-atoll"))),
+            temporary_files=temporary_files(supervisor.pid),
         )
 
     def more_than(self, before: Remains) -> list[str]:
@@ -49,6 +49,11 @@ class Remains:
             for name, count in asdict(self).items()
             if count > then[name]
         ]
+
+
+def temporary_files(maker: int) -> int:
+    """Count the private folders that a supervisor has made: other processes have theirs there."""
+    return len(list(Path(tempfile.gettempdir()).glob(f"*-{maker}-atoll")))
 
 
 def memory() -> dict[str, int]:

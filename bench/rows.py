@@ -60,12 +60,15 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """At most `ratio` times theirs, and at most `value` in the row's unit; a rate has a `floor`."""
+    """At most `ratio` times theirs, and at most `value` in the row's unit.
+
+    A rate, which is the better the higher, has a `floor`, or is at least `times` theirs.
+    """
 
     ratio: float | None = None
     value: float | None = None
     floor: float | None = None
-    """At least this, in the row's unit, which is the better the higher."""
+    times: float | None = None
     at_full_size: bool = False
     """Whether it only means something with the context of a full run."""
 

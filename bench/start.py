@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import atoll
 from bench.rows import Arms, Goal, row, timed
@@ -15,21 +19,54 @@ if TYPE_CHECKING:
     from bench.rows import Scale
 
 CODE = "print('hi')"
-GOAL = Goal(ratio=1.6)
+GOAL, BACK_TO_BACK = Goal(ratio=1.6), Goal(ratio=0.6)
+AGAINST = "python -c \"print('hi')\""
+IN_A_ROW = 10
 
 
 @row(
     what="native: start, print('hi'), destroy",
-    against="python -c \"print('hi')\"",
+    against=AGAINST,
     rounds=50,
     goal=GOAL,
 )
 def start(_scale: Scale) -> Iterator[Arms]:
-    yield Arms(ours=timed(_sandbox), theirs=timed(_subprocess))
+    yield Arms(ours=timed(lambda: in_sandbox("native")), theirs=timed(_subprocess))
 
 
-def _sandbox() -> None:
-    with atoll.create_sandbox(backend="native") as box:
+@row(
+    what="daemon: open, print('hi'), destroy, back to back, blocking",
+    against=AGAINST,
+    rounds=10,
+    goal=BACK_TO_BACK,
+)
+def daemon_back_to_back(_scale: Scale) -> Iterator[Arms]:
+    with running_daemon():
+        in_sandbox("daemon")
+        yield Arms(
+            ours=timed(lambda: in_sandbox("daemon"), times=IN_A_ROW),
+            theirs=timed(_subprocess, times=IN_A_ROW),
+        )
+
+
+@contextlib.contextmanager
+def running_daemon() -> Iterator[None]:
+    """Run a daemon for this measurement alone, with its default libraries imported."""
+    command = [sys.executable, "-m", "atoll.cli.main", "daemon"]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.dict(os.environ, ATOLL_DAEMON_SOCKET=f"{folder}/daemon.sock"),
+    ):
+        try:
+            subprocess.run([*command, "start"], check=True, stdout=subprocess.DEVNULL)
+            yield
+        finally:
+            subprocess.run([*command, "stop"], check=True, stdout=subprocess.DEVNULL)
+
+
+def in_sandbox(backend: str) -> None:
+    """Start a sandbox, print in it, and destroy it."""
+    with atoll.create_sandbox(backend=backend) as box:
         assert box.execute(CODE).stdout == "hi\n"
 
 

@@ -44,7 +44,8 @@ def is_met(result: Result, scale: Scale) -> bool | None:
     near_enough = goal.ratio is None or result.ratio <= goal.ratio
     small_enough = goal.value is None or result.ours <= goal.value
     large_enough = goal.floor is None or result.ours >= goal.floor
-    return near_enough and small_enough and large_enough
+    fast_enough = goal.times is None or result.ratio >= goal.times
+    return near_enough and small_enough and large_enough and fast_enough
 
 
 def quantity(value: float, unit: str) -> str:
@@ -85,7 +86,8 @@ def _goal_text(goal: Goal | None, unit: str) -> str:
     ratio = [] if goal.ratio is None else [f"<= {_ratio_text(goal.ratio)}"]
     most = [] if goal.value is None else [f"<= {quantity(goal.value, unit)}"]
     least = [] if goal.floor is None else [f">= {quantity(goal.floor, unit)}"]
-    return ", ".join(ratio + most + least)
+    times = [] if goal.times is None else [f">= {_ratio_text(goal.times)}"]
+    return ", ".join(ratio + most + least + times)
 
 
 def _ratio_text(ratio: float) -> str:
@@ -118,6 +120,7 @@ def _record(result: Result, scale: Scale) -> dict[str, Any]:
         "goal_ratio": row.goal.ratio if row.goal else None,
         "goal_value": row.goal.value if row.goal else None,
         "goal_floor": row.goal.floor if row.goal else None,
+        "goal_times": row.goal.times if row.goal else None,
     }
     if result.note:
         return {**record, "note": result.note}

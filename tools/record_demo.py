@@ -50,7 +50,7 @@ def main() -> int:
 
 def _real(given: list[str], opened: contextlib.ExitStack) -> Model:
     store = Store()
-    url = given[0] if given else opened.enter_context(server.running(store.fetch()))
+    url = given[0] if given else opened.enter_context(server.running(store.fetch())).url
     limits = Limits(timeout_seconds=SECONDS)
     return resolve(f"local/{store.weights.name}", base_url=url, limits=limits)
 

@@ -54,6 +54,12 @@ def vendor(target: Path = TARGET) -> str:
     return f"the console's editor: {len(packages)} packages in {target}"
 
 
+def package_files(name: str, facts: dict[str, str], files: tuple[str, ...]) -> dict[str, bytes]:
+    """Return files of one npm package, fetched by version and checked by hash."""
+    _fetched({name: facts})
+    return _members(_tarball(name, facts), files)
+
+
 def file_name(package: str) -> str:
     """Return the file of a package: codemirror-view.js for @codemirror/view."""
     return package.lstrip("@").replace("/", "-") + ".js"

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from atoll import __version__
-from atoll.cli import ask_arguments, env_arguments, help_texts, mcp_arguments, serve_arguments
+from atoll.cli import (
+    ask_arguments,
+    env_arguments,
+    fleet_arguments,
+    help_texts,
+    mcp_arguments,
+    serve_arguments,
+)
 from atoll.cli.argument_types import count, count_or_none, mount, seconds, size, variable
 from atoll.cli.parser import CodeAction, Parser
 
@@ -15,7 +23,7 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[Parser]  # noqa: SLF001 - it has no public name
 
-BACKENDS = ("auto", "native", "wasm", "gvisor", "daemon", "pyodide", "remote", "restricted")
+BACKENDS = ("auto", "native", "wasm", "gvisor", "daemon", "pyodide", "remote", "ray", "restricted")
 TIERS = ("bare", "numeric", "full")
 GUARDS = ("ast", "restrictedpython")
 LEVELS = ("none", "guarded", "confined", "jailed", "kernel", "virtual")
@@ -27,6 +35,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return parser().parse_args(argv)
 
 
+@functools.cache
 def parser() -> Parser:
     """Return the parser of the whole command line."""
     top = Parser(
@@ -44,6 +53,7 @@ def parser() -> Parser:
     _add_doctor(_command(commands, "doctor", "show what works on this machine"))
     _add_daemon(_command(commands, "daemon", "keep warm sandboxes for many clients"))
     serve_arguments.add_serve(_command(commands, "serve", "serve sandboxes over HTTP"), TIERS)
+    _add_fleet(_actions(_command(commands, "fleet", "run sandboxes on many machines")))
     actions = _actions(_command(commands, "keys", "make and revoke keys for `atoll serve`"))
     serve_arguments.add_keys(
         _command(actions, "add", "make a key and print it"),
@@ -240,6 +250,13 @@ def _add_doctor(doctor: Parser) -> None:
     _add_backend_options(doctor)
 
 
+def _add_fleet(fleet: Commands) -> None:
+    fleet_arguments.add_start(_command(fleet, "start", "start a fleet, or join one"), TIERS)
+    fleet_arguments.add_status(_command(fleet, "status", "show nodes, sessions and load"))
+    fleet_arguments.add_drain(_command(fleet, "drain", "move a node's sessions elsewhere"))
+    fleet_arguments.add_stop(_command(fleet, "stop", "stop what was started on this machine"))
+
+
 def _add_daemon(daemon: Parser) -> None:
     actions = _actions(daemon)
     start = _command(actions, "start", "start the daemon")
@@ -248,9 +265,7 @@ def _add_daemon(daemon: Parser) -> None:
     logs = _command(actions, "logs", "print the end of the log")
     for action in (start, status, stop, logs):
         action.add_argument("--socket", metavar="PATH", help="the daemon's socket")
-    start.add_argument(
-        "--foreground", action="store_true", help="serve in this process until Ctrl-C"
-    )
+    start.add_argument("--foreground", action="store_true", help="serve here until Ctrl-C")
     _add_preload(start)
     _add_daemon_limits(start)
     status.add_argument("--json", action="store_true", help="print one JSON object")

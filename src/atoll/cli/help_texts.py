@@ -52,6 +52,15 @@ Show how the daemon is doing. The exit code is 0 if it runs and 1 if it does not
     "daemon stop": """\
 Stop the daemon and every sandbox in it. The exit code is 0 also if no daemon was running.""",
     "daemon logs": "Print the end of the daemon's log.",
+    "fleet": """\
+Run sandboxes on many machines: `--backend ray`. Ray (the extra `ray`) places sessions and notices
+dead machines; an object store keeps what sessions save. docs/fleet.md describes it.""",
+    "fleet start": """\
+Start a fleet's head on this machine, or a node of it with --join. It listens on this machine alone
+unless --bind names an address of a private network: any program that reaches Ray can run code.""",
+    "fleet status": "Show the fleet. The exit code is 0 if it answers and 1 if it does not.",
+    "fleet drain": "Let a node take no new sessions, and move those that are there elsewhere.",
+    "fleet stop": "Stop the head and the nodes of a fleet that were started on this machine.",
     "serve": """\
 Serve sandboxes over HTTP: sessions, one-shot runs, files, streamed output. It listens on this
 machine alone unless --host says otherwise, and prints a key at its first start. Every option has a
@@ -192,6 +201,19 @@ EXAMPLES = {
     "daemon logs": """\
   atoll daemon logs
   atoll daemon logs -n 100 -f""",
+    "fleet": """\
+  atoll fleet start
+  atoll fleet status
+  atoll run --backend ray script.py""",
+    "fleet start": """\
+  atoll fleet start --store /srv/shared/fleet
+  atoll fleet start --store s3://bucket/fleet --bind 10.0.0.1
+  atoll fleet start --join 10.0.0.1:6379 --bind 10.0.0.2 --name rack2""",
+    "fleet status": """\
+  atoll fleet status
+  atoll fleet status --address 10.0.0.1:6379 --json""",
+    "fleet drain": "  atoll fleet drain rack2",
+    "fleet stop": "  atoll fleet stop",
     "serve": """\
   atoll serve
   atoll serve --host 0.0.0.0 --allow-host sandbox.example.org --max-sessions 200""",

@@ -33,8 +33,8 @@ def local_model(args: Namespace, progress: Progress | None) -> Iterator[Model]:
             progress.tick("loading the local model")
 
     try:
-        with server.running(store.path, window=args.window, on_wait=wait) as url:
-            model = resolve(f"local/{store.weights.name}", base_url=url)
+        with server.running(store.path, window=args.window, on_wait=wait) as served:
+            model = resolve(f"local/{store.weights.name}", base_url=served.url)
             yield model if progress is None else Streamed(model, progress.type)
     finally:
         if progress is not None:
