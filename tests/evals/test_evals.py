@@ -147,7 +147,7 @@ def test_the_cpu_time_of_the_models_server_is_counted(monkeypatch):
 
     monkeypatch.setitem(ARMS, "bare", work)
     task = FAMILIES["needle"](1, SIZE)
-    assert ask("bare", task, Setup(model="x", server=os.getpid())).cpu_seconds >= 0.04
+    assert ask("bare", task, Setup(model="x", server=os.getpid())).cpu_seconds > 0.02
     assert ask("bare", task, Setup(model="x")).cpu_seconds == 0
 
 

@@ -98,4 +98,4 @@ def test_time_grows_with_the_length_alone(piece):
         return time.process_time() - start
 
     small = min(cost(20_000) for _ in range(5))
-    assert cost(200_000) < 40 * small + 0.1
+    assert min(cost(200_000) for _ in range(3)) < 40 * small + 0.1
