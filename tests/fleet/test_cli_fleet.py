@@ -85,5 +85,5 @@ def test_a_status_has_a_line_for_each_node() -> None:
     }
     lines = show(facts).splitlines()
     assert lines[0] == "fleet f00d, store /s, 1 nodes"
-    assert lines[2].split() == ["rack1", "3/256", "1", "0", "2", "1.2", "s", "draining"]
+    assert lines[2].split() == ["rack1", "3/256", "1", "0", "1.2", "s", "bare", "2", "draining"]
     assert lines[3] == "rack2: another key"

@@ -121,15 +121,13 @@ def show(facts: dict[str, Any]) -> str:
     """Return the status as text: a line for the fleet, and one for each node."""
     head = f"fleet {facts['fleet']}, store {facts['store']}, {len(facts['nodes'])} nodes"
     lines = [head]
-    lines += [
-        f"{'node':<14}{'sessions':>10}{'running':>9}{'waiting':>9}{'parked':>8}{'save lag':>10}"
-    ]
+    lines += [f"{'node':<14}{'sessions':>10}{'running':>9}{'waiting':>9}{'save lag':>10}  parked"]
     for node in facts["nodes"]:
-        parked = sum(one["parked"] for one in node["tiers"].values())
+        parked = ", ".join(f"{tier} {one['parked']}" for tier, one in node["tiers"].items())
         places = f"{node['sessions']}/{node['capacity']}"
         row = f"{node['name']:<14}{places:>10}{node['executing']:>9}{node['queued']:>9}"
         more = "  draining" if node["draining"] else ""
-        lines.append(f"{row}{parked:>8}{node['save_lag']:>8.1f} s{more}")
+        lines.append(f"{row}{node['save_lag']:>8.1f} s  {parked}{more}")
     lines += [f"{name}: {why}" for name, why in facts["refused"].items()]
     if facts["reason"]:
         lines.append(facts["reason"])

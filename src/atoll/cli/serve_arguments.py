@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll.cli.argument_types import count, port, seconds
+from atoll.config import DURABILITIES
 
 if TYPE_CHECKING:
     import argparse
@@ -77,6 +78,15 @@ def _add_surroundings(serve: Parser) -> None:
         action="append",
         default=[],
         help="where it may come from without a key (default: this machine); repeatable",
+    )
+    group = serve.add_argument_group("several machines")
+    group.add_argument(
+        "--fleet", metavar="HOST:PORT", help="open the sandboxes on the fleet of this head"
+    )
+    group.add_argument(
+        "--durability",
+        choices=DURABILITIES,
+        help="what sessions on a fleet keep when a machine is lost (default cell: every cell)",
     )
     group = serve.add_argument_group("several services")
     group.add_argument("--blobs", metavar="URL", help="keep states and files in s3://BUCKET/PREFIX")

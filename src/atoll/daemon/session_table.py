@@ -82,6 +82,11 @@ class SessionTable:
         self._forget(session)
         await session.end()
 
+    async def leave(self, session: Session, why: str) -> None:
+        """Part from a session that goes on elsewhere, and forget it."""
+        self._forget(session)
+        await session.leave(why)
+
     async def end_soon(self, session: Session) -> None:
         """Start to end a session; wait for its end only if it shares folders with its client.
 

@@ -47,6 +47,13 @@ class Freezes(Protocol):
         """Let it run again."""
 
 
+class Detaches(Protocol):
+    """A sandbox that goes on without this process."""
+
+    async def detach(self) -> None:
+        """Part from it."""
+
+
 class SavesWhole(Protocol):
     """A sandbox that can be saved with all that is in it."""
 
@@ -228,6 +235,14 @@ class Session:
         else:
             await asyncio.to_thread(self._storage.store.delete, self.ident)
 
+    async def leave(self, why: str) -> None:
+        """Part from a sandbox that others can take over; later calls raise SandboxLostError."""
+        self._over = f"lost: {why}"
+        self.waiter.cancel()
+        box, self.box = self.box, None
+        if box is not None:
+            await cast("Detaches", box).detach()
+
     async def expire(self, why: str) -> None:
         """End a session that was not used; later calls raise SandboxLostError."""
         await self.end(f"lost: {why}")
@@ -269,4 +284,6 @@ def _counted(config: SandboxConfig, shared: NetworkPolicy | None = None) -> Sand
 async def _folders(box: BaseSandbox, *, changing: bool) -> dict[str, int]:
     if Capability.WORKSPACE not in box.capabilities:
         raise UnsupportedError(box.backend, Capability.WORKSPACE)
+    if not hasattr(box, "folders"):  # they are on another machine
+        raise UnsupportedError(box.backend, "share its folders with this machine")
     return await cast("HasFolders", box).folders(changing)

@@ -140,8 +140,9 @@ class Driver:
 
         def hear(method: str, params: dict[str, Any]) -> None:
             name = params.get("session")
-            if method == "forget" and name in client.sessions:
-                self._spawn(self._forget(client.sessions.pop(str(name)), destroy=True))
+            if method in ("forget", "leave") and name in client.sessions:
+                session = client.sessions.pop(str(name))
+                self._spawn(self._forget(session, destroy=method == "forget"))
 
         def farewell(_why: str) -> None:
             self._clients.discard(client)

@@ -5,6 +5,10 @@ It is the daemon's client; what it is connected to is the fleet's driver on this
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import errno
+import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +18,8 @@ from atoll.backends.daemon.sandbox import DaemonClientSandbox
 from atoll.config import SandboxConfig, fleet_address
 from atoll.errors import AtollError, ConfigError
 from atoll.files.base import Files
+from atoll.files.direct import OpenFile
+from atoll.files.types import FileError
 from atoll.fleet import lifecycle
 from atoll.policy import Capability, Isolation
 from atoll.wire import blobs
@@ -25,6 +31,14 @@ if TYPE_CHECKING:
     from atoll.wire.peer import Reply
 
     Ask = Callable[[str, dict[str, Any], list[int]], Awaitable[Reply]]
+
+
+_ERRNO = {
+    FileError.FILE_NOT_FOUND: errno.ENOENT,
+    FileError.PERMISSION_DENIED: errno.EACCES,
+    FileError.IS_DIRECTORY: errno.EISDIR,
+    FileError.TOO_LARGE: errno.EFBIG,
+}
 
 
 class RaySandbox(DaemonClientSandbox):
@@ -69,6 +83,25 @@ class RaySandbox(DaemonClientSandbox):
         """The session's files; usable while a cell runs."""
         return FleetFiles(self._call).reach_by(self.shell)
 
+    async def fork_with(self, config: SandboxConfig) -> RaySandbox:
+        """Return a live clone that calls the host functions of `config`."""
+        twin = RaySandbox(self._for_fleet(config))
+        await self._fork_into(twin)
+        return twin
+
+    async def detach(self) -> None:
+        """Part from the session, which is committed: `Fleet.attach` takes it over by its name."""
+        if self._connection is not None and self._session:
+            self._connection.peer.notify("leave", {"session": self._session})
+        await super().detach()
+
+    def _for_fleet(self, config: SandboxConfig) -> SandboxConfig:
+        own = self._config
+        return dataclasses.replace(
+            config, backend="ray", url=own.url, durability=own.durability,
+            auto_recover=own.auto_recover,
+        )  # fmt: skip
+
     async def _connect(self) -> DaemonConnection:
         return await lifecycle.connection(fleet_address(self._config.url))
 
@@ -101,3 +134,13 @@ class FleetFiles(Files):
         if reply.passed_fds:
             answer["data"] = blobs.read(reply.passed_fds.take())
         return answer
+
+    async def open_file(self, path: str) -> OpenFile:
+        """Return a copy of a file, to read parts of it; OSError says why it cannot be read."""
+        (found,) = await self.download([path])
+        if found.content is None:
+            code = _ERRNO.get(found.error, errno.EINVAL) if found.error else errno.EINVAL
+            raise OSError(code, str(found.error))
+        content: bytes = found.content
+        digest = (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
+        return OpenFile(blobs.write(content), len(content), digest[:32])

@@ -120,16 +120,20 @@ class App:
         self, request: Request, principal: Principal, path: dict[str, str]
     ) -> Response | None:
         """Return the answer of the service that has the session; None if there is no other."""
-        replicas, service = self._service.replicas, self._service
-        if replicas is None:
-            return None
-        await replicas.request(principal)
+        service, replicas = self._service, self._service.replicas
+        if replicas is not None:
+            await replicas.request(principal)
         here = (service.sessions, service.executions, service.gateway)
         for name in ("session", "execution", "kernel"):
             ident = path.get(name)
-            if ident is not None and not any(ident in one for one in here):
+            if ident is None or any(ident in one for one in here):
+                continue
+            if replicas is not None and service.forwarder is not None:
                 url = await replicas.find(ident)
-                return None if url is None else await replicas.pass_on(request, url)
+                if url is not None:
+                    return await service.forwarder.pass_on(request, url)
+            if service.fleet is not None:
+                return await service.fleet.reach(service, request, principal, ident)
         return None
 
     def _owner(self, request: Request, route: Route) -> Principal:

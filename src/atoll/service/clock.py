@@ -9,6 +9,10 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
+from atoll.errors import BusyError
+
+SHORT_WAIT_MS = 50
+"""Below it a wait is not taken off the time limit."""
 _BASE = time.time() - time.monotonic()
 
 
@@ -24,3 +28,11 @@ def moment(seconds: float) -> str:
     except (ValueError, OverflowError, OSError):
         found = datetime.fromtimestamp(0, UTC)
     return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def time_left(limit_ms: float, begun: float) -> float:
+    """Return what is left of a time limit that counts from acceptance; BusyError if nothing is."""
+    waited = (time.monotonic() - begun) * 1000
+    if waited >= limit_ms:
+        raise BusyError("the time limit passed before it was its turn: nothing ran")
+    return limit_ms - waited if waited > SHORT_WAIT_MS else limit_ms

@@ -49,7 +49,7 @@ async def create(call: Call) -> Response:
         made = await service.sessions.open(principal, config, callbacks, life)
         if given.context is not None and isinstance(given.context.id, str):
             made.context_id = given.context.id
-        await service.announce()
+        await service.announce(made)
         return 201, made.describe()
 
     return await call.once(body, work)
@@ -86,6 +86,7 @@ async def change(call: Call) -> Response:
     session, life = _session(call), await call.json(shapes.Life)
     shapes.check_metadata(life.metadata)
     call.service.sessions.change(session, life)
+    await call.service.announce(session)
     return as_json(session.describe())
 
 
@@ -104,6 +105,10 @@ async def restart(call: Call) -> Response:
         call.principal, config, hosted.callbacks, given.context
     )
     await call.service.sessions.restart(hosted, config)
+    hosted.context_id = None
+    if given.context is not None and isinstance(given.context.id, str):
+        hosted.context_id = given.context.id
+    await call.service.announce(hosted)
     return as_json(hosted.describe())
 
 
@@ -146,8 +151,8 @@ async def fork(call: Call) -> Response:
                 made.append({"problem": of_error(exc).as_json()})
             else:
                 made.append({"session": child.describe()})
+                await call.service.announce(child)
         parent.touch()
-        await call.service.announce()
         return 201, made
 
     return await call.once(body, work)
@@ -234,6 +239,7 @@ async def set_tools(call: Call) -> Response:
         raise Problem(400, "invalid", f"at most {shapes.MAX_TOOLS} tools")
     await hosted.session.set_tools({"tools": given.tools})
     hosted.touch()
+    await call.service.announce(hosted)
     return nothing()
 
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told. Labels are names of routes and outcomes: never an id, key or tenant."""
+"""What Prometheus is told. Labels are names of routes, outcomes and nodes: no id, key or tenant."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from atoll.service.service import Service
     from atoll.types import SandboxResult
 
+_NODE_FIGURES = {
+    "load": "share of a node's places that are taken",
+    "sessions": "sessions on a node",
+    "capacity": "sessions that a node may have",
+    "executing": "cells that run on a node",
+    "queued": "cells that wait on a node",
+    "durable": "sessions on a node that are saved to the store",
+    "save_lag_seconds": "age of the oldest change on a node that is not in the store",
+    "draining": "1 if a node takes no new sessions",
+}
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -83,3 +93,21 @@ class Metrics:
         for tier, facts in service.pool_stats().items():
             parked.add_metric([tier], facts["parked"])
         yield parked
+        if service.fleet is not None:
+            yield from _of_nodes(service.fleet.describe()["nodes"])
+
+
+def _of_nodes(nodes: list[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
+    """Yield what a fleet's nodes told last."""
+    for name, text in _NODE_FIGURES.items():
+        family = GaugeMetricFamily(f"atoll_fleet_node_{name}", text, labels=["node"])
+        for node in nodes:
+            family.add_metric([node["name"]], float(node[name.removesuffix("_seconds")]))
+        yield family
+    parked = GaugeMetricFamily(
+        "atoll_fleet_node_parked", "guests that wait on a node", labels=["node", "tier"]
+    )
+    for node in nodes:
+        for tier, facts in node["tiers"].items():
+            parked.add_metric([node["name"], tier], facts["parked"])
+    yield parked

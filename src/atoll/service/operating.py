@@ -61,6 +61,7 @@ async def ready(call: Call) -> Response:
 async def detailed(call: Call) -> Response:
     """Say how the sandboxes, the queue and the database are."""
     service = call.service
+    await service.refresh()
     problems: list[str] = []
     degraded: list[str] = []
     if service.isolation is None:
@@ -71,6 +72,8 @@ async def detailed(call: Call) -> Response:
         problems.append(f"the database cannot be read: {type(exc).__name__}")
     if service.replicas is not None and service.replicas.problem:
         degraded.append(service.replicas.problem)
+    if service.fleet is not None:
+        degraded += service.fleet.describe()["problems"]
     tiers = service.pool_stats()
     missing = [f"tier {name} lacks {one}" for name, t in tiers.items() for one in t["missing"]]
     missing += degraded
@@ -99,6 +102,7 @@ async def detailed(call: Call) -> Response:
 
 async def show_metrics(call: Call) -> Response:
     """Return counters for Prometheus."""
+    await call.service.refresh()
     return Response(call.service.metrics.text(), headers={"content-type": metrics.CONTENT_TYPE})
 
 

@@ -49,6 +49,7 @@ def figures(service: Service) -> dict[str, Any]:
         "draining": service.draining,
         "uptime_seconds": round(clock.now() - service.started, 3),
         "tiers": service.pool_stats(),
+        "fleet": None if service.fleet is None else service.fleet.describe(),
         "outcomes": dict(service.metrics.outcomes),
         "rejected_by_code": dict(service.metrics.rejected),
         "limits": {
@@ -86,6 +87,7 @@ async def whoami(call: Call) -> Response:
 async def stats(call: Call) -> Response:
     """Return the figures of the service, now and over the last fifteen minutes."""
     service = call.service
+    await service.refresh()
     return as_json({**figures(service), "history": service.samples.list()})
 
 

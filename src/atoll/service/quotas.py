@@ -83,6 +83,10 @@ class Quotas:
             raise Problem(403, "quota", f"{text}: delete one first")
         use.sessions += 1
 
+    def add_session(self, principal: Principal) -> None:
+        """Count a session that was opened elsewhere: its key had room for it then."""
+        self._use(principal).sessions += 1
+
     def close_session(self, key: str) -> None:
         """Count a session no more."""
         if key in self._uses:

@@ -12,19 +12,11 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response
-
 from atoll.errors import ConfigError
 from atoll.extras import hint
-from atoll.service.calls import until_gone
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
-
     from atoll.service.keys import Principal
     from atoll.service.settings import ServiceSettings
 
@@ -32,8 +24,6 @@ _LOG = logging.getLogger("atoll.service")
 SECONDS = 1.0
 """How long Redis may take to answer."""
 LIVE_SECONDS = 60
-PASSED_ON = "x-atoll-passed-on"
-_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"}
 _TAKE = """
 local room, rate, now = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local known = redis.call('HMGET', KEYS[1], 'tokens', 'at')
@@ -60,8 +50,7 @@ class Replicas:
 
     def __init__(self, settings: ServiceSettings) -> None:
         try:
-            import httpx2  # noqa: PLC0415 - an extra
-            import redis.asyncio  # noqa: PLC0415
+            import redis.asyncio  # noqa: PLC0415 - an extra
         except ImportError:
             raise ConfigError(f"Redis needs the extra `redis`. {hint('redis')}") from None
         if not settings.own_url:
@@ -71,8 +60,6 @@ class Replicas:
             settings.redis, socket_timeout=SECONDS, socket_connect_timeout=SECONDS
         )
         self._failures = (redis.exceptions.RedisError, OSError, TimeoutError)
-        self._client = httpx2.AsyncClient(timeout=None, trust_env=False)
-        self._http_error: type[Exception] = httpx2.HTTPError
         self.problem = ""
 
     async def request(self, principal: Principal) -> None:
@@ -114,29 +101,10 @@ class Replicas:
         url = found.decode() if found else None
         return None if url == self._url else url
 
-    async def pass_on(self, request: Request, url: str) -> Response:
-        """Return another service's answer to this request; 503 if it cannot be reached."""
-        if PASSED_ON in request.headers:
-            raise Problem(503, "routing", "the services do not agree where it is", retry_after=1)
-        headers = [(k, v) for k, v in request.headers.items() if k not in _HOP]
-        path = request.scope["path"]
-        query = request.scope["query_string"].decode("latin-1")
-        asked = self._client.build_request(
-            request.method, f"{url}{path}{'?' if query else ''}{query}",
-            headers=[*headers, (PASSED_ON, "1")], content=_body(request),
-        )  # fmt: skip
-        try:
-            return PassedOn(await self._client.send(asked, stream=True))
-        except self._http_error as exc:
-            _LOG.warning("%s cannot be reached: %s", url, exc)
-            text = "the service that has the session cannot be reached"
-            raise Problem(503, "unavailable", text, retry_after=2) from None
-
     async def close(self) -> None:
         """Say that this service lives no more."""
         await self._ask(self._redis.delete(f"atoll:live:{self._name}"))
         await self._redis.aclose()
-        await self._client.aclose()
 
     async def _ask(self, work: Any) -> Any:
         """Return Redis' answer; None, with a word in the log, if it has none."""
@@ -150,38 +118,3 @@ class Replicas:
             return None
         self.problem = ""
         return answer
-
-
-async def _body(request: Request) -> AsyncIterator[bytes]:
-    while True:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise Problem(400, "disconnected", "the body ended before it was whole")
-        yield message.get("body", b"")
-        if not message.get("more_body", False):
-            return
-
-
-class PassedOn(Response):
-    """An answer of another service, handed on as it comes."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__(None, answer.status_code)
-        self._answer = answer
-        self.raw_headers = [
-            (k, v) for k, v in answer.headers.raw if k.lower().decode() not in _HOP
-        ]  # fmt: skip
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
-        """Send it; a client that goes away ends the request to the other service too."""
-        try:
-            start = {"type": "http.response.start", "status": self.status_code}
-            await send({**start, "headers": self.raw_headers})
-            await until_gone(receive, self._stream(send))
-        finally:
-            await self._answer.aclose()
-
-    async def _stream(self, send: Send) -> None:
-        async for piece in self._answer.aiter_raw():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})

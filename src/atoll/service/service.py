@@ -18,26 +18,26 @@ from typing import TYPE_CHECKING, Any, Unpack
 from msgspec import UNSET
 
 from atoll.config import SandboxConfig
-from atoll.context import Context
 from atoll.daemon.client_callbacks import ClientCallbacks
 from atoll.daemon.concurrency import CancelledInQueueError, ConcurrencyLimit, Waiter
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.session_table import SessionTable
 from atoll.daemon.sessions import Storage
-from atoll.errors import AtollError, BusyError, ConfigError
+from atoll.errors import AtollError, ConfigError, SandboxClosedError, SandboxLostError
 from atoll.guest import values
 from atoll.log import SandboxLogger
 from atoll.service import clock
 from atoll.service.blobs import blobs
 from atoll.service.e2b.dialect import E2B
 from atoll.service.executions import Executions
+from atoll.service.forward import Forwarder
 from atoll.service.idempotency import IdempotencyKeys
 from atoll.service.jupyter.gateway import Gateway
 from atoll.service.keys import Keys
 from atoll.service.ledger import Ledger
 from atoll.service.librechat.dialect import LibreChat
 from atoll.service.metrics import Metrics
-from atoll.service.objects import Objects
+from atoll.service.objects import Objects, load_context
 from atoll.service.overview import Samples
 from atoll.service.problems import Problem, of_error
 from atoll.service.quotas import Quotas
@@ -56,10 +56,12 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from atoll.command import Command, CommandOptions
+    from atoll.context import Context
     from atoll.explore import Ledger as Seen
     from atoll.sandbox import BaseSandbox
     from atoll.service.executions import Execution
     from atoll.service.keys import Principal
+    from atoll.service.on_fleet import FleetSandboxes
     from atoll.service.routes import Route
     from atoll.service.sessions import HostedSession
     from atoll.service.settings import ServiceSettings
@@ -76,8 +78,6 @@ SWEEP_SECONDS = 5.0
 NEVER = 10**9
 MOST_LOOKED_INTO = 8
 """Contexts that are kept in memory because somebody reads or searches them."""
-SHORT_WAIT_MS = 50
-"""Below it a wait is not taken off the time limit."""
 _LOG = logging.getLogger("atoll.service")
 _QUIET = SandboxLogger(lambda _event: None)
 
@@ -91,9 +91,10 @@ class Service:
         opener: Opener,
         pool_stats: Callable[[], dict[str, dict[str, Any]]] = dict,
         runner: Runner | None = None,
+        fleet: FleetSandboxes | None = None,
     ) -> None:
         self.settings, self._opener, self.pool_stats = settings, opener, pool_stats
-        self._runner = runner
+        self._runner, self.fleet = runner, fleet
         self.ledger = Ledger(settings.folder)
         self.keys, self.quotas = Keys(self.ledger), Quotas(self.ledger)
         self.answers = IdempotencyKeys(self.ledger)
@@ -104,13 +105,15 @@ class Service:
         self.limit = ConcurrencyLimit(settings.max_running, settings.max_queue)
         self._store = SqliteStateStore(settings.folder / "paused.sqlite3", 86_400, 4 << 30)
         storage = Storage(store=self._store, left_out=lambda blob: describe_state(blob).left_out)
-        limits = DaemonLimits(
-            max_sessions=settings.max_sessions, max_live=settings.max_live, idle_seconds=NEVER
-        )
+        most = settings.max_sessions
+        live = settings.max_live if fleet is None else most
+        limits = DaemonLimits(max_sessions=most, max_live=live, idle_seconds=NEVER)
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
+        self.sessions.fleet = fleet
         self.librechat, self.e2b, self.gateway = LibreChat(self), E2B(self), Gateway(self)
         self.replicas = Replicas(settings) if settings.redis else None
+        self.forwarder = Forwarder() if settings.redis or fleet else None
         self.metrics = Metrics(self)
         self.draining = self.stopping = False
         self.sign_in: SignIn = lambda _request: None
@@ -135,7 +138,7 @@ class Service:
         if lost := self.ledger.start():
             _LOG.warning("%d sessions of an earlier process are lost", lost)
         try:
-            box = await self._opener(SandboxConfig(backend="native"))
+            box = await self._opener(SandboxConfig(backend="native"), "pass")
             self.isolation = str(box.isolation)
             await box.destroy()
         except AtollError as exc:
@@ -171,8 +174,9 @@ class Service:
             await asyncio.wait(self._background, timeout=5)
         with contextlib.suppress(Exception):
             self.quotas.save()
-        if self.replicas is not None:
-            await self.replicas.close()
+        for one in (self.replicas, self.forwarder):
+            if one is not None:
+                await one.close()
         self._store.close_all()
         self.ledger.close()
 
@@ -224,7 +228,7 @@ class Service:
         is_json = self.objects.describe(principal, "context", ident).get("json") is True
         context = self._contexts.get(path)
         if context is None:
-            context = await asyncio.to_thread(_load, path, is_json=is_json)
+            context = await asyncio.to_thread(load_context, path, is_json=is_json)
             context = self._contexts.setdefault(path, context)  # another request may be first
         return context
 
@@ -250,16 +254,19 @@ class Service:
         hosted.touch()
         try:
             async with session.in_turn() as box, self.limit.slot(session.waiter) as slot:
-                left = _time_left(limit, begun)
+                left = clock.time_left(limit, begun)
                 execution.interrupt = session.cancel
                 execution.emit("started")
                 hosted.callbacks.call_client(execution, hosted.id, slot)
                 result = await getattr(box, verb)(text, timeout_ms=left, **options)
                 hosted.callbacks.flush()
         except CancelledInQueueError:
-            raise Problem(
-                409, "cancelled", "it was cancelled before its turn: nothing ran"
-            ) from None
+            text = "it was cancelled before its turn: nothing ran"
+            raise Problem(409, "cancelled", text) from None
+        except (SandboxLostError, SandboxClosedError):
+            if self.fleet is not None:
+                await self.fleet.part_from_lost(self, hosted)
+            raise
         finally:
             hosted.touch()
         hosted.executions += 1
@@ -283,7 +290,7 @@ class Service:
         """Run code in a sandbox of its own, after `setup`; `finish` may read its files then."""
         begun = time.monotonic()
         async with self.limit.slot(Waiter()) as slot:
-            left = _time_left(config.timeout_ms, begun)
+            left = clock.time_left(config.timeout_ms, begun)
             callbacks.call_client(execution, execution.id, slot)
             if self._runner is not None and not files and finish is None:
                 execution.emit("started")
@@ -353,12 +360,20 @@ class Service:
         finally:
             await replicas.uncount("executions", who.key)
 
-    async def announce(self) -> None:
-        """Say to the services that share a Redis what this one has."""
+    async def announce(self, *changed: HostedSession) -> None:
+        """Say to other services what this one has, and what these sessions are like now."""
+        if self.fleet is not None:
+            for hosted in changed:
+                await self.fleet.record(hosted)
         if self.replicas is not None:
             running = [one.id for one in self.executions.running]
             known = [*self.sessions.idents, *self.gateway.idents, *running]
             await self.replicas.announce(known)
+
+    async def refresh(self) -> None:
+        """Bring what is known of the fleet up to date."""
+        if self.fleet is not None:
+            await self.fleet.refresh()
 
     async def _sweep(self) -> None:
         while True:
@@ -366,6 +381,7 @@ class Service:
             try:
                 await self.sessions.sweep()
                 await self.announce()
+                await self.refresh()
                 self.executions.sweep()
                 self.e2b.sweep()
                 await self.gateway.sweep()
@@ -376,20 +392,3 @@ class Service:
                 self.ledger.sweep(self.settings.idempotency_seconds)
             except Exception:  # noqa: BLE001 - a full disk now; sessions have to end all the same
                 _LOG.exception("looking after sessions failed")
-
-
-def _time_left(limit_ms: float, begun: float) -> float:
-    """Return what is left of a time limit that counts from acceptance; BusyError if nothing is."""
-    waited = (time.monotonic() - begun) * 1000
-    if waited >= limit_ms:
-        raise BusyError("the time limit passed before it was its turn: nothing ran")
-    return limit_ms - waited if waited > SHORT_WAIT_MS else limit_ms
-
-
-def _load(path: Path, *, is_json: bool) -> Context:
-    if is_json:
-        return Context.from_json(path.read_text("utf-8", "surrogatepass"), None)
-    try:
-        return Context.from_file(path)
-    except UnicodeDecodeError:
-        return Context.from_text(path.read_bytes().decode("utf-8", "surrogatepass"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import resource
 import signal
@@ -129,19 +130,40 @@ async def service(
     settings: ServiceSettings, report: Callable[[str], None] = lambda _text: None
 ) -> AsyncIterator[Service]:
     """Yield a service with warm sandboxes; end them, and every session, at the end."""
-    async with Pool(PoolSettings(default_tier=settings.tier, warm_seconds=WARM_SECONDS)) as pool:
-        if pool.usable:
-            report("importing the libraries that warm sandboxes have")
-            with contextlib.suppress(SandboxError):  # /health/detailed says so
-                await pool.warm()
+    sandboxes = _on_fleet if settings.fleet else _on_this_machine
+    async with sandboxes(settings, report) as made:
         report("trying out a sandbox")
-        made = Service(settings, pool.open, pool.stats, pool.run)
         await made.start()
         console.install(made)
         try:
             yield made
         finally:
             await made.stop()
+
+
+@contextlib.asynccontextmanager
+async def _on_this_machine(
+    settings: ServiceSettings, report: Callable[[str], None]
+) -> AsyncIterator[Service]:
+    """Yield a service whose sandboxes come from a pool of its own."""
+    async with Pool(PoolSettings(default_tier=settings.tier, warm_seconds=WARM_SECONDS)) as pool:
+        if pool.usable:
+            report("importing the libraries that warm sandboxes have")
+            with contextlib.suppress(SandboxError):  # /health/detailed says so
+                await pool.warm()
+        yield Service(settings, pool.open, pool.stats, pool.run)
+
+
+@contextlib.asynccontextmanager
+async def _on_fleet(
+    settings: ServiceSettings, report: Callable[[str], None]
+) -> AsyncIterator[Service]:
+    """Yield a service whose sandboxes are on a fleet."""
+    from atoll.service.on_fleet import fleet_sandboxes  # noqa: PLC0415 - it needs the extra `ray`
+
+    report(f"joining the fleet at {settings.fleet}")
+    async with fleet_sandboxes(settings) as fleet:
+        yield Service(settings, fleet.open, fleet.tiers, fleet=fleet)
 
 
 def server(made: Service) -> Server:
@@ -180,6 +202,8 @@ async def serve(
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     listener = listen(settings)  # before minutes are spent on libraries
+    if settings.fleet and not settings.own_url:
+        settings = dataclasses.replace(settings, own_url=address(listener))
     async with service(settings, report) as made:
         running = asyncio.ensure_future(server(made).serve(sockets=[listener]))
         on_ready(made, address(listener))

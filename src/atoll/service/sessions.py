@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from atoll.daemon.session_table import SessionTable
     from atoll.daemon.sessions import Session
     from atoll.sandbox import BaseSandbox
+    from atoll.service.directory import SessionRecord
     from atoll.service.keys import Principal
     from atoll.service.ledger import Ledger
+    from atoll.service.on_fleet import FleetSandboxes
     from atoll.service.quotas import Quotas
     from atoll.service.settings import ServiceSettings
     from atoll.service.shapes import Life
@@ -60,13 +62,22 @@ class HostedSession:
         self.executions, self.cpu_seconds, self.memory_bytes = 0, 0.0, 0
         self.disk_bytes: int | None = None
         self.over = False
-        policy = session.config.policy
-        self.files = FolderFiles(self._folders, policy.file_size_bytes)
+        self.record: SessionRecord | None = None
+        """What is written of it for other services, if they can take it over."""
         self.processes = Processes(self)
         box = session.box
         assert box is not None
+        self._files = FolderFiles(self._folders, session.config.policy.file_size_bytes)
+        if not hasattr(box, "folders"):  # they are on another machine
+            self._files = cast("FolderFiles", box.files)
         self._isolation, self._backend = str(box.isolation), box.backend
         self.capabilities = sorted(map(str, box.capabilities))
+
+    @property
+    def files(self) -> FolderFiles:
+        """Its files, usable while a cell runs."""
+        self.touch()
+        return self._files
 
     @property
     def idle_until(self) -> float:
@@ -180,6 +191,8 @@ class Sessions:
     ) -> None:
         self._table, self._ledger, self._quotas, self._settings = table, ledger, quotas, settings
         self._sessions: dict[str, HostedSession] = {}
+        self.fleet: FleetSandboxes | None = None
+        """Where the sandboxes are, if they are not on this machine."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -226,6 +239,25 @@ class Sessions:
         child.max_seconds = max(1.0, parent.expires - child.created)
         parent.children.append(child.id)
         return self._keep(child)
+
+    async def adopt(
+        self,
+        principal: Principal,
+        box: BaseSandbox,
+        config: SandboxConfig,
+        callbacks: ClientCallbacks,
+        record: SessionRecord,
+    ) -> HostedSession:
+        """Go on with a session that another service opened; `box` has claimed it."""
+        session = await self._table.open(config, callbacks, box)
+        self._quotas.add_session(principal)
+        hosted = HostedSession(principal, session, callbacks)
+        # Its life begins again: the clock of the service that opened it may be another one.
+        for name in ("id", "idle_seconds", "max_seconds", "name", "parent", "metadata",
+                     "context_id"):  # fmt: skip
+            setattr(hosted, name, getattr(record, name))
+        hosted.record = record
+        return self._keep(hosted)
 
     def get(self, principal: Principal, ident: str) -> HostedSession:
         """Return a session of the tenant; 404 if it has no such one, 410 if it was lost."""
@@ -276,21 +308,33 @@ class Sessions:
         session.touch()
 
     async def end(self, session: HostedSession, reason: str = "deleted") -> None:
-        """End a session, and free everything it used."""
+        """End a session, and free everything it used; one that others have goes on there."""
         if session.over:
             return
+        self._drop(session, reason)
+        if self.fleet is None or await self.fleet.forget(session):
+            await self._table.end(session.session)
+        else:
+            await self._table.leave(session.session, reason)
+
+    async def leave(self, session: HostedSession, reason: str) -> None:
+        """Part from a session that another service has taken over, or may."""
+        if not session.over:
+            self._drop(session, reason)
+            await self._table.leave(session.session, reason)
+
+    async def end_all(self, reason: str) -> None:
+        """End every session; those that other services can take over go on."""
+        for session in list(self._sessions.values()):
+            await (self.end if session.record is None else self.leave)(session, reason)
+
+    def _drop(self, session: HostedSession, reason: str) -> None:
         session.over = True
         self._sessions.pop(session.id, None)
         self._quotas.close_session(session.key)
         with contextlib.suppress(Exception):  # a full disk must not keep a guest alive
             query = "UPDATE sessions SET ended = ?, reason = ? WHERE id = ?"
             self._ledger.write(query, clock.now(), reason, session.id)
-        await self._table.end(session.session)
-
-    async def end_all(self, reason: str) -> None:
-        """End every session."""
-        for session in list(self._sessions.values()):
-            await self.end(session, reason)
 
     async def sweep(self) -> None:
         """End sessions whose time is over; a running cell counts as use."""
@@ -314,7 +358,8 @@ class Sessions:
     def _keep(self, session: HostedSession) -> HostedSession:
         self._sessions[session.id] = session
         row = (session.id, session.tenant, session.parent, session.created)
-        self._ledger.write("INSERT INTO sessions VALUES (?, ?, ?, ?, NULL, NULL)", *row)
+        query = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, NULL, NULL)"
+        self._ledger.write(query, *row)
         return session
 
     def _check_life(self, life: Life) -> None:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from atoll.config import expand_home
+from atoll.config import DURABILITIES, expand_home
 from atoll.errors import ConfigError
 from atoll.network import HostRule
 from atoll.policy import check_positive
@@ -47,6 +47,10 @@ class ServiceSettings:
     """The URL of a Redis that several services share quotas and sessions by; unset: none."""
     own_url: str = ""
     """The address at which the other services that share a Redis reach this one."""
+    fleet: str = ""
+    """HOST:PORT of the head of a fleet that the sandboxes are on; unset: on this machine."""
+    durability: str = "cell"
+    """What sessions on a fleet keep: `none`, `periodic` or `cell`, as SandboxConfig has it."""
     librechat_key: str = ""
     """The id of the key that LibreChat acts by if it sends none; unset: it has to send one."""
     librechat_networks: tuple[str, ...] = ("127.0.0.0/8", "::1/128")
@@ -89,6 +93,9 @@ class ServiceSettings:
             value = getattr(self, field.name)
             if isinstance(value, int | float) and not (field.name == "port" and value == 0):
                 check_positive(field.name, value)
+        if self.durability not in DURABILITIES:
+            known = ", ".join(DURABILITIES)
+            raise ConfigError(f"durability must be one of {known}, not {self.durability!r:.60}")
         for host in self.session_hosts:
             HostRule.parse(host)
         if self.port > MOST_PORTS:

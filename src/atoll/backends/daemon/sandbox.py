@@ -146,8 +146,13 @@ class DaemonClientSandbox(ClientSandbox):
 
     async def fork(self) -> DaemonClientSandbox:
         """Return a live clone, on the same connection."""
+        twin = self._sibling()
+        await self._fork_into(twin)
+        return twin
+
+    async def _fork_into(self, twin: DaemonClientSandbox) -> None:
+        """Make `twin`, which was never started, a live clone."""
         connection = self._opened()
-        twin: DaemonClientSandbox = self._sibling()
         twin._connection, twin._session = connection, connection.hold()
         twin._context = self._context
         try:
@@ -156,7 +161,6 @@ class DaemonClientSandbox(ClientSandbox):
             connection.peer.notify("forget", {"session": twin._session})
             twin._leave()
             raise
-        return twin
 
     async def checkpoint(self) -> str:
         """Keep the session's present state, and return the mark to roll back to."""

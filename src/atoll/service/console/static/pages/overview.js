@@ -12,9 +12,10 @@ export async function show(place, { signal, go }) {
   const cards = h("section", { class: "cards", "aria-label": "Now" }, loading());
   const outcomes = h("section", { class: "panel" });
   const tiers = h("section", { class: "panel" });
+  const nodes = h("section", { class: "panel span-2", hidden: true });
   const recent = h("section", { class: "panel span-2" });
   fill(place, h("header", { class: "head" }, h("h1", {}, "Overview"), button("New session", () => go("sessions?new=1"), { kind: "primary", sign: "plus", keys: "n" })),
-    told, cards, h("div", { class: "grid" }, outcomes, tiers, recent));
+    told, cards, h("div", { class: "grid" }, outcomes, tiers, nodes, recent));
   const list = h("div", { class: "rows" });
   await every(2000, async () => {
     const [stats, sessions] = await Promise.all([may("metrics") ? get("/stats", { signal }) : null, may("sessions") ? get("/sessions?limit=8", { signal }) : { items: [] }]);
@@ -24,6 +25,8 @@ export async function show(place, { signal, go }) {
       fill(cards, figuresOf(stats));
       fill(outcomes, h("h2", {}, "Outcomes"), tally(stats.outcomes, "Nothing has run since the service started."), refusals(stats.rejected_by_code));
       fill(tiers, h("h2", {}, "Warm sandboxes"), tierRows(stats.tiers));
+      nodes.hidden = !stats.fleet;
+      if (stats.fleet) fill(nodes, h("h2", {}, `Fleet ${stats.fleet.address}`), nodeRows(stats.fleet));
     }
     const rows = sessions.items.sort((a, b) => b.last_used_at - a.last_used_at);
     if (rows.length) fill(recent, h("h2", {}, "Sessions"), keyed(list, rows, (one) => one.id, sessionRow));
@@ -73,6 +76,19 @@ export function tierRows(tiers) {
   return h("table", {}, h("thead", {}, h("tr", {}, ["Tier", "Parked", "Warm in", "Missing"].map(column))), h("tbody", {}, rows.map(([name, one]) => h("tr", {},
     h("td", {}, name), h("td", { class: "n" }, number(one.parked)), h("td", { class: "n" }, one.warm_seconds === null || one.warm_seconds === undefined ? "–" : seconds(one.warm_seconds)),
     h("td", {}, one.missing?.length ? h("span", { class: "warn-text" }, one.missing.join(", ")) : h("span", { class: "quiet" }, "none"))))));
+}
+
+/** The nodes of the fleet that the sandboxes are on. */
+function nodeRows(fleet) {
+  const parked = (node) => Object.entries(node.tiers).map(([tier, one]) => `${tier} ${number(one.parked)}`).join(", ") || "none";
+  const rows = fleet.nodes.map((one) => h("tr", {},
+    h("td", {}, one.name, one.draining ? h("span", { class: "warn-text" }, " draining") : null),
+    h("td", {}, meter(one.sessions, one.capacity, `${one.sessions} of ${one.capacity} sessions`), ` ${number(one.sessions)} of ${number(one.capacity)}`),
+    h("td", { class: "n" }, number(one.executing)), h("td", { class: "n" }, number(one.queued)), h("td", {}, parked(one)),
+    h("td", { class: "n" }, number(one.durable)), h("td", { class: "n" }, seconds(one.save_lag))));
+  const problems = fleet.problems.map((text) => h("p", { class: "warn-text" }, text));
+  if (!rows.length) return [h("p", { class: "quiet" }, "No node takes sessions."), problems];
+  return [h("table", {}, h("thead", {}, h("tr", {}, ["Node", "Sessions", "Running", "Waiting", "Parked", "With a state", "Lag of saves"].map(column))), h("tbody", {}, rows)), problems];
 }
 
 function sessionRow(session) {

@@ -1,0 +1,228 @@
+"""`atoll serve --fleet`: two services before one fleet, without Ray. Any of them finds a session."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("obstore", reason="the extra `ray` is not installed")
+pytest.importorskip("httpx2", reason="the extra `ray` is not installed")
+
+import httpx2
+from without_ray import FleetHere, fleet_here
+
+from atoll.errors import FleetError
+from atoll.service import serving
+from atoll.service.keys import SCOPES
+from atoll.service.service import Service
+from atoll.service.settings import ServiceSettings
+
+STRANGER = "ses_" + "x" * 21
+
+
+class Replica:
+    """One service with its server, and a client of it."""
+
+    def __init__(
+        self, service: Service, server: Any, running: asyncio.Task[None], url: str
+    ) -> None:
+        self.service, self._server, self._running, self.url = service, server, running, url
+        self.client = httpx2.AsyncClient(base_url=url, timeout=60)
+
+    async def ask(self, method: str, path: str, **given: Any) -> Any:
+        return await self.client.request(method, f"/api/v1{path}", **given)
+
+    async def run(self, at: str, code: str) -> Any:
+        answer = await self.ask("POST", f"{at}/executions", json={"code": code})
+        assert answer.status_code == 200, answer.text
+        return answer.json()["value"]
+
+    async def session(self, **given: Any) -> str:
+        answer = await self.ask("POST", "/sessions", json=given)
+        assert answer.status_code == 201, answer.text
+        return f"/sessions/{answer.json()['id']}"
+
+    async def close_listener(self) -> None:
+        """Answer nothing any more, as a process that was killed; what it knows stays."""
+        self._server.should_exit = True
+        await self._running
+        await self.client.aclose()
+
+
+@contextlib.asynccontextmanager
+async def replica(folder: Path, **settings: Any) -> AsyncIterator[Replica]:
+    given = ServiceSettings(folder=folder, port=0, fleet="127.0.0.1:1", **settings)
+    with contextlib.closing(serving.listen(given)) as listener:
+        url = serving.address(listener)
+        async with serving.service(dataclasses.replace(given, own_url=url)) as service:
+            server = serving.server(service)
+            server.capture_signals = contextlib.nullcontext
+            running = asyncio.ensure_future(server.serve([listener]))
+            made = Replica(service, server, running, url)
+            try:
+                yield made
+            finally:
+                await made.close_listener()
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FleetHere]:
+    async with fleet_here(tmp_path, monkeypatch, "a", "b", capacity=8) as made:
+        yield made
+
+
+@pytest.fixture
+async def pair(fleet: FleetHere, tmp_path: Path) -> AsyncIterator[tuple[Replica, Replica]]:
+    """Two services with the same keys."""
+    async with replica(tmp_path / "1") as one, replica(tmp_path / "2") as two:
+        share_key(one, two)
+        yield one, two
+
+
+def share_key(one: Replica, *others: Replica, tenant: str = "default") -> None:
+    key = one.service.keys.add("test", tenant=tenant, scopes=SCOPES)
+    row = one.service.ledger.one("SELECT * FROM keys WHERE id = ?", key.split("_")[1])
+    assert row is not None
+    for other in others:
+        marks = ", ".join("?" * len(tuple(row)))
+        other.service.ledger.write(f"INSERT INTO keys VALUES ({marks})", *row)
+    for each in (one, *others):
+        each.client.headers["authorization"] = f"Bearer {key}"
+
+
+async def test_a_session_on_a_fleet_is_used_through_any_service(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    at = await one.session(context={"text": "c" * 100})
+    assert await one.run(at, "x = 6; len(context)") == 100
+    assert await two.run(at, "x * 7") == 42
+    assert not two.service.sessions.idents, "it was passed on, not moved"
+    assert (await two.ask("GET", f"/sessions/{STRANGER}")).status_code == 404
+    shown = (await one.ask("GET", at)).json()
+    assert (shown["backend"], shown["isolation"]) == ("ray", "jailed")
+    assert (await two.ask("DELETE", at)).status_code == 204
+    assert (await one.ask("GET", at)).status_code == 404
+
+
+async def test_files_variables_forks_and_single_runs_work_on_a_fleet(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, _ = pair
+    at = await one.session()
+    await shows_its_nodes(one)
+    wrote = await one.ask("PUT", f"{at}/files/content?path=f.bin", content=b"0123456789")
+    assert wrote.status_code == 204, wrote.text
+    part = await one.ask("GET", f"{at}/files/content?path=f.bin", headers={"range": "bytes=2-4"})
+    assert (part.status_code, part.content) == (206, b"234")
+    missing = await one.ask("GET", f"{at}/files/content?path=none")
+    assert missing.status_code == 404
+    await one.run(at, "x = [1]")
+    (made,) = (await one.ask("POST", f"{at}/fork", json={})).json()
+    twin = f"/sessions/{made['session']['id']}"
+    assert await one.run(twin, "x.append(2); x") == [1, 2]
+    assert await one.run(at, "x") == [1]
+    ran = await one.ask("POST", "/run", json={"code": "print(6 * 7)"})
+    assert ran.json()["stdout"] == "42\n"
+    refused = await one.ask("GET", f"{at}/files/watch?path=.")
+    assert refused.status_code == 501
+    assert "cannot share its folders with this machine" in refused.json()["detail"]
+
+
+async def shows_its_nodes(one: Replica) -> None:
+    shown = (await one.ask("GET", "/stats")).json()
+    assert shown["fleet"]["problems"] == []
+    assert {node["name"]: node["capacity"] for node in shown["fleet"]["nodes"]} == {"a": 8, "b": 8}
+    told = (await one.client.get("/metrics")).text
+    assert 'atoll_fleet_node_capacity{node="a"} 8.0' in told
+    assert 'atoll_fleet_node_parked{node="b",tier="bare"}' in told
+    health = (await one.client.get("/health/detailed")).json()
+    assert health["problems"] == []
+
+
+async def test_a_session_goes_on_at_another_service_when_its_own_is_gone(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    inline = await one.session(context={"value": {"rows": [1, 2]}}, metadata={"who": "me"})
+    await one.run(inline, "x = context['rows']")
+    await one.close_listener()
+    assert await two.run(inline, "x + context['rows']") == [1, 2, 1, 2]
+    shown = (await two.ask("GET", inline)).json()
+    assert (shown["metadata"], shown["id"]) == ({"who": "me"}, inline.rpartition("/")[2])
+
+
+async def test_a_service_whose_session_was_taken_over_can_change_nothing_in_it(
+    pair: tuple[Replica, Replica],
+) -> None:
+    """As after a network cut between two services: both believe that they have it."""
+    one, two = pair
+    at = await one.session()
+    await one.run(at, "x = 1")
+    record = await two.service.fleet.directory.find(at.rpartition("/")[2])
+    principal = two.service.keys.of_id(one.service.keys.list()[0]["id"])
+    await two.service.fleet._adopt(two.service, principal, record)
+    assert await two.run(at, "x += 1; x") == 2
+    late = await one.ask("POST", f"{at}/executions", json={"code": "x = 'stale'"})
+    assert late.status_code == 410, late.text
+    assert await one.run(at, "x") == 2, "from now on it is passed on"
+    await one.service.sessions.end_all("stopped")
+    assert await two.run(at, "x") == 2, "and the first one's end does not end it"
+
+
+async def test_another_tenant_neither_finds_a_session_nor_takes_it_over(
+    pair: tuple[Replica, Replica],
+) -> None:
+    one, two = pair
+    at = await one.session()
+    await one.run(at, "x = 1")
+    ident = at.rpartition("/")[2]
+    share_key(two, tenant="stranger")
+    await one.close_listener()
+    assert (await two.ask("GET", at)).status_code == 404
+    record = await two.service.fleet.directory.find(ident)
+    assert record.home == one.url
+
+
+async def test_a_service_that_stops_leaves_its_sessions_to_the_next_one(
+    fleet: FleetHere, tmp_path: Path
+) -> None:
+    async with replica(tmp_path / "1") as one:
+        share_key(one)
+        key = one.client.headers["authorization"]
+        at = await one.session()
+        await one.run(at, "x = 1")
+        lost = await one.session()
+        await one.ask("DELETE", lost)
+    async with replica(tmp_path / "1") as again:
+        again.client.headers["authorization"] = key
+        assert await again.run(at, "x + 1") == 2
+        assert (await again.ask("GET", lost)).status_code == 404
+
+
+async def test_a_session_without_durability_is_known_to_its_own_service_alone(
+    fleet: FleetHere, tmp_path: Path
+) -> None:
+    async with (
+        replica(tmp_path / "1", durability="none") as one,
+        replica(tmp_path / "2", durability="none") as two,
+    ):
+        share_key(one, two)
+        at = await one.session()
+        assert await one.run(at, "1") == 1
+        assert (await two.ask("GET", at)).status_code == 404
+
+
+async def test_a_fleet_without_a_node_is_said_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fleet_here(tmp_path, monkeypatch):
+        with pytest.raises(FleetError, match="no node that takes sessions"):
+            async with replica(tmp_path / "1"):
+                pass
