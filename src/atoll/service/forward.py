@@ -50,7 +50,8 @@ class Forwarder:
         if PASSED_ON in request.headers:
             raise Problem(503, "routing", "the services do not agree where it is", retry_after=1)
         headers = [(k, v) for k, v in request.headers.items() if k not in _HOP]
-        path = request.scope["path"]
+        # As it came: of the decoded path, a `?` in a name would become the start of the query.
+        path = request.scope["raw_path"].decode("latin-1")
         query = request.scope["query_string"].decode("latin-1")
         asked = self._client.build_request(
             request.method, f"{url}{path}{'?' if query else ''}{query}",
