@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import time
 from importlib import resources
 
 import httpx2
@@ -199,8 +198,8 @@ def test_link_signs_in_once(service):
 def test_link_expires(tmp_path, monkeypatch):
     keys, signins = _signins(tmp_path)
     secret = signins.secret(keys.add().split("_")[1])
-    now = time.time() + signin.LINK_SECONDS + 1
-    monkeypatch.setattr(signin.time, "time", lambda: now)
+    now = signin.clock.now() + signin.LINK_SECONDS + 1
+    monkeypatch.setattr(signin.clock, "now", lambda: now)
     with pytest.raises(Problem, match="older than ten minutes"):
         signins.sign_in(_request(), key="", link=secret)
 
@@ -224,8 +223,8 @@ def test_sign_in_outlives_the_process_and_ends_after_eight_hours(tmp_path, monke
     given = _request(cookie=cookie.split(";")[0], token=token)
     restarted = signin.SignIns(keys, Ledger(tmp_path))
     assert restarted.principal(given).tenant == "default"
-    now = time.time() + signin.SIGNED_IN_SECONDS + 1
-    monkeypatch.setattr(signin.time, "time", lambda: now)
+    now = signin.clock.now() + signin.SIGNED_IN_SECONDS + 1
+    monkeypatch.setattr(signin.clock, "now", lambda: now)
     with pytest.raises(Problem, match="signed out"):
         restarted.principal(given)
 

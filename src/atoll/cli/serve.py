@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("host", "port", "tier", "max_running", "max_queue", "max_sessions", "max_live",
           "idle_seconds", "drain_seconds", "jwt_keys", "librechat_key", "blobs", "redis",
-          "own_url", "fleet", "durability")  # fmt: skip
+          "own_url", "fleet", "durability", "tls_certificate", "tls_key")  # fmt: skip
 
 
 def command(args: Namespace) -> int:
@@ -36,11 +36,7 @@ def command(args: Namespace) -> int:
     level = logging.DEBUG if args.debug else logging.WARNING
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("atoll.service").setLevel(level)
-    try:
-        asyncio.run(serving.serve(chosen, _say, _ready))
-    except OSError as exc:
-        where = f"{chosen.host}:{chosen.port}"
-        raise ConfigError(f"cannot serve at {where}: {exc.strerror or exc}") from None
+    asyncio.run(serving.serve(chosen, _say, _ready))
     return 0
 
 

@@ -24,6 +24,10 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
     serve.add_argument("--port", metavar="N", type=port, help="listen here (default 8437; 0: any)")
     serve.add_argument("--folder", metavar="DIR", help=_FOLDER)
     serve.add_argument(
+        "--tls-certificate", metavar="FILE", help="serve https with this certificate (PEM)"
+    )
+    serve.add_argument("--tls-key", metavar="FILE", help="its key, if it is in another file")
+    serve.add_argument(
         "--allow-host",
         metavar="NAME",
         action="append",
@@ -115,8 +119,8 @@ def add_keys(add: Parser, show: Parser, revoke: Parser) -> None:
         metavar="NAME=NUMBER",
         action="append",
         default=[],
-        help="a limit: requests_per_second, burst, executions, sessions, stored_bytes, "
-        "cpu_seconds_per_day, memory_bytes, timeout_ms; repeatable",
+        help="a limit: requests_per_second, burst, connections, executions, sessions, "
+        "stored_bytes, cpu_seconds_per_day, memory_bytes, timeout_ms; repeatable",
     )
     show.add_argument("--json", action="store_true", help="print one JSON object")
     revoke.add_argument("id", metavar="ID", help="the key's id, as `atoll keys list` shows it")

@@ -30,10 +30,15 @@ class ConcurrencyLimit:
         """How many wait for their turn."""
         return len(self._queue)
 
+    @property
+    def full(self) -> bool:
+        """Whether the next one has to wait for its turn."""
+        return self.running >= self._most_running or bool(self._queue)
+
     @contextlib.asynccontextmanager
     async def slot(self, holder: Waiter | None = None) -> AsyncIterator[Slot]:
         """A place among the running; BusyError if too many wait for one already."""
-        if self.running >= self._most_running or self._queue:
+        if self.full:
             await self._wait(holder or Waiter())
         else:
             self.running += 1

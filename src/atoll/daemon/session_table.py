@@ -45,6 +45,11 @@ class SessionTable:
         """Sessions that take memory."""
         return sum(one.live for one in self._sessions)
 
+    @property
+    def memory(self) -> int:
+        """Bytes that sessions take, as last measured."""
+        return sum(one.memory for one in self._sessions if one.live)
+
     async def open(
         self, config: SandboxConfig, callbacks: ClientCallbacks, box: BaseSandbox | None = None
     ) -> Session:
@@ -144,10 +149,9 @@ class SessionTable:
             await session.expire(f"it was idle for {self._limits.idle_seconds:g} s and ended")
 
     def _crowded(self) -> bool:
-        memory = sum(one.memory for one in self._sessions if one.live)
         return (
             self.live + self._opening > self._limits.max_live
-            or memory > self._limits.max_memory_bytes
+            or self.memory > self._limits.max_memory_bytes
         )
 
     def _forget(self, session: Session) -> None:

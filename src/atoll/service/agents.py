@@ -65,7 +65,7 @@ async def start(call: Call) -> Response:
             trajectory=run.path,
             on_event=tell,
         )
-        run.task = asyncio.ensure_future(_carry_out(call, agent, run, given.question, context))
+        run.task = asyncio.ensure_future(_carry_out(call, agent, run, given, context))
         return 201, run.describe()
 
     return await call.once(body, work)
@@ -133,15 +133,15 @@ async def _context(call: Call, given: NewRun) -> Any:
     if given.context is None:
         return None
     if isinstance(given.context.id, str):
-        return await call.service.context(call.principal, given.context.id)
+        return await call.service.contexts.open(call.principal, given.context.id)
     return given.context.text if isinstance(given.context.text, str) else given.context.value
 
 
-async def _carry_out(call: Call, agent: RLM, run: AgentRun, question: str, context: Any) -> None:
-    outcome = "failed"
+async def _carry_out(call: Call, agent: RLM, run: AgentRun, given: NewRun, context: Any) -> None:
+    outcome, model = "failed", given.model
     try:
         async with agent:
-            await agent.completion(question, context)
+            await agent.completion(given.question, context)
     except asyncio.CancelledError:
         outcome = "cancelled"
         raise
@@ -150,6 +150,9 @@ async def _carry_out(call: Call, agent: RLM, run: AgentRun, question: str, conte
     finally:
         await asyncio.sleep(0)  # events of other threads are taken first
         call.service.runs.end(run, outcome)
+        metrics, facts = call.service.metrics, run.facts
+        metrics.runs.labels(facts["outcome"]).inc()
+        metrics.run_cost.labels(model).inc(facts["usd"] or 0)
 
 
 def _run(call: Call) -> AgentRun:

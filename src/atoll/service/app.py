@@ -7,6 +7,7 @@ key's tenant.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -69,19 +70,20 @@ class App:
                 message["headers"] = [*message.get("headers", ()), own, *_SAFE]
             await send(message)
 
-        try:
-            route, path = self._find(request)
-            response = await self._answer(request, route, path)
-        except Exception as exc:  # noqa: BLE001 - the edge: every fault becomes an answer
-            problem = of_error(exc)
-            if problem.status in (500, 507) and not isinstance(exc, Problem):
-                _LOG.error("%s %s failed", request.method, request_id, exc_info=exc)
-            code = problem.code
-            if route is not None and route.refuse is not None:
-                response = route.refuse(problem, request_id)
-            else:
-                response = problem.response(request_id)
-        await response(scope, receive, send_noting)
+        with contextlib.ExitStack() as held:
+            try:
+                route, path = self._find(request)
+                response = await self._answer(request, route, path, held)
+            except Exception as exc:  # noqa: BLE001 - the edge: every fault becomes an answer
+                problem = of_error(exc)
+                if problem.status in (500, 507) and not isinstance(exc, Problem):
+                    _LOG.error("%s %s failed", request.method, request_id, exc_info=exc)
+                code = problem.code
+                if route is not None and route.refuse is not None:
+                    response = route.refuse(problem, request_id)
+                else:
+                    response = problem.response(request_id)
+            await response(scope, receive, send_noting)
         name = route.path if route is not None else "(none)"
         seconds = time.perf_counter() - begun
         self._service.metrics.answered(name, request.method, status, seconds, code)
@@ -102,7 +104,9 @@ class App:
                 await websocket.send_denial_response(jupyter.refuse(problem, ""))
         self._service.metrics.answered(kernel_socket.PATH, "GET", status, 0, code)
 
-    async def _answer(self, request: Request, route: Route, path: dict[str, str]) -> Response:
+    async def _answer(
+        self, request: Request, route: Route, path: dict[str, str], held: contextlib.ExitStack
+    ) -> Response:
         signed_in = self._signed_in(request, route)
         principal = signed_in or _NOBODY
         if route.scope is not None:
@@ -110,6 +114,7 @@ class App:
             if route.scope:
                 principal.require(route.scope)
             self._service.quotas.request(principal)
+            held.enter_context(self._service.quotas.connection(principal))
             if (passed := await self._elsewhere(request, principal, path)) is not None:
                 return passed
         if route.new_work:

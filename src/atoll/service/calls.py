@@ -77,7 +77,11 @@ class Call:
     def query(self, name: str, default: str = "") -> str:
         """Return a parameter of the query."""
         query: str = self.request.scope["query_string"].decode("latin-1")
-        pairs = parse_qsl(query, True, errors="surrogateescape", max_num_fields=MAX_PARAMETERS)
+        try:
+            pairs = parse_qsl(query, True, errors="surrogateescape", max_num_fields=MAX_PARAMETERS)
+        except ValueError:
+            text = f"the query has more than {MAX_PARAMETERS} parameters"
+            raise Problem(400, "invalid", text) from None
         return dict(pairs).get(name, default)
 
     def flag(self, name: str) -> bool:
@@ -124,11 +128,11 @@ class EventResponse(Response):
 
     def __init__(
         self, call: Call, events: AsyncIterator[list[Event]],
-        on_gone: Callable[[], None] | None = None,
+        on_gone: Callable[[], None] | None = None, headers: dict[str, str] | None = None,
     ) -> None:  # fmt: skip
         self._sse = SSE in call.request.headers.get("accept", "")
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(None, 200, headers, SSE if self._sse else NDJSON)
+        usual = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        super().__init__(None, 200, usual | (headers or {}), SSE if self._sse else NDJSON)
         del self.headers["content-length"]
         self._events, self._on_gone = events, on_gone
 

@@ -7,7 +7,6 @@ a tool. A reader that is slow, or comes back, gets what the ring still has.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +40,9 @@ class Execution:
     def __init__(self, principal: Principal, session: str | None, event_bytes: int) -> None:
         self.id, self.session, self.tenant = new_id("exe"), session, principal.tenant
         self.principal = principal
-        self.created, self.ended = time.monotonic(), 0.0
-        """When it was made (monotonic), and when it ended (the time of day)."""
+        self.created, self.ended = clock.now(), 0.0
+        self.queue_ms = 0.0
+        """How long it waited for its turn."""
         self.displays: tuple[Display, ...] = ()
         self.status, self.body = 0, b""
         """The answer to a reader that wants no events; 0 while it runs."""
@@ -54,6 +54,8 @@ class Execution:
         self._news = asyncio.Event()
         self._calls: dict[str, asyncio.Future[ToolResult]] = {}
         self._answered: set[str] = set()
+        self.on_call: Callable[[str], None] = lambda _outcome: None
+        """Is called with the outcome of each call of a tool."""
         self.emit("accepted", execution=self.id, session=session)
 
     @property
@@ -78,6 +80,11 @@ class Execution:
         self._news = asyncio.Event()
         return self._seq
 
+    def begin(self) -> None:
+        """Tell every reader that the code starts to run."""
+        self.queue_ms = (clock.now() - self.created) * 1000
+        self.emit("started")
+
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Take the guest's output."""
         if method == "output":
@@ -94,9 +101,13 @@ class Execution:
         seq = self.emit("tool_call", id=ident, **asked)
         try:
             result = await answer
+        except asyncio.CancelledError:
+            self.on_call("abandoned")
+            raise
         finally:
             self._calls.pop(ident, None)
             self._remove(seq)
+        self.on_call("error" if result.error is not None else "ok")
         if result.error is None:
             return Reply(result.value)
         failure = SandboxError(result.error)
@@ -220,11 +231,11 @@ class Executions:
 
     def sweep(self) -> None:
         """Forget what ended too long ago, or takes too much memory."""
-        oldest = time.monotonic() - self._settings.kept_seconds
+        oldest = clock.now() - self._settings.kept_seconds
         while self._finished:
             first = next(iter(self._finished.values()))
             crowded = self._bytes > self._settings.kept_bytes or len(self._finished) > MAX_KEPT
-            if first.created > oldest and not crowded:
+            if first.ended > oldest and not crowded:
                 return
             self._finished.popitem(last=False)
             self._bytes -= first.size

@@ -140,7 +140,9 @@ def _part_of(call: Call, path: str, file: OpenFile) -> Response:
         told["content-range"] = f"bytes {start}-{end - 1}/{file.size}"
         status = 206
     told["content-length"] = str(end - start)
-    return FilePart(file, start, end, status, told, body=call.request.method != "HEAD")
+    wanted = call.request.method != "HEAD"
+    call.service.metrics.file_bytes.labels("out").inc(end - start if wanted else 0)
+    return FilePart(file, start, end, status, told, body=wanted)
 
 
 class FilePart(Response):
@@ -177,6 +179,8 @@ async def upload(call: Call) -> Response:
     path, files = _path(call), _files(call)
     limit = call.service.settings.max_upload_bytes
     data = b"".join([piece async for piece in call.pieces(limit, slow=True)])
+    await _check_tag(call, path)
+    call.service.metrics.file_bytes.labels("in").inc(len(data))
     (done,) = await files.upload([(path, data)])
     if done.error is not None:
         raise _refusal(path, done.error)
@@ -186,12 +190,29 @@ async def upload(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Delete a file; a folder, with all it holds, only with `recursive=1`."""
     path = _path(call)
+    await _check_tag(call, path)
     answer = await request(
         _files(call), "delete", {"path": path, "recursive": call.flag("recursive")}
     )
     if "error" in answer:
         raise _refusal(path, FileError(answer["error"]))
     return nothing()
+
+
+async def _check_tag(call: Call, path: str) -> None:
+    """Raise 412 if the header If-Match names no tag that the file has now."""
+    asked = call.request.headers.get("if-match")
+    if asked is None:
+        return
+    try:
+        file = await _session(call).files.open_file(path)
+    except (OSError, ValueError):
+        tags = set()
+    else:
+        tags = {"*", f'"{file.tag}"'}
+        file.close()
+    if tags.isdisjoint(part.strip() for part in asked.split(",")):
+        raise Problem(412, "changed", f"{path!r} is not as If-Match says: read it again")
 
 
 def _session(call: Call) -> HostedSession:

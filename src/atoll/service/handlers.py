@@ -37,7 +37,7 @@ async def create(call: Call) -> Response:
         config, callbacks = service.prepare(
             given.config(principal.quota, **reach.wanted(given, service.settings)), given.asks()
         )
-        config = await service.with_context(principal, config, callbacks, given.context)
+        config = await service.contexts.give(principal, config, callbacks, given.context)
         if given.state is not None:
             path = await service.objects.fetch(principal, "state", given.state)
             blob = await asyncio.to_thread(path.read_bytes)
@@ -101,7 +101,7 @@ async def restart(call: Call) -> Response:
     hosted, given = _session(call), await call.json(shapes.Restart)
     session = hosted.session
     config = dataclasses.replace(session.config, context=None, state=None)
-    config = await call.service.with_context(
+    config = await call.service.contexts.give(
         call.principal, config, hosted.callbacks, given.context
     )
     await call.service.sessions.restart(hosted, config)
@@ -144,7 +144,8 @@ async def fork(call: Call) -> Response:
         made: list[dict[str, Any]] = []
         for _ in range(given.count):
             try:
-                child = await call.service.sessions.fork(call.principal, parent, given.name)
+                with call.service.metrics.forks.time():
+                    child = await call.service.sessions.fork(call.principal, parent, given.name)
             except Exception as exc:
                 if not made:
                     raise

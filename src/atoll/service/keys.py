@@ -41,6 +41,8 @@ class Quota:
 
     requests_per_second: float = 100
     burst: int = 200
+    connections: int = 256
+    """Requests at one time, with streams of events and websockets."""
     executions: int = 32
     """At one time, those that wait for their turn included."""
     sessions: int = 64

@@ -9,7 +9,9 @@ import os
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
+from atoll.errors import ConfigError
 from atoll.service import clock
+from atoll.service.folder import prepare
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,37 +47,34 @@ CREATE TABLE IF NOT EXISTS usage (
     PRIMARY KEY (day, key)) WITHOUT ROWID;
 """
 KEPT_SESSIONS_SECONDS = 7 * 86_400
+VERSION = 1
+"""The number of this schema, which the file has as its `user_version`."""
 
 
 class Ledger:
     """The service's database. One process writes; the command line may add and revoke keys."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        os.chmod(folder, 0o700)
+        prepare(folder)
         self.path = folder / "service.sqlite3"
-        self._db = sqlite3.connect(
-            self.path, timeout=5, isolation_level=None, check_same_thread=False
-        )
-        os.chmod(self.path, 0o600)
-        self._db.row_factory = sqlite3.Row
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        self._db.executescript(_SCHEMA)
+        try:
+            self._db = _opened(self.path)
+        except sqlite3.Error as exc:
+            raise ConfigError(f"the database {self.path} cannot be used: {exc}") from None
 
     def one(self, query: str, *values: Any) -> sqlite3.Row | None:
         """Return the first row of a query, or None."""
-        found: sqlite3.Row | None = self._db.execute(query, values).fetchone()
+        found: sqlite3.Row | None = self._run(query, values).fetchone()
         return found
 
     def all(self, query: str, *values: Any) -> list[sqlite3.Row]:
         """Return every row of a query; its values in order, or one dict of named ones."""
         given = values[0] if values and isinstance(values[0], dict) else values
-        return self._db.execute(query, given).fetchall()
+        return self._run(query, given).fetchall()
 
     def write(self, query: str, *values: Any) -> int:
         """Change rows; return how many were changed."""
-        return self._db.execute(query, values).rowcount
+        return self._run(query, values).rowcount
 
     def start(self) -> int:
         """Note that the sessions of an earlier process are lost; return how many there were."""
@@ -92,3 +91,38 @@ class Ledger:
     def close(self) -> None:
         """Close the file."""
         self._db.close()
+
+    def _run(self, query: str, values: Any) -> sqlite3.Cursor:
+        try:
+            return self._db.execute(query, values)
+        except UnicodeEncodeError:
+            raise ConfigError("a text has half of a surrogate pair: send valid UTF-8") from None
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Open the database, and make the tables that it lacks; ConfigError if another version did."""
+    db = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
+    os.chmod(path, 0o600)
+    db.row_factory = sqlite3.Row
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > VERSION:
+        text = f"{path} was written by a newer Atoll (schema {version}, this one has {VERSION})"
+        raise ConfigError(f"{text}: install that version, or name another folder")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.executescript(_SCHEMA)
+    _check_columns(db, path)
+    db.execute(f"PRAGMA user_version = {VERSION}")
+    return db
+
+
+def _check_columns(db: sqlite3.Connection, path: Path) -> None:
+    """Refuse tables of a version before the first release, which nothing converts."""
+    wanted = sqlite3.connect(":memory:")
+    wanted.executescript(_SCHEMA)
+    for (table,) in wanted.execute("SELECT name FROM sqlite_schema WHERE type = 'table'"):
+        query = f"SELECT name FROM pragma_table_info('{table}')"  # noqa: S608 - our own names
+        if [tuple(row) for row in db.execute(query)] != wanted.execute(query).fetchall():
+            text = f"the table {table!r} of {path} is of another version of Atoll"
+            raise ConfigError(f"{text}: move the file away, or name another folder")
+    wanted.close()

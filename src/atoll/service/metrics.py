@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections import Counter as Counts
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import GaugeMetricFamily
 
 if TYPE_CHECKING:
@@ -25,6 +31,8 @@ _NODE_FIGURES = {
     "draining": "1 if a node takes no new sessions",
 }
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+STATES = ("running", "paused")
 
 
 class Metrics:
@@ -37,32 +45,41 @@ class Metrics:
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"atoll_{name}", text, labels, registry=registry)
 
+        def histogram(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(f"atoll_{name}_seconds", text, labels, registry=registry)
+
         self.requests = counter("http_requests", "Requests", "route", "method", "status")
-        self.seconds = Histogram(
-            "atoll_http_request_duration_seconds", "Time to answer", ("route",), registry=registry
-        )
+        self.seconds = histogram("http_request_duration", "Time to answer", "route")
         self.refused = counter("rejected", "Requests refused", "reason")
         self.executions = counter("executions", "Executions by outcome", "outcome", "isolation")
         self.cpu = counter("execution_cpu_seconds", "CPU time of executions")
-        self.durations = Histogram(
-            "atoll_execution_duration_seconds", "Time that code ran", registry=registry
-        )
+        self.durations = histogram("execution_duration", "Time that code ran")
+        self.queue_wait = histogram("queue_wait", "Time that executions waited for their turn")
+        self.forks = histogram("fork", "Time to make a live clone of a session")
+        self.closed = counter("sessions_closed", "Sessions that have ended", "reason")
+        self.file_bytes = counter("files_bytes", "Bytes of files", "direction")
+        self.tool_calls = counter("tool_calls", "Calls of clients' tools", "outcome")
+        self.runs = counter("rlm_runs", "Runs of agents", "outcome")
+        self.run_cost = counter("rlm_cost_usd", "Cost of runs of agents", "model")
         self.outcomes: Counts[str] = Counts()
         self.rejected: Counts[str] = Counts()
         self.answers, self.cpu_seconds = 0, 0.0
         registry.register(self)
+        ProcessCollector(registry=registry)
 
-    def executed(self, result: SandboxResult) -> None:
+    def executed(self, result: SandboxResult, queue_ms: float) -> None:
         """Count an execution that has ended."""
         self.executions.labels(result.kind.value, str(result.isolation)).inc()
         self.outcomes[result.kind.value] += 1
         self.cpu_seconds += (result.cpu_ms or 0) / 1000
         self.cpu.inc((result.cpu_ms or 0) / 1000)
         self.durations.observe(result.duration_ms / 1000)
+        self.queue_wait.observe(queue_ms / 1000)
 
     def answered(self, route: str, method: str, status: int, seconds: float, code: str) -> None:
-        """Count a request that was answered."""
-        self.requests.labels(route, method, status).inc()
+        """Count a request that was answered; a method of the client's own making is `other`."""
+        known = method if method in _METHODS else "other"
+        self.requests.labels(route, known, status).inc()
         self.seconds.labels(route).observe(seconds)
         self.answers += 1
         if code:
@@ -81,18 +98,19 @@ class Metrics:
         """Yield what is so now."""
         service = self._service
         now = {
-            "executing": service.limit.running,
-            "queue_depth": service.limit.waiting,
-            "sessions": len(service.sessions),
-            "sessions_live": service.table.live,
-            "draining": int(service.draining),
+            "executing": (service.limit.running, "Executions that run"),
+            "queue_depth": (service.limit.waiting, "Executions that wait for their turn"),
+            "sessions_live": (service.table.live, "Sessions in memory"),
+            "sessions_memory_bytes": (service.table.memory, "Memory of sessions, as last measured"),
+            "draining": (int(service.draining), "Whether new work is refused"),
+            "ready": (int(service.isolation is not None), "Whether sandboxes can be opened"),
         }
-        for name, value in now.items():
-            yield GaugeMetricFamily(f"atoll_{name}", name.replace("_", " "), value=value)
-        parked = GaugeMetricFamily("atoll_pool_parked", "guests that wait", labels=["tier"])
-        for tier, facts in service.pool_stats().items():
-            parked.add_metric([tier], facts["parked"])
-        yield parked
+        for name, (value, text) in now.items():
+            yield GaugeMetricFamily(f"atoll_{name}", text, value=value)
+        states = Counts(one.state for one in service.sessions.all())
+        yield _labelled("sessions", "Sessions", "state", {one: states[one] for one in STATES})
+        parked = {tier: facts["parked"] for tier, facts in service.pool_stats().items()}
+        yield _labelled("pool_parked", "Warm guests that wait for work", "tier", parked)
         if service.fleet is not None:
             yield from _of_nodes(service.fleet.describe()["nodes"])
 
@@ -111,3 +129,10 @@ def _of_nodes(nodes: list[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:
         for tier, facts in node["tiers"].items():
             parked.add_metric([node["name"], tier], facts["parked"])
     yield parked
+
+
+def _labelled(name: str, text: str, label: str, values: dict[str, int]) -> GaugeMetricFamily:
+    found = GaugeMetricFamily(f"atoll_{name}", text, labels=[label])
+    for value, number in values.items():
+        found.add_metric([value], number)
+    return found

@@ -117,7 +117,7 @@ class FleetSandboxes:
         known = dataclasses.replace(options.from_wire(record.config), python=None)
         config, callbacks = service.prepare(known, record.config)
         given = await self._context_of(record)
-        config = await service.with_context(principal, config, callbacks, given)
+        config = await service.contexts.give(principal, config, callbacks, given)
         mine = await self.directory.take(record)
         if mine is None:
             text = "another service has just taken the session over: try again"

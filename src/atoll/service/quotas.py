@@ -20,18 +20,27 @@ if TYPE_CHECKING:
     from atoll.service.ledger import Ledger
 
 DAY_SECONDS = 86_400
+FORGET_SECONDS = 3600
+"""After it the use of a key that does nothing is on disk alone."""
 
 
 @dataclass(slots=True)
 class _Use:
     tokens: float
     filled: float = field(default_factory=time.monotonic)
+    connections: int = 0
     executions: int = 0
     sessions: int = 0
     day: int = 0
     cpu_seconds: float = 0.0
     count: int = 0
     saved: tuple[int, float] = (0, 0.0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of the key goes on, and its bucket of requests has been full for long."""
+        busy = self.connections or self.executions or self.sessions
+        return not busy and time.monotonic() - self.filled > FORGET_SECONDS
 
 
 class Quotas:
@@ -51,6 +60,19 @@ class Quotas:
             text = f"the key may make {quota.requests_per_second:g} requests per second"
             raise Problem(429, "rate_limited", f"{text}: send fewer", retry_after=wait)
         use.tokens -= 1
+
+    @contextlib.contextmanager
+    def connection(self, principal: Principal) -> Iterator[None]:
+        """Count a request until its answer is sent, or a websocket; 429 if there are too many."""
+        quota, use = principal.quota, self._use(principal)
+        if use.connections >= quota.connections:
+            text = f"the key has {use.connections} requests at one time of {quota.connections}"
+            raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
+        use.connections += 1
+        try:
+            yield
+        finally:
+            use.connections -= 1
 
     @contextlib.contextmanager
     def execution(self, principal: Principal) -> Iterator[None]:
@@ -108,10 +130,12 @@ class Quotas:
             "INSERT INTO usage VALUES (date(? * 86400, 'unixepoch'), ?, ?, ?) ON CONFLICT DO UPDATE"
             " SET executions = excluded.executions, cpu_seconds = excluded.cpu_seconds"
         )
-        for key, use in self._uses.items():
+        for key, use in list(self._uses.items()):
             if use.saved != (use.count, use.cpu_seconds):
                 self._ledger.write(query, use.day, key, use.count, use.cpu_seconds)
                 use.saved = use.count, use.cpu_seconds
+            if use.idle:
+                del self._uses[key]  # a user of LibreChat's is one of thousands
 
     def _use(self, principal: Principal) -> _Use:
         use = self._uses.get(principal.key)

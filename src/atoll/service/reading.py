@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from atoll.explore import ContextIndex, Ledger
+from atoll.explore import ContextIndex
 from atoll.explore.ledger import KINDS
 from atoll.service import shapes
 from atoll.service.calls import as_json
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from atoll.context import Context
+    from atoll.explore import Ledger
     from atoll.service.calls import Call
 
 MOST_CHARACTERS = 64 << 10
@@ -93,7 +94,7 @@ async def coverage(call: Call) -> Response:
 
 async def _opened(call: Call) -> tuple[Context, Ledger]:
     """Return a context with what has been seen of it since it was first looked into."""
-    context = await call.service.context(call.principal, call.path["context"])
+    context = await call.service.contexts.open(call.principal, call.path["context"])
     if call.service.objects.describe(call.principal, "context", call.path["context"]).get("json"):
         raise Problem(422, "not_text", "the context is data, not text: look into it in a session")
-    return context, call.service.seen.setdefault(context, Ledger(context.length))
+    return context, call.service.contexts.seen(call.principal, context)

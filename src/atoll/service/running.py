@@ -20,10 +20,11 @@ from atoll.service.idempotency import Answer
 from atoll.service.problems import Problem, encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
     from atoll.sandbox import BaseSandbox
     from atoll.service.calls import Call
+    from atoll.service.executions import Event
 
     Work = Callable[[Execution], Coroutine[Any, Any, dict[str, Any]]]
 
@@ -40,7 +41,7 @@ async def run(call: Call) -> Response:
     config, callbacks = service.prepare(
         given.config(call.principal.quota, **reach.wanted(given, service.settings)), given.asks()
     )
-    config = await service.with_context(call.principal, config, callbacks, given.context)
+    config = await service.contexts.give(call.principal, config, callbacks, given.context)
     files = [shapes.file_bytes(one) for one in given.files]
 
     # An execution that others can hear of can be cancelled, for which it needs a sandbox to name.
@@ -181,9 +182,12 @@ def _replayed(call: Call, answer: Answer) -> Response:
         return raw_json(answer, again=True)
     kind, name = ("fault", "problem") if answer.status >= 400 else ("result", "result")
     line = encode({"seq": 1, "type": kind, name: msgspec.Raw(answer.body)})
-    if SSE in call.request.headers.get("accept", ""):
-        line = b"id: 1\nevent: " + kind.encode() + b"\ndata: " + line + b"\n"
-    return Response(line + b"\n", 200, {"idempotent-replayed": "true"}, NDJSON)
+    told = _once([(1, kind, line)])
+    return EventResponse(call, told, headers={"idempotent-replayed": "true"})
+
+
+async def _once(events: list[Event]) -> AsyncIterator[list[Event]]:
+    yield events
 
 
 def _wants_events(call: Call) -> bool:

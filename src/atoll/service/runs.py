@@ -218,9 +218,11 @@ class Runs:
         limit = max(1, min(limit, 200))
         query = (
             "SELECT * FROM runs WHERE tenant = ? AND (? = '' OR (created, id) <"
-            " (SELECT created, id FROM runs WHERE id = ?)) ORDER BY created DESC, id DESC LIMIT ?"
+            " (SELECT created, id FROM runs WHERE id = ? AND tenant = ?))"
+            " ORDER BY created DESC, id DESC LIMIT ?"
         )
-        rows = self._ledger.all(query, principal.tenant, before, before, limit + 1)
+        own = principal.tenant
+        rows = self._ledger.all(query, own, before, before, own, limit + 1)
         shown = [
             self._running.get(row["id"]) or AgentRun.of_row(row, self._path(row["id"]))
             for row in rows[:limit]

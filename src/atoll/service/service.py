@@ -10,12 +10,8 @@ import contextlib
 import dataclasses
 import logging
 import time
-import weakref
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
-
-from msgspec import UNSET
 
 from atoll.config import SandboxConfig
 from atoll.daemon.client_callbacks import ClientCallbacks
@@ -24,10 +20,10 @@ from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.session_table import SessionTable
 from atoll.daemon.sessions import Storage
 from atoll.errors import AtollError, ConfigError, SandboxClosedError, SandboxLostError
-from atoll.guest import values
 from atoll.log import SandboxLogger
 from atoll.service import clock
 from atoll.service.blobs import blobs
+from atoll.service.contexts import Contexts
 from atoll.service.e2b.dialect import E2B
 from atoll.service.executions import Executions
 from atoll.service.forward import Forwarder
@@ -37,7 +33,7 @@ from atoll.service.keys import Keys
 from atoll.service.ledger import Ledger
 from atoll.service.librechat.dialect import LibreChat
 from atoll.service.metrics import Metrics
-from atoll.service.objects import Objects, load_context
+from atoll.service.objects import Objects
 from atoll.service.overview import Samples
 from atoll.service.problems import Problem, of_error
 from atoll.service.quotas import Quotas
@@ -51,13 +47,13 @@ from atoll.types import SandboxResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from starlette.requests import Request
 
     from atoll.command import Command, CommandOptions
-    from atoll.context import Context
-    from atoll.explore import Ledger as Seen
+    from atoll.daemon.concurrency import Slot
     from atoll.sandbox import BaseSandbox
     from atoll.service.executions import Execution
     from atoll.service.keys import Principal
@@ -65,7 +61,6 @@ if TYPE_CHECKING:
     from atoll.service.routes import Route
     from atoll.service.sessions import HostedSession
     from atoll.service.settings import ServiceSettings
-    from atoll.service.shapes import ContextOf
 
 Opener = Callable[..., Awaitable["BaseSandbox"]]
 """Opens a sandbox for a configuration, and for the code that it will run if that is known."""
@@ -76,8 +71,6 @@ Work = Coroutine[Any, Any, dict[str, Any]]
 SignIn = Callable[["Request"], "Principal | None"]
 SWEEP_SECONDS = 5.0
 NEVER = 10**9
-MOST_LOOKED_INTO = 8
-"""Contexts that are kept in memory because somebody reads or searches them."""
 _LOG = logging.getLogger("atoll.service")
 _QUIET = SandboxLogger(lambda _event: None)
 
@@ -103,7 +96,7 @@ class Service:
         self.runs = Runs(settings.folder, self.ledger)
         self.samples = Samples()
         self.limit = ConcurrencyLimit(settings.max_running, settings.max_queue)
-        self._store = SqliteStateStore(settings.folder / "paused.sqlite3", 86_400, 4 << 30)
+        self._store = SqliteStateStore(_fresh(settings.folder), 86_400, 4 << 30, clock.now)
         storage = Storage(store=self._store, left_out=lambda blob: describe_state(blob).left_out)
         most = settings.max_sessions
         live = settings.max_live if fleet is None else most
@@ -114,7 +107,8 @@ class Service:
         self.librechat, self.e2b, self.gateway = LibreChat(self), E2B(self), Gateway(self)
         self.replicas = Replicas(settings) if settings.redis else None
         self.forwarder = Forwarder() if settings.redis or fleet else None
-        self.metrics = Metrics(self)
+        self.metrics = metrics = Metrics(self)
+        self.sessions.on_end = lambda reason: metrics.closed.labels(reason).inc()
         self.draining = self.stopping = False
         self.sign_in: SignIn = lambda _request: None
         """Returns who a request of a web page comes from; None if it is not signed in."""
@@ -125,10 +119,7 @@ class Service:
         self.started = clock.now()
         self.isolation: str | None = None
         self.why_not = ""
-        self._contexts: weakref.WeakValueDictionary[Path, Context] = weakref.WeakValueDictionary()
-        self.seen: weakref.WeakKeyDictionary[Context, Seen] = weakref.WeakKeyDictionary()
-        """What was seen of contexts through the API."""
-        self._looked_into: OrderedDict[Path, Context] = OrderedDict()
+        self.contexts = Contexts(self.objects)
         self._background: set[asyncio.Task[Any]] = set()
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -194,44 +185,6 @@ class Service:
         functions = callbacks.functions(asks)
         return dataclasses.replace(config, logger=_QUIET, **functions), callbacks
 
-    async def with_context(
-        self, principal: Principal, config: SandboxConfig, callbacks: ClientCallbacks,
-        given: ContextOf | None,
-    ) -> SandboxConfig:  # fmt: skip
-        """Return the configuration with the context that a request names."""
-        if given is None:
-            return config
-        if given.id is not UNSET:
-            context: Any = (await self._uploaded(principal, str(given.id))).dup()
-            callbacks.context = object()
-            context.keep(callbacks.context)  # the caller has it: it need not be read here
-        elif given.text is not UNSET:
-            callbacks.context = context = given.text
-        else:
-            try:
-                callbacks.context = context = values.decode(given.value)
-            except (ValueError, RecursionError) as exc:
-                raise ConfigError(f"the context is not a value: {exc}") from None
-        return dataclasses.replace(config, context=context)
-
-    async def context(self, principal: Principal, ident: str) -> Context:
-        """Return an uploaded context to look into; the last few stay in memory for that."""
-        path = await self.objects.fetch(principal, "context", ident)
-        self._looked_into[path] = context = await self._uploaded(principal, ident)
-        self._looked_into.move_to_end(path)
-        while len(self._looked_into) > MOST_LOOKED_INTO:
-            self._looked_into.popitem(last=False)
-        return context
-
-    async def _uploaded(self, principal: Principal, ident: str) -> Context:
-        path = await self.objects.fetch(principal, "context", ident)
-        is_json = self.objects.describe(principal, "context", ident).get("json") is True
-        context = self._contexts.get(path)
-        if context is None:
-            context = await asyncio.to_thread(load_context, path, is_json=is_json)
-            context = self._contexts.setdefault(path, context)  # another request may be first
-        return context
-
     def spawn(self, work: Any) -> None:
         """Do something that no request waits for."""
         task = asyncio.ensure_future(work)
@@ -253,10 +206,10 @@ class Service:
         limit = timeout_ms or session.config.timeout_ms
         hosted.touch()
         try:
-            async with session.in_turn() as box, self.limit.slot(session.waiter) as slot:
+            async with session.in_turn() as box, self._slot(execution, session.waiter) as slot:
                 left = clock.time_left(limit, begun)
                 execution.interrupt = session.cancel
-                execution.emit("started")
+                execution.begin()
                 hosted.callbacks.call_client(execution, hosted.id, slot)
                 result = await getattr(box, verb)(text, timeout_ms=left, **options)
                 hosted.callbacks.flush()
@@ -289,11 +242,11 @@ class Service:
     ) -> dict[str, Any]:
         """Run code in a sandbox of its own, after `setup`; `finish` may read its files then."""
         begun = time.monotonic()
-        async with self.limit.slot(Waiter()) as slot:
+        async with self._slot(execution, Waiter()) as slot:
             left = clock.time_left(config.timeout_ms, begun)
             callbacks.call_client(execution, execution.id, slot)
             if self._runner is not None and not files and finish is None:
-                execution.emit("started")
+                execution.begin()
                 result = await self._runner(code, config, timeout_ms=left)
                 callbacks.flush()
                 return self._counted(execution, result)
@@ -306,7 +259,7 @@ class Service:
                 if setup:
                     await box.execute(setup)
                 execution.interrupt = box.cancel
-                execution.emit("started")
+                execution.begin()
                 result = await box.execute(code, timeout_ms=left)
                 callbacks.flush()
                 answer = self._counted(execution, result)
@@ -319,11 +272,18 @@ class Service:
     def _counted(self, execution: Execution, result: SandboxResult) -> dict[str, Any]:
         execution.displays = result.displays
         self.quotas.used_cpu(execution.principal, (result.cpu_ms or 0) / 1000)
-        self.metrics.executed(result)
-        return result_json(execution.id, execution.session, result)
+        self.metrics.executed(result, execution.queue_ms)
+        return result_json(execution.id, execution.session, result, execution.queue_ms)
+
+    def _slot(self, execution: Execution, waiter: Waiter) -> AbstractAsyncContextManager[Slot]:
+        """Wait for a place among the running; readers are told how many are ahead."""
+        if self.limit.full:
+            execution.emit("queued", position=self.limit.waiting + 1)
+        return self.limit.slot(waiter)
 
     def begin(self, execution: Execution, work: Work) -> None:
         """Start an execution: its quota is counted, and its end is told to its readers."""
+        execution.on_call = lambda outcome: self.metrics.tool_calls.labels(outcome).inc()
         task = asyncio.ensure_future(self._carry_out(execution, work))
         self.executions.start(execution, task)
 
@@ -392,3 +352,11 @@ class Service:
                 self.ledger.sweep(self.settings.idempotency_seconds)
             except Exception:  # noqa: BLE001 - a full disk now; sessions have to end all the same
                 _LOG.exception("looking after sessions failed")
+
+
+def _fresh(folder: Path) -> Path:
+    """Return the file of sessions moved out of memory; remove what a killed process left of it."""
+    path = folder / "paused.sqlite3"
+    for left in folder.glob(f"{path.name}*"):
+        left.unlink()
+    return path

@@ -9,100 +9,48 @@ import logging
 import resource
 import signal
 import socket
+import ssl
+import sys
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from atoll.errors import SandboxError
+from atoll.config import expand_home
+from atoll.errors import ConfigError, SandboxError
 from atoll.pool import Pool, PoolSettings
 from atoll.service import console
 from atoll.service.app import App
+from atoll.service.connections import GuardedProtocol, QuietSocket
+from atoll.service.folder import claimed
 from atoll.service.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    import h11
-
     from atoll.service.settings import ServiceSettings
 
 WARM_SECONDS = 600.0
 MAX_HEADER_BYTES = 64 << 10
-_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 _LOG = logging.getLogger("atoll.service")
-_SOCKET_LOG = logging.Logger("atoll.service.socket", logging.WARNING)  # noqa: LOG001 - a level of its own
-_SOCKET_LOG.parent = _LOG
-
-
-class GuardedProtocol(H11Protocol):
-    """HTTP/1.1 with a time limit for a request's head; uvicorn itself waits for ever."""
-
-    header_seconds = 10.0
-    _waiting: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for the first request."""
-        super().connection_made(transport)
-        self._watch()
-
-    def data_received(self, data: bytes) -> None:
-        """Take what came; wait for the rest of a head that is not whole."""
-        super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
-        self._forget()
-        super().connection_lost(exc)
-
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hand the connection over to a websocket; refuse it if there are too many."""
-        if len(self.connections) > (self.limit_concurrency or len(self.connections)):
-            self.transport.write(_TOO_MANY)
-            self.transport.close()
-            return
-        super().handle_websocket_upgrade(event)
-
-    def _watch(self) -> None:
-        upgraded = self.transport.get_protocol() is not self  # it is a websocket's now
-        if upgraded or (self.cycle is not None and not self.cycle.response_complete):
-            self._forget()
-        elif self._waiting is None and self.timeout_keep_alive_task is None:
-            self._waiting = self.loop.call_later(self.header_seconds, self.transport.close)
-
-    def _forget(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
-
-
-class QuietSocket(WebSocketsSansIOProtocol):
-    """A websocket whose address is not logged: Jupyter's clients put their key into it."""
-
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, **given)
-        self.logger = self.conn.logger = _SOCKET_LOG
-
-    async def send(self, message: Any) -> None:
-        """Send; remember that a socket which was refused needs no handshake any more."""
-        await super().send(message)
-        self.handshake_complete |= self.close_sent
 
 
 class Server(uvicorn.Server):
     """Uvicorn, whose first signal drains the service before the listener closes."""
 
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(
+        self, config: uvicorn.Config, service: Service, tls: ssl.SSLContext | None = None
+    ) -> None:
         super().__init__(config)
-        self._service = service
+        self._service, self._tls = service, tls
         self._drain: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Handle signals in the loop; uvicorn's own way would end the process before we do."""
-        loop, numbers = asyncio.get_running_loop(), (signal.SIGTERM, signal.SIGINT)
+        loop = asyncio.get_running_loop()
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup leaves it
+            numbers.append(signal.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, self.handle_exit, number, None)
         try:
@@ -112,11 +60,28 @@ class Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def handle_exit(self, sig: int, frame: Any) -> None:  # noqa: ARG002
-        """Drain at the first SIGTERM or Ctrl-C; stop at once at the second."""
-        if self._drain is not None:
+        """Drain at the first SIGTERM or Ctrl-C, stop at once at the second; SIGHUP reads keys anew.
+
+        At a terminal SIGHUP means that the terminal is gone, and drains too.
+        """
+        if sig == signal.SIGHUP and not sys.stdin.isatty():
+            self._reload()
+        elif self._drain is not None:
             self.should_exit = self.force_exit = True
-            return
-        self._drain = asyncio.get_running_loop().create_task(self._end())
+        else:
+            self._drain = asyncio.get_running_loop().create_task(self._end())
+
+    def _reload(self) -> None:
+        """Read the certificate and the keys of tokens again; the old ones stay if they are bad."""
+        settings = self._service.settings
+        try:
+            if self._tls is not None:
+                load_certificate(self._tls, settings)
+            self._service.librechat.credentials.reload(settings)
+        except ConfigError as exc:
+            _LOG.error("SIGHUP: %s: what was loaded before is used on", exc)
+        else:
+            _LOG.warning("SIGHUP: the certificate and the keys of tokens were read again")
 
     async def _end(self) -> None:
         if running := len(self._service.executions.running):
@@ -131,14 +96,15 @@ async def service(
 ) -> AsyncIterator[Service]:
     """Yield a service with warm sandboxes; end them, and every session, at the end."""
     sandboxes = _on_fleet if settings.fleet else _on_this_machine
-    async with sandboxes(settings, report) as made:
-        report("trying out a sandbox")
-        await made.start()
-        console.install(made)
-        try:
-            yield made
-        finally:
-            await made.stop()
+    with claimed(settings.folder):
+        async with sandboxes(settings, report) as made:
+            report("trying out a sandbox")
+            await made.start()
+            console.install(made)
+            try:
+                yield made
+            finally:
+                await made.stop()
 
 
 @contextlib.asynccontextmanager
@@ -147,11 +113,12 @@ async def _on_this_machine(
 ) -> AsyncIterator[Service]:
     """Yield a service whose sandboxes come from a pool of its own."""
     async with Pool(PoolSettings(default_tier=settings.tier, warm_seconds=WARM_SECONDS)) as pool:
+        made = Service(settings, pool.open, pool.stats, pool.run)  # its folder may be bad
         if pool.usable:
             report("importing the libraries that warm sandboxes have")
             with contextlib.suppress(SandboxError):  # /health/detailed says so
                 await pool.warm()
-        yield Service(settings, pool.open, pool.stats, pool.run)
+        yield made
 
 
 @contextlib.asynccontextmanager
@@ -166,19 +133,22 @@ async def _on_fleet(
         yield Service(settings, fleet.open, fleet.tiers, fleet=fleet)
 
 
-def server(made: Service) -> Server:
+def server(made: Service, tls: ssl.SSLContext | None = None) -> Server:
     """Return uvicorn for a service, with limits for what clients may do to connections."""
     settings = made.settings
 
     class Protocol(GuardedProtocol):
-        header_seconds = settings.header_seconds
+        header_seconds, stall_seconds = settings.header_seconds, settings.stall_seconds
+
+    class Socket(QuietSocket):
+        stall_seconds = settings.stall_seconds
 
     config = uvicorn.Config(
         App(made),
         host=settings.host,
         port=settings.port,
         http=Protocol,
-        ws=QuietSocket,
+        ws=Socket,
         ws_max_size=settings.max_body_bytes,
         ws_per_message_deflate=False,
         lifespan="off",
@@ -190,7 +160,9 @@ def server(made: Service) -> Server:
         timeout_keep_alive=settings.header_seconds / 2,  # type: ignore[arg-type]
         timeout_graceful_shutdown=5,
     )
-    return Server(config, made)
+    config.load()
+    config.ssl = tls
+    return Server(config, made, tls)
 
 
 async def serve(
@@ -201,31 +173,59 @@ async def serve(
     """Serve until SIGTERM or Ctrl-C; `on_ready` is told the address."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    tls = tls_context(settings)
     listener = listen(settings)  # before minutes are spent on libraries
     if settings.fleet and not settings.own_url:
-        settings = dataclasses.replace(settings, own_url=address(listener))
+        settings = dataclasses.replace(settings, own_url=address(listener, tls))
     async with service(settings, report) as made:
-        running = asyncio.ensure_future(server(made).serve(sockets=[listener]))
-        on_ready(made, address(listener))
+        running = asyncio.ensure_future(server(made, tls).serve(sockets=[listener]))
+        on_ready(made, address(listener, tls))
         await running
 
 
+def tls_context(settings: ServiceSettings) -> ssl.SSLContext | None:
+    """Return the context of the settings' certificate; None without one: plain HTTP."""
+    if not settings.tls_certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_certificate(context, settings)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, settings: ServiceSettings) -> None:
+    """Let connections from now on have the certificate that is in the files now."""
+    certificate = expand_home(settings.tls_certificate)
+    key = expand_home(settings.tls_key) if settings.tls_key else None
+
+    def no_password() -> str:
+        raise ConfigError("the key of the certificate has a password: store it without one")
+
+    try:
+        context.load_cert_chain(certificate, key, no_password)
+    except OSError as exc:  # ssl.SSLError is one
+        where = f"{certificate} and {key}" if key else str(certificate)
+        why = exc.strerror or exc
+        raise ConfigError(f"cannot read certificate and key from {where}: {why}") from None
+
+
 def listen(settings: ServiceSettings) -> socket.socket:
-    """Return a listening socket; OSError if the address is taken."""
+    """Return a listening socket; ConfigError if the address cannot be had."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
         listener.listen(1024)
-    except OSError:
+    except OSError as exc:
         listener.close()
-        raise
+        text = f"cannot serve at {settings.host}:{settings.port}: {exc.strerror or exc}"
+        raise ConfigError(f"{text}. Choose another with --host and --port") from None
     listener.setblocking(False)
     return listener
 
 
-def address(listener: socket.socket) -> str:
+def address(listener: socket.socket, tls: ssl.SSLContext | None = None) -> str:
     """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"

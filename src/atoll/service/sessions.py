@@ -20,6 +20,8 @@ from atoll.service.problems import Problem, not_found
 from atoll.service.processes import Processes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.daemon.session_table import SessionTable
@@ -193,6 +195,8 @@ class Sessions:
         self._sessions: dict[str, HostedSession] = {}
         self.fleet: FleetSandboxes | None = None
         """Where the sandboxes are, if they are not on this machine."""
+        self.on_end: Callable[[str], None] = lambda _reason: None
+        """Is called with the reason of each end."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -204,6 +208,10 @@ class Sessions:
     def idents(self) -> list[str]:
         """The ids of all that have not ended."""
         return list(self._sessions)
+
+    def all(self) -> list[HostedSession]:
+        """Return the sessions of all tenants."""
+        return list(self._sessions.values())
 
     async def open(
         self, principal: Principal, config: SandboxConfig, callbacks: ClientCallbacks, life: Life
@@ -286,13 +294,14 @@ class Sessions:
     def page(self, principal: Principal, limit: int, after: str, state: str) -> dict[str, Any]:
         """Return some sessions of the tenant, and where the next page begins."""
         limit = max(1, min(limit, MAX_PAGE))
-        own = self.of(principal, state)
-        places = [n for n, one in enumerate(own) if one.id == after]
-        begin = places[0] + 1 if places else 0
-        shown = own[begin : begin + limit]
-        more = begin + limit < len(own)
-        items = [one.describe() for one in shown]
-        return {"items": items, "next_cursor": shown[-1].id if more and shown else None}
+        query = "SELECT created FROM sessions WHERE id = ? AND tenant = ?"
+        row = self._ledger.one(query, after, principal.tenant) if after else None
+        if after and row is None:
+            raise Problem(400, "invalid", "the cursor is not one of a page that was given")
+        since = -1.0 if row is None else row["created"]  # that session may have ended meanwhile
+        left = [one for one in self.of(principal, state) if one.created > since]
+        items = [one.describe() for one in left[:limit]]
+        return {"items": items, "next_cursor": items[-1]["id"] if len(left) > limit else None}
 
     def change(self, session: HostedSession, life: Life) -> None:
         """Set how long a session lives, and its metadata."""
@@ -332,6 +341,7 @@ class Sessions:
         session.over = True
         self._sessions.pop(session.id, None)
         self._quotas.close_session(session.key)
+        self.on_end(reason)
         with contextlib.suppress(Exception):  # a full disk must not keep a guest alive
             query = "UPDATE sessions SET ended = ?, reason = ? WHERE id = ?"
             self._ledger.write(query, clock.now(), reason, session.id)

@@ -33,6 +33,10 @@ class ServiceSettings:
     port: int = DEFAULT_PORT
     hosts: tuple[str, ...] = ()
     """Names, besides localhost and the address, that the Host header may have."""
+    tls_certificate: str = ""
+    """A PEM file: the certificate and its chain; unset: plain HTTP."""
+    tls_key: str = ""
+    """A PEM file of the certificate's key; unset: it is in the certificate's file."""
     tier: str | None = None
     """Libraries that a session has when it names none; unset: the largest tier."""
     session_packages: tuple[str, ...] = ()
@@ -67,6 +71,8 @@ class ServiceSettings:
     body_seconds: float = 30
     """How long a JSON body may take to arrive; a file may take ten times as long."""
     header_seconds: float = 10
+    stall_seconds: float = 120
+    """How long a client may take nothing of what is sent to it."""
     max_connections: int = 2048
     max_running: int = max(4, 2 * (os.cpu_count() or 1))
     """Executions at one time; one that waits for its client's tools does not count."""
@@ -98,6 +104,8 @@ class ServiceSettings:
             raise ConfigError(f"durability must be one of {known}, not {self.durability!r:.60}")
         for host in self.session_hosts:
             HostRule.parse(host)
+        if self.tls_key and not self.tls_certificate:
+            raise ConfigError("a TLS key needs its certificate: name both")
         if self.port > MOST_PORTS:
             raise ConfigError(f"port must be at most {MOST_PORTS}, not {self.port}")
 

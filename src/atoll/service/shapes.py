@@ -305,7 +305,9 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def result_json(ident: str, session: str | None, result: SandboxResult) -> dict[str, Any]:
+def result_json(
+    ident: str, session: str | None, result: SandboxResult, queue_ms: float
+) -> dict[str, Any]:
     """Return an execution's result as JSON; displays and files by their addresses."""
     shown = [
         {"n": n, "media_type": one.media_type, "size": len(one.data),
@@ -323,6 +325,7 @@ def result_json(ident: str, session: str | None, result: SandboxResult) -> dict[
         "session": session,
         "kind": result.kind.value,
         **{name: getattr(result, name) for name in _PLAIN},
+        "queue_ms": round(queue_ms, 3),
         "error_args": [values.encode(one) for one in result.error_args],
         "value": values.encode(result.value),
         "displays": shown,

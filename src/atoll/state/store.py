@@ -19,7 +19,7 @@ from atoll.errors import StateError
 from atoll.policy import check_positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 BUSY_SECONDS = 30.0
 _SCHEMA = """
@@ -74,11 +74,16 @@ class SqliteStateStore:
     """States in one SQLite file that threads and processes share."""
 
     def __init__(
-        self, path: str | Path, ttl_seconds: float = 7200, max_bytes: int = 1 << 30
+        self,
+        path: str | Path,
+        ttl_seconds: float = 7200,
+        max_bytes: int = 1 << 30,
+        now: Callable[[], float] = time.time,
     ) -> None:
         check_positive("ttl_seconds", ttl_seconds)
         check_positive("max_bytes", max_bytes)
         self._path, self._ttl, self._max_bytes = Path(path), ttl_seconds, max_bytes
+        self._now = now
         self._local = threading.local()
         self._open: set[sqlite3.Connection] = set()
         with self._transaction() as db:
@@ -88,7 +93,7 @@ class SqliteStateStore:
         """Keep a state; the oldest others go if there is no room."""
         if len(blob) > self._max_bytes:
             raise StateError(f"a state of {len(blob):,} bytes: the store holds {self._max_bytes:,}")
-        row = (session_id, time.time(), len(blob), blob)
+        row = (session_id, self._now(), len(blob), blob)
         with self._transaction() as db:
             db.execute("REPLACE INTO states VALUES (?, ?, ?, ?)", row)
             self._sweep(db)
@@ -97,7 +102,7 @@ class SqliteStateStore:
         """The state, if it is there and not too old."""
         query = "SELECT blob FROM states WHERE session = ? AND saved > ?"
         with self._transaction() as db:
-            row = db.execute(query, (session_id, time.time() - self._ttl)).fetchone()
+            row = db.execute(query, (session_id, self._now() - self._ttl)).fetchone()
         return row[0] if row else None
 
     def delete(self, session_id: str) -> None:
@@ -114,7 +119,7 @@ class SqliteStateStore:
         """What is in it, the too old not counted."""
         query = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM states WHERE saved > ?"
         with self._transaction() as db:
-            count, size = db.execute(query, (time.time() - self._ttl,)).fetchone()
+            count, size = db.execute(query, (self._now() - self._ttl,)).fetchone()
         return StoreStats(count=count, bytes=size)
 
     def close_all(self) -> None:
@@ -132,7 +137,7 @@ class SqliteStateStore:
         self._local.db = None
 
     def _sweep(self, db: sqlite3.Connection) -> int:
-        old = db.execute("DELETE FROM states WHERE saved <= ?", (time.time() - self._ttl,))
+        old = db.execute("DELETE FROM states WHERE saved <= ?", (self._now() - self._ttl,))
         return old.rowcount + db.execute(_KEEP_NEWEST, (self._max_bytes,)).rowcount
 
     @contextlib.contextmanager

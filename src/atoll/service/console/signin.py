@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from atoll.service import clock
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class SignIns:
     def secret(self, key: str) -> str:
         """Return a secret that signs in once, within ten minutes, as the key with this id."""
         secret = secrets.token_urlsafe(32)
-        self._links[_digest(secret)] = key, time.time() + LINK_SECONDS
+        self._links[_digest(secret)] = key, clock.now() + LINK_SECONDS
         return secret
 
     def sign_in(self, request: Request, *, key: str, link: str) -> tuple[str, str, Principal]:
@@ -55,10 +55,10 @@ class SignIns:
         try:
             principal = self._linked(link) if link else self._keys.of_key(key.strip())
         except Problem:
-            self._failures.setdefault(address, []).append(time.time())
+            self._failures.setdefault(address, []).append(clock.now())
             raise
         cookie, token = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-        now = time.time()
+        now = clock.now()
         self._ledger.write("DELETE FROM logins WHERE expires < ?", now)
         row = (_digest(cookie), _digest(token), principal.key, now + SIGNED_IN_SECONDS)
         self._ledger.write("INSERT INTO logins VALUES (?, ?, ?, ?)", *row)
@@ -89,7 +89,7 @@ class SignIns:
     def _signed_in(self, cookie: str, token: str | None) -> Principal:
         row = self._ledger.one("SELECT * FROM logins WHERE cookie = ?", _digest(cookie))
         expired = Problem(401, "signed_out", "you are signed out: sign in again")
-        if row is None or row["expires"] <= time.time():
+        if row is None or row["expires"] <= clock.now():
             raise expired
         if token is not None and not hmac.compare_digest(row["token"], _digest(token)):
             raise expired
@@ -97,20 +97,20 @@ class SignIns:
 
     def _linked(self, secret: str) -> Principal:
         ident, expires = self._links.pop(_digest(secret), ("", 0.0))
-        if expires <= time.time():
+        if expires <= clock.now():
             detail = "the link was used, or is older than ten minutes: sign in with a key"
             raise Problem(401, "unauthorized", detail)
         return self._keys.of_id(ident)
 
     def _check_failures(self, address: str) -> None:
-        since = time.time() - FAILURE_SECONDS
+        since = clock.now() - FAILURE_SECONDS
         recent = [at for at in self._failures.pop(address, []) if at > since]
         if recent:
             self._failures[address] = recent
         while len(self._failures) > MOST_ADDRESSES:
             self._failures.popitem(last=False)
         if len(recent) >= MOST_FAILURES:
-            wait = recent[0] + FAILURE_SECONDS - time.time()
+            wait = recent[0] + FAILURE_SECONDS - clock.now()
             text = f"{MOST_FAILURES} attempts from your address failed within an hour: wait"
             raise Problem(429, "rate_limited", text, retry_after=wait)
 

@@ -80,9 +80,10 @@ async def serve(service: Service, websocket: WebSocket) -> None:
     await websocket.accept(protocol)
     socket = Socket(websocket, principal, protocol)
     try:
-        await kernel.attach(socket)
-        while True:
-            await kernel.take(socket, await socket.receive())
+        with service.quotas.connection(principal):
+            await kernel.attach(socket)
+            while True:
+                await kernel.take(socket, await socket.receive())
     except WebSocketDisconnect:
         pass
     except ValueError as exc:

@@ -32,6 +32,11 @@ class Credentials:
     def __init__(self, settings: ServiceSettings, keys: Keys) -> None:
         self._keys, self._open = keys, settings.librechat_key
         self._networks = [ipaddress.ip_network(one) for one in settings.librechat_networks]
+        self._tokens: Tokens | None = None
+        self.reload(settings)
+
+    def reload(self, settings: ServiceSettings) -> None:
+        """Read the keys of tokens again; ConfigError, with the old ones kept, if they are bad."""
         self._tokens = Tokens(settings) if settings.jwt_keys else None
 
     def check(self, request: Request) -> Principal:

@@ -1,0 +1,256 @@
+"""Requests that no client of ours makes, clients that never read, and what is kept for others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+import pytest
+from clients import Api, connect
+from own_service import OwnService
+
+from atoll.service import clock
+from atoll.service.keys import SCOPES, Quota
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory):
+    """A service with one slot, and little patience with clients that do not read."""
+    folder = tmp_path_factory.mktemp("odd")
+    service = OwnService(folder, tier="bare", max_running=1, stall_seconds=0.5)
+    service.start()
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def key(strict, request):
+    return strict.add_key(tenant=f"t{abs(hash(request.node.nodeid))}", scopes=SCOPES)
+
+
+@pytest.fixture
+def client(strict, key):
+    with Api(strict, key) as api:
+        yield api
+        for one in api.get("/api/v1/sessions").json()["items"]:
+            api.delete(f"/api/v1/sessions/{one['id']}")
+
+
+def connections(strict, key):
+    """How many requests of a key are open."""
+    return strict.service.quotas._uses[key.split("_")[1]].connections
+
+
+async def until(check):
+    async with asyncio.timeout(30):
+        while not check():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/api/v1/sessions?" + "&".join(f"a{n}=1" for n in range(101)), None),
+        ("GET", "/api/v1/runs?cursor=%ff", None),
+        ("GET", "/api/v1/sessions?cursor=%ff", None),
+        ("GET", "/api/v1/sessions?cursor=ses_never", None),
+        ("GET", "/api/v1/sessions?limit=%EF%BC%91%C2%B2", None),
+        ("GET", "/api/v1/usage?from=%ed%a0%80", None),
+        ("POST", "/api/v1/sessions", b'{"state": "\\ud800"}'),
+        ("POST", "/api/v1/keys", b'{"name": "\\udfff"}'),
+        ("POST", "/api/v1/run", b'{"code": "1", "code": 2}'),
+        ("POST", "/api/v1/run", b'{"code": "1"} trailing'),
+        ("POST", "/api/v1/run", b'{"code": "1", "timeout_ms": 1e999}'),
+        ("POST", "/api/v1/run", b'{"code": "1", "timeout_ms": NaN}'),
+        ("POST", "/api/v1/run", b"\xff\xfe{"),
+        ("POST", "/api/v1/run", b'{"code": "1", "env": {"a\\u0000": "b"}}'),
+        ("POST", "/api/v1/run", b'{"code": "1", "files": [{"path": "a", "content_b64": "?"}]}'),
+        ("POST", "/api/v1/run", b'{"code": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_the_clients_fault(client, method, path, body):
+    done = client.request(method, path, content=body)
+    assert (done.status_code, done.json()["code"]) == (400, "invalid"), done.text
+
+
+def test_a_method_that_does_not_exist_is_counted_without_its_name(client):
+    assert client.request("BREW", "/health").status_code == 405
+    assert client.request("BREW", "/nowhere").status_code == 404
+    text = client.get("/metrics").text
+    assert "BREW" not in text
+    assert 'atoll_http_requests_total{method="other",route="(none)",status="405"}' in text
+
+
+def test_metrics_are_what_prometheus_reads_and_have_units(client):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    client.run(client.session(), "1")
+    found = {one.name: one for one in text_string_to_metric_families(client.get("/metrics").text)}
+    names = {name for name in found if name.startswith("atoll_")}
+    assert {"atoll_queue_wait_seconds", "atoll_sessions", "atoll_sessions_closed"} <= names
+    assert {one.labels["state"] for one in found["atoll_sessions"].samples} == {"running", "paused"}
+    assert all(one.documentation for one in found.values())
+    assert "process_open_fds" in found
+
+
+def test_a_reader_that_never_reads_is_cut_off(strict, client, key):
+    assert client.get("/api/v1/sessions").status_code == 200
+    most = {"max_output_length": 32 << 20, "policy": {"stdout_max_bytes": 32 << 20}}
+    body = json.dumps({"code": "print('x' * (24 << 20))", **most})
+    head = (
+        f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n"
+        f"Accept: application/x-ndjson\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with connect(strict, buffer=4096) as sock:
+        sock.sendall((head + body).encode())
+        strict.call(lambda: until(lambda: connections(strict, key) == 1))
+        strict.call(lambda: until(lambda: connections(strict, key) == 0))
+        left = sum(iter(lambda: len(sock.recv(1 << 20)), 0))
+    assert left < 24 << 20, "the rest of the answer is not waited for"
+
+
+def test_a_socket_that_never_reads_holds_up_neither_its_kernel_nor_the_service(strict, client, key):
+    made = client.post("/jupyter/api/kernels", json={"name": "bare"}).json()["id"]
+    kernel = strict.service.gateway.get(strict.service.keys.of_key(key), made)
+    header = {"msg_id": "1", "msg_type": "execute_request", "session": "s", "version": "5.3"}
+    content = {"code": "for _ in range(2000): print('x' * 10_000)"}
+    message = json.dumps({"channel": "shell", "header": header, "parent_header": {},
+                          "metadata": {}, "content": content}).encode()  # fmt: skip
+    head = (
+        f"GET /jupyter/api/kernels/{made}/channels?token={key} HTTP/1.1\r\nHost: localhost\r\n"
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    )
+    with connect(strict, buffer=4096) as sock:
+        sock.sendall(head.encode())
+        assert b" 101 " in sock.recv(1000)
+        frame = b"\x81\xfe" + len(message).to_bytes(2) + bytes(4) + message
+        sock.sendall(frame * 24)  # a cell prints a part; the kernel buffers some of all
+        strict.call(lambda: until(lambda: kernel.state == "busy"))
+        strict.call(lambda: until(lambda: not kernel.sockets))
+        assert client.delete(f"/jupyter/api/kernels/{made}").status_code == 204
+
+
+def test_requests_at_one_time_are_limited_for_each_key(strict, client):
+    key = strict.add_key(quota=Quota(connections=2), scopes=("sessions", "execute"))
+    with Api(strict, key) as greedy:
+        streams = [greedy.stream("GET", "/api/v1/overview/events") for _ in range(2)]
+        for one in streams:
+            one.__enter__()
+        done = greedy.get("/api/v1/sessions")
+        assert (done.status_code, done.json()["code"]) == (429, "rate_limited")
+        assert client.get("/api/v1/sessions").status_code == 200
+        streams[0].__exit__(None, None, None)
+        strict.call(lambda: until(lambda: connections(strict, key) < 2))
+        assert greedy.get("/api/v1/sessions").status_code == 200
+        streams[1].__exit__(None, None, None)
+
+
+def test_the_place_in_the_queue_is_told_and_how_long_it_took(strict, client):
+    first = client.post(
+        "/api/v1/run", json={"code": "import time\ntime.sleep(0.5)", "detach": True}
+    ).json()["id"]
+    events = client.events("/api/v1/run", {"code": "1"})
+    assert [one["type"] for one in events] == ["accepted", "queued", "started", "result"]
+    assert events[1]["position"] == 1
+    assert events[-1]["result"]["queue_ms"] > 100
+    assert client.get(f"/api/v1/executions/{first}").json()["queue_ms"] < 100
+
+
+def test_a_long_execution_can_be_asked_for_after_its_end(strict, client, monkeypatch):
+    started = client.post(
+        "/api/v1/run", json={"code": "import time\ntime.sleep(0.5)", "detach": True}
+    )
+    ident = started.json()["id"]
+    (execution,) = (one for one in strict.service.executions.running if one.id == ident)
+    execution.created -= 2 * strict.settings.kept_seconds
+    while (found := client.get(f"/api/v1/executions/{ident}")).status_code == 202:
+        pass
+    assert (found.status_code, found.json()["kind"]) == (200, "ok")
+    real = clock.now
+    monkeypatch.setattr(clock, "now", lambda: real() + strict.settings.kept_seconds + 1)
+    strict.call(strict.service.executions.sweep)
+    assert client.get(f"/api/v1/executions/{ident}").status_code == 404
+
+
+@pytest.mark.parametrize("kind", ["application/x-ndjson", "text/event-stream"])
+def test_an_answer_that_is_replayed_has_the_form_that_is_asked_for(client, kind):
+    headers = {"accept": kind, "idempotency-key": f"again {kind}"}
+    first = client.post("/api/v1/run", json={"code": "'x'"}, headers=headers)
+    again = client.post("/api/v1/run", json={"code": "'x'"}, headers=headers)
+    assert again.headers["content-type"].partition(";")[0] == kind
+    assert again.headers["idempotent-replayed"] == "true"
+    result = re.search(rb'"result":({.*})}', first.content)[1]
+    assert result in again.content
+
+
+def test_a_page_of_sessions_begins_after_its_cursor_also_when_that_session_has_ended(client):
+    made = [client.session() for _ in range(4)]
+    first = client.get("/api/v1/sessions?limit=2").json()
+    shown = [one["id"] for one in first["items"]]
+    client.delete(f"/api/v1/sessions/{first['next_cursor']}")
+    rest = client.get(f"/api/v1/sessions?cursor={first['next_cursor']}").json()
+    shown += [one["id"] for one in rest["items"]]
+    assert shown == [one.rpartition("/")[2] for one in made]
+    assert rest["next_cursor"] is None
+
+
+def test_another_tenants_id_is_no_cursor(strict, client):
+    run = client.post("/api/v1/runs/upload", content=b'{"event": "planned"}').json()["id"]
+    session = client.session()
+    with Api(strict, strict.add_key(tenant="elsewhere")) as other:
+        other.post("/api/v1/runs/upload", content=b'{"event": "planned"}')
+        ident = session.rpartition("/")[2]
+        assert other.get(f"/api/v1/sessions?cursor={ident}").status_code == 400
+        assert other.get(f"/api/v1/runs?cursor={run}").json()["items"] == []
+
+
+def test_a_file_is_changed_only_if_it_is_as_if_match_says(client):
+    session = client.session()
+    path = f"{session}/files/content?path=a.txt"
+    missing = client.put(path, content=b"1", headers={"if-match": "*"})
+    assert (missing.status_code, missing.json()["code"]) == (412, "changed")
+    assert client.put(path, content=b"1").status_code == 204
+    tag = client.get(path).headers["etag"]
+    client.run(session, "open('a.txt', 'w').write('two')")
+    assert client.put(path, content=b"3", headers={"if-match": tag}).status_code == 412
+    assert client.delete(path, headers={"if-match": tag}).status_code == 412
+    tag = client.get(path).headers["etag"]
+    assert client.put(path, content=b"3", headers={"if-match": f'"x", {tag}'}).status_code == 204
+    assert client.delete(path, headers={"if-match": "*"}).status_code == 204
+
+
+def test_what_one_tenant_reads_of_a_context_another_with_the_same_text_does_not_see(strict, client):
+    text = b"the same words\n" * 100
+    own = client.post("/api/v1/contexts", content=text).json()["id"]
+    client.get(f"/api/v1/contexts/{own}/text?start=0&end=40")
+    with Api(strict, strict.add_key(tenant="neighbour")) as other:
+        theirs = other.post("/api/v1/contexts", content=text).json()["id"]
+        seen = other.get(f"/api/v1/contexts/{theirs}/coverage").json()["ranges"]
+    assert not any(seen.values())
+    assert any(client.get(f"/api/v1/contexts/{own}/coverage").json()["ranges"].values())
+
+
+def test_the_same_bytes_are_text_to_one_session_and_data_to_another(client):
+    text = client.post("/api/v1/contexts", content=b"[1, 2]").json()["id"]
+    data = client.post(
+        "/api/v1/contexts", content=b"[1, 2]", headers={"content-type": "application/json"}
+    ).json()["id"]
+    for ident, kind in ((text, "str"), (data, "list")):
+        session = client.session(context={"id": ident})
+        assert client.run(session, "type(context).__name__")["value"] in (kind, "Context")
+        assert client.run(session, "len(context)")["value"] == {"str": 6, "list": 2}[kind]
+
+
+def test_the_use_of_keys_that_do_nothing_is_forgotten(strict, client, key):
+    quotas = strict.service.quotas
+    assert client.get("/api/v1/sessions").status_code == 200
+    strict.call(lambda: until(lambda: connections(strict, key) == 0))
+    use = quotas._uses[key.split("_")[1]]
+    strict.call(quotas.save)
+    assert use in quotas._uses.values()
+    use.filled -= 10_000
+    strict.call(quotas.save)
+    assert use not in quotas._uses.values()
+    assert client.get("/api/v1/sessions").status_code == 200
