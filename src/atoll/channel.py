@@ -11,6 +11,7 @@ from atoll.guest import rpc
 from atoll.outbox import Outbox
 from atoll.passed_fds import close_all
 from atoll.peer import CHUNK, JsonRpcPeer
+from atoll.result_fields import printable
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -118,7 +119,7 @@ class HostChannel(JsonRpcPeer):
             raise rpc.ProtocolError("an unexpected notification")
 
     def _refusal(self, error: dict[str, Any]) -> Exception:
-        return RemoteError(error["message"])
+        return RemoteError(printable(error["message"]))
 
     def _call_done(self, message: rpc.Message) -> None:
         super()._call_done(message)

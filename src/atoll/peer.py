@@ -28,6 +28,8 @@ class Answer(asyncio.Future[Any]):
 
     wake: asyncio.Future[Any] | None = None
     """What else ends with the answer."""
+    sent = False
+    """Whether the request was handed to the socket: the other side will hear of it."""
 
     def come(self, value: Any) -> None:
         """Set the result."""
@@ -66,6 +68,11 @@ class JsonRpcPeer(ABC):
     def ended(self) -> bool:
         """Whether no more messages will come."""
         return self._ended is not None
+
+    @property
+    def open_calls(self) -> list[str]:
+        """The ids of the other side's calls that are not answered yet."""
+        return list(self._calls)
 
     def cancel_calls(self) -> None:
         """Cancel the other side's open calls."""

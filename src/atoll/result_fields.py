@@ -86,7 +86,7 @@ def read_shell(answer: dict[str, Any]) -> dict[str, Any]:
     if answer.get("interrupted") is True:
         return fault(Outcome.CANCELLED, "KeyboardInterrupt", "the command was interrupted", 130)
     if "error" in answer:
-        text = f"the command could not be run: {str(answer['error'])[:1000]}"
+        text = f"the command could not be run: {printable(str(answer['error'])[:1000])}"
         missing = answer.get("exit_code") == NOT_FOUND
         return fault(Outcome.ERROR, "OSError", text, NOT_FOUND if missing else CANNOT_RUN)
     code = answer["exit_code"]
@@ -179,15 +179,26 @@ def _files(created: list[Any], modified: list[Any]) -> dict[str, Any]:
 
 
 def _artifact(path: Any, size: Any) -> Artifact:
+    path = check_path(path)
+    return Artifact(path=path, size=check_size(size), media_type=_media_type(path))
+
+
+def check_path(path: Any) -> str:
+    """Return the name of a file; ValueError unless it is canonical and in the working folder."""
     if type(path) is not str or not 0 < len(path) <= MAX_PATH or "\0" in path:
         raise ValueError("a path that no file has")
     if path[0] == "/" or path in (".", "..") or path[:3] == "../":
         raise ValueError("a path outside of the working folder")
     if posixpath.normpath(path) != path:
         raise ValueError("a path that is not canonical")
+    return path
+
+
+def check_size(size: Any) -> int:
+    """Return the size of a file; ValueError unless it can be one."""
     if type(size) is not int or not 0 <= size < MAX_SIZE:
         raise ValueError("a size that no file has")
-    return Artifact(path=path, size=size, media_type=_media_type(path))
+    return size
 
 
 def _media_type(path: str) -> str:
@@ -203,7 +214,15 @@ def _list(value: Any, longest: int) -> list[Any]:
 def _text(value: Any, longest: int) -> str:
     if type(value) is not str or len(value) > longest:
         raise ValueError("not a text, or too long a one")
-    return value
+    return printable(value)
+
+
+def printable(text: str) -> str:
+    """Return a guest's text with lone surrogates escaped, as its output has them.
+
+    A caller that prints or stores the text would otherwise fail on it.
+    """
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def _signal_name(number: int) -> str:

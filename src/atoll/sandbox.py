@@ -211,12 +211,13 @@ class BaseSandbox(ABC):
         """
         params = {"name": guest_variables.check_name(name), "plain": bool(plain)}
         answer = await self.ask_variable("get_variable", params)
-        return guest_variables.decode(name, answer) if answer.get("found") is True else default
+        found = guest_variables.is_found(name, answer)
+        return guest_variables.decode(name, answer) if found else default
 
     async def has_variable(self, name: str) -> bool:
         """Return whether the guest has a variable of that name, also if its value is None."""
         answer = await self.ask_variable("has_variable", {"name": guest_variables.check_name(name)})
-        return answer.get("found") is True
+        return guest_variables.is_found(name, answer)
 
     async def variables(self, *, hidden: bool = False) -> Variables:
         """List the guest's variables with type and size; `hidden` adds names with an underscore."""

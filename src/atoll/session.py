@@ -139,12 +139,12 @@ class GuestSession:
         return answer
 
     async def set_tools(self, described: list[dict[str, Any]], timeout_ms: float) -> None:
-        """Offer these tools and no others; a guest that does not answer in time is ended."""
+        """Offer these tools and no others; a guest that does not say so in time is ended."""
         try:
             answer, stopped = await self._request("tools", {"tools": described}, timeout_ms)
         except RemoteError as exc:
             raise SandboxError(f"the guest did not take the tools: {exc}") from None
-        if answer is None or stopped:
+        if answer is None or stopped or answer.get("set") is not True:
             await self._death(stopped, timeout_ms)
 
     async def validate(self, code: str, timeout_ms: float) -> bool:
@@ -180,7 +180,8 @@ class GuestSession:
             why = self._stop_fields(stopped, timeout_ms)["error"] if stopped else "it was stopped"
             raise StateError(f"the guest did not {method}: {why}")
         if "error" in answer:
-            raise StateError(f"the guest could not {method}: {str(answer['error'])[:1000]}")
+            why = result_fields.printable(str(answer["error"])[:1000])
+            raise StateError(f"the guest could not {method}: {why}")
         return answer
 
     async def workspace(self, operation: str, params: Mapping[str, Any], timeout_ms: float) -> Any:

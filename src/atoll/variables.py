@@ -59,6 +59,14 @@ def encode(name: str, value: Any) -> Any:
         raise cannot_set(name, str(exc)) from None
 
 
+def is_found(name: str, answer: Mapping[str, Any]) -> bool:
+    """Return whether the guest has the variable; VariableError if it does not say."""
+    found = answer.get("found")
+    if type(found) is not bool:
+        raise VariableError(name, "the guest's answer does not say whether there is one")
+    return found
+
+
 def decode(name: str, answer: Mapping[str, Any]) -> Any:
     """Return the value that a guest sent; VariableError if it is not one."""
     try:

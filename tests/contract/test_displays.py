@@ -180,6 +180,15 @@ def test_display_shows_values_before_the_last_one(box):
     assert box.execute("1").displays == ()
 
 
+def test_raw_forms_are_displayed_by_their_media_types(box):
+    result = box.execute(
+        "display({'text/html': '<i>y</i>', 'text/plain': 'y'}, raw=True)\n"
+        "display({'text/latex': 'z'}, raw=True)"
+    )
+    assert result.stdout == "y\n<text/latex>\n"
+    assert [one.data for one in result.displays] == [b"<i>y</i>", b"z"]
+
+
 def test_a_figure_that_is_displayed_is_given_once(plots):
     result = plots.execute(PLOT + "figure, axes = plt.subplots(); display(figure); display(axes)")
     assert len(result.displays) == 2  # as it was at each of the two calls

@@ -86,7 +86,7 @@ async def test_a_message_that_never_ends_is_dropped(serve):
     idle = daemon.raw()
     assert await read_to_end(sock) == b""
     sock.close()
-    await asyncio.get_running_loop().sock_sendall(idle, line(1, "ping"))
+    await asyncio.get_running_loop().sock_sendall(idle, line(1, "stats"))
     answer = json.loads(await asyncio.get_running_loop().sock_recv(idle, 1 << 16))
     assert answer["result"]["pid"] == os.getpid(), "one that says nothing at all is let be"
     idle.close()

@@ -111,6 +111,32 @@ async def test_what_cannot_be_saved_ends_when_it_was_idle_for_too_long(serve):
     await box.destroy()
 
 
+class FullStore(MemoryStateStore):
+    """A store that takes nothing, as on a full disk."""
+
+    full = True
+
+    def put(self, session_id, blob):
+        if self.full:
+            raise atoll.StateError("no space left on device")
+        super().put(session_id, blob)
+
+
+async def test_a_session_that_the_store_does_not_take_stays_and_harms_no_other(serve):
+    store = FullStore(60, 1 << 30)
+    await serve(open_notebook, store=store, idle_seconds=0.2)
+    boxes = [await opened() for _ in range(3)]
+    for number, box in enumerate(boxes):
+        await box.execute(f"x = {number}")
+    await asyncio.sleep(1)
+    assert [one.destroyed for one in Notebook.opened] == [False] * 3
+    store.full = False
+    await until(lambda: all(one.destroyed for one in Notebook.opened))
+    for number, box in enumerate(boxes):
+        assert (await box.execute("x")).value == number
+        await box.destroy()
+
+
 async def test_use_keeps_a_session(serve):
     await serve(open_notebook, idle_seconds=1.5)
     box = await opened()
@@ -193,6 +219,10 @@ HOLDS = {
         "import random; random.seed(5); first = random.random()",
         "now = random.random()\n(random.seed(5), random.random(), random.random())[2] == now",
     ),
+    "settings": (
+        "import os, sys; sys.path.append('/app/lib'); sys.setrecursionlimit(2345); os.umask(7)",
+        "import sys; sys.path[-1] == '/app/lib' and sys.getrecursionlimit() == 2345 == 2338 + os.umask(0)",
+    ),
     "a changed context": ("context['a'].append(2)", "context == {'a': [1, 2]}"),
     "another context": ("context = 'mine'", "context == 'mine'"),
 }
@@ -203,6 +233,9 @@ STAYS = {
     "a process": "import subprocess; p = subprocess.Popen(['sleep', '60']); del p",
     "an open file": "file = open('x', 'w')",
     "a generator": "_g = (n for n in range(9)); next(_g)",
+    "a task": "import asyncio\nasyncio.ensure_future(asyncio.sleep(60))\nawait asyncio.sleep(0)",
+    "a handler": "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None); del signal",
+    "a module": "open('own.py', 'w').write('n = 1')\nimport own\nown.n = 2",
 }
 
 

@@ -11,6 +11,7 @@ import time
 import pytest
 
 import atoll
+from atoll.guest.state import shortened
 from atoll.state import envelope
 from atoll.state import key as state_keys
 
@@ -95,6 +96,19 @@ def test_a_header_of_any_shape_is_refused_in_words(header):
 def test_what_a_guest_says_of_its_state_is_checked(lie):
     with pytest.raises(atoll.StateError, match="the guest"):
         envelope.seal(b"abc", FACTS | lie, PYTHON)
+
+
+def test_more_than_can_be_named_is_counted():
+    many = {f"v{n}": "why" for n in range(1500)}
+    said = shortened(many)
+    assert list(said.items())[-1] == ("...", "and 500 more")
+    info = envelope.describe_state(envelope.seal(b"abc", FACTS | {"left_out": said}, PYTHON))
+    assert dict(info.left_out) == said
+
+
+def test_names_that_begin_alike_are_all_named():
+    many = {f"{'x' * 300}{n}": "why" for n in range(5)}
+    assert len(shortened(many)) == 5
 
 
 def test_what_a_guest_says_is_cut():

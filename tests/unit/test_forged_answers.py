@@ -104,6 +104,16 @@ def test_what_the_host_knows_itself_is_not_taken_from_an_answer(claim):
     assert result_fields.read_cell({**OK, **claim}) == result_fields.read_cell(OK)
 
 
+@pytest.mark.parametrize("name", ["error", "error_type"])
+def test_lone_surrogates_of_a_text_are_escaped(name):
+    fields = result_fields.read_cell({**FAILED, name: "E: \ud800 \udcff é"})
+    assert fields[name] == "E: \\ud800 \\udcff é"
+    shown = result_fields.read_cell({**OK, "value_repr": "'\ud800'", "value": "\ud800"})
+    assert shown["value_repr"] == "'\\ud800'"
+    command = result_fields.read_shell({"error": "\ud800", "exit_code": 1})
+    assert command["error"].encode()
+
+
 def test_honest_answers_are_read():
     assert result_fields.read_cell(OK)["kind"] is Outcome.OK
     assert result_fields.read_cell(FAILED)["error"] == "E: x"

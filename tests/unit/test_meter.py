@@ -52,6 +52,15 @@ def test_shared_memory_out_of_sight_is_counted():
         assert meter.memory_bytes(os.getpid(), [os.getpid()], 0) >= 64 << 20
 
 
+def test_mappings_that_are_hidden_are_counted_by_their_address_space(monkeypatch):
+    def hidden(path, *_):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(meter, "open", hidden, raising=False)
+    here = os.getpid()
+    assert meter.memory_bytes(here, [here], 0) >= meter._statm(here, meter._ADDRESS_SPACE)
+
+
 def test_a_process_with_very_many_mappings_is_counted_by_its_address_space(crowd):
     with open(f"/proc/{crowd}/maps", "rb") as maps:
         assert sum(1 for _ in maps) > MANY * 0.9

@@ -141,7 +141,8 @@ class DaemonServer:
         self, client: Connection, method: str, params: dict[str, Any], passed_fds: PassedFds
     ) -> Reply:
         if method in ("ping", "stats"):
-            return Reply(self.stats())
+            works_on = {"calls": client.peer.open_calls}
+            return Reply(works_on if method == "ping" else self.stats())
         carry_out = self._dispatch.methods.get(method)
         if carry_out is None:
             raise SandboxError(f"the daemon has no method {method[:100]!r}")

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from atoll.context import Context
 from atoll.daemon.concurrency import Waiter
-from atoll.errors import SandboxClosedError, SandboxError, SandboxLostError, UnsupportedError
+from atoll.errors import (
+    SandboxClosedError,
+    SandboxError,
+    SandboxLostError,
+    StateError,
+    UnsupportedError,
+)
 from atoll.idempotency import KeyedResults
 from atoll.policy import Capability
 
@@ -27,6 +34,7 @@ if TYPE_CHECKING:
 Opener = Callable[["SandboxConfig"], Awaitable["BaseSandbox"]]
 LeftOut = Callable[[bytes], Collection[str]]
 T = TypeVar("T")
+_LOG = logging.getLogger("atoll.daemon")
 
 
 class HasFolders(Protocol):
@@ -202,7 +210,10 @@ class Session:
             self.frozen = True
 
     async def put_aside(self) -> bool:
-        """Save the session to disk and end its guest; return False if a part would be lost."""
+        """Save the session to disk and end its guest; return False if a part would be lost.
+
+        A session that the store does not take is left as it is until it has been idle again.
+        """
         if not self.can_be_put_aside or self._turn.locked():
             return False
         async with self._turn:
@@ -216,7 +227,12 @@ class Session:
             if self._storage.left_out(blob):
                 self._cannot_be_saved = True
                 return False
-            await asyncio.to_thread(self._storage.store.put, self.ident, blob)
+            try:
+                await asyncio.to_thread(self._storage.store.put, self.ident, blob)
+            except StateError as exc:  # no room, or no disk: that may pass
+                _LOG.warning("a session stays in memory: %s", exc)
+                self.used = time.monotonic()
+                return False
             self.box, self.memory = None, 0
             await box.destroy()
             if self.over:  # it was ended meanwhile

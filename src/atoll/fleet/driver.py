@@ -169,7 +169,8 @@ class Driver:
         self, client: Client, method: str, params: dict[str, Any], fds: PassedFds
     ) -> Reply:
         if method in ("ping", "stats"):
-            return Reply(self.stats())
+            works_on = {"calls": client.peer.open_calls}
+            return Reply(works_on if method == "ping" else self.stats())
         if method in ("run", "drain"):
             return await (self._run if method == "run" else self._drain)(params, fds)
         if method == "initialize" and params.get("session") not in client.sessions:

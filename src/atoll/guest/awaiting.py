@@ -41,6 +41,12 @@ class SessionLoop:
                 _cancel(loop, task, exc)
             raise
 
+    def waiting_tasks(self) -> int:
+        """Return how many tasks have not ended."""
+        import asyncio
+
+        return 0 if self._loop is None else len(asyncio.all_tasks(self._loop))
+
     def renew_in_clone(self) -> None:
         """Give the loop descriptors of its own: those that a fork copied are the parent's too."""
         if self._loop is None:

@@ -36,6 +36,19 @@ _MAX_REASON = 200
 _TOO_MANY = "{} are shown already".format(MAX_DISPLAYS)
 
 
+class Bundle:
+    """A value that is given as its forms, by their media types."""
+
+    def __init__(self, forms: Any) -> None:
+        self._forms = dict(forms)
+
+    def __repr__(self) -> str:
+        return str(self._forms.get("text/plain", "<{}>".format(", ".join(map(str, self._forms)))))
+
+    def _repr_mimebundle_(self) -> dict[str, Any]:
+        return self._forms
+
+
 class Shown:
     """What one cell shows, as [media type, base64], up to the caps."""
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 ELSEWHERE = ("/tmp", "/home/guest", "/dev/shm")  # noqa: S108 - the guest's own
 _READERS = {"random": "getstate", "numpy.random": "get_state"}
+OWN_MODULE = "the variables of the session's own modules are not saved"
+NOT_KEPT = "handlers of signals are not saved"
 NOT_HERE = "only files of the working folder are saved"
 
 
@@ -48,6 +50,28 @@ def restore_generators(states: dict[str, Any]) -> None:
         getattr(sys.modules[name], _READERS[name].replace("get", "set"))(state)
 
 
+def settings() -> dict[str, Any]:
+    """Return the settings of the interpreter that a state holds, by their names."""
+    found: dict[str, Any] = {
+        "sys.path": list(sys.path),
+        "sys.argv": list(sys.argv),
+        "recursion limit": sys.getrecursionlimit(),
+    }
+    if hasattr(os, "umask"):
+        found["umask"] = mask = os.umask(0o077)
+        os.umask(mask)
+    return found
+
+
+def restore_settings(found: dict[str, Any]) -> None:
+    """Set these again."""
+    for name, values in (("sys.path", sys.path), ("sys.argv", sys.argv)):
+        values[:] = found.get(name, values)
+    sys.setrecursionlimit(found.get("recursion limit", sys.getrecursionlimit()))
+    if "umask" in found:
+        os.umask(found["umask"])
+
+
 def find(root: str, before: set[str], clones: list[int]) -> dict[str, str]:
     """Return what no state holds, each with the reason.
 
@@ -59,7 +83,33 @@ def find(root: str, before: set[str], clones: list[int]) -> dict[str, str]:
         found["threads"] = "running threads are not saved"
     if set(_children()) - set(clones):
         found["processes"] = "running processes are not saved"
+    found.update(("handler of signal {}".format(number), NOT_KEPT) for number in _handled())
     return found
+
+
+def own_modules(root: str) -> dict[str, str]:
+    """Return modules that were imported from the session's own folders, each with the reason.
+
+    A restored session imports them again, with the variables that they have then.
+    """
+    folders = tuple(os.path.join(one, "") for one in (root, *ELSEWHERE) if one)
+    known = [
+        (name, getattr(module, "__file__", None)) for name, module in dict(sys.modules).items()
+    ]
+    own = [name for name, file in known if isinstance(file, str) and file.startswith(folders)]
+    return {"module " + name: OWN_MODULE for name in own}
+
+
+def _handled() -> Iterator[int]:
+    """The signals that guest code handles, but for the one that interrupts a cell."""
+    try:
+        import _signal  # type: ignore[import-not-found]
+
+        for number in sorted(_signal.valid_signals()):
+            if number != _signal.SIGINT and callable(_signal.getsignal(number)):
+                yield int(number)
+    except (ImportError, AttributeError):
+        return  # a backend without signals
 
 
 def files_elsewhere(root: str) -> Iterator[str]:

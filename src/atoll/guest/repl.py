@@ -59,11 +59,15 @@ class Repl:
             outcome["displays"] = self._shown.displays
         return outcome
 
-    def display(self, *values: Any, **_options: Any) -> None:
-        """Show values as a notebook does: print each, and add its richer forms to the result."""
+    def display(self, *values: Any, raw: bool = False, **_options: Any) -> None:
+        """Show values as a notebook does: print each, and add its richer forms to the result.
+
+        With `raw`, each value is a dict of such forms by their media types.
+        """
         for value in values:
-            print(repr(value))  # noqa: T201 - to where guest code prints
-            self._shown.add(value)
+            bundle = display.Bundle(value) if raw else value
+            print(repr(bundle))  # noqa: T201 - to where guest code prints
+            self._shown.add(bundle)
 
     def validate(self, code: str) -> bool:
         """Return whether `code` compiles as a cell; nothing of it runs."""
@@ -86,6 +90,10 @@ class Repl:
                 self.namespace, self._at_end, self._load
             )
         return self._magics.run(sys._getframe(1), *args)  # noqa: SLF001 - names of the caller
+
+    def waiting_tasks(self) -> int:
+        """Return how many tasks go on when the next cell awaits."""
+        return 0 if self._loop is None else self._loop.waiting_tasks()
 
     def renew_in_clone(self) -> None:
         """Have nothing in common any more with the session that this process was forked from."""

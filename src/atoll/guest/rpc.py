@@ -48,10 +48,18 @@ def _refuse_object(value: Any) -> None:
     raise TypeError("{} is no JSON value".format(type(value).__name__))
 
 
+def _finite(text: str) -> float:
+    """Return the number; refuse one that no float can hold, which would become infinite."""
+    number = float(text)
+    if number - number != 0:
+        raise ProtocolError("not JSON: a number over all limits")
+    return number
+
+
 class _ScannerSettings:
     strict = True
     object_hook = object_pairs_hook = array_hook = None
-    parse_float = float
+    parse_float = staticmethod(_finite)
     parse_int = int
     parse_constant = staticmethod(_refuse_constant)
 

@@ -53,6 +53,7 @@ class Server:
         self._private = False
         self._given: Any = None
         self._environment: dict[str, str] = {}
+        self._settings: dict[str, Any] = {}
         self._elsewhere: set[str] = set()
         self._stdin: Any = None
         self._paths: list[str] = []
@@ -133,6 +134,7 @@ class Server:
         self._given = self._repl.namespace["context"]
         self._environment = dict(os.environ)
         self._note_files()
+        self._settings = leftovers.settings()
         return {"context_shared": shared}
 
     def _note_files(self) -> None:
@@ -306,6 +308,8 @@ class Server:
         self._known_keeper.environment = self._environment
         self._known_keeper.elsewhere = self._elsewhere
         self._known_keeper.clones = self._clones
+        self._known_keeper.settings = self._settings
+        self._known_keeper.tasks = self._repl.waiting_tasks
         return self._known_keeper
 
     def _with_stream(self, work: Callable[[Stream], dict[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from .hidden import HiddenPackage
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any
+    from typing import Any, Callable
 
     from .ports import Stream
 
@@ -36,6 +36,10 @@ class Keeper:
         """What lay outside of the working folder when the session started."""
         self.clones: list[int] = []
         """Processes that are live clones of this one."""
+        self.settings: dict[str, Any] = {}
+        """Settings of the interpreter that the session started with."""
+        self.tasks: Callable[[], int] = lambda: 0
+        """Returns how many tasks of cells wait for the next one that awaits."""
 
     def save(
         self, stream: Stream, max_bytes: int, cloudpickle: str, with_files: bool, whole: bool
@@ -65,9 +69,10 @@ class Keeper:
         writer.write(blocks.END)
         left_out = dict(files.left_out, **variables.left_out)
         left_out.update(leftovers.find(self._root, self.elsewhere, self.clones))
-        if not whole:
-            left_out.update(_named(others))
-        left_out = _short(left_out)
+        if self.tasks():
+            left_out["tasks"] = "running tasks of asyncio are not saved"
+        left_out.update(leftovers.own_modules(self._root) if whole else _named(others))
+        left_out = shortened(left_out)
         return dict(facts, stored=writer.stored, codec=writer.codec_name, left_out=left_out)
 
     def save_variables(self, stream: Stream, cap: int, cloudpickle: str) -> dict[str, str]:
@@ -104,7 +109,9 @@ class Keeper:
         """Return what a session has besides variables and files, as far as it can be saved."""
         changed = leftovers.changed_environment(self.environment)
         here = leftovers.current_folder(self._root)
-        return {"environment": changed, "folder": here}
+        now = leftovers.settings()
+        other = {name: now[name] for name in now if self.settings.get(name, now[name]) != now[name]}
+        return {"environment": changed, "folder": here, "settings": other}
 
     def _import(self, modules: dict[str, str]) -> None:
         for alias, name in modules.items():
@@ -123,6 +130,7 @@ def _load(stream: Any, name: str) -> Any:
 def _named(others: dict[str, Any]) -> dict[str, str]:
     """Return what of `others` a state without them lacks, each with the reason."""
     found = {"environment " + name: NOT_SAVED for name in others["environment"]}
+    found.update((name, NOT_SAVED) for name in others["settings"])
     if others["folder"] is not None:
         found["current folder"] = NOT_SAVED
     return found
@@ -136,6 +144,7 @@ def _restore_others(facts: dict[str, Any]) -> None:
             os.environ[name] = value
     if facts.get("folder") is not None:
         os.chdir(facts["folder"])
+    leftovers.restore_settings(facts.get("settings", {}))
     leftovers.restore_generators(facts.get("generators", {}))
 
 
@@ -144,9 +153,16 @@ def _largest(sizes: dict[str, int]) -> list[list[Any]]:
     return [[name[:MAX_TEXT], size] for name, size in found]
 
 
-def _short(left_out: dict[str, str]) -> dict[str, str]:
-    """No more than fits an answer."""
-    kept = {n[:MAX_TEXT]: why[:MAX_TEXT] for n, why in list(left_out.items())[:MAX_LEFT_OUT]}
+def shortened(left_out: dict[str, str]) -> dict[str, str]:
+    """Return no more than fits an answer; the last item says how many are not named."""
+    kept: dict[str, str] = {}
+    for name, why in list(left_out.items())[:MAX_LEFT_OUT]:
+        kept[_cut_name(name, len(kept))] = why[:MAX_TEXT]
     if len(left_out) > MAX_LEFT_OUT:
         kept["..."] = "and {:,} more".format(len(left_out) - MAX_LEFT_OUT)
     return kept
+
+
+def _cut_name(name: str, number: int) -> str:
+    """Return a name that fits; long ones that begin alike are numbered."""
+    return name if len(name) <= MAX_TEXT else "{}... ({})".format(name[: MAX_TEXT - 20], number)

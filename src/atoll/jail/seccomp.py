@@ -45,6 +45,15 @@ _MODE_ARGUMENTS = {
     "mkdir": 1, "mkdirat": 2, "mknod": 1, "mknodat": 2,
 }  # fmt: skip
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
+_PROTOCOLS = (0, socket.IPPROTO_ICMP, socket.IPPROTO_TCP, socket.IPPROTO_UDP,
+              socket.IPPROTO_ICMPV6, socket.IPPROTO_RAW)  # fmt: skip
+"""Asked for any other, such as SCTP or MPTCP, the kernel would load a driver that hardly anyone
+needs. PF_UNIX is a protocol, too, of the number of ICMP."""
+_TCP_ULP = 31
+"""Puts a driver, such as the kernel's TLS, on top of a connection."""
+_F_SETLEASE, _F_NOTIFY = 1024, 1026
+"""A lease on a shared file keeps the host from opening it for 45 seconds. Notifications of a shared
+folder tell what neighbours read there: asking for them does nothing."""
 _SOCKET_BUFFERS = (socket.SO_SNDBUF, socket.SO_RCVBUF)
 _SOCKET_POWERS = (26, 27, 32, 33, 50, 51, 52, 76)
 """SO_ATTACH_*, SO_DETACH_*, SO_*BUFFORCE, SO_PASSPIDFD."""
@@ -57,10 +66,12 @@ def jail_program(*, clones: bool = False) -> bytes:
     rules = _mode_rules() | {
         "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
         "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
-        "socket": only_values(0, _FAMILIES, errno.EACCES),
+        "socket": _families(),
         "socketpair": only_values(0, (socket.AF_UNIX,), errno.EACCES),
         "setsockopt": _socket_options(),
         "getsockopt": _no_peer(),
+        "fcntl": _no_leases(),
+        **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
     }
     asked = ASKED if clones else PASSED_FDS
     return assemble(numbers(), rules, map(asked_number, asked), refused=_refused(asked))
@@ -81,6 +92,8 @@ def confined_program() -> bytes:
         "kill": own,
         "tgkill": own,
         "prlimit64": only_values(0, (0, os.getpid()), errno.EPERM),
+        "fcntl": _no_leases(),
+        **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
     }
     denied = (
         "fork", "vfork", "socket", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open",
@@ -95,12 +108,26 @@ def _refused(asked: Iterable[str]) -> list[int]:
     return [*numbers(REFUSED).values(), *(asked_number(name) for name in ASKED.keys() - set(asked))]
 
 
+def _families() -> list[Instruction]:
+    """Few families, and of these the protocols that programs use."""
+    *family, _allow = only_values(0, _FAMILIES, errno.EACCES)
+    return [*family, *only_values(2, _PROTOCOLS, errno.EPROTONOSUPPORT)]
+
+
 def _socket_options() -> list[Instruction]:
     """No programs for the kernel, and buffers stay at their size: asking for more does nothing."""
     buffers = [(EQUAL, 0, 1, option) for option in _SOCKET_BUFFERS]
-    ignored = [step for test in buffers for step in (test, (RETURN, 0, 0, refuse(0)))]
+    ignored = [step for test in buffers for step in (test, _DO_NOTHING)]
     load, *filters = refuse_values(2, _SOCKET_POWERS, errno.EPERM)
-    return [*_ALLOW_OTHER_LEVELS, load, *ignored, *filters]
+    of_tcp = refuse_values(2, (_TCP_ULP,), errno.ENOPROTOOPT)
+    tcp = [argument(1), (EQUAL, 0, len(of_tcp), socket.IPPROTO_TCP), *of_tcp]
+    return [*tcp, *_ALLOW_OTHER_LEVELS, load, *ignored, *filters]
+
+
+def _no_leases() -> list[Instruction]:
+    """No lease, and no notification."""
+    load, *leases = refuse_values(1, (_F_SETLEASE,), errno.EACCES)
+    return [load, (EQUAL, 0, 1, _F_NOTIFY), _DO_NOTHING, *leases]
 
 
 def _no_peer() -> list[Instruction]:
@@ -120,6 +147,9 @@ def asked_number(name: str) -> int:
     return ASKED[name][0 if syscalls.ARCH == "x86_64" else 1]
 
 
+_DO_NOTHING: Instruction = (RETURN, 0, 0, refuse(0))
+_OF_ALL_FILES = ("sync", "syncfs")
+"""Calls that would write out all that the host has not written yet; fsync is the guest's own."""
 _ALLOW_OTHER_LEVELS = [
     argument(1),
     (EQUAL, 1, 0, socket.SOL_SOCKET),

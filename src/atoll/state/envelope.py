@@ -26,7 +26,8 @@ MAGIC = b"ATOLL-STATE\n"
 VERSION = 1
 MAX_HEADER = 8 << 20
 MAC_BYTES = 32
-MAX_LEFT_OUT = 1_000
+MAX_LEFT_OUT = 1_001
+"""A guest names a thousand at most, and last how many more there are."""
 MAX_TEXT = 200
 CODECS = ("lz4", "zlib")
 _SHAPE_ERRORS = (LookupError, TypeError, ValueError, AttributeError, RecursionError)

@@ -8,6 +8,7 @@ from atoll import errors
 from atoll.guest import rpc, values
 
 MAX_TEXT = 10_000
+MAX_FIELDS = 1 << 20
 
 
 def to_wire(ident: str, fault: BaseException) -> bytes:
@@ -16,11 +17,19 @@ def to_wire(ident: str, fault: BaseException) -> bytes:
     data = {
         "class": type(fault).__name__ if known else "SandboxError",
         "retryable": isinstance(fault, errors.AtollError) and fault.retryable,
-        "fields": values.encode(vars(fault)) if known else {},
+        "fields": _encoded(vars(fault)) if known else {},
     }
     text = str(fault) if known else f"{type(fault).__name__}: {fault}"
     error = {"code": rpc.HOST_CALL_FAILED, "message": text[:MAX_TEXT], "data": data}
     return rpc.encode({"jsonrpc": "2.0", "id": ident, "error": error})
+
+
+def _encoded(fields: dict[str, Any]) -> Any:
+    """Return an error's attributes; none if they cannot be sent: the error itself always can."""
+    try:
+        return values.encode(fields, max_bytes=MAX_FIELDS)
+    except (ValueError, RecursionError):
+        return {}
 
 
 def from_wire(error: dict[str, Any]) -> errors.AtollError:

@@ -78,6 +78,7 @@ class Peer(JsonRpcPeer):
             await self._outbox.wait_for_room(len(line))
             passed, fds = fds, []
             self._send(line, passed)
+            answer.sent = True
             return await _reply(answer)
         except asyncio.CancelledError:
             self.notify("cancel", {"id": ident})
@@ -97,6 +98,16 @@ class Peer(JsonRpcPeer):
         if not self._waiting:
             return 0.0
         return self._loop.time() - max(self.heard, self._asked, self._outbox.read)
+
+    @property
+    def sent_calls(self) -> list[str]:
+        """The ids of our calls that were sent and wait for an answer."""
+        return [ident for ident, answer in self._waiting.items() if answer.sent]
+
+    def give_up(self, ident: str, why: str) -> None:
+        """Wait no longer for the answer to a call."""
+        if answer := self._waiting.pop(ident, None):
+            answer.fail(SandboxLostError(why))
 
     def stuck(self, seconds: float) -> bool:
         """Return whether a message has been incomplete for longer than `seconds`."""

@@ -1,10 +1,15 @@
-"""Results as plain JSON and back, whole: bytes and long texts travel beside them."""
+"""Results as plain JSON and back, whole: bytes and long texts travel beside them.
+
+What comes back is checked field by field, as a guest's own answer is: see `checked`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from atoll import result_fields
 from atoll.errors import SandboxError
 from atoll.guest import values
 from atoll.network import NetworkRequest, NetworkUse
@@ -50,9 +55,66 @@ def _read(shape: type[T], plain: dict[str, Any], beside: bytes) -> T:
             name: _READERS[name](value, beside) if name in _READERS else value
             for name, value in plain.items()
         }
-        return shape(**fields)
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
+        return shape(**checked(fields))
+    except result_fields.SHAPE_ERRORS as exc:
         raise SandboxError(f"the daemon sent no result: {exc!r}"[:500]) from None
+
+
+def checked(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a result; ValueError if one of them cannot be that of a result."""
+    for name, value in fields.items():
+        if name in _CHECKS and not _CHECKS[name](value):
+            raise ValueError(f"{name} cannot be {value!r:.60}")
+    return fields
+
+
+def _is_text(value: Any) -> bool:
+    return type(value) is str
+
+
+def _is_text_or_none(value: Any) -> bool:
+    return value is None or type(value) is str
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_time(value: Any) -> bool:
+    return value is None or (type(value) in (int, float) and 0 <= value < math.inf)
+
+
+def _is_count(value: Any) -> bool:
+    return value is None or (type(value) is int and 0 <= value < result_fields.MAX_SIZE)
+
+
+def _is_exit_code(value: Any) -> bool:
+    return value is None or (type(value) is int and 0 <= value <= 255)
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("stdout", "stderr", "output"), _is_text),
+    **dict.fromkeys(
+        ("error", "error_type", "value_repr", "workspace_path", "cold_start"), _is_text_or_none
+    ),
+    **dict.fromkeys(("truncated", "state_lost"), _is_flag),
+    **dict.fromkeys(("duration_ms", "cpu_ms"), _is_time),
+    **dict.fromkeys(("fuel_consumed", "memory_used_bytes"), _is_count),
+    "exit_code": _is_exit_code,
+}
+
+
+def files(names: Any) -> tuple[str, ...]:
+    """Return names of files in the working folder; ValueError for any other."""
+    return tuple(result_fields.check_path(name) for name in names)
+
+
+def artifact(path: Any, size: Any, media_type: Any) -> Artifact:
+    """Return what a result tells of a file; ValueError if it can be of none."""
+    path, size = result_fields.check_path(path), result_fields.check_size(size)
+    if type(media_type) is not str:
+        raise ValueError("not a media type")
+    return Artifact(path=path, size=size, media_type=media_type)
 
 
 def _put(data: bytes, beside: bytearray) -> list[int]:
@@ -91,7 +153,7 @@ def _put_artifacts(artifacts: tuple[Artifact, ...], _beside: bytearray) -> list[
 
 
 def _get_artifacts(rows: list[Any], _beside: bytes) -> tuple[Artifact, ...]:
-    return tuple(Artifact(path=path, size=size, media_type=kind) for path, size, kind in rows)
+    return tuple(artifact(*row) for row in rows)
 
 
 def _put_network(use: NetworkUse, _beside: bytearray) -> dict[str, Any]:
@@ -127,8 +189,8 @@ _READERS: dict[str, Callable[[Any, bytes], Any]] = {
     "error_args": lambda given, _: tuple(values.decode(one) for one in given),
     "displays": _get_displays,
     "artifacts": _get_artifacts,
-    "files_created": lambda names, _: tuple(names),
-    "files_modified": lambda names, _: tuple(names),
+    "files_created": lambda names, _: files(names),
+    "files_modified": lambda names, _: files(names),
     "state": _get,
     "network": _get_network,
     "isolation": lambda name, _: Isolation.parse(name),

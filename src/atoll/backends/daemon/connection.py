@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.bridge import CallFailedError
 from atoll.errors import BackendUnavailableError, BusyError, SandboxError
+from atoll.guest import rpc
 from atoll.wire import peer_check
 from atoll.wire.peer import Peer, Reply
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from atoll.passed_fds import PassedFds
 
-    OnLines = Callable[[str, list[str]], None]
+    OnLines = Callable[[str, list[Any]], None]
     OnCall = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 HINT = "Type: atoll daemon start"
@@ -46,7 +47,7 @@ class DaemonConnection:
         self._watch: asyncio.TimerHandle | None = None
         self.path = path
         self.facts: dict[str, Any] = {}
-        self._ping: asyncio.Task[Reply] | None = None
+        self._ping: asyncio.Task[None] | None = None
         self._pinged = 0.0
         self.peer = Peer(sock, self._serve, self._hear, lambda _: None)
         weakref.finalize(self, sock.close)  # its loop may end without a word to us
@@ -81,7 +82,8 @@ class DaemonConnection:
         """Ask the daemon. SandboxLostError once it has been silent for SILENT_SECONDS.
 
         An execution may wait for its turn and then run for long. So there is no limit for one
-        answer: a daemon that lives answers pings meanwhile, and one that is stopped does not.
+        answer: a daemon that lives says so meanwhile, and which calls it works on. One that is
+        stopped does not, and a call that it does not know is given up.
         """
         if self._watch is None:
             self._watch = self._loop.call_later(SILENT_SECONDS / 2, self._check_alive)
@@ -102,10 +104,21 @@ class DaemonConnection:
         self._watch = self._loop.call_later(SILENT_SECONDS / 4, self._check_alive)
         if self._ping is None and silent >= SILENT_SECONDS / 4:
             self._pinged = self._loop.time()
-            self._ping = self._loop.create_task(self.peer.call("ping", {}))
+            self._ping = self._loop.create_task(self._ask_for(self.peer.sent_calls))
             self._ping.add_done_callback(self._forget_ping)
 
-    def _forget_ping(self, ping: asyncio.Task[Reply]) -> None:
+    async def _ask_for(self, calls: list[str]) -> None:
+        """Ask whether the daemon lives; give up those of our calls that it does not work on.
+
+        What it answered before it answered this has arrived before this.
+        """
+        answer = (await self.peer.call("ping", {})).value
+        known = answer.get("calls") if isinstance(answer, dict) else None
+        for ident in calls:
+            if not isinstance(known, list) or ident not in known:
+                self.peer.give_up(ident, "the daemon lives, and does not know this call any more")
+
+    def _forget_ping(self, ping: asyncio.Task[None]) -> None:
         self._ping = None
         if not ping.cancelled():
             ping.exception()  # the calls that wait are told
@@ -113,7 +126,7 @@ class DaemonConnection:
     async def ping(self) -> dict[str, Any]:
         """What the daemon says of itself; asked anew unless it was heard a moment ago."""
         if not self.facts or self._loop.time() - self.peer.heard > PING_SECONDS:
-            answer = (await self.peer.call("ping", {})).value
+            answer = (await self.peer.call("stats", {})).value
             if not isinstance(answer, dict):
                 raise SandboxError("the daemon's answer has no known shape")
             self.facts = answer
@@ -135,9 +148,23 @@ class DaemonConnection:
         if method == "closing":
             self.peer.end("the daemon was stopped, and the sandbox with it")
         elif method == "lines" and session in self._sandboxes:
-            self._sandboxes[session][0](str(params.get("stream")), params.get("lines") or [])
+            self._sandboxes[session][0](str(params.get("stream")), _texts(params.get("lines")))
         elif method == "output" and session in self._sandboxes:
-            self._sandboxes[session][0]("output", params.get("pieces") or [])
+            pieces = [_texts(one, 2) for one in _list(params.get("pieces"))]
+            self._sandboxes[session][0]("output", pieces)
+
+
+def _texts(value: Any, count: int | None = None) -> list[str]:
+    found = _list(value)
+    if not all(type(one) is str for one in found) or count not in (None, len(found)):
+        raise rpc.ProtocolError("output of no known shape")
+    return found
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise rpc.ProtocolError("output of no known shape")
+    return value
 
 
 _connections: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[DaemonConnection]] = (

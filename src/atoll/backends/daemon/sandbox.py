@@ -24,7 +24,7 @@ from atoll.network import NETWORK_CALL, NetworkRequest
 from atoll.packages.progress import Progress
 from atoll.policy import Capability, Isolation
 from atoll.sandbox import NOT_STARTED, check_code
-from atoll.wire import blobs, options, results
+from atoll.wire import answers, blobs, options, results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,17 +127,17 @@ class DaemonClientSandbox(ClientSandbox):
     async def validate_code(self, code: str) -> bool:
         """Return whether the code compiles in the guest's Python, without running it."""
         check_code(code)
-        return (await self._call("validate", {"code": code})).value["valid"] is True
+        return answers.field((await self._call("validate", {"code": code})).value, "valid", bool)
 
     async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the session's guest about a variable; its answer is not checked yet."""
         try:
-            answer: dict[str, Any] = (await self._call(method, dict(params))).value
+            answer = (await self._call(method, dict(params))).value
         except SandboxError as exc:
             if isinstance(exc.__context__, rpc.MessageTooLargeError):
                 raise variables.cannot_set(str(params.get("name")), str(exc)) from None
             raise
-        return answer
+        return answer if isinstance(answer, dict) else {}
 
     async def cancel(self) -> None:
         """Interrupt the running cell; one that will not be interrupted is killed."""
@@ -164,7 +164,7 @@ class DaemonClientSandbox(ClientSandbox):
 
     async def checkpoint(self) -> str:
         """Keep the session's present state, and return the mark to roll back to."""
-        return str((await self._call("checkpoint", {})).value["mark"])
+        return answers.field((await self._call("checkpoint", {})).value, "mark", str)
 
     async def rollback(self, mark: str) -> None:
         """Restore the session to the checkpoint; the checkpoint stays usable."""
@@ -172,7 +172,8 @@ class DaemonClientSandbox(ClientSandbox):
 
     async def branches(self) -> tuple[str, ...]:
         """Return the marks of the checkpoints that are kept, oldest first."""
-        return tuple((await self._call("branches", {})).value["marks"])
+        marks = answers.field((await self._call("branches", {})).value, "marks", list)
+        return tuple(map(str, marks))
 
     async def save(self) -> bytes:
         """Return variables and files as bytes."""
@@ -186,7 +187,13 @@ class DaemonClientSandbox(ClientSandbox):
 
     async def _folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
         answer = await self._call("folders", {"changing": changing})
-        return {str(name): answer.passed_fds.take() for name in answer.value["names"]}
+        try:
+            names = set(map(str, answers.field(answer.value, "names", list)))
+            if len(names) != len(answer.passed_fds):
+                raise SandboxError("the daemon named other folders than it opened")
+            return {str(name): answer.passed_fds.take() for name in answer.value["names"]}
+        finally:
+            answer.passed_fds.close()
 
     async def destroy(self) -> None:
         """End the session and everything that it started."""
@@ -224,9 +231,9 @@ class DaemonClientSandbox(ClientSandbox):
 
     def _adopt(self, answer: Reply) -> None:
         assert self._connection is not None
-        self._level = Isolation.parse(answer.value["isolation"])
+        self._level = Isolation.parse(answers.field(answer.value, "isolation", str))
         self._check_level(self._level)
-        self.context_is_shared = answer.value["context_shared"] is True
+        self.context_is_shared = answers.field(answer.value, "context_shared", bool)
         self.token = answer.value.get("token", self.token)
         self._bridge = self._bridge or HostBridge(self._bridge_config(), self._context_value)
         self._connection.register(self._session, self._on_lines, self._bridge.handle)
@@ -269,7 +276,7 @@ class DaemonClientSandbox(ClientSandbox):
         with self._bridge.called_from_here(execution):
             answer = await self._call(method, {**params, "execution": execution})
         beside = blobs.read(answer.passed_fds.take()) if answer.passed_fds else b""
-        return answer.value["result"], beside
+        return answers.field(answer.value, "result", dict), beside
 
     def _on_lines(self, stream: str, lines: list[Any]) -> None:
         if stream == "output":

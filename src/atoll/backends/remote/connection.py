@@ -13,9 +13,9 @@ import httpx2
 
 from atoll import errors
 from atoll.config import service_from_environment
-from atoll.errors import BackendUnavailableError, ConfigError, SandboxLostError
+from atoll.errors import BackendUnavailableError, ConfigError, SandboxError, SandboxLostError
 from atoll.guest import values
-from atoll.wire import faults
+from atoll.wire import answers, faults
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
@@ -64,7 +64,7 @@ class RemoteConnection:
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Return the JSON of an answer, or None; raise the error that the service answered with."""
         response = await self.request(method, path, body, **options)
-        return json.loads(response.content) if response.content else None
+        return _decoded(response.content) if response.content else None
 
     async def request(
         self, method: str, path: str, body: Any = None, **options: Any
@@ -107,7 +107,7 @@ class RemoteConnection:
                 if response.status_code >= 400:
                     raise error_of(response.status_code, await response.aread())
                 async for line in _lines(response):
-                    yield json.loads(line)
+                    yield answers.mapping(_decoded(line))
         except httpx2.HTTPError as exc:
             raise _unreachable(self.url, exc) from None
 
@@ -178,6 +178,18 @@ def error_of(status: int, content: bytes) -> errors.AtollError:
     found.args = (detail,)
     vars(found)["problem"] = values.encode(problem)
     return found
+
+
+def _decoded(content: bytes) -> Any:
+    """Return the JSON of an answer; SandboxError if it is none, or has a number that is none."""
+    try:
+        return json.loads(content, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as exc:
+        raise SandboxError(f"the service sent no JSON: {str(exc)[:200]}") from None
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a number")
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:

@@ -10,6 +10,7 @@ from atoll import signatures
 from atoll.guest import values
 from atoll.output import LineSplitter
 from atoll.policy import ExecutionPolicy
+from atoll.wire import answers
 from atoll.wire.options import HANDLERS, LIMITS, SERVICE_NAMES
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ async def upload(connection: RemoteConnection, shared: contexts.Context) -> str:
     made = await connection.call(
         "POST", "/contexts", content=content, headers={"content-type": kind}
     )
-    return str(made["id"])
+    return answers.field(made, "id", str)
 
 
 def _bytes_of(shared: contexts.Context, *, is_json: bool) -> bytes:

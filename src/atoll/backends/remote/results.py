@@ -8,7 +8,9 @@ from atoll.errors import SandboxError
 from atoll.guest import values
 from atoll.network import NetworkRequest, NetworkUse
 from atoll.policy import Isolation
-from atoll.types import Artifact, Display, ExecuteResponse, Outcome, SandboxResult
+from atoll.result_fields import SHAPE_ERRORS
+from atoll.types import Display, ExecuteResponse, Outcome, SandboxResult
+from atoll.wire import results
 
 if TYPE_CHECKING:
     from atoll.backends.remote.connection import RemoteConnection
@@ -17,7 +19,6 @@ _PLAIN = (
     "stdout", "stderr", "error", "error_type", "exit_code", "duration_ms", "cpu_ms", "value_repr",
     "truncated", "state_lost", "fuel_consumed", "memory_used_bytes", "cold_start",
 )  # fmt: skip
-_SHAPE = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 async def result_of(connection: RemoteConnection, answer: dict[str, Any]) -> SandboxResult:
@@ -30,23 +31,23 @@ async def result_of(connection: RemoteConnection, answer: dict[str, Any]) -> San
             )
             for one in answer["displays"]
         ]
-        files = tuple(
-            Artifact(path=one["path"], size=one["size"], media_type=one["media_type"])
+        artifacts = tuple(
+            results.artifact(one["path"], one["size"], one["media_type"])
             for one in answer["artifacts"]
         )
         return SandboxResult(
             kind=Outcome(answer["kind"]),
-            **{name: answer[name] for name in _PLAIN},
+            **results.checked({name: answer[name] for name in _PLAIN}),
             value=values.decode(answer["value"]),
             error_args=tuple(values.decode(one) for one in answer.get("error_args", ())),
             displays=tuple(shown),
-            artifacts=files,
-            files_created=tuple(answer["files_created"]),
-            files_modified=tuple(answer["files_modified"]),
+            artifacts=artifacts,
+            files_created=results.files(answer["files_created"]),
+            files_modified=results.files(answer["files_modified"]),
             isolation=Isolation.parse(answer["isolation"]),
             network=_network_of(answer),
         )
-    except _SHAPE as exc:
+    except SHAPE_ERRORS as exc:
         raise SandboxError(f"the service sent no result: {exc!r}"[:500]) from None
 
 
@@ -55,9 +56,9 @@ def response_of(answer: dict[str, Any]) -> ExecuteResponse:
     try:
         names = ("output", "exit_code", "truncated", "error")
         fields = {name: answer[name] for name in names}
-        stderr = str(answer.get("stderr", ""))
-        return ExecuteResponse(**fields, stderr=stderr, network=_network_of(answer))
-    except _SHAPE as exc:
+        fields["stderr"] = answer.get("stderr", "")
+        return ExecuteResponse(**results.checked(fields), network=_network_of(answer))
+    except SHAPE_ERRORS as exc:
         raise SandboxError(f"the service sent no result: {exc!r}"[:500]) from None
 
 
@@ -66,7 +67,7 @@ def listing_of(answer: dict[str, Any]) -> dict[str, Any]:
     try:
         names = ("name", "type", "size", "shape")
         rows = [[one[name] for name in names] for one in answer["variables"]]
-    except _SHAPE as exc:
+    except SHAPE_ERRORS as exc:
         raise SandboxError(f"the service sent no listing: {exc!r}"[:500]) from None
     return {"variables": rows, "truncated": answer.get("truncated")}
 

@@ -28,6 +28,7 @@ from atoll.errors import (
 from atoll.guest import values
 from atoll.policy import Capability, Isolation
 from atoll.sandbox import NOT_STARTED, check_code
+from atoll.wire import answers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -113,7 +114,7 @@ class RemoteSandbox(ClientSandbox):
     async def validate_code(self, code: str) -> bool:
         """Return whether the code compiles in the guest's Python, without running it."""
         check_code(code)
-        return (await self._call("POST", "/validate", {"code": code}))["valid"] is True
+        return answers.field(await self._call("POST", "/validate", {"code": code}), "valid", bool)
 
     async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the session's guest about a variable; its answer is not checked yet."""
@@ -133,7 +134,7 @@ class RemoteSandbox(ClientSandbox):
             if (vars(exc).get("problem") or {}).get("code") == "no_variable":
                 return {"found": False}
             raise
-        return {"found": True, "value": answer["value"]}
+        return {"found": True, **answers.mapping(answer)}
 
     async def cancel(self) -> None:
         """Interrupt the running cell; one that will not be interrupted is killed."""
@@ -143,15 +144,20 @@ class RemoteSandbox(ClientSandbox):
     async def fork(self) -> RemoteSandbox:
         """Return a live clone."""
         connection, path = self._opened()
-        (made,) = await connection.call("POST", f"{path}/fork", {})
+        made = await connection.call("POST", f"{path}/fork", {})
+        described = answers.field(made[0] if type(made) is list and made else None, "session", dict)
         twin = RemoteSandbox(self._config)
         twin._connection, twin._context = connections.take(self._config), self._context
-        twin._adopt(made["session"])
+        try:
+            twin._adopt(described)
+        except BaseException:
+            await twin.destroy()
+            raise
         return twin
 
     async def checkpoint(self) -> str:
         """Keep the session's present state, and return the mark to roll back to."""
-        return str((await self._call("POST", "/checkpoints", {}))["id"])
+        return answers.field(await self._call("POST", "/checkpoints", {}), "id", str)
 
     async def rollback(self, mark: str) -> None:
         """Restore the session to the checkpoint; the checkpoint stays usable."""
@@ -159,15 +165,15 @@ class RemoteSandbox(ClientSandbox):
 
     async def branches(self) -> tuple[str, ...]:
         """Return the marks of the checkpoints that are kept, oldest first."""
-        found = await self._call("GET", "/checkpoints")
-        return tuple(str(one["id"]) for one in found["marks"])
+        marks = answers.field(await self._call("GET", "/checkpoints"), "marks", list)
+        return tuple(answers.field(one, "id", str) for one in marks)
 
     async def save(self) -> bytes:
         """Return variables and files as bytes; the service keeps no copy."""
         connection, path = self._opened()
-        made = await connection.call("POST", f"{path}/save")
-        blob = (await connection.request("GET", f"/states/{made['id']}")).content
-        await connection.call("DELETE", f"/states/{made['id']}")
+        state = answers.field(await connection.call("POST", f"{path}/save"), "id", str)
+        blob = (await connection.request("GET", f"/states/{state}")).content
+        await connection.call("DELETE", f"/states/{state}")
         return bytes(blob)
 
     @cached_property
@@ -197,12 +203,13 @@ class RemoteSandbox(ClientSandbox):
         given = await self._send_context(connection, context)
         body, state = {**new_session(self._config), "context": given}, self._config.state
         if state is None:
-            return dict(await connection.call("POST", "/sessions", body))
-        kept = await connection.call("POST", "/states", content=state)
+            return answers.mapping(await connection.call("POST", "/sessions", body))
+        kept = answers.field(await connection.call("POST", "/states", content=state), "id", str)
         try:
-            return dict(await connection.call("POST", "/sessions", {**body, "state": kept["id"]}))
+            body["state"] = kept
+            return answers.mapping(await connection.call("POST", "/sessions", body))
         finally:
-            await connection.call("DELETE", f"/states/{kept['id']}")
+            await connection.call("DELETE", f"/states/{kept}")
 
     async def _send_context(self, connection: RemoteConnection, context: Any) -> Any:
         """Return what a request says of the context; a large one is uploaded, once."""
@@ -221,10 +228,10 @@ class RemoteSandbox(ClientSandbox):
 
     def _adopt(self, described: dict[str, Any]) -> None:
         """Take over what the service says of the session."""
-        self.session = str(described["id"])
-        self._level = Isolation.parse(described["isolation"])
+        self.session = answers.field(described, "id", str)
+        self._level = Isolation.parse(answers.field(described, "isolation", str))
         self._check_level(self._level)
-        self.context_is_shared = described["context_shared"] is True
+        self.context_is_shared = answers.field(described, "context_shared", bool)
         self._bridge = self._bridge or HostBridge(self._config, self._context_value)
 
     async def _run(self, where: str, body: dict[str, Any], key: str | None) -> dict[str, Any]:
@@ -239,7 +246,7 @@ class RemoteSandbox(ClientSandbox):
                 async for event in stream:
                     kind = event.get("type")
                     if kind == "accepted":
-                        execution = event["execution"]
+                        execution = answers.field(event, "execution", str)
                     elif kind == "tool_call":
                         work = self._answer(connection, execution, event)
                         task = asyncio.ensure_future(work)
@@ -247,10 +254,11 @@ class RemoteSandbox(ClientSandbox):
                         task.add_done_callback(calls.discard)
                     elif kind == "result":
                         listener.finish()
-                        return dict(event["result"])
+                        return answers.field(event, "result", dict)
                     elif kind == "fault":
-                        problem = event["problem"]
-                        raise connections.error_of(problem["status"], encode(problem))
+                        problem = answers.field(event, "problem", dict)
+                        status = answers.field(problem, "status", int)
+                        raise connections.error_of(status, encode(problem))
                     else:
                         listener.hear(event)
         except ConfigError as exc:
@@ -268,7 +276,7 @@ class RemoteSandbox(ClientSandbox):
     ) -> None:
         """Run a tool that the guest calls, and send its answer."""
         assert self._bridge is not None
-        answer: dict[str, Any] = {"id": call["id"]}
+        answer: dict[str, Any] = {"id": call.get("id")}
         try:
             answer["value"] = await self._bridge.handle("host.call", call)
         except CallFailedError as exc:
