@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from atoll.daemon import lifecycle as daemons
 from atoll.daemon.paths import DaemonPaths
@@ -36,13 +36,16 @@ class LocalFleet:
         port: int,
         store: str | None = None,
         object_store_bytes: int = 200 << 20,
+        network: Network | None = None,
         **settings: Any,
     ) -> None:
         self.folder, self.port, self._memory = folder, port, object_store_bytes
+        self.network = network
+        self._host = "127.0.0.1" if network is None else network.host
         self.settings = FleetSettings(
             store=store or str(folder / "store"), **{"tier": "bare", **settings}
         )
-        self.address = f"127.0.0.1:{port}"
+        self.address = f"{self._host}:{port}"
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self._stack = contextlib.ExitStack()
         (folder / "sock").mkdir(mode=0o700, exist_ok=True)
@@ -51,6 +54,7 @@ class LocalFleet:
         """Start the head and these nodes; return the head's address."""
         # Ray's sockets lie below this folder, and their paths may be 107 bytes long
         head = Machine(
+            bind=self._host,
             port=self.port,
             takes_sessions=False,
             folder=self._ray_folder(),
@@ -72,8 +76,11 @@ class LocalFleet:
                 name,
                 self._ray_folder(),
                 str(self._memory),
+                *(() if self.network is None else (self.network.address(name),)),
             ]
             unshare = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", *command]
+            if self.network is not None:
+                unshare = [*self.network.enter(name), *unshare]
             log = self.folder / f"{name}-{attempt}-{time.time_ns()}.log"
             with log.open("ab") as file:
                 process = subprocess.Popen(
@@ -108,7 +115,7 @@ class LocalFleet:
     @property
     def driver(self) -> DaemonPaths:
         """The driver's socket and log."""
-        return DaemonPaths(self.folder / "sock" / f"fleet-127.0.0.1-{self.port}.sock")
+        return DaemonPaths(self.folder / "sock" / f"fleet-{self._host}-{self.port}.sock")
 
     def environment(self) -> dict[str, str]:
         """What leads the `ray` backend to this fleet."""
@@ -130,6 +137,65 @@ class LocalFleet:
         made = tempfile.mkdtemp(prefix="ar", dir="/tmp")
         self._stack.callback(subprocess.run, ["rm", "-rf", made], check=False)
         return made
+
+
+class Network:
+    """A network of this machine alone: each node has a namespace and a cable, which can be cut.
+
+    The store is a folder, which a node reaches all the same: it has to refuse what such a node
+    writes.
+    """
+
+    def __init__(self) -> None:
+        self._subnet = f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 250}"
+        self._stem = f"atl{os.getpid() % 100_000}"
+        self._numbers: dict[str, int] = {}
+        self.host = f"{self._subnet}.1"
+
+    def __enter__(self) -> Self:
+        """Make the switch that the cables end at."""
+        _ip("link", "add", self._stem, "type", "bridge")
+        _ip("addr", "add", f"{self.host}/24", "dev", self._stem)
+        _ip("link", "set", self._stem, "up")
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Remove everything."""
+        for name in self._numbers:
+            _ip("netns", "del", self._name(name))  # its cable goes with it
+        _ip("link", "del", self._stem)
+
+    def address(self, name: str) -> str:
+        """Return the address of a node, which is given a namespace and a cable at first."""
+        if name not in self._numbers:
+            self._numbers[name] = number = len(self._numbers) + 2
+            space, inside = self._name(name), ["-n", self._name(name)]
+            _ip("netns", "add", space)
+            _ip("link", "add", space, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("link", "set", space, "master", self._stem, "up")
+            _ip(*inside, "addr", "add", f"{self._subnet}.{number}/24", "dev", "eth0")
+            _ip(*inside, "link", "set", "eth0", "up")
+            _ip(*inside, "link", "set", "lo", "up")
+        return f"{self._subnet}.{self._numbers[name]}"
+
+    def enter(self, name: str) -> list[str]:
+        """Return the words before a command that is to run in a node's namespace."""
+        return ["ip", "netns", "exec", self._name(name)]
+
+    def cut(self, name: str) -> None:
+        """Let no packet through, either way; nobody is told."""
+        _ip("link", "set", self._name(name), "down")
+
+    def join(self, name: str) -> None:
+        """Mend the cable."""
+        _ip("link", "set", self._name(name), "up")
+
+    def _name(self, node: str) -> str:
+        return f"{self._stem}{node}"
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
 def free_port() -> int:
@@ -172,8 +238,8 @@ def until(check: Any, seconds: float = PATIENCE_SECONDS) -> Any:
     return found
 
 
-def _run_node(address: str, name: str, folder: str, memory: str) -> None:
-    one = Machine(head=address, name=name, folder=folder, object_store_bytes=int(memory))
+def _run_node(address: str, name: str, folder: str, memory: str, bind: str = "127.0.0.1") -> None:
+    one = Machine(head=address, name=name, folder=folder, object_store_bytes=int(memory), bind=bind)
     os.execve(one.command()[0], one.command(), one.environment())
 
 

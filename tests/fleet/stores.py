@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,20 +53,37 @@ def seaweed(folder: Path) -> Iterator[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def lax() -> Iterator[dict[str, str]]:
-    """An S3 that ignores If-None-Match, as some stand-ins do."""
+def small_s3(*, fences: bool = True) -> Iterator[dict[str, str]]:
+    """As much of S3 as a fleet uses, in memory. Without `fences` it ignores If-None-Match."""
     objects: dict[str, bytes] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_PUT(self) -> None:
-            objects[self.path] = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            self._answer(200, b"")
+            data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            with lock:
+                taken = fences and self.headers.get("If-None-Match") and self.path in objects
+                if not taken:
+                    objects[self.path] = data
+            self._answer(412 if taken else 200, b"")
 
         def do_GET(self) -> None:
-            found = objects.get(self.path)
+            path, _, query = self.path.partition("?")
+            if query:
+                self._answer(200, _listing(path, query, objects))
+                return
+            found = objects.get(path)
             self._answer(404 if found is None else 200, found or b"")
+
+        def do_POST(self) -> None:
+            """Delete several objects at once."""
+            text = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+            keys = re.findall(r"<Key>(.*?)</Key>", text)
+            for key in keys:
+                objects.pop(f"{self.path.partition('?')[0].rstrip('/')}/{key}", None)
+            done = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            self._answer(200, f"<DeleteResult>{done}</DeleteResult>".encode())
 
         def do_DELETE(self) -> None:
             objects.pop(self.path, None)
@@ -81,6 +100,7 @@ def lax() -> Iterator[dict[str, str]]:
         def log_message(self, *_args: object) -> None:
             pass
 
+    lock = threading.Lock()
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -90,6 +110,22 @@ def lax() -> Iterator[dict[str, str]]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _listing(bucket: str, query: str, objects: dict[str, bytes]) -> bytes:
+    """Return ListObjectsV2's answer, all on one page."""
+    prefix = urllib.parse.parse_qs(query).get("prefix", [""])[0]
+    root = bucket.rstrip("/") + "/"
+    keys = [path.removeprefix(root) for path in list(objects) if path.startswith(root + prefix)]
+    rows = "".join(
+        f"<Contents><Key>{key}</Key><LastModified>2026-11-17T00:00:00.000Z</LastModified>"
+        f"<ETag>one</ETag><Size>{len(objects.get(root + key, b''))}</Size></Contents>"
+        for key in sorted(keys)
+    )
+    head = (
+        f"<Prefix>{prefix}</Prefix><KeyCount>{len(keys)}</KeyCount><IsTruncated>false</IsTruncated>"
+    )
+    return f"<ListBucketResult>{head}{rows}</ListBucketResult>".encode()
 
 
 @contextlib.contextmanager

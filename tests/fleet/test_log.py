@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -22,7 +23,7 @@ from atoll.fleet.log import FencedError, SessionLog
 from atoll.fleet.store import Store
 
 
-@pytest.fixture(scope="module", params=["folder", "moto", "seaweedfs"])
+@pytest.fixture(scope="module", params=["folder", "small", "moto", "seaweedfs"])
 def store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Store]:
@@ -33,7 +34,8 @@ def store(
             yield Store(str(folder))
             return
         _require(request.param)
-        serve = {"moto": stores.moto, "seaweedfs": lambda: stores.seaweed(folder)}[request.param]
+        servers = {"small": stores.small_s3, "moto": stores.moto}
+        serve = servers.get(request.param, lambda: stores.seaweed(folder))
         with serve() as environment:
             for name, value in environment.items():
                 patch.setenv(name, value)
@@ -43,6 +45,7 @@ def store(
 def _require(name: str) -> None:
     program = Path(sys.executable).with_name("weed")
     there = find_spec("moto") is not None if name == "moto" else program.exists()
+    there = there or name == "small"
     if not there:
         pytest.skip(f"{name} is not installed: make test-fleet")
 
@@ -60,7 +63,7 @@ async def test_a_store_that_refuses_a_second_create_is_accepted(store: Store) ->
 async def test_a_store_that_accepts_a_second_create_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with stores.lax() as environment:
+    with stores.small_s3(fences=False) as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(FleetError, match="accepts a second create of one name"):
@@ -203,25 +206,34 @@ async def test_a_store_that_cannot_be_reached_is_said_to_be_that(
         await Store("s3://fleet/none").try_out()
 
 
-async def test_a_full_store_is_an_error_and_leaves_the_last_state(
-    log: SessionLog, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount one")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", tmp_path], check=True)
+    try:
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+async def test_a_full_disk_is_an_error_and_leaves_the_last_state(small_disk: Path) -> None:
+    log = SessionLog(Store(str(small_disk)), secrets.token_hex(16))
     entry = await log.commit(await log.open("a"), b"kept", {})
-
-    def full(*_args: object, **_options: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    import obstore
-
-    monkeypatch.setattr(obstore, "put", full)
-    with pytest.raises(FleetError, match="No space left on device"):
-        await log.commit(entry, b"too much", {})
-    monkeypatch.undo()
+    with pytest.raises(FleetError, match=r"cannot write .*No space left on device"):
+        await log.commit(entry, b"x" * 300_000, {})
     assert await log.state(await log.last()) == b"kept"
+    assert (await log.commit(entry, b"less", {})).number == entry.number + 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write to a read-only folder")
-async def test_a_read_only_folder_is_refused(tmp_path: Path) -> None:
-    os.chmod(tmp_path, 0o500)
-    with pytest.raises(FleetError, match="cannot write"):
-        await Store(str(tmp_path)).try_out()
+async def test_a_read_only_store_is_refused_and_what_it_has_can_be_read(small_disk: Path) -> None:
+    log = SessionLog(Store(str(small_disk)), secrets.token_hex(16))
+    await log.commit(await log.open("a"), b"kept", {})
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)  # noqa: ASYNC221
+    store = Store(str(small_disk))
+    with pytest.raises(FleetError, match=r"cannot write .*Read-only file system"):
+        await store.try_out()
+    with pytest.raises(FleetError, match="Read-only file system"):
+        await log.claim("b")
+    assert await log.state(await log.last()) == b"kept"

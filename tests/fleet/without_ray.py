@@ -47,8 +47,12 @@ class Actor:
         return task
 
     def die(self) -> None:
-        """Answer nothing any more, as a machine without power."""
+        """Answer nothing any more, as a machine without power; nothing is saved."""
         self.dead = True
+        links, self._host._links = list(self._host._links), {}
+        self._host._server.close()
+        for link in links:
+            link.end("dead")
         for task in list(self._calls):
             task.cancel("dead")
 
@@ -70,7 +74,7 @@ class FleetHere:
         self.actors.pop(name).die()
 
     def rows(self) -> list[NodeRow]:
-        return [NodeRow(ident=name, name=name, address="here") for name in self.actors]
+        return [NodeRow(ident=name, name=name, address="127.0.0.1") for name in self.actors]
 
 
 @contextlib.asynccontextmanager

@@ -147,7 +147,7 @@ def node_actor(row: NodeRow, settings: str) -> Any:
         max_task_retries=0,
         max_concurrency=MOST_CALLS,
         scheduling_strategy=NodeAffinitySchedulingStrategy(row.ident, soft=False),
-    ).remote(row.name, settings)
+    ).remote(row.name, settings, row.address)
 
 
 def write_settings(address: str, settings: FleetSettings) -> None:

@@ -32,6 +32,7 @@ from atoll.fleet.peer import LinkLostError
 from atoll.fleet.routed import OpenRequest, RoutedSession, put_context
 from atoll.fleet.router import Router
 from atoll.fleet.shared import SharedContexts
+from atoll.pool import tiers
 from atoll.wire import blobs
 from atoll.wire.peer import Reply
 
@@ -80,7 +81,7 @@ class Driver:
 
     def __init__(self, settings: FleetSettings, store: Store) -> None:
         self._settings, self._store = settings, store
-        self._router = Router(settings.to_json(), self._serve_node, self._hear_node, self._on_loss)
+        self._router = Router(settings, self._serve_node, self._hear_node, self._on_loss)
         self._listener = ClientListener(self._has_room, self._welcome)
         self._clients: set[Client] = set()
         self._sessions: dict[str, RoutedSession] = {}
@@ -225,7 +226,8 @@ class Driver:
         twin.peer, twin.name = client.peer, name
         if log is not None:
             owner = session.link.row.name if session.link is not None else ""
-            given.update(entry=(await log.open(owner)).to_bytes(), durability=opening.durability)
+            entry = (await log.open(owner)).to_bytes().decode()
+            given.update(entry=entry, durability=opening.durability)
         self._sessions[ident] = client.sessions[name] = twin
         try:
             reply = await session.call("fork", given, fds)
@@ -262,16 +264,17 @@ class Driver:
         return {**params, "context": {"digest": shared.digest}}
 
     async def _run(self, params: dict[str, Any], fds: PassedFds) -> Reply:
-        """Run code once, on the least loaded node."""
+        """Run code once, on the least loaded node with guests that have imported what it uses."""
         beside = fds.hand_over()
-        link = self._router.pick()
-        link.own += 1
-        try:
-            return await link.peer.call("run", params, beside)
-        except LinkLostError as exc:
-            raise SandboxLostError(str(exc)) from None
-        finally:
-            link.own -= 1
+        config, code = params.get("config"), params.get("code")
+        if not isinstance(config, dict) or not isinstance(code, str):
+            raise ConfigError("config must be an object, and code a text")
+        link = self._router.pick(tier=config.get("preload") or tiers.choose(code))
+        with link.place():
+            try:
+                return await link.peer.call("run", params, beside)
+            except LinkLostError as exc:
+                raise SandboxLostError(str(exc)) from None
 
     async def _drain(self, params: dict[str, Any], _fds: PassedFds) -> Reply:
         """Move every session of a node elsewhere; the node takes no new one."""

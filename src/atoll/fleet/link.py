@@ -1,110 +1,191 @@
-"""A node's end of its link to one driver: exchanges of batches of messages.
+# SECURITY: a node does what it is told on this connection. Before the other end has proved that it
+# knows the node's secret, which Ray handed over, nothing is read but a handshake of known length.
+"""The connection between a driver and a node: messages, each with bytes beside it.
 
-    driver ── exchange(number, messages) ──▶ node     waits until the node has something to say
-    driver ◀── (number, messages, facts) ─── node     batches are numbered: they may overtake
+    driver ── hello, nonce ──────────────▶ node      the secret is the node's
+    driver ◀──────────── nonce, proof ──── node
+    driver ── proof ─────────────────────▶ node
+    driver ◀── frames ───────────────────▶ node
 
-An exchange is one call of an actor. The driver has one waiting at all times, and makes another one
-to send. The node answers the oldest as soon as it has messages, and keeps MOST_WAITING of them.
+Ray finds the nodes and notices their death. It does not carry messages: a call of an actor for each
+of them costs more than a cell.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import deque
-from typing import TYPE_CHECKING, Any
+import hashlib
+import hmac
+import os
+import secrets
+import ssl
+from typing import TYPE_CHECKING, Any, cast
 
-from atoll.errors import SandboxLostError
-from atoll.fleet.peer import Gathering
+from atoll.fleet import frames
+from atoll.fleet.peer import MessagePeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.fleet.peer import Message, MessagePeer
+    from atoll.fleet.frames import Message
+    from atoll.fleet.peer import Hear, Serve
 
-MOST_WAITING = 2
-FACTS_SECONDS = 0.25
-"""How often a driver is told the node's load."""
-KEEP_SECONDS = 5.0
-"""After which an exchange is answered with nothing, so that both ends know of each other."""
-
-
-class InOrder:
-    """Hands batches on in the order of their numbers, which begin with 1."""
-
-    def __init__(self, take: Callable[[Message], None]) -> None:
-        self._take, self._next = take, 1
-        self._early: dict[int, list[Message]] = {}
-
-    def put(self, number: int, messages: list[Message]) -> None:
-        """Take a batch; those after it that came before it follow."""
-        self._early[number] = messages
-        while self._next in self._early:
-            self._next += 1
-            for message in self._early.pop(self._next - 1):
-                self._take(message)
+HELLO = b"atoll-1\n"
+NONCE, PROOF = 32, 32
+HANDSHAKE_SECONDS = 10.0
+BEAT_SECONDS, KEEP_SECONDS = 1.0, 5.0
+"""After which an end that has nothing to say says that it lives."""
+SILENT_SECONDS = 15.0
+"""After which an end that says nothing is taken for dead."""
 
 
-class NodeLink:
-    """The exchanges of one driver that wait, and the messages for it."""
+class Link(asyncio.Protocol):
+    """One end. `peer` calls the other end, and serves its calls, once `ready` is done."""
 
-    def __init__(self, peer: MessagePeer) -> None:
-        self.peer, self._received = peer, InOrder(peer.deliver)
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._sent = 0
-        self._gathering = Gathering(self._flush)
-        self._told = float("-inf")
-        self.heard = asyncio.get_running_loop().time()
+    def __init__(
+        self, secret: bytes, serve: Serve, hear: Hear, on_end: Callable[[Link, str], None], *,
+        dials: bool, name: str = "",
+    ) -> None:  # fmt: skip
+        self.peer = MessagePeer(serve, hear, self._on_post)
+        self._secret, self._on_end, self._dials, self._name = secret, on_end, dials, name
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._nonce = secrets.token_bytes(NONCE)
+        self._theirs = b""
+        self._planned = False
+        self._timer = self._loop.call_later(HANDSHAKE_SECONDS, self.end, "no handshake in time")
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self.on_ready: Callable[[], None] = lambda: None
+        self.news: Callable[[], Message | None] = lambda: None
+        """Returns what is to be sent along with other messages now and then."""
+        self.heard = self.sent = self._loop.time()
 
-    @property
-    def silent_seconds(self) -> float:
-        """For how long the driver has asked nothing and waits for nothing."""
-        return 0.0 if self._waiting else asyncio.get_running_loop().time() - self.heard
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._dials:
+            self._transport.write(HELLO + self._nonce)
 
-    async def exchange(
-        self, number: int, messages: list[Message], facts: Callable[[], dict[str, Any]]
-    ) -> tuple[int, list[Message], dict[str, Any] | None]:
-        """Take messages; return those for the driver as soon as there are any."""
-        if self.peer.ended:
-            raise SandboxLostError(self.peer.ended)
-        loop = asyncio.get_running_loop()
-        self.heard = loop.time()
-        self._received.put(number, messages)
-        turn = loop.create_future()
-        self._waiting.append(turn)
-        if len(self._waiting) > MOST_WAITING:
-            _release(self._waiting.popleft())
-        if self.peer.outgoing:
-            self.on_post()
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the calls that wait."""
+        self.end("the connection was closed" if exc is None else f"the connection broke: {exc}")
+
+    def data_received(self, data: bytes) -> None:
+        """Take messages; before the handshake is over, the next part of it."""
+        self.heard = self._loop.time()
+        self._received += data
         try:
-            async with asyncio.timeout(KEEP_SECONDS):
-                await turn
-        except TimeoutError:
-            pass
-        finally:
-            self.heard = loop.time()
-            with contextlib.suppress(ValueError):
-                self._waiting.remove(turn)
-        self._sent += 1
-        return self._sent, self.peer.take(), self._news(facts)
+            if not self.ready.done() and not self._shake_hands():
+                return
+            self._take_frames()
+        except (ValueError, TypeError, LookupError) as exc:
+            self.end(f"it broke the protocol: {type(exc).__name__}")
 
-    def on_post(self) -> None:
-        """Answer an exchange soon: messages of one moment travel together."""
-        self._gathering.plan(self.peer.busy)
+    def end(self, why: str) -> None:
+        """Close the connection: calls that wait fail, requests that run are cancelled."""
+        if self.peer.ended:
+            return
+        self._timer.cancel()
+        self.peer.end(f"the node {self._name} was lost: {why}" if self._name else why)
+        if self._transport is not None:
+            self._transport.abort()
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionError(why))
+            self.ready.exception()  # nobody may wait for it
+        self._on_end(self, why)
+
+    def _beat(self) -> None:
+        """Say that this end lives; give the other one up if it has been silent for too long."""
+        now = self._loop.time()
+        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+        if now - self.heard > SILENT_SECONDS:
+            self.end(f"it has been silent for {now - self.heard:.0f} s")
+        elif now - self.sent > KEEP_SECONDS:
+            self.peer.notify("alive", {})
+
+    def _shake_hands(self) -> bool:
+        """Take the next part of the handshake; return whether it is over."""
+        if self._dials:
+            return self._check(NONCE + PROOF, b"node", b"driver")
+        if not self._theirs:
+            if not HELLO.startswith(self._received[: len(HELLO)]):
+                raise ValueError("not a driver")
+            if len(self._received) < len(HELLO) + NONCE:
+                return False
+            self._theirs = bytes(self._received[len(HELLO) : len(HELLO) + NONCE])
+            del self._received[: len(HELLO) + NONCE]
+            assert self._transport is not None
+            self._transport.write(self._nonce + self._proof(b"node", self._theirs, self._nonce))
+        return self._check(PROOF, b"driver", b"")
+
+    def _check(self, length: int, role: bytes, own: bytes) -> bool:
+        """Check the other end's proof, and send this end's if it is asked for."""
+        if len(self._received) < length:
+            return False
+        given = bytes(self._received[:length])
+        del self._received[:length]
+        nonces = (self._nonce, given[:NONCE]) if self._dials else (self._theirs, self._nonce)
+        if not hmac.compare_digest(given[-PROOF:], self._proof(role, *nonces)):
+            raise ValueError("it does not know the secret")
+        if own and self._transport is not None:
+            self._transport.write(self._proof(own, *nonces))
+        self._timer.cancel()
+        self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+        self.ready.set_result(None)
+        self.on_ready()
+        return True
+
+    def _proof(self, role: bytes, drivers: bytes, nodes: bytes) -> bytes:
+        return hmac.digest(self._secret, role + drivers + nodes, hashlib.sha256)
+
+    def _take_frames(self) -> None:
+        while (found := frames.decode(self._received)) is not None and not self.peer.ended:
+            message, size = found
+            del self._received[:size]
+            self.peer.deliver(message)
+
+    def _on_post(self) -> None:
+        """Send soon: messages of one turn of the loop are written at once."""
+        if not self._planned:
+            self._planned = True
+            self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        if self.peer.outgoing and self._waiting:
-            _release(self._waiting.popleft())
-
-    def _news(self, facts: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the node's facts now and then: to send them costs more than a small message."""
-        now = asyncio.get_running_loop().time()
-        if now - self._told < FACTS_SECONDS:
-            return None
-        self._told = now
-        return facts()
+        self._planned = False
+        if self._transport is None or not self.ready.done() or self.peer.ended:
+            return
+        parts = self.peer.take()
+        if (news := self.news()) is not None:
+            parts += frames.encode(news)
+        self.sent = self._loop.time()
+        self._transport.writelines(parts)
 
 
-def _release(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
+def tls(*, server: bool) -> ssl.SSLContext | None:
+    """Return what encrypts the connection, if Ray's own are encrypted (RAY_USE_TLS=1)."""
+    if os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true"):
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # as Ray: the authority signs for the fleet alone
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(os.environ["RAY_TLS_SERVER_CERT"], os.environ["RAY_TLS_SERVER_KEY"])
+    context.load_verify_locations(os.environ["RAY_TLS_CA_CERT"])
+    return context
+
+
+async def dial(address: tuple[str, int], link: Link) -> None:
+    """Connect to a node; return once it has proved that it is the one that Ray named."""
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(HANDSHAKE_SECONDS):
+            await loop.create_connection(lambda: link, *address, ssl=tls(server=False))
+            await asyncio.shield(link.ready)
+    except BaseException as exc:
+        link.end(f"no connection to {address[0]}:{address[1]}: {exc or type(exc).__name__}")
+        raise
+
+
+def facts_message(facts: dict[str, Any]) -> Message:
+    """Return the notification by which a node tells its load."""
+    return {"method": "facts", "params": facts}

@@ -59,7 +59,7 @@ class Entry:
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Entry:
+    def from_bytes(cls, data: bytes | str) -> Entry:
         """Return the entry; FleetError if it is none."""
         try:
             fields = json.loads(data)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from atoll.fleet.settings import FleetSettings
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 ATTEMPTS = 3
 STARTED = b"Ray runtime started"
 OBJECT_STORE = 512 * MIB

@@ -1,7 +1,7 @@
 """A node of a fleet: it owns the node's pool, and runs the daemon's methods for drivers.
 
-    exchange ─▶ NodeLink ─▶ MessagePeer ─▶ NodeHost ─▶ Dispatch ─▶ Session ─▶ sandbox of the pool
-                                              └──────▶ DurableSession: commits to the store
+    driver ─▶ Link ─▶ MessagePeer ─▶ NodeHost ─▶ Dispatch ─▶ Session ─▶ sandbox of the pool
+                                        └──────▶ DurableSession: commits to the store
 
 Ray makes one actor of this class on each node, and never a second one in its place.
 """
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -27,15 +28,14 @@ from atoll.daemon.dispatch import Dispatch
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.session_table import SessionTable
 from atoll.daemon.sessions import Storage
-from atoll.errors import AtollError, BusyError, ConfigError, SandboxError, SandboxLostError
+from atoll.errors import AtollError, BusyError, ConfigError, SandboxError
 from atoll.files.base import request as file_request
 from atoll.files.direct import CHANGING as CHANGING_FILES
 from atoll.files.direct import FolderFiles
 from atoll.fleet.contexts import NodeContexts
 from atoll.fleet.durable import DurableSession
-from atoll.fleet.link import NodeLink
+from atoll.fleet.link import Link, facts_message, tls
 from atoll.fleet.log import Entry, SessionLog
-from atoll.fleet.peer import MessagePeer
 from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
 from atoll.passed_fds import PassedFds
@@ -46,13 +46,15 @@ from atoll.wire import blobs, options, results
 from atoll.wire.peer import Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from atoll.daemon.sessions import SavesWhole, Session
-    from atoll.fleet.peer import Message
+    from atoll.fleet.frames import Message
     from atoll.wire.peer import Peer
 
-LINK_SECONDS = 30.0
-"""After which a driver that asks nothing is taken for dead, and its sessions end."""
 FACTS_SECONDS = 0.1
+TELL_SECONDS = 0.25
+"""How often a driver is told the node's load, while there is something else to tell it."""
 RUNNING_PER_CPU = 16
 """Cells at one time; most wait for something, and one that computes yields to others."""
 _LOG = logging.getLogger("atoll.fleet")
@@ -61,11 +63,13 @@ _NOT_HERE = frozenset({"attach", "folders"})
 
 
 class NodeHost:
-    """The sessions of one node. Every method is called by Ray, in one event loop."""
+    """The sessions of one node. Ray calls its methods; drivers connect to it at `address`."""
 
-    def __init__(self, name: str, settings: str) -> None:
+    def __init__(self, name: str, settings: str, address: str = "127.0.0.1") -> None:
         self.name, self._settings = name, FleetSettings.from_json(settings)
-        self._links: dict[str, tuple[NodeLink, Connection]] = {}
+        self._address, self._secret = address, secrets.token_bytes(32)
+        self._links: dict[Link, Connection] = {}
+        self._parting: set[asyncio.Task[None]] = set()
         self._durable: dict[Session, DurableSession] = {}
         self._contexts = NodeContexts()
         self._draining = False
@@ -74,11 +78,11 @@ class NodeHost:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> dict[str, Any]:
-        """Open the store and warm the pool, once; return what is known of the node."""
+        """Open the store and warm the pool, once; return how to connect, and the node's facts."""
         if self._starting is None or (self._starting.done() and self._starting.exception()):
             self._starting = asyncio.ensure_future(self._start())
         await asyncio.shield(self._starting)
-        return self.facts()
+        return {"port": self._port, "secret": self._secret, "facts": self.facts()}
 
     async def _start(self) -> None:
         # Ray blocks SIGINT in its processes. Guests are interrupted by it, and would inherit that.
@@ -102,6 +106,10 @@ class NodeHost:
         self._level = str(box.isolation)
         await box.destroy()
         self._watching = asyncio.ensure_future(self._watch())
+        self._server = await asyncio.get_running_loop().create_server(
+            self._welcome, self._address, 0, ssl=tls(server=True)
+        )
+        self._port = self._server.sockets[0].getsockname()[1]
 
     def facts(self) -> dict[str, Any]:
         """Return load and place, as drivers choose by them; a moment old at most."""
@@ -126,17 +134,6 @@ class NodeHost:
             self._facts = time.monotonic(), facts
         return facts
 
-    async def exchange(
-        self, driver: str, number: int, messages: list[Message]
-    ) -> tuple[int, list[Message], dict[str, Any] | None]:
-        """Take a driver's messages; return those for it."""
-        await self.start()
-        if driver not in self._links:
-            if number != 1:
-                raise SandboxLostError("this node does not know the driver: it was silent too long")
-            self._links[driver] = self._welcome()
-        return await self._links[driver][0].exchange(number, messages, self.facts)
-
     async def put_context(self, digest: str, described: dict[str, Any], data: Any) -> None:
         """Keep a context's bytes, out of Ray's memory, in one sealed memory file."""
         await asyncio.to_thread(self._contexts.put, digest, described, data)
@@ -152,25 +149,52 @@ class NodeHost:
         """Commit what can be, and end every session."""
         if self._watching is not None:
             self._watching.cancel()
-        for driver in list(self._links):
-            await self._part_from(driver, "the node is stopped")
+        self._server.close()
+        for link in list(self._links):
+            link.end("the node is stopped")
+        await asyncio.gather(*self._parting, return_exceptions=True)
         await self._table.end_all()
         await self._pool.close()
         self._folder.cleanup()
 
-    def _welcome(self) -> tuple[NodeLink, Connection]:
+    def _welcome(self) -> Link:
+        """Return what speaks to one more driver."""
         connection = Connection(self._settings.capacity)
 
         async def serve(method: str, params: dict[str, Any], fds: PassedFds) -> Reply:
             return await self._serve(connection, method, params, fds)
 
         def hear(method: str, params: dict[str, Any]) -> None:
-            _LOG.warning("a driver sent %s, which is no notification: %s", method, list(params))
+            if method != "alive":
+                _LOG.warning("a driver sent %s, which is no notification: %s", method, list(params))
 
-        peer = MessagePeer(serve, hear, lambda: link.on_post())  # noqa: PLW0108 - made below
-        link = NodeLink(peer)
-        connection.peer = cast("Peer", peer)
-        return link, connection
+        link = Link(self._secret, serve, hear, self._ended, dials=False)
+        link.on_ready = lambda: self._links.update({link: connection})
+        link.news = self._news()
+        connection.peer = cast("Peer", link.peer)
+        return link
+
+    def _news(self) -> Callable[[], Message | None]:
+        """Return a function that tells the node's facts, but not with every message."""
+        told = float("-inf")
+
+        def news() -> Message | None:
+            nonlocal told
+            now = time.monotonic()
+            if now - told < TELL_SECONDS:
+                return None
+            told = now
+            return facts_message(self.facts())
+
+        return news
+
+    def _ended(self, link: Link, why: str) -> None:
+        """End the sessions of a driver that has gone."""
+        if link in self._links:
+            _LOG.info("a driver has gone: %s", why)
+            task = asyncio.ensure_future(self._part_from(self._links.pop(link)))
+            self._parting.add(task)
+            task.add_done_callback(self._parting.discard)
 
     async def _serve(
         self, connection: Connection, method: str, params: dict[str, Any], fds: PassedFds
@@ -298,13 +322,10 @@ class NodeHost:
         return Reply({"result": plain}, PassedFds([blobs.write(beside)] if beside else []))
 
     async def _watch(self) -> None:
-        """Save now and then; part from drivers that are silent."""
+        """Save now and then."""
         pause = min(1.0, self._settings.save_seconds / 2)
         while True:
             await asyncio.sleep(pause)
-            for driver, (link, _) in list(self._links.items()):
-                if link.silent_seconds > LINK_SECONDS:
-                    await self._part_from(driver, "the driver has been silent for too long")
             for session, durable in list(self._durable.items()):
                 await self._save(session, durable)
             with contextlib.suppress(AtollError):
@@ -320,10 +341,8 @@ class NodeHost:
             self._durable.pop(session, None)
             await self._table.end(session)
 
-    async def _part_from(self, driver: str, why: str) -> None:
+    async def _part_from(self, connection: Connection) -> None:
         """End a driver's sessions; those with a state can be claimed."""
-        link, connection = self._links.pop(driver)
-        link.peer.end(why)
         for session in connection.remove_all():
             durable = self._durable.pop(session, None)
             if durable is not None:

@@ -1,7 +1,7 @@
-"""One end of the exchange between a driver and a node: requests, replies and notifications.
+"""One end of the conversation between a driver and a node: requests, replies and notifications.
 
 The same conversation as on the daemon's socket (`wire.peer`), as plain messages with bytes beside
-them: whoever holds a peer moves what is in `outgoing` to the other end, in its order.
+them: whoever holds a peer moves what `take` returns to the other end, in its order.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import SandboxLostError
+from atoll.errors import SandboxError, SandboxLostError
+from atoll.fleet import frames
 from atoll.guest import rpc
 from atoll.passed_fds import PassedFds, close_all
 from atoll.wire import blobs, faults
@@ -19,42 +20,14 @@ from atoll.wire.peer import Reply
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    Message = dict[str, Any]
+    from atoll.fleet.frames import Message
+
     Serve = Callable[[str, dict[str, Any], PassedFds], Awaitable[Reply]]
     Hear = Callable[[str, dict[str, Any]], None]
 
 
-CROWD = 4
-GATHER_SECONDS = 0.002
-
-
 class LinkLostError(SandboxLostError):
     """The other end has gone: whether it carried out what it was asked is not known."""
-
-
-class Gathering:
-    """Runs `flush` once after messages were posted: at once, or a moment later if many are busy.
-
-    A batch costs about as much as a message, so a crowd of them is faster together.
-    """
-
-    def __init__(self, flush: Callable[[], None]) -> None:
-        self._flush, self._planned = flush, False
-
-    def plan(self, busy: int) -> None:
-        """Flush after this turn of the loop; a bit later if `busy` calls are under way."""
-        if self._planned:
-            return
-        self._planned = True
-        loop = asyncio.get_running_loop()
-        if busy > CROWD:
-            loop.call_later(GATHER_SECONDS, self._run)
-        else:
-            loop.call_soon(self._run)
-
-    def _run(self) -> None:
-        self._planned = False
-        self._flush()
 
 
 class MessagePeer:
@@ -65,7 +38,7 @@ class MessagePeer:
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._count = 0
-        self.outgoing: list[Message] = []
+        self._outgoing: list[bytes] = []
         self.ended = ""
         """Why it has ended; empty while it lives."""
 
@@ -80,8 +53,8 @@ class MessagePeer:
         ident = self._count
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[ident] = answer
-        self._post({"id": ident, "method": method, "params": params, "blobs": beside})
         try:
+            self._post({"id": ident, "method": method, "params": params, "blobs": beside})
             return await answer
         except asyncio.CancelledError:
             self._post({"cancel": ident})
@@ -108,14 +81,9 @@ class MessagePeer:
         else:
             self._hear(message["method"], message["params"])
 
-    @property
-    def busy(self) -> int:
-        """Calls that wait for an answer, and requests that run."""
-        return len(self._waiting) + len(self._running)
-
-    def take(self) -> list[Message]:
+    def take(self) -> list[bytes]:
         """Return what waits to be sent, and forget it."""
-        taken, self.outgoing = self.outgoing, []
+        taken, self._outgoing = self._outgoing, []
         return taken
 
     def end(self, why: str) -> None:
@@ -129,12 +97,16 @@ class MessagePeer:
             if not answer.done():
                 answer.set_exception(LinkLostError(why))
                 answer.exception()  # its caller may have left: that is no fault
-        self.outgoing.clear()
+        self._outgoing.clear()
 
     def _post(self, message: Message) -> None:
-        if not self.ended:
-            self.outgoing.append(message)
-            self._on_post()
+        if self.ended:
+            return
+        try:
+            self._outgoing += frames.encode(message)
+        except ValueError as exc:
+            raise SandboxError(str(exc)) from None
+        self._on_post()
 
     def _settle(self, message: Message) -> None:
         answer = self._waiting.get(message["id"])

@@ -83,17 +83,16 @@ class RoutedSession:
         without: frozenset[str] = frozenset()
         while True:
             shared = self.opening.shared
-            link = self._router.pick(shared.digest if shared else None, without)
-            link.own += 1
-            try:
-                return await self._open_on(link, claim=claim)
-            except BusyError:
-                without |= {link.row.ident}  # it filled up, or is being drained
-                claim = claim or self._log is not None
-            except LinkLostError:
-                claim = claim or self._log is not None
-            finally:
-                link.own -= 1
+            tier = self.opening.config.get("preload")
+            link = self._router.pick(shared.digest if shared else None, tier, without)
+            with link.place():
+                try:
+                    return await self._open_on(link, claim=claim)
+                except BusyError:
+                    without |= {link.row.ident}  # it filled up, or is being drained
+                    claim = claim or self._log is not None
+                except LinkLostError:
+                    claim = claim or self._log is not None
 
     async def call(self, method: str, params: dict[str, Any], fds: PassedFds) -> Reply:
         """Carry out a call on its node; SandboxLostError if the node is lost meanwhile.
@@ -214,7 +213,7 @@ class RoutedSession:
             "config": self.opening.config,
             "durability": self.opening.durability,
             "context": self.opening.context,
-            "entry": None if entry is None else entry.to_bytes(),
+            "entry": None if entry is None else entry.to_bytes().decode(),
         }
         if self.opening.shared is not None:
             params["context"] = {"digest": self.opening.shared.digest}

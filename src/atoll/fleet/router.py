@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import secrets
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import BusyError, FleetError
 from atoll.fleet import cluster
-from atoll.fleet.link import KEEP_SECONDS, InOrder
-from atoll.fleet.peer import Gathering, MessagePeer
+from atoll.fleet.link import Link, dial
+from atoll.pool import tiers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from atoll.fleet.cluster import NodeRow
-    from atoll.fleet.peer import Hear, Message, Serve
+    from atoll.fleet.peer import Hear, MessagePeer, Serve
+    from atoll.fleet.settings import FleetSettings
 
 REFRESH_SECONDS = 0.5
 START_SECONDS = 120.0
 """What a node may take to warm its pool."""
 RETRY_SECONDS = 1.0
-CONTEXT_BONUS = 0.05
-"""Share of its places by which a node that has a session's context may be fuller than others."""
+CONTEXT_BONUS, WARM_BONUS = 0.05, 0.03
+"""Shares of its places by which a node that has a session's context, or parked guests of its tier,
+may be fuller than others."""
 _LOG = logging.getLogger("atoll.fleet")
 
 
@@ -35,15 +37,13 @@ class DriverLink:
         on_end: Callable[[DriverLink, str], None],
     ) -> None:  # fmt: skip
         self.row, self.actor, self._on_end = row, actor, on_end
-        self.peer = MessagePeer(serve, hear, self._on_post)
-        self._received = InOrder(self.peer.deliver)
-        self._driver = secrets.token_hex(8)
-        self._number = self._waiting = 0
-        self._gathering = Gathering(self._flush)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._serve, self._others_hear = serve, hear
+        self._link: Link | None = None
         self.facts: dict[str, Any] = {}
         self.own = self._others = 0
         """Sessions of this driver that are there or are being opened; those of other drivers."""
+        self.opening = 0
+        """Guests of this driver that are being started there: parked ones may be taken by them."""
 
     @property
     def load(self) -> float:
@@ -52,60 +52,62 @@ class DriverLink:
             return 1.0
         return float((self._others + self.own) / self.facts["capacity"])
 
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """Count a guest that is being started there."""
+        self.own += 1
+        self.opening += 1
+        try:
+            yield
+        finally:
+            self.own -= 1
+            self.opening -= 1
+
+    def has_warm(self, tier: str) -> bool:
+        """Return whether a guest of this tier is parked there that no other start will take."""
+        parked = self.facts["tiers"].get(tier, {}).get("parked", 0)
+        return bool(parked > self.opening)
+
+    @property
+    def peer(self) -> MessagePeer:
+        """What speaks to the node."""
+        assert self._link is not None
+        return self._link.peer
+
     async def start(self) -> None:
-        """Wait until the node is ready, and begin to exchange messages."""
+        """Wait until the node is ready, and connect to it."""
         async with asyncio.timeout(START_SECONDS):
-            self.facts = await self.actor.start.remote()
-        self._send([])
+            door = await self.actor.start.remote()
+        self.facts = door["facts"]
+        self._link = Link(
+            door["secret"], self._serve, self._hear, self._ended, dials=True, name=self.row.name
+        )
+        await dial((self.row.address, door["port"]), self._link)
 
     def end(self, why: str) -> None:
         """Give the node up: calls that wait fail."""
-        if not self.peer.ended:
-            self.peer.end(f"the node {self.row.name} was lost: {why}")
-            self._on_end(self, why)
+        if self._link is not None:
+            self._link.end(why)
 
-    def _on_post(self) -> None:
-        self._gathering.plan(self.peer.busy)
+    def _ended(self, _link: Link, why: str) -> None:
+        self._on_end(self, why)
 
-    def _flush(self) -> None:
-        if self.peer.outgoing:
-            self._send(self.peer.take())
-
-    def _send(self, messages: list[Message]) -> None:
-        self._number += 1
-        self._waiting += 1
-        task = asyncio.get_running_loop().create_task(self._exchange(self._number, messages))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _exchange(self, number: int, messages: list[Message]) -> None:
-        try:
-            async with asyncio.timeout(3 * KEEP_SECONDS):
-                asked = self.actor.exchange.remote(self._driver, number, messages)
-                got, batch, facts = await asked
-        except asyncio.CancelledError:
-            raise
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the node cannot be spoken to
-            self.end(_reason(exc))
-            return
-        finally:
-            self._waiting -= 1
-        if self.peer.ended:
-            return
-        if facts is not None:
-            self.facts, self._others = facts, max(0, facts["sessions"] - self.own)
-        self._received.put(got, batch)
-        if self._waiting == 0:
-            self._send([])
+    def _hear(self, method: str, params: dict[str, Any]) -> None:
+        if method == "facts":
+            self.facts, self._others = params, max(0, params["sessions"] - self.own)
+        elif method != "alive":
+            self._others_hear(method, params)
 
 
 class Router:
     """Knows the nodes, and picks one for a session."""
 
     def __init__(
-        self, settings: str, serve: Serve, hear: Hear, on_loss: Callable[[DriverLink], None]
-    ) -> None:
+        self, settings: FleetSettings, serve: Serve, hear: Hear,
+        on_loss: Callable[[DriverLink], None],
+    ) -> None:  # fmt: skip
         self._settings, self._serve, self._hear, self._on_loss = settings, serve, hear, on_loss
+        self._tier = settings.tier or tiers.largest(tiers.TIERS)
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self.links: dict[str, DriverLink] = {}
         self.refused: dict[str, str] = {}
@@ -140,8 +142,18 @@ class Router:
         while self._connecting and not self.links:
             await asyncio.wait(self._connecting.values(), return_when=asyncio.FIRST_COMPLETED)
 
-    def pick(self, digest: str | None = None, without: frozenset[str] = frozenset()) -> DriverLink:
-        """Return the least loaded node; one that has the context may be a bit more loaded."""
+    def pick(
+        self,
+        digest: str | None = None,
+        tier: str | None = None,
+        without: frozenset[str] = frozenset(),
+    ) -> DriverLink:
+        """Return the least loaded node.
+
+        One that has the context may be a bit fuller, and so may one that has parked guests of the
+        tier: elsewhere a guest would have to be started.
+        """
+        wanted = tier or self._tier
         usable = [
             one for one in self.links.values() if one.load < 1 and one.row.ident not in without
         ]
@@ -149,7 +161,8 @@ class Router:
             raise self._full()
 
         def cost(link: DriverLink) -> float:
-            return link.load - (CONTEXT_BONUS if digest in link.facts["contexts"] else 0)
+            context = CONTEXT_BONUS if digest in link.facts["contexts"] else 0
+            return link.load - context - (WARM_BONUS if link.has_warm(wanted) else 0)
 
         return min(usable, key=cost)
 
@@ -174,7 +187,7 @@ class Router:
 
     async def _try_to_connect(self, row: NodeRow) -> None:
         try:
-            actor = await asyncio.to_thread(cluster.node_actor, row, self._settings)
+            actor = await asyncio.to_thread(cluster.node_actor, row, self._settings.to_json())
             link = DriverLink(row, actor, self._serve, self._hear, self._lost)
             await link.start()
         except Exception as exc:  # noqa: BLE001 - one node that cannot be used leaves the others
