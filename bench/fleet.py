@@ -1,4 +1,4 @@
-"""What a fleet costs: `python -m bench.fleet [--context BYTES]`. It starts one of two nodes for it.
+"""What a fleet costs: `python -m bench.fleet [--context BYTES] [--items N]`; it starts two nodes.
 
 An execution through the fleet is set against a bare call of a Ray actor and a direct cell, which
 take turns with it in the same run.
@@ -168,6 +168,28 @@ async def bench_context(size: int) -> None:
         await box.destroy()
 
 
+async def bench_map(fleet: LocalFleet, count: int) -> None:
+    """Run a job array, and kill a node in the middle of it."""
+    killed = False
+
+    def on_progress(done: int, total: int) -> None:
+        nonlocal killed
+        if done == total // 2 and not killed:
+            killed = True
+            fleet.kill("b")
+
+    begun = time.perf_counter()
+    async with Fleet.connect() as client:
+        found = await client.map("context * 2", range(count), on_progress=on_progress)
+    seconds = time.perf_counter() - begun
+    right = sum(one.result is not None and one.result.value == 2 * one.index for one in found)
+    again = sum(one.attempts - 1 for one in found)
+    say(
+        f"a job array of {count:,} items, a node killed in the middle",
+        f"{seconds:.0f} s: {count / seconds:.0f} per s; {right:,} right, {again} tried again",
+    )
+
+
 async def _await(work: Awaitable[Any]) -> Any:
     return await work
 
@@ -206,12 +228,15 @@ async def run(fleet: LocalFleet, args: argparse.Namespace) -> None:
     await bench_opens()
     await bench_states(fleet)
     await bench_context(args.context)
+    if args.items:
+        await bench_map(fleet, args.items)
 
 
 def main() -> None:
     """Start a fleet and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--context", type=int, default=1_000_000_000)
+    parser.add_argument("--items", type=int, default=1000, help="of the job array; 0: none")
     args = parser.parse_args()
     os.environ.setdefault("ATOLL_STATE_KEY", "a key for the benchmark alone")
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:

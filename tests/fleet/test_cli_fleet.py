@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+pytest.importorskip("obstore", reason="the extra `ray` is not installed")
+
+from without_ray import FleetHere, fleet_here
+
+from atoll.cli.arguments import parser
+from atoll.cli.fleet import command as fleet_command
 from atoll.cli.fleet import show
+from atoll.cli.fleet_map import Bar
+from atoll.errors import ConfigError
 from bench.local_fleet import free_port
 
 Atoll = Callable[..., subprocess.CompletedProcess[str]]
@@ -87,3 +98,54 @@ def test_a_status_has_a_line_for_each_node() -> None:
     assert lines[0] == "fleet f00d, store /s, 1 nodes"
     assert lines[2].split() == ["rack1", "3/256", "1", "0", "1.2", "s", "bare", "2", "draining"]
     assert lines[3] == "rack2: another key"
+
+
+@pytest.fixture
+async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FleetHere]:
+    async with fleet_here(tmp_path, monkeypatch, "a") as made:
+        yield made
+
+
+async def fleet_map(tmp_path: Path, items: str, *more: str) -> tuple[int, list[dict[str, Any]]]:
+    (tmp_path / "double.py").write_text("print('seen')\n2 * context['n']")
+    (tmp_path / "items").write_text(items)
+    out = tmp_path / "out"
+    words = ["fleet", "map", str(tmp_path / "double.py"), str(tmp_path / "items")]
+    args = parser().parse_args([*words, "--output", str(out), *more])
+    code = await asyncio.to_thread(fleet_command, args)
+    return code, [json.loads(line) for line in out.read_text().splitlines()]
+
+
+async def test_a_map_writes_a_line_for_each_item(
+    fleet: FleetHere, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = "".join(f'{{"n": {n}}}\n' for n in range(20))
+    code, rows = await fleet_map(tmp_path, items, "--concurrency", "4")
+    assert code == 0
+    rows.sort(key=lambda row: row["index"])
+    assert [row["result"]["value"] for row in rows] == [2 * n for n in range(20)]
+    assert rows[3]["result"]["stdout"] == "seen\n"
+    assert "20 items, 0 failed, 0 tried again" in capsys.readouterr().err
+
+
+async def test_a_map_with_an_item_that_fails_has_exit_code_1(
+    fleet: FleetHere, tmp_path: Path
+) -> None:
+    code, rows = await fleet_map(tmp_path, '{"n": 1}\n\n{"m": 1}\n')
+    assert code == 1
+    errors = {row["index"]: row["result"]["error_type"] for row in rows}
+    assert errors == {0: None, 1: "KeyError"}
+
+
+async def test_items_that_are_not_json_are_refused_with_their_line(
+    fleet: FleetHere, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="line 2 of the items is not JSON"):
+        await fleet_map(tmp_path, '{"n": 1}\nnot\n')
+
+
+def test_a_bar_shows_what_is_done_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    bar = Bar(10_000)
+    monkeypatch.setattr(bar, "_done", 2_500)
+    monkeypatch.setattr(bar, "_began", bar._began - 10)
+    assert re.fullmatch(r"\[#{8}\.{22}\] 2,500 of 10,000, 3 failed, 3[01] s left", bar.text(3))

@@ -151,8 +151,12 @@ async def test_a_session_goes_on_at_another_service_when_its_own_is_gone(
 ) -> None:
     one, two = pair
     inline = await one.session(context={"value": {"rows": [1, 2]}}, metadata={"who": "me"})
-    await one.run(inline, "x = context['rows']")
+    await one.run(inline, "x = context['rows']; n = 0")
+    cell = {"json": {"code": "n += 1; n"}, "headers": {"idempotency-key": "once"}}
+    first = await one.ask("POST", f"{inline}/executions", **cell)
     await one.close_listener()
+    again = await two.ask("POST", f"{inline}/executions", **cell)
+    assert (first.json()["value"], again.json()["value"]) == (1, 1), "it is not run again"
     assert await two.run(inline, "x + context['rows']") == [1, 2, 1, 2]
     shown = (await two.ask("GET", inline)).json()
     assert (shown["metadata"], shown["id"]) == ({"who": "me"}, inline.rpartition("/")[2])

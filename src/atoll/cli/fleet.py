@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll.cli import fleet_map
 from atoll.config import expand_home, fleet_address, fleet_socket
 from atoll.daemon import lifecycle as daemons
 from atoll.daemon.paths import DaemonPaths
@@ -33,7 +34,9 @@ NOT_RUNNING = 1
 
 def command(args: Namespace) -> int:
     """Do what was asked; return the exit code."""
-    actions = {"start": start, "status": status, "drain": drain, "stop": stop}
+    actions = {
+        "start": start, "status": status, "drain": drain, "stop": stop, "map": fleet_map.command
+    }  # fmt: skip
     return actions[args.action](args)
 
 

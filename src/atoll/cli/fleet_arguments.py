@@ -54,6 +54,23 @@ def add_status(status: Parser) -> None:
     status.add_argument("--json", action="store_true", help="print one JSON object")
 
 
+def add_map(each: Parser) -> None:
+    """Add the options of `atoll fleet map`."""
+    each.add_argument("code", metavar="FILE", help="a Python program; the item is its `context`")
+    each.add_argument(
+        "items", metavar="ITEMS", help="a file with one JSON value a line; - is stdin"
+    )
+    each.add_argument("--output", metavar="FILE", help="write the results there (default: stdout)")
+    each.add_argument(
+        "--concurrency", metavar="N", type=count, default=64, help="items at one time (64)"
+    )
+    each.add_argument(
+        "--attempts", metavar="N", type=count, default=3, help="tries if a node is lost (3)"
+    )
+    each.add_argument("--timeout", metavar="SECONDS", type=seconds, help="time limit of an item")
+    each.add_argument("--address", metavar="HOST:PORT", help=_ADDRESS)
+
+
 def add_drain(drain: Parser) -> None:
     """Add the options of `atoll fleet drain`."""
     drain.add_argument("node", metavar="NODE", help="the node's name")

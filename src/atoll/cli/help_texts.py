@@ -59,6 +59,11 @@ dead machines; an object store keeps what sessions save. docs/fleet.md describes
 Start a fleet's head on this machine, or a node of it with --join. It listens on this machine alone
 unless --bind names an address of a private network: any program that reaches Ray can run code.""",
     "fleet status": "Show the fleet. The exit code is 0 if it answers and 1 if it does not.",
+    "fleet map": """\
+Run a Python program once for each item of a file, each in a sandbox of its own, spread over the
+fleet. The item is `context` there. One JSON line is written for each result, as they come: `index`,
+`item`, `result` as of `atoll run --json`, `attempts`, and `fault` if its node was lost too often.
+The exit code is 0 if no item failed and 1 if one did.""",
     "fleet drain": "Let a node take no new sessions, and move those that are there elsewhere.",
     "fleet stop": "Stop the head and the nodes of a fleet that were started on this machine.",
     "serve": """\
@@ -205,6 +210,8 @@ EXAMPLES = {
   atoll fleet start
   atoll fleet status
   atoll run --backend ray script.py""",
+    "fleet map": """\
+  atoll fleet map solve.py tasks.jsonl --output results.jsonl --concurrency 128""",
     "fleet start": """\
   atoll fleet start --store /srv/shared/fleet
   atoll fleet start --store s3://bucket/fleet --bind 10.0.0.1

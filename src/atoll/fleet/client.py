@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from atoll.config import SandboxConfig, fleet_address
 from atoll.errors import AtollError, BusyError, FleetError
@@ -13,7 +14,8 @@ from atoll.fleet.sandbox import RaySandbox
 from atoll.guest import values
 from atoll.policy import check_positive
 from atoll.sandbox import check_code
-from atoll.wire import blobs, options, results
+from atoll.wire import blobs, results
+from atoll.wire.options import to_wire as options_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
@@ -36,6 +38,17 @@ class ItemResult:
     error: AtollError | None = None
     """Why there is no result, after all attempts."""
     attempts: int = 1
+
+
+class MapOptions(TypedDict, total=False):
+    """Options of `Fleet.map` and `Fleet.each`."""
+
+    config: SandboxConfig | None
+    """What each sandbox is like."""
+    concurrency: int
+    """Items at one time: 64."""
+    attempts: int
+    """How often an item is tried whose node is lost: 3."""
 
 
 class Fleet:
@@ -71,40 +84,40 @@ class Fleet:
         code: str,
         items: Iterable[Any],
         *,
-        config: SandboxConfig | None = None,
-        concurrency: int = 64,
-        attempts: int = 3,
         on_progress: Callable[[int, int], None] | None = None,
+        **options: Unpack[MapOptions],
     ) -> list[ItemResult]:
-        """Run code once for each item, each in a sandbox of its own; the item is `context` there.
+        """Run code once for each item, as `each` does; return the results in the items' order.
 
-        An item whose node is lost is tried again, `attempts` times in all; a fault of the code is
-        a result. `on_progress` is called with how many are done, and how many there are.
+        `on_progress` is called with how many are done, and how many there are.
         """
-        check_code(code)
-        check_positive("concurrency", concurrency)
-        check_positive("attempts", attempts)
         given = list(items)
         done: list[ItemResult] = []
-        async for one in self._each(code, given, config or SandboxConfig(), concurrency, attempts):
+        async for one in self.each(code, given, **options):
             done.append(one)
             if on_progress is not None:
                 on_progress(len(done), len(given))
         return sorted(done, key=lambda one: one.index)
 
-    async def _each(
-        self, code: str, items: list[Any], config: SandboxConfig, concurrency: int, attempts: int
+    async def each(
+        self, code: str, items: Iterable[Any], **options: Unpack[MapOptions]
     ) -> AsyncIterator[ItemResult]:
-        """Yield results as they come."""
-        asked = {"code": code, "config": options.to_wire(config)}
+        """Run code once for each item, each in a sandbox of its own; yield results as they come.
+
+        The item is `context` there. An item whose node is lost is tried again, `attempts` times
+        in all; a fault of the code is a result. Items are taken as there is room for them.
+        """
+        check_code(code)
+        concurrency, attempts = options.get("concurrency", 64), options.get("attempts", 3)
+        check_positive("concurrency", concurrency)
+        check_positive("attempts", attempts)
+        asked = {"code": code, "config": options_to_wire(options.get("config") or SandboxConfig())}
         waiting = iter(enumerate(items))
         running: set[asyncio.Task[ItemResult]] = set()
         try:
             while True:
-                for index, item in waiting:
+                for index, item in itertools.islice(waiting, concurrency - len(running)):
                     running.add(asyncio.ensure_future(self._one(asked, index, item, attempts)))
-                    if len(running) >= concurrency:
-                        break
                 if not running:
                     return
                 done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)

@@ -47,6 +47,8 @@ class Execution:
         self.status, self.body = 0, b""
         """The answer to a reader that wants no events; 0 while it runs."""
         self.task: asyncio.Task[None] | None = None
+        self.key = ""
+        """What the request's idempotency key is in the session's log, on a fleet."""
         self.interrupt: Callable[[], Awaitable[None]] | None = None
         """Interrupts the guest; None until the code has started."""
         self._events: deque[Event] = deque()

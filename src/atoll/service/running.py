@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
@@ -150,6 +151,7 @@ async def _respond(
     execution = found or Execution(call.principal, session, service.settings.event_bytes)
     if found is None:
         if place is not None:
+            execution.key = hashlib.sha256(repr(place).encode()).hexdigest()
             service.answers.begin(place, body, execution)
         service.begin(execution, work(execution))
         if place is not None:

@@ -211,7 +211,9 @@ class Service:
                 execution.interrupt = session.cancel
                 execution.begin()
                 hosted.callbacks.call_client(execution, hosted.id, slot)
-                result = await getattr(box, verb)(text, timeout_ms=left, **options)
+                logged = self.fleet is not None and verb == "execute" and execution.key
+                more: Any = {**options, "key": execution.key} if logged else options
+                result = await getattr(box, verb)(text, timeout_ms=left, **more)
                 hosted.callbacks.flush()
         except CancelledInQueueError:
             text = "it was cancelled before its turn: nothing ran"
