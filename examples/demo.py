@@ -23,6 +23,7 @@ OTHERS = {
     "pyodide": "pyodide setup",
 }
 """The optional backends, and what prepares each once it is installed: `atoll wasm build`."""
+ENDLESS = "while True: pass"
 CELLS = (
     (
         "The code looks through the log and keeps what it finds in variables.",
@@ -47,7 +48,7 @@ CELLS = (
         "import urllib.request; urllib.request.urlopen('https://example.com')",
     ),
     ("... nor the files of this machine.", "open('/etc/shadow').read()"),
-    ("Code that never ends is stopped ...", "while True: pass"),
+    ("Code that never ends is stopped at its time limit ...", ENDLESS),
     ("... and the session goes on: the variables are still there.", "services"),
 )
 
@@ -57,13 +58,14 @@ def main() -> None:
     print("Atoll runs Python that a model wrote, in a sandbox on this machine.\n")
     text = make_log()
     started = time.perf_counter()
-    with atoll.create_sandbox(context=text, on_llm_query=answer, timeout_ms=2000) as box:
+    with atoll.create_sandbox(context=text, on_llm_query=answer) as box:
         took = (time.perf_counter() - started) * 1000
         megabytes, isolation = len(text) / 1e6, box.isolation.name.lower()
         print(f"Started a sandbox in {took:.0f} ms (backend {box.backend}, isolation {isolation}).")
         print(f"The code in it finds a log of {megabytes:.0f} MB in the variable `context`.\n")
         for number, (what, code) in enumerate(CELLS, 1):
-            show(f"{number}. {what}", code, box.execute(code))
+            limit = 2_000 if code == ENDLESS else None
+            show(f"{number}. {what}", code, box.execute(code, timeout_ms=limit))
         print("The program outside reads the file that the code wrote (box.files):")
         print(box.files.read("report.md"))
         if atoll.Capability.SHELL in box.capabilities:
@@ -100,7 +102,7 @@ def what_to_type(name: str) -> str:
     if name not in OTHERS:
         return ""
     found = asyncio.run(registry.load(name).availability(atoll.SandboxConfig(backend=name)))
-    prepare = f"{sys.executable} -m atoll.cli.main {OTHERS[name]}"
+    prepare = f"{sys.executable} -m atoll {OTHERS[name]}"
     if not found.usable:
         return f"{install_command(name)} && {prepare}"
     return "" if is_ready(name) else prepare

@@ -60,7 +60,7 @@ class Context:
         """Make a context of a text file; an ASCII file is copied without being decoded."""
         with Path(path).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if not _is_ascii(file.fileno()):
+            if size == 0 or not _is_ascii(file.fileno()):  # files in /proc say that they are empty
                 return cls.from_text(Path(path).read_text(encoding=encoding))
             fd = _memory_file()
             _copy(file.fileno(), fd, size)

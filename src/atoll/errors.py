@@ -10,7 +10,7 @@ AtollError
 │   └── WebRefusedError         the policy forbids fetching it
 ├── BackendUnavailableError     the backend cannot run here
 │   └── IsolationError          it can, but with weaker isolation than asked for
-├── PackageError                packages by name that cannot be had
+├── PackageError                packages by name that cannot be installed
 ├── RetrievalError              an index that cannot be built, written or queried
 │   └── IndexDamagedError       its file is damaged; it is rebuilt automatically
 ├── MemoryStoreError            the file of an episodic memory cannot be read or written
@@ -109,13 +109,17 @@ class IsolationError(BackendUnavailableError):
 
 
 class PackageError(AtollError):
-    """Packages by name cannot be had: `package` (if one is to blame), `reason`, what to do."""
+    """Packages cannot be installed: `package` (if one is to blame), `reason`, what to do."""
 
     def __init__(self, package: str, reason: str, hint: str = "", *, no_wheel_of: str = "") -> None:
         self.package, self.reason, self.hint = package, reason, hint
         self.no_wheel_of = no_wheel_of
         """The requirement for which an index has no wheel: a source may be there."""
-        what = f"the package {package!r} cannot be had" if package else "packages cannot be had"
+        what = (
+            f"the package {package!r} cannot be installed"
+            if package
+            else "packages cannot be installed"
+        )
         super().__init__(f"{what}: {reason}{_with_hint(hint)}")
 
 
@@ -158,12 +162,26 @@ class BusyError(SandboxError):
     retryable = True
 
 
-_IN_WORDS = {"shell": "run shell commands", "packages": "have packages by name"}
+_IN_WORDS = {
+    "fork": "clone a live session",
+    "host-folder": "show folders of the host",
+    "interpreter": "use another interpreter",
+    "network": "reach hosts by a network policy",
+    "packages": "have packages by name",
+    "save": "save a session",
+    "shell": "run shell commands",
+    "workspace": "give access to its files",
+}
 _BACKENDS_THAT_CAN = {
     "fork": "Use backend='daemon' (atoll daemon start).",
     "shell": "Use backend='native' or 'daemon'.",
     "packages": "Use backend='native' or 'daemon'.",
 }
+
+
+def in_words(capability: str) -> str:
+    """Return what a backend with a capability can do, to go after "can" or "cannot"."""
+    return _IN_WORDS.get(capability, capability)
 
 
 class UnsupportedError(SandboxError):
@@ -172,8 +190,7 @@ class UnsupportedError(SandboxError):
     def __init__(self, backend: str, capability: str) -> None:
         self.backend, self.capability = backend, capability
         hint = _BACKENDS_THAT_CAN.get(capability, "")
-        what = _IN_WORDS.get(capability, capability)
-        super().__init__(f"backend {backend!r} cannot {what}{_with_hint(hint)}")
+        super().__init__(f"backend {backend!r} cannot {in_words(capability)}{_with_hint(hint)}")
 
 
 class StateError(SandboxError):

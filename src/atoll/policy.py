@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MIB = 1 << 20
+LARGEST = (1 << 63) - 1
+"""The largest limit that the kernel takes."""
+SYSTEM_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc")
 
 
 def check_keys(what: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -144,6 +147,11 @@ class Mount:
             )
         if parts[1] in ("proc", "dev", "sys"):
             raise ConfigError(f"a mount cannot be in /{parts[1]}: {self.target!r}")
+        if self.target in SYSTEM_FOLDERS:
+            raise ConfigError(
+                f"a mount cannot replace {self.target}, where the guest's programs are: choose "
+                f"another target, such as /data"
+            )
 
     @classmethod
     def of(cls, given: Mount | Mapping[str, Any] | tuple[Any, ...]) -> Mount:
@@ -232,7 +240,11 @@ def _is_mapping(given: object) -> bool:
 def _mounts(given: Any) -> tuple[Mount, ...]:
     if isinstance(given, str | Mount | Mapping) or not hasattr(given, "__iter__"):
         raise ConfigError(f"mounts must be a list of mounts, not {type(given).__name__}")
-    return tuple(Mount.of(one) for one in given)
+    found = tuple(Mount.of(one) for one in given)
+    targets = [one.target for one in found]
+    if again := next((one for one in targets if targets.count(one) > 1), None):
+        raise ConfigError(f"two mounts have the target {again!r}: give one another target")
+    return found
 
 
 def check_positive(name: str, value: float | None) -> None:
@@ -243,3 +255,5 @@ def check_positive(name: str, value: float | None) -> None:
         raise ConfigError(f"{name} must be a number, not {type(value).__name__}")
     if not 0 < value < float("inf"):
         raise ConfigError(f"{name} must be positive and finite, not {value!r}")
+    if value > LARGEST:
+        raise ConfigError(f"{name} must be at most {LARGEST:,}: leave the limit out with None")

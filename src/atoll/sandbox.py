@@ -324,6 +324,10 @@ class BaseSandbox(ABC):
         self._require_open()
         return UnsupportedError(self.backend, capability)
 
+    def __repr__(self) -> str:
+        state = ", closed" if self._destroyed else ""
+        return f"<{type(self).__name__}: {self.backend}, {self.isolation}{state}>"
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -262,6 +262,9 @@ class SyncSandbox:
         if not self._portal.forked:
             self._portal.run(self._box.destroy())
 
+    def __repr__(self) -> str:
+        return repr(self._box)
+
     def __enter__(self) -> Self:
         return self
 

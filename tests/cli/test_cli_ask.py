@@ -120,7 +120,7 @@ def test_the_model_may_come_from_the_environment(ask, record, monkeypatch):
 
 NO_HTTPX = f"  - not installed: httpx2. Type: {install_command('llm')}"
 NO_KEY_WAYS = """\
-Without an API key:
+Other ways:
   atoll ask --demo           watch a recorded run; needs no model and no network
   atoll model get            download a small local model (1.1 GB), then:
   atoll ask 'QUESTION' --context FILE --model local

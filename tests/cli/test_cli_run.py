@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -217,3 +218,48 @@ def test_displays_are_in_the_json(atoll):
     code = "class Rich:\n  def _repr_html_(self): return '<b>'\nRich()"
     _, out, _ = atoll("run", "--json", "-c", code)
     assert json.loads(out)["displays"] == [{"media_type": "text/html", "data": "PGI+"}]
+
+
+def test_json_holds_arguments_of_an_exception_that_json_has_no_form_for(atoll):
+    code = "raise ValueError(b'x', object(), float('nan'))"
+    exit_code, out, _ = atoll("run", "--json", "-c", code)
+    first, second, third = json.loads(out)["error_args"]
+    assert (exit_code, first, second["type"]) == (1, {"$": "bytes", "v": "eA=="}, "object")
+    assert third == {"$": "float", "v": "nan"}
+
+
+def test_the_traceback_of_a_script_names_its_file(atoll, tmp_path):
+    script = tmp_path / "fails.py"
+    script.write_text("def f():\n    1 / 0\nf()\n")
+    code, _, err = atoll("run", str(script))
+    assert code == 1
+    assert f'File "{script}", line 3, in <module>\n    f()\n' in err
+    assert f'File "{script}", line 2, in f\n    1 / 0\n' in err
+
+
+def test_a_script_is_read_in_the_encoding_that_it_declares(atoll, tmp_path):
+    script = tmp_path / "old.py"
+    script.write_bytes(b"# -*- coding: latin-1 -*-\nprint('\xe9')\n")
+    assert atoll("run", str(script)) == (0, "\xe9\n", "")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--memory", "999999999T"), "memory_bytes must be at most 9,223,372,036,854,775,807"),
+        (("--mount", ".:/d", "--mount", ".:/d"), "two mounts have the target '/d'"),
+        (("--mount", ".:/usr"), "a mount cannot replace /usr, where the guest's programs are"),
+        (("--backend", "natve"), "got 'natve'. Did you mean native?"),
+        (("--verbose",), "unknown option --verbose. Put arguments"),
+    ],
+)
+def test_what_no_sandbox_can_be_started_with_is_said_before_one_is(atoll, options, said):
+    code, out, err = atoll("run", *options, "-c", "print(1)")
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_python_m_atoll_is_the_command_line():
+    command = [sys.executable, "-m", "atoll", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("atoll ")

@@ -286,3 +286,44 @@ def test_a_function_with_a_command_survives_a_save(open_box):
     box.execute("def f():\n    !echo from f")
     restored = open_box(state=box.save())
     assert restored.execute("f()").stdout == "from f\n"
+
+
+@IMPORTS
+def test_a_file_runs_in_the_session_with_its_arguments(box):
+    box.execute("%%writefile job.py\nimport sys\nwords = sys.argv\n")
+    result = box.execute("%run job.py one 'two three'\nwords")
+    assert (result.error, result.value) == (None, ["job.py", "one", "two three"])
+    assert "job.py" not in box.execute("import sys; sys.argv").value
+
+
+@IMPORTS
+def test_variables_are_listed_with_type_and_value(box):
+    box.execute("price = 1.5")
+    assert "price           float           1.5\n" in box.execute("%whos").stdout
+
+
+@IMPORTS
+def test_options_of_a_timed_cell_are_not_taken_for_code(box):
+    result = box.execute("%%timeit -n1 -r1\n1 + 1")
+    assert result.error is None
+    assert "1 run, 1 loop each" in result.stdout
+
+
+@PROGRAMS
+def test_a_failed_pip_of_a_program_is_explained(box):
+    code = (
+        "import subprocess\n"
+        "raise subprocess.CalledProcessError(1, ['/usr/bin/python3', '-m', 'pip', 'install', 'polarz'])"
+    )
+    result = box.execute(code)
+    assert result.error_type == "subprocess.CalledProcessError"
+    assert "pip cannot install polarz: this sandbox has no network" in result.stderr
+
+
+@IMPORTS
+def test_a_debugger_says_that_there_is_no_keyboard(box):
+    result = box.execute("import bdb; raise bdb.BdbQuit")
+    assert result.error == (
+        "bdb.BdbQuit: a debugger needs a keyboard, and this sandbox has none: print what you want "
+        "to see"
+    )

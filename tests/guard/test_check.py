@@ -81,7 +81,7 @@ def test_a_refusal_names_line_rule_and_what_to_do():
     text = guard.describe(found)
     assert text.startswith("GuardError: the code was refused and did not run: line 3, module: ")
     assert 'create_sandbox(backend="native")' in text
-    assert "line 4, call: eval is not for use here: write the expression itself" in text
+    assert "line 4, call: eval is not allowed here: write the expression itself" in text
 
 
 def test_many_violations_are_cut():

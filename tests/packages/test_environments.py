@@ -164,7 +164,7 @@ def test_a_full_disk_is_said_in_words(cache, index):
     mount = f'mount -t tmpfs -o size=1m none {cache.parent} && exec "$@"'
     command = ["unshare", "--mount", "sh", "-c", mount, "sh", sys.executable, "-c", BUILD, "tiny"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert "PackageError: packages cannot be had: the disk" in done.stderr, done.stderr
+    assert "PackageError: packages cannot be installed: the disk" in done.stderr, done.stderr
     assert "is full. Free some, type `atoll env list`" in done.stderr
 
 
@@ -172,8 +172,8 @@ def test_failures_name_the_package_and_the_next_step(cache, index, target, monke
     index.wheel("tiny", "1.0", needs=("lost",))
     index.wheel("other", "2.0")
     cases = {
-        "other==9": "the package 'other' cannot be had: no such version. The newest are 2.0.",
-        "tiny": "the package 'lost' cannot be had: no wheel (needed by tiny) in PIP_FIND_LINKS, "
+        "other==9": "the package 'other' cannot be installed: no such version. The newest are 2.0.",
+        "tiny": "the package 'lost' cannot be installed: no wheel (needed by tiny) in PIP_FIND_LINKS, "
         "and the index is off (offline). Unset PIP_NO_INDEX or UV_OFFLINE to ask the index.",
     }
     for name, text in cases.items():
@@ -185,7 +185,7 @@ def test_failures_name_the_package_and_the_next_step(cache, index, target, monke
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{port}/simple")
     with pytest.raises(
-        PackageError, match="the package 'lost' cannot be had: the index cannot be reached"
+        PackageError, match="the package 'lost' cannot be installed: the index cannot be reached"
     ):
         ensure(["lost"], target)
 
@@ -213,7 +213,9 @@ def test_what_pip_says_is_told_in_words(target):
     missing = "ERROR: No matching distribution found for a"
     plain = "WARNING: The repository located at index.test is not a trusted or secure host\n"
     told = str(explain(plain + missing, target, offline=False))
-    assert "'a' cannot be had: the index at index.test is plain http, which pip does not" in told
+    assert (
+        "'a' cannot be installed: the index at index.test is plain http, which pip does not" in told
+    )
     place = "WARNING: Location 'nonsense/a/' is ignored: it is either a non-existing path or\n"
     told = str(explain(place + missing, target, offline=False))
     assert "there is no index at 'nonsense', which is neither a URL nor a folder" in told

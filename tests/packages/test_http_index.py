@@ -32,7 +32,7 @@ def test_an_offline_machine_uses_what_it_has_and_says_what_it_lacks(
     with pytest.raises(PackageError) as caught:
         ensure(["other"], target)
     assert str(caught.value) == (
-        "the package 'other' cannot be had: no wheel in PIP_FIND_LINKS, and the index is off "
+        "the package 'other' cannot be installed: no wheel in PIP_FIND_LINKS, and the index is off "
         "(offline). Unset PIP_NO_INDEX or UV_OFFLINE to ask the index."
     )
     assert http_index.asked == asked
@@ -41,20 +41,20 @@ def test_an_offline_machine_uses_what_it_has_and_says_what_it_lacks(
 def test_a_file_that_is_not_the_one_of_the_index_is_refused(cache, index, http_index, target):
     index.wheel("tiny")
     http_index.wrong_hashes = True
-    with pytest.raises(PackageError, match="'tiny' cannot be had: its file has changed"):
+    with pytest.raises(PackageError, match="'tiny' cannot be installed: its file has changed"):
         ensure(["tiny"], target)
     assert store.everything() == []
 
 
 REFUSALS = {
     "/simple/tiny/": {
-        404: "the package 'tiny' cannot be had: no wheel for Python 3",
-        403: "the package 'tiny' cannot be had: the index refuses: 403 Client Error: Forbidden",
+        404: "the package 'tiny' cannot be installed: no wheel for Python 3",
+        403: "the package 'tiny' cannot be installed: the index refuses: 403 Client Error: Forbidden",
     },
     "/files/tiny-1.0-py3-none-any.whl": {
-        404: "'tiny' cannot be had: the index names a file that it does not give: HTTP 404",
+        404: "'tiny' cannot be installed: the index names a file that it does not give: HTTP 404",
     },
-    "/simple/needed/": {404: "'needed' cannot be had: no wheel (needed by tiny)"},
+    "/simple/needed/": {404: "'needed' cannot be installed: no wheel (needed by tiny)"},
 }
 
 
@@ -79,5 +79,7 @@ def test_an_https_index_that_is_not_trusted_is_said_in_words(
     ensure(["tiny"], target).close()  # SSL_CERT_FILE has its authority
     monkeypatch.setenv("SSL_CERT_FILE", "/etc/ssl/certs/ca-certificates.crt")
     monkeypatch.setenv("ATOLL_CACHE", os.environ["ATOLL_CACHE"] + "-other")
-    with pytest.raises(PackageError, match="'tiny' cannot be had: the server's certificate is not"):
+    with pytest.raises(
+        PackageError, match="'tiny' cannot be installed: the server's certificate is not"
+    ):
         ensure(["tiny"], target)

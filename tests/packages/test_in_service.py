@@ -98,7 +98,7 @@ def test_a_star_allows_every_package_but_not_the_operators_environments(operated
     assert post(packages=["@data"]).json()["code"] == "not_allowed"
     missing = post(packages=["no-such-package"])
     assert (missing.status_code, missing.json()["code"]) == (422, "packages")
-    assert "the package 'no-such-package' cannot be had" in missing.json()["detail"]
+    assert "the package 'no-such-package' cannot be installed" in missing.json()["detail"]
 
 
 def test_a_remote_sandbox_has_packages_and_a_network_with_a_credential(

@@ -53,6 +53,6 @@ def test_a_source_is_built_only_if_asked_and_reaches_nothing(cache, index, targe
 def test_a_source_that_does_not_build_says_why(cache, index, target):
     index.source("tiny", backend="raise ValueError('no compiler here')\n")
     with pytest.raises(
-        PackageError, match=r"'tiny' cannot be had: its source does not build: .*no compiler"
+        PackageError, match=r"'tiny' cannot be installed: its source does not build: .*no compiler"
     ):
         ensure(["tiny"], target, allow_source=True)

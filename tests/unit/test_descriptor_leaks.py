@@ -1,4 +1,4 @@
-"""Pipes that cannot be had: whatever was opened before is closed again."""
+"""Pipes that cannot be opened: whatever was opened before is closed again."""
 
 from __future__ import annotations
 

@@ -137,3 +137,14 @@ def test_a_base_sandbox_takes_a_dict():
     box = Echo({"memory_bytes": MIB})
     assert box.policy.memory_bytes == MIB
     assert asyncio.run(box.validate_code("")) is True
+
+
+def test_a_file_that_says_it_is_empty_is_read_all_the_same():
+    with atoll.create_sandbox(backend="native", context=Path("/proc/self/status")) as box:
+        assert box.execute("context[:5]").value == "Name:"
+
+
+def test_a_sandbox_shows_its_backend_and_whether_it_is_closed():
+    with atoll.create_sandbox(backend="native") as box:
+        assert repr(box).endswith(f": native, {box.isolation}>")
+    assert repr(box).endswith(", closed>")

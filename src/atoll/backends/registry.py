@@ -12,6 +12,7 @@ from atoll.errors import (
     IsolationError,
     UnknownBackendError,
     UnsupportedError,
+    in_words,
 )
 from atoll.extras import hint as install_hint
 from atoll.policy import Capability, Isolation
@@ -112,7 +113,9 @@ def load(name: str) -> BackendClass:
         found: Any = getattr(import_module(module), attribute)
     except ImportError as exc:
         hint = install_hint(BACKENDS[name].extra) if BACKENDS[name].extra else ""
-        raise BackendUnavailableError(name, str(exc), hint) from exc
+        missing = isinstance(exc, ModuleNotFoundError) and exc.name
+        reason = f"{missing} is not installed" if missing else str(exc)
+        raise BackendUnavailableError(name, reason, hint) from exc
     return cast("BackendClass", found)
 
 
@@ -133,14 +136,16 @@ async def choose(
             reasons.append(str(exc))
             continue
         if lacking := (_wanted(config) | needed) - backend.capabilities:
-            reasons.append(f"{name}: it has no {', '.join(sorted(lacking))}")
+            cannot = ", ".join(in_words(one) for one in sorted(lacking))
+            reasons.append(f"{name}: it cannot {cannot}")
             continue
         found = await backend.availability(config)
         if found.usable and found.isolation is not None and found.isolation >= least:
             return backend
         have = str(found.isolation) if found.isolation is not None else "nothing"
         reasons.append(f"{name}: {found.reason or f'offers {have}'}. {found.hint}".strip())
-    raise IsolationError("auto", f"no backend offers {least}: {'; '.join(reasons)}")
+    told = "".join(f"\n  {reason}" for reason in reasons)
+    raise IsolationError("auto", f"no backend offers {least}:{told}")
 
 
 def _check_python(python: str) -> None:

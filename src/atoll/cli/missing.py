@@ -26,7 +26,7 @@ LOCAL = "local"
 STDIN = "-"
 HTTP_CLIENT = "httpx2"
 NO_KEY = f"""
-Without an API key:
+Other ways:
   atoll ask --demo           watch a recorded run; needs no model and no network
   atoll model get            download a small local model ({in_words(QWEN.size)}), then:
   atoll ask 'QUESTION' --context FILE --model local"""

@@ -78,8 +78,9 @@ class Parser(argparse.ArgumentParser):
                 self._refuse_option(name)
 
     def _refuse_option(self, name: str) -> NoReturn:
-        close = difflib.get_close_matches(name, self._option_string_actions, n=1)
-        guess = f" Did you mean {close[0]}?" if close else ""
+        known = {one.lstrip("-"): one for one in self._option_string_actions}
+        close = difflib.get_close_matches(name.lstrip("-"), known, n=1)
+        guess = f" Did you mean {known[close[0]]}?" if close else ""
         more = " Put arguments of the program after --" if self.free_order else ""
         self.error(f"unknown option {name}.{guess}{more}")
 
@@ -95,7 +96,10 @@ class Parser(argparse.ArgumentParser):
         names = [str(one) for one in action.choices]
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             self.error(_unknown_command(self.prog, str(value), names))
-        raise argparse.ArgumentError(action, f"must be one of {', '.join(names)}, got {value!r}")
+        close = difflib.get_close_matches(str(value), names, n=1)
+        guess = f". Did you mean {close[0]}?" if close else ""
+        text = f"must be one of {', '.join(names)}, got {value!r}{guess}"
+        raise argparse.ArgumentError(action, text)
 
 
 class CodeAction(argparse.Action):

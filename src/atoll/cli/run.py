@@ -56,6 +56,8 @@ def as_json(result: SandboxResult) -> dict[str, Any]:
         "value": plain(result.value),
         "displays": [_display(one) for one in result.displays],
         "artifacts": [dataclasses.asdict(one) for one in result.artifacts],
+        "error_args": [plain(one) for one in result.error_args],
+        "network": None if result.network is None else dataclasses.asdict(result.network),
         "state": plain(result.state),
         "isolation": None if level is None else str(level),
     }

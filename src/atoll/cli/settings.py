@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import sys
+import tokenize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -105,7 +107,7 @@ def read_code(args: Namespace) -> str:
     if args.file == STDIN:
         return _readable("stdin", _read_stdin).removeprefix("\ufeff")
     path = Path(args.file)
-    return _readable(args.file, lambda: _text(path, "utf-8-sig"))
+    return _readable(args.file, lambda: _source(path))
 
 
 def read_context(name: str) -> Context | str:
@@ -121,6 +123,17 @@ def _load_context(path: Path) -> Context | str:
         return _text(path, "utf-8")
     _refuse_device(path)
     return Context.from_file(path)
+
+
+def _source(path: Path) -> str:
+    """Return the text of a program, in the encoding that it declares (PEP 263), as Python would."""
+    _refuse_device(path)
+    data = path.read_bytes()
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError:  # not UTF-8, or an unknown encoding
+        encoding = "utf-8"
+    return io.StringIO(data.decode(encoding), newline=None).read()
 
 
 def _text(path: Path, encoding: str) -> str:

@@ -308,7 +308,7 @@ class REPLEnvironment:
         return None if meant is None else f"(did you mean {meant}?)"
 
     async def _whole_value(self, result: SandboxResult) -> Any:
-        """Return the last value if the result has only its beginning; None if it cannot be had."""
+        """Return the last value if the result has only its beginning; None if it cannot be read."""
         if not is_cut(result) or result.state_lost:
             return None
         try:

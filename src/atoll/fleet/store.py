@@ -138,7 +138,7 @@ def _open(url: str) -> tuple[Any, tuple[type[Exception], ...]]:
 
 
 def _folder(path: str) -> Path:
-    """Return the folder, made if it is not there; ConfigError if it cannot be had."""
+    """Return the folder, made if it is not there; ConfigError if it cannot be made."""
     if not os.path.isabs(path):
         raise ConfigError(f"the store's folder must be an absolute path, not {path!r}")
     try:

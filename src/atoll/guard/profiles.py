@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 JAILED = 'run it in a jailed backend without a guard: create_sandbox(backend="native")'
 ADVICE = {
-    "module": "{} is not for import here; " + JAILED,
+    "module": "{} must not be imported here; " + JAILED,
     "star-import": "import the names you need from {}: what a star brings is not checked",
-    "call": "{} is not for use here: {}",
+    "call": "{} is not allowed here: {}",
     "attribute": "the attribute {} leads to the interpreter's insides: use public attributes",
     "class": "{} is for a class's name, for a call or a comparison: use type(x)",
     "frame": "{} leads to frames and code: nothing ordinary needs it",
@@ -27,8 +27,8 @@ ADVICE = {
     "pattern": "a pattern may not look at {}: match on public attributes",
     "match-args": "{} must be a tuple of plain names written out",
     "assignment": "{} may not be changed in place: assign the whole value",
-    "syntax": "{} is not for use here: {}",
-    "magic": "{} is not for use here: a guard checks Python alone; write it in Python",
+    "syntax": "{} is not allowed here: {}",
+    "magic": "{} is not allowed here: a guard checks Python alone; write it in Python",
     "unread": "Python {} of the guard cannot parse this code, which the guest's Python can: "
     "write it without newer syntax",
     "nesting": "the code is nested too deeply to be checked: split it",

@@ -56,6 +56,9 @@ def encode(value: Any, spend: Encode, items: Encode) -> Any:
     if kind.__module__.split(".")[0] == "numpy":
         if name == "ndarray":
             return _encode_array(value, spend)
+        if hasattr(value, "shape") and value.shape != ():
+            text = "a {}.{} is not a plain array: use numpy.asarray(value), or its filled()"
+            raise NotPlainError(text.format(kind.__module__, name))
         if hasattr(value, "dtype") and hasattr(value, "item"):
             return _encode_scalar(value, spend)
     elif name in ("DataFrame", "Series"):

@@ -5,20 +5,30 @@ from __future__ import annotations
 import errno
 
 from .keyboard import NO_KEYBOARD
+from .streams import complain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Collection
+    from typing import Any, Callable, Collection
 
 OTHER_PROCESS = (
     "it exists only in the session's own process: use threads or batch_llm_query instead of "
     "processes"
 )
+NO_DEBUGGER = "a debugger needs a keyboard, and this sandbox has none: print what you want to see"
 NOT_SENT = "it could not be sent to another process: pass what the function needs as an argument"
 
 
-def add_advice(exc: BaseException, offered: Collection[str], own: Collection[str]) -> None:
-    """Extend the message of an exception; names are `offered` by the host or the session's own."""
+def add_advice(
+    exc: BaseException,
+    offered: Collection[str],
+    own: Collection[str],
+    load: Callable[[str], Any],
+) -> None:
+    """Extend the message of an exception; names are `offered` by the host or the session's own.
+
+    `load` imports a module of the runtime.
+    """
     try:
         if type(exc) is EOFError:
             _no_keyboard(exc)
@@ -26,6 +36,10 @@ def add_advice(exc: BaseException, offered: Collection[str], own: Collection[str
             _name_of_another_process(exc, offered, own)
         elif isinstance(exc, OSError) and exc.errno == errno.EFBIG:
             _file_too_large(exc)
+        elif type(exc).__name__ == "BdbQuit" and not exc.args:
+            exc.args = (NO_DEBUGGER,)
+        elif type(exc).__name__ == "CalledProcessError":
+            _not_installed(exc, load("installing"))
     except Exception:
         pass  # an exception of the guest's own making: its message stays as it is
 
@@ -53,6 +67,14 @@ def _name_of_another_process(
         exc.args = ("{}: {}".format(exc, OTHER_PROCESS),)
     elif name in own and type(exc.__cause__).__name__.endswith("RemoteTraceback"):
         exc.args = ("{}: {}".format(exc, NOT_SENT),)
+
+
+def _not_installed(exc: Any, installing: Any) -> None:
+    """A program that installs packages has failed: say why on stderr, where it has complained."""
+    words = [exc.cmd] if isinstance(exc.cmd, str) else list(map(str, exc.cmd))
+    reason = installing.why_it_failed(words)
+    if reason:
+        complain(reason)
 
 
 def _file_too_large(exc: Any) -> None:

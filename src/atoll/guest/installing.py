@@ -19,7 +19,7 @@ _INSTALL = re.compile(
     re.DOTALL,
 )
 _NETWORK = re.compile(r"(?:^|[;&|(]\s*)\s*(?:curl|wget|git\s+clone|ssh|scp|ping|nslookup)\b")
-_REQUIREMENT = re.compile(r"[A-Za-z0-9][\w.-]*")
+_REQUIREMENT = re.compile(r"\d*[A-Za-z][\w.-]*")
 _TAKES_VALUE = frozenset({"-r", "-c", "-i", "-t", "-f", "-e", "--index-url", "--target"})
 _IMPORTED_AS = {
     "scikit-learn": "sklearn",
@@ -44,12 +44,18 @@ def refuse_or_settle(text: str) -> bool:
         _install_into_session()
         return False
     for match in found:
+        reason = _refusal(match)
+        if reason:
+            raise UsageError(reason)
         names = _requirements(match["rest"])
-        missing = [name for name in names if not _is_there(name)]
-        if missing or not names or not match["tool"].startswith("pip"):
-            raise UsageError(_refusal(match["tool"], missing or names))
         print("Requirement already satisfied: {}".format(", ".join(names)))
     return bool(found) and not re.search(r"&&|\|\||;|\n", text.strip())
+
+
+def why_it_failed(command: list[str]) -> str:
+    """Return why a program that was to install packages has failed; empty if that is not known."""
+    match = _INSTALL.match(" ".join(command))
+    return "" if match is None or has_network() else _refusal(match)
 
 
 def has_network() -> bool:
@@ -77,7 +83,13 @@ def uses_network(text: str) -> bool:
     return bool(_NETWORK.search(text))
 
 
-def _refusal(tool: str, names: list[str]) -> str:
+def _refusal(match: re.Match[str]) -> str:
+    """Return why a command is refused; empty if it installs only what is there."""
+    tool, wanted = match["tool"], _requirements(match["rest"])
+    missing = [name for name in wanted if not _is_there(name)]
+    if wanted and not missing and tool.startswith("pip"):
+        return ""
+    names = missing or wanted
     what = "{} cannot install {}".format(tool, ", ".join(names) or "anything")
     advice = ADVICE.format(names or ["PACKAGE"])
     return "{}: this sandbox has no network. {}".format(what, advice[:1].upper() + advice[1:])

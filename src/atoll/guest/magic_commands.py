@@ -11,6 +11,7 @@ import sys
 from . import installing, timing
 from .magics import CAPTURE, CELL, HELP, IGNORED, LINE, SHELL, Command
 from .usage import UsageError
+from .values import short_repr
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class Magics:
             "conda": lambda text: self._shell("conda " + text, None),
             "sx": lambda text: self._capture(text, None),
             "system": lambda text: self._shell(text, None),
+            "run": self._run_file,
             "who": lambda _: print(*self._names(), sep="   "),
+            "whos": lambda _: print(*self._described(), sep="\n"),
             "lsmagic": lambda _: print(self.supported()),
         }
         self._cells: dict[str, Callable[[str, str], Any]] = {
@@ -156,6 +159,29 @@ class Magics:
                 self._namespace[words[0]] = Captured(*(one.getvalue() for one in streams))
 
         self._at_end.append(restore)
+
+    def _run_file(self, text: str) -> None:
+        """Run a file of the sandbox as a script, in the session's namespace."""
+        import shlex
+
+        words = shlex.split(text)
+        if not words or words[0].startswith("-"):
+            raise UsageError("%run takes a file, and its arguments: %run script.py")
+        with open(os.path.expanduser(words[0]), "rb") as file:
+            code = compile(file.read(), words[0], "exec", dont_inherit=True)
+        before, sys.argv = sys.argv, words
+        try:
+            exec(code, self._namespace)
+        finally:
+            sys.argv = before
+
+    def _described(self) -> list[str]:
+        """Return a line for each variable: its name, its type and the beginning of its value."""
+        found = {name: self._namespace[name] for name in self._names()}
+        return [
+            "{:<16}{:<16}{}".format(name, type(value).__name__, short_repr(value)[:60])
+            for name, value in found.items()
+        ]
 
     def _names(self) -> list[str]:
         return sorted(name for name in self._namespace if not name.startswith("_"))

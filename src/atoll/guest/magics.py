@@ -26,7 +26,7 @@ _WANTED = re.compile(r"^[ \t]*[!%?]|\?[ \t\r]*$|=[ \t]*[!%]", re.MULTILINE)
 _STATEMENT = re.compile(r"([ \t]*)(!!?|%%?|\?\??)(.*)", re.DOTALL)
 _MAGIC_NAME = re.compile(r"[A-Za-z_]\w*\??")
 _ASSIGNMENT = re.compile(r"([ \t]*[A-Za-z_][^=!()\"'#]*?=)[ \t]*([!%])(?!=)(.*)", re.DOTALL)
-_OPTIONS = re.compile(r"(?:-[nr]\s*\d+\s+|-[a-z]+\s+)*")
+_OPTIONS = re.compile(r"(?:-[nr]\s*\d+(?:\s+|\Z)|-[a-z]+\s+)*")
 _QUESTION = re.compile(r"([ \t]*)([A-Za-z_][\w.]*)\?\??[ \t]*")
 _TOKEN = re.compile(r"#.*|\"\"\"|'''|[\"'\[({\])}]")
 _ENDS = {

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 NO_NETWORK = (
-    "this sandbox has no network: pass the data in as files or `context`, or offer a tool that "
-    "fetches it"
+    "this sandbox has no network: pass the data in as files or `context`, offer a tool that "
+    "fetches it, or allow the host: create_sandbox(network=[...]), or --allow-host on the command "
+    "line"
 )
 _words = [NO_NETWORK]
 """What an error says. A guest that was forked off a zygote has `socket` changed already."""

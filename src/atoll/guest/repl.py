@@ -40,6 +40,7 @@ class Repl:
         self._runtime = runtime
         self._sources = CellSources()
         self._count = 0
+        self._script = ""
         self._loop: SessionLoop | None = None
         self._magics: Magics | None = None
         self._shown = display.Shown()
@@ -79,6 +80,11 @@ class Repl:
             return False
         return True
 
+    def name_script(self, name: str = "") -> None:
+        """Have tracebacks name the first cell after the script that it is, as Python does."""
+        if name.endswith(".py") and name.isprintable():
+            self._script = name
+
     def serve_inspect(self) -> None:
         """Let `inspect` find the source of classes that cells define, once it is imported."""
         self._sources.serve_inspect()
@@ -103,7 +109,8 @@ class Repl:
     def _run(self, code: str) -> tuple[dict[str, Any], Any]:
         sys.modules["__main__"] = self.module
         self._count += 1
-        name = "<cell {}>".format(self._count)
+        is_script = self._script and self._count == 1
+        name = self._script if is_script else "<cell {}>".format(self._count)
         try:
             try:
                 body, last = self._compiled(code, name)
@@ -158,14 +165,16 @@ class Repl:
 
     def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
         """Return the outcome of a cell that raised, and print its traceback to stderr."""
-        explain.add_advice(exc, self.offered, self.namespace)
+        explain.add_advice(exc, self.offered, self.namespace, self._load)
         error_type = values.type_name(type(exc))[:MAX_NAME]
         error = _describe(exc, error_type)
         try:
             import traceback
 
             self._sources.publish()
-            traceback.print_exception(type(exc), exc, _own_frames(exc), file=sys.stderr)
+            traceback.print_exception(
+                type(exc), exc, _own_frames(exc, self._script), file=sys.stderr
+            )
         except Exception:
             complain(error)
         exit_code = INTERRUPTED_EXIT if isinstance(exc, KeyboardInterrupt) else 1
@@ -238,10 +247,13 @@ def _error_args(exc: BaseException) -> list[Any]:
     return [_small_value(one, values.short_repr(one), VALUE_BYTES // len(given)) for one in given]
 
 
-def _own_frames(exc: BaseException) -> types.TracebackType | None:
-    """Return the traceback from the cell on, without the frames of the runtime."""
+def _own_frames(exc: BaseException, script: str) -> types.TracebackType | None:
+    """Return the traceback from the cell or script on, without the frames of the runtime."""
     first = exc.__traceback__
-    while first is not None and not first.tb_frame.f_code.co_filename.startswith("<cell "):
+    while first is not None:
+        name = first.tb_frame.f_code.co_filename
+        if name.startswith("<cell ") or name == script:
+            break
         first = first.tb_next
     frame = first
     while frame is not None:

@@ -109,6 +109,7 @@ class Server:
         os.environ.update(params.get("env", {}))
         if "argv" in params:
             sys.argv[:] = params["argv"]
+            self._repl.name_script(*sys.argv[:1])
         if params.get("stdin"):
             self._stdin = stdin.open_text(self._bridge.read_stdin)
         self._paths = params.get("paths", [])

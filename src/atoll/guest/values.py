@@ -94,7 +94,9 @@ class _Encoder:
         if self._items_left < 0:
             raise UncrossableError("the value has more than {:,} items".format(self._max_items))
         if depth > MAX_DEPTH:
-            raise UncrossableError("the value is nested deeper than {}".format(MAX_DEPTH))
+            raise UncrossableError(
+                "the value is nested deeper than {}, or contains itself".format(MAX_DEPTH)
+            )
         if value is None or value is True or value is False:
             return value
         if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Gets wheels: runs pip as a confined process and says in words why a package cannot be had."""
+"""Downloads wheels: runs pip as a confined process, and says in words why it failed."""
 
 from __future__ import annotations
 

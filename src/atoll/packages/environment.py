@@ -72,7 +72,7 @@ def ensure(
 ) -> Hold:
     """Return a hold on the environment of the requirements; it is built if need be.
 
-    `refresh` resolves them anew. PackageError says which package cannot be had, and why.
+    `refresh` resolves them anew. PackageError says which package cannot be installed, and why.
     """
     asked = expand(requirements)
     if not refresh and (found := find(asked, target)) is not None:

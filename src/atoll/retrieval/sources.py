@@ -57,7 +57,8 @@ class FolderSource:
         try:
             self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as exc:
-            raise RetrievalError(f"the folder to search cannot be opened: {exc}") from None
+            name, reason = os.fspath(root), exc.strerror
+            raise RetrievalError(f"cannot search the folder {name!r}: {reason}") from None
 
     def entries(self) -> Generator[Entry]:
         """Regular files, each told by what a change of it changes."""

@@ -13,4 +13,4 @@ class GuardError(PermissionError):
 
 def refused(what: str, advice: str = ADVICE) -> GuardError:
     """The error for `what`."""
-    return GuardError(f"{what} is not to be had in the backend restricted; {advice}")
+    return GuardError(f"{what} is not available in the backend restricted; {advice}")
