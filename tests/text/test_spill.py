@@ -156,7 +156,7 @@ async def test_a_folder_that_others_can_enter_is_not_used(tmp_path):
     (tmp_path / "s1").mkdir()
     (tmp_path / "s1").chmod(0o755)
     with Spill(tmp_path, "s1") as spill:
-        reason = "the folder s1 is not this user's alone"
+        reason = "the folder s1 belongs to another user, or others may enter it"
         assert_ends_without_file(await spill.observe(3, LONG), reason)
         assert spill.files() == {}
     assert os.listdir(tmp_path / "s1") == []
@@ -227,6 +227,8 @@ async def test_a_private_folder_goes_with_a_spill_that_nobody_closed(tmp_path, m
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spill = Spill(None, "s1")
     await spill.observe(1, LONG)
+    # The worker thread that wrote the file may still have a reference: wait until it has ended.
+    await asyncio.get_running_loop().shutdown_default_executor()
     del spill
     gc.collect()
     assert os.listdir(tmp_path) == []

@@ -1,1 +1,1 @@
-"""What happens to text on its way to and from a model."""
+"""Text to and from a model: quoting, redaction, sanitising, spilling, summaries, token counts."""

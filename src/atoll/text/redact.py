@@ -1,7 +1,7 @@
-"""Takes secrets out of text that goes to a model: what looks like one, and values that are known.
+"""Removes secrets from text that goes to a model: by their shape, and by values that are known.
 
-SECURITY: a seat belt. It stops secrets that stand in the text as they are, or in base64, base 16,
-URLs and JSON. Code that wants to smuggle one out can write it in a way that nobody looks for.
+SECURITY: a seat belt. It finds secrets in plain text, base64, base 16, URLs and JSON. Code that
+wants to smuggle a secret out can encode it in another way, which this does not find.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from atoll.text.secrets import Shape
 
 STRETCH, OVERLAP = 1 << 16, 1 << 12
-"""Characters that are searched at once, and how far a match may be looked for beyond them."""
+"""Characters searched in one call of `re`, and how far beyond them a match may extend."""
 SHORTEST_KNOWN = 6
-"""Characters of a known value: a shorter one would be found in words that are none."""
+"""Least characters of a known value: a shorter one would also match inside ordinary words."""
 LEAST_LENGTH, LEAST_WORD, LEAST_BITS = 12, 16, 32.0
-"""What a secret of the environment must have to be looked for: characters, if all are letters,
-and bits."""
+"""Least size of an environment variable's value to be searched for: characters, characters if
+all are letters, and bits of entropy."""
 _SECRET_NAME = re.compile(
     r"PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|(?:API|ACCESS|PRIVATE|AUTH)_?KEY|_KEY$|_PWD$"
     r"|(?:DATABASE|DB|REDIS|MONGO|AMQP|BROKER|SENTRY)_?(?:URL|URI|DSN)$",
@@ -57,9 +57,9 @@ class Redacted:
 
 
 class Redactor:
-    """Replaces secrets by what kind they were of: `[redacted: aws-key]`.
+    """Replaces each secret by its kind: `[redacted: aws-key]`.
 
-    `known` are secrets by name, and the name is shown; or just their values.
+    `known` maps names to secret values, and the name is shown; or it lists values without names.
     """
 
     def __init__(self, known: Mapping[str, str] | Iterable[str] = ()) -> None:
@@ -75,11 +75,11 @@ class Redactor:
             self._known |= dict.fromkeys(_disguises(value), kind)
 
     def redact(self, text: str) -> str:
-        """The text without its secrets."""
+        """Return the text without its secrets."""
         return self.examine(text).text
 
     def examine(self, text: str) -> Redacted:
-        """The same, with how many there were."""
+        """Return the text without its secrets, and how many of each kind were replaced."""
         counts: Counter[str] = Counter()
         text = self._without_known(text, counts)
         lower = text.lower()
@@ -115,10 +115,9 @@ def secrets_of(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_hard_to_guess(value: str) -> bool:
-    """Return whether a value is long and mixed enough to be found in a text by itself.
+    """Return whether a value has enough characters and entropy that a match is no coincidence.
 
-    The bits are those of its characters as they are distributed. A word of letters alone needs
-    more characters: it may be in a dictionary.
+    A value of letters alone needs more characters: it may be a word of a dictionary.
     """
     counts = Counter(value)
     bits = -sum(n * math.log2(n / len(value)) for n in counts.values())
@@ -127,7 +126,10 @@ def is_hard_to_guess(value: str) -> bool:
 
 
 def _sub(expression: re.Pattern[str], mark: Callable[[re.Match[str]], str], text: str) -> str:
-    """As `expression.sub`, which would let no other thread run until a long text is done."""
+    """Replace matches as `expression.sub` does, but let other threads run in between.
+
+    `re` holds the GIL during one call, so a long text is searched in stretches.
+    """
     parts: list[str] = []
     at = 0
     while (found := _next(expression, text, at)) is not None:
@@ -144,7 +146,7 @@ def _next(expression: re.Pattern[str], text: str, at: int) -> re.Match[str] | No
             at = stop
         elif found.end() < stop + OVERLAP:
             return found
-        elif whole := expression.match(text, found.start()):  # it may go on
+        elif whole := expression.match(text, found.start()):  # it may extend beyond the stretch
             return whole
         else:
             at = found.start() + 1
@@ -152,7 +154,7 @@ def _next(expression: re.Pattern[str], text: str, at: int) -> re.Match[str] | No
 
 
 def _disguises(given: str) -> Iterable[str]:
-    """The value as it may stand in a text; whoever prints it may leave spaces around it away."""
+    """Yield the encodings of a value, with and without the spaces around it."""
     for value in {given, given.strip()}:
         if len(value) >= SHORTEST_KNOWN:
             yield from _forms(value)
@@ -172,7 +174,7 @@ def _forms(value: str) -> Iterable[str]:
     yield data.hex().upper()
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(data).decode()
-        for before in range(3):  # inside other data it begins at one of three places in a group
+        for before in range(3):  # base64 has groups of three bytes: the value may begin at any
             text = encode(bytes(before) + data).decode().rstrip("=")
             whole = text[(0, 2, 3)[before] : (before + len(data)) // 3 * 4]
             if len(whole) >= SHORTEST_KNOWN:
@@ -181,7 +183,7 @@ def _forms(value: str) -> Iterable[str]:
 
 @functools.cache
 def _expression(shapes: tuple[Shape, ...]) -> re.Pattern[str]:
-    """All of them as one: each under its kind's name."""
+    """Return one expression for all shapes, with a group for each, named by its kind."""
     alternatives = (f"(?P<{_group(shape.kind)}>{shape.expression})" for shape in shapes)
     return re.compile("|".join(alternatives), re.VERBOSE | re.ASCII)
 
@@ -214,7 +216,7 @@ def _assigned(counts: Counter[str], found: re.Match[str]) -> str:
 
 
 def _is_quoted_secret(found: re.Match[str], value: str) -> bool:
-    """In quotes a password may be a word; what is called a token is one only if it is no word."""
+    """Return whether a quoted value is a secret: a password may be a word, a token may not."""
     name = found["name"].lower()
     if name in ("token", "credential"):
         return len(value) >= 8 and not _is_name(value)
@@ -222,7 +224,10 @@ def _is_quoted_secret(found: re.Match[str], value: str) -> bool:
 
 
 def _is_bare_secret(found: re.Match[str], value: str) -> bool:
-    """Without quotes it may be a name in code: those have no digits, or dots between names."""
+    """Return whether a value without quotes is a secret, and not a name in code.
+
+    Names in code have no digits, or are names joined by dots.
+    """
     name, sign = found["name"], found["sign"]
     if name.isupper() and sign == "=":  # as in a shell
         return not _CONSTANT.match(value) and not value.isdigit()
@@ -235,7 +240,7 @@ def _is_bare_secret(found: re.Match[str], value: str) -> bool:
 
 
 def _is_name(value: str) -> bool:
-    """Whether it is words, or names with dots between them."""
+    """Return whether a value consists of words, or of names joined by dots."""
     return value.translate(_JOINTS).isalpha() or _PATH.match(value) is not None
 
 

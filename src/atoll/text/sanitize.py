@@ -1,8 +1,8 @@
-"""Makes typographic characters in a model's code plain, where the code is no Python with them.
+"""Replaces typographic characters in a model's code, if the code does not parse with them.
 
-A model that was asked about "47°" writes `theta = 47°`, and “such” quotes. Code that parses is
-never touched; in code that does not, strings and comments keep their text; and if it is not Python
-even then, it stays as it was, so that the error speaks of what the model wrote.
+A model that was asked about "47°" writes `theta = 47°`, and “curly” quotes. Code that parses is
+never changed. In code that does not parse, strings and comments keep their text. If the result
+does not parse either, the original is returned, so that the error shows what the model wrote.
 """
 
 # ruff: noqa: RUF001 - look-alikes are what this is about
@@ -14,13 +14,13 @@ import re
 from atoll.text.typography import SIGN, SIGN_KINDS, plain_sign
 
 MOST_CHARACTERS = 1 << 20
-"""Longer code is left alone: a syntax tree takes a hundred times the memory of its text."""
+"""Longer code is not changed: a syntax tree takes a hundred times the memory of its text."""
 
 _DOUBLE, _SINGLE = "“”„‟＂", "‘’‚‛＇"
 
 
 def sanitize_code_unicode(code: str) -> str:
-    """The code with typographic characters made plain, if that makes Python of it."""
+    """Return the code with typographic characters replaced, if it parses only without them."""
     if code.isascii() or len(code) > MOST_CHARACTERS or _parses(code) is not False:
         return code
     for tokens in (_PAIRED, _MIXED):
@@ -31,7 +31,7 @@ def sanitize_code_unicode(code: str) -> str:
 
 
 def _parses(code: str) -> bool | None:
-    """Whether it is Python; None if that cannot be told: too deep, or half characters."""
+    """Return whether the code parses; None if unknown: nested too deep, or lone surrogates."""
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
         compile(code, "<code>", "exec", flags, dont_inherit=True)
@@ -43,7 +43,7 @@ def _parses(code: str) -> bool | None:
 
 
 def _tokens(inside: str, closing_double: str, closing_single: str) -> re.Pattern[str]:
-    """Return the expression for strings, comments and signs.
+    """Return the expression that matches strings, comments and signs.
 
     It takes linear time: every repeat is possessive, and an open string runs to the end. CPython
     before 3.11.5 does not go back to where a possessive repeat of a group began if its last round
@@ -78,8 +78,8 @@ def _tokens(inside: str, closing_double: str, closing_single: str) -> re.Pattern
 def _fewer(quotes: str) -> str:
     """Return the expression for anything but three of these quotes.
 
-    The first branch keeps `re` from taking what the others begin with out of them: the lookahead
-    would then fail halfway.
+    Without the first branch, `re` would factor out the prefix that the others share, and the
+    lookahead would fail halfway.
     """
     one = f"[{quotes}]"
     return rf"[^{quotes}]|{one}[^{quotes}]|{one}{one}[^{quotes}]|{one}\Z|{one}{one}\Z"
@@ -108,7 +108,7 @@ def _plain(token: re.Match[str]) -> str:
 
 
 def _quoted(token: re.Match[str]) -> str:
-    """A string in curly quotes, in straight ones that its text does not have."""
+    """Return a string that has curly quotes, with straight ones that do not occur in its text."""
     for name, quote, other in (("block", '"""', "'''"), ("double", '"', "'"), ("single", "'", '"')):
         text = token[name]
         if text is None:
@@ -120,11 +120,11 @@ def _quoted(token: re.Match[str]) -> str:
         if other not in text:
             return other + text + other
         return quote + re.sub(rf"(?<!\\){quote}", rf"\\{quote}", text) + quote
-    raise AssertionError("one of them fits")
+    raise AssertionError("a token has one of the three groups")
 
 
 def _plain_field(field: re.Match[str]) -> str:
-    """What stands in braces in an f-string is code, up to its format."""
+    """Return a replacement field of an f-string, whose code is made plain up to its format."""
     if field["code"] is None:
         return field[0]
     return "{" + _PAIRED.sub(_plain, field["code"])

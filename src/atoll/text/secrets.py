@@ -1,4 +1,4 @@
-"""What secrets look like: one row a kind, with a text that is always in it and its expression.
+"""The shapes of secrets: for each kind, texts of which one is always in it, and an expression.
 
 Every expression takes time linear in the text: a repeat is bounded or possessive, or nothing that
 follows it can make `re` backtrack into it. Only single characters repeat possessively: CPython
@@ -18,7 +18,7 @@ _ALPHABET = "A-Za-z0-9+/="
 
 
 def _breaks(name: str) -> str:
-    """Return an atomic match of what may stand between a key's lines: no backtracking into it.
+    """Return an atomic match of what may separate a key's lines: `re` does not backtrack into it.
 
     A lookahead is atomic in every Python; `(?>...)` is wrong in CPython before 3.11.5.
     """
@@ -27,9 +27,9 @@ def _breaks(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A kind of secrets. Of several texts in `has` one is there; they are of lower case.
+    """A kind of secret. Each one contains at least one of the texts in `has`, in lower case.
 
-    Where the expression has a group `KIND_secret`, that is what is replaced; else all that fits.
+    If the expression has a group `KIND_secret`, that group is replaced, otherwise the whole match.
     """
 
     kind: str
@@ -125,6 +125,6 @@ ASSIGNMENT = re.compile(
       | (?P<bare>[^\s"'`,;&<>()\[\]{{}}\\]{{6,}}+) (?P<call>[(\[]?+) )""",
     re.VERBOSE | re.ASCII,
 )
-"""A name that sounds secret and what is assigned to it; whether that is a secret is not said."""
+"""A name that sounds secret and the value assigned to it, which may or may not be a secret."""
 ASSIGNED = ("pass", "secret", "token", "credential", "key")
-"""One of these is in every such name."""
+"""Texts of which one is in every name that ASSIGNMENT matches."""

@@ -1,4 +1,4 @@
-"""Output that is too long for a model: the whole goes to a file, the model sees a summary of it."""
+"""Writes output that is too long for a model to a file, and gives the model a summary of it."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from atoll.text.summary import Summarise
 
 LEAST_PREVIEW = 400
-"""Characters that a header and a footer need, with something between them."""
+"""Characters that a header, a footer and some text between them need."""
 MAX_BYTES = 1 << 30
-"""What a session's files may hold together; the oldest go first."""
+"""Bytes that the files of a session may have together; beyond it the oldest are deleted."""
 SUMMARY_SECONDS = 30.0
 LAST_TURN = 10**9
 SHORT_FOLDER = "spill/"
@@ -30,16 +30,16 @@ _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What the model sees of a turn's output, and where the whole is if that is more."""
+    """What the model sees of a turn's output, and the file with all of it if that is longer."""
 
     text: str
     path: Path | None = None
     spilled: bool = False
-    """Whether the text is a summary; without a path then, the rest could not be kept."""
+    """Whether the text is a summary; if so and there is no path, the rest could not be kept."""
 
 
 class Spill:
-    """Output of one session's turns, in `folder/session_id/turn_N.txt` where it is over `cap`.
+    """Keeps the output of one session's turns; over `cap` in `folder/session_id/turn_N.txt`.
 
     Without a folder the files are in a private one, which `close` removes.
     """
@@ -93,11 +93,11 @@ class Spill:
         return Observed(text=shown, path=path, spilled=True)
 
     def files(self) -> dict[str, Path]:
-        """Where the files are, by the short names that the model is told."""
+        """Return the paths of the files, by the short names that the model sees."""
         return {SHORT_FOLDER + name: path for name, path in self._kept.paths().items()}
 
     def close(self) -> None:
-        """Let go of the folder, and remove it if it was private; a second time does nothing."""
+        """Close the folder, and remove it if it was private. Calling it twice is harmless."""
         self._kept.close()
 
     def __enter__(self) -> Self:

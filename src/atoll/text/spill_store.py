@@ -1,7 +1,8 @@
 """Keeps texts in files of one session's folder, within a number of bytes.
 
-SECURITY: the folder above may be shared with others of the machine. The session's own is made with
-mode 0700, or is ours alone already; files are opened by a descriptor of it, new, through no link.
+SECURITY: other users of the machine may share the parent folder. The session's own folder is
+created with mode 0700, or must belong to this user alone. Files are created through a descriptor of
+it (O_EXCL), and no link is followed.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SpillStore:
-    """Texts by name in `above/session_id`; without `above`, in a folder that goes at the end.
+    """Texts by name in `above/session_id`; without `above`, in a folder that close() removes.
 
-    Beyond `max_bytes` the oldest are removed: the newest is what a model asks about.
+    Beyond `max_bytes` the oldest are removed: a model asks about the newest.
     """
 
     def __init__(self, above: Path | None, session_id: str, max_bytes: int) -> None:
@@ -43,8 +44,8 @@ class SpillStore:
         self._closed = False
 
     def keep(self, name: str, text: str) -> Path:
-        """Write it, in place of one of that name; OSError says why not, and leaves nothing."""
-        with self._lock:  # a thread that nobody waits for any more may be at it
+        """Write a text, or replace the one of that name; OSError leaves no partial file."""
+        with self._lock:  # a thread whose caller was cancelled may still be writing
             if self._closed:
                 raise OSError("the session is closed")
             if self._fd < 0:
@@ -56,12 +57,12 @@ class SpillStore:
             return self._path / name
 
     def paths(self) -> dict[str, Path]:
-        """What is kept, oldest first."""
+        """Return the paths of the texts by name, oldest first."""
         with self._lock:
             return {name: self._path / name for name in self._sizes}
 
     def close(self) -> None:
-        """Let go of the folder; one that was made for this session alone is removed."""
+        """Close the folder, and remove it if it was made for this session alone."""
         with self._lock:
             self._closed = True
             self._sizes.clear()
@@ -98,10 +99,10 @@ class SpillStore:
 
 
 def _encoded(text: str, most: int) -> Iterator[bytes]:
-    """In parts, so that a large text is not held twice; OSError at a part that is too much."""
+    """Yield the text as UTF-8 in parts, so that it is not in memory twice; OSError over `most`."""
     size = 0
     for start in range(0, len(text), _CHUNK):
-        # half a pair is no UTF-8: it is shown by its number
+        # a lone surrogate has no UTF-8: it is written as \udxxx
         data = text[start : start + _CHUNK].encode("utf-8", "backslashreplace")
         size += len(data)
         if size > most:
@@ -110,12 +111,12 @@ def _encoded(text: str, most: int) -> Iterator[bytes]:
 
 
 def _own_folder(path: Path) -> int:
-    """A descriptor of it; OSError if it is a link, somebody else's, or open to others."""
+    """Return a descriptor of the folder; OSError if it is a link or other users can reach it."""
     fd = os.open(path, _FOLDER)
     found = os.fstat(fd)
     if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
         os.close(fd)
-        raise OSError(f"the folder {path.name} is not this user's alone")
+        raise OSError(f"the folder {path.name} belongs to another user, or others may enter it")
     return fd
 
 

@@ -1,7 +1,7 @@
-"""Summaries of text that is too long to show: its first and last lines, or a worker model's words.
+"""Summaries of text that is too long to show: its first and last lines, or notes of a worker model.
 
-SECURITY: the text is a hostile program's output, and so is what a model makes of it. Neither is
-longer than asked for, and the prompt marks the text with a word that it cannot know.
+SECURITY: the text is a hostile program's output, so the notes a model writes about it are hostile
+too. Both are limited in length, and the prompt delimits the text with a random word.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Summarise = Callable[[str], Awaitable[str]]
 HEAD_LINES, TAIL_LINES = 15, 5
 MOST_LINES, MOST_TOKENS = 10, 512
 TAIL_CHARACTERS = 6000
-"""How much of a text's end a worker model is given."""
+"""Characters of the end of a text that a worker model gets."""
 NARROWEST = 20
-"""Characters of a cut line below which it says nothing: then the text is cut as one line."""
+"""Least characters of a cut line: with less room, the text is cut as one line."""
 _MARK = 40
-"""Characters that it may take to say how much was cut."""
+"""Most characters of the note that says how much was cut."""
 _LOGGER = logging.getLogger("atoll.text")
 _PROMPT = """\
 You keep the notes of a programmer who cannot see all the output of the programs they run.
@@ -35,7 +35,7 @@ Answer with the notes alone: plain text, at most {lines} lines.
 
 
 def head_and_tail(text: str, room: int) -> str:
-    """The first 15 lines and the last 5, the long ones cut, in at most `room` characters."""
+    """Return the first 15 and last 5 lines, long ones cut, in at most `room` characters."""
     lines, omitted = _ends(text.removesuffix("\n"))
     narrow, wide = 0, room
     while narrow < wide:  # the widest lines that fit
@@ -80,14 +80,17 @@ class RollingSummary:
         self._notes = ""
 
     async def add(self, text: str) -> str | None:
-        """The notes with this text in them; None if the model failed, and they are as before."""
+        """Return the notes with this text included; None, and unchanged, if the model failed."""
         answer = await self._ask(_prompt(self._notes, text[-TAIL_CHARACTERS:]))
         notes = bounded(answer) if isinstance(answer, str) else ""
         self._notes = notes or self._notes
         return notes or None
 
     async def _ask(self, prompt: str) -> object:
-        """What the model says in time. One that does not even stop when told to is left behind."""
+        """Return the model's answer, or None after the timeout; the call is then cancelled.
+
+        A call that ignores its cancellation is not waited for.
+        """
         task = asyncio.ensure_future(self._call(prompt))
         try:
             await asyncio.wait({task}, timeout=self._seconds)
@@ -107,7 +110,7 @@ class RollingSummary:
 
 
 def bounded(notes: str) -> str:
-    """At most 10 lines and 512 tokens of it, and nothing that a text file cannot hold."""
+    """Return at most 10 lines and 512 tokens of the notes, without lone surrogates."""
     clean = _sendable(notes[: 16 * MOST_TOKENS])
     lines = [line.rstrip() for line in clean.split("\n") if line.strip()][:MOST_LINES]
     text = "\n".join(lines)
@@ -128,5 +131,5 @@ def _prompt(notes: str, tail: str) -> str:
 
 
 def _sendable(text: str) -> str:
-    """Without halves of pairs, which are no UTF-8."""
+    r"""Return the text with lone surrogates, which UTF-8 cannot encode, as \udxxx."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,9 +1,9 @@
 r"""Plain values as text for a model: TOON or compact JSON, whichever is shorter.
 
 TOON writes a table's column names once. On nested rows it is longer than JSON, so both are made.
-What neither can hold is named, never dropped: {"$set": [1, 2]}, {"$bytes": "PNG\x00"},
-{"$dict": [[1, "a"]]} for keys that are no text, {"$object": "module.Type", "repr": "..."}. Tuples
-are lists, dates and decimals their text, and 1.0 is 1 in TOON.
+Values that neither can express are marked, never dropped: {"$set": [1, 2]}, {"$bytes": "PNG\x00"},
+{"$dict": [[1, "a"]]} for keys that are not str, {"$object": "module.Type", "repr": "..."}. Tuples
+become lists, dates and decimals become text, and 1.0 is 1 in TOON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_FINITE = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
 def to_text(value: Any, *, toon: bool = True) -> str:
-    """The shorter of TOON and compact JSON; JSON where `toon` is false or not installed."""
+    """Return the shorter of TOON and compact JSON; JSON if `toon` is false or not installed."""
     plain = _whole(value)
     as_json = _as_json(plain.data)
     as_toon = _as_toon(plain) if toon else None
@@ -33,12 +33,12 @@ def to_text(value: Any, *, toon: bool = True) -> str:
 
 def _as_json(data: Any) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    # half a pair cannot be sent; all that is not ASCII is in strings, where \udxxx means the same
+    # UTF-8 cannot encode a lone surrogate; in a JSON string \udxxx means the same
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _as_toon(plain: _Plain) -> str | None:
-    """None where it is not installed, or one could not tell a text from what is no number."""
+    """Return TOON; None if it is not installed, or "NaN" could be both a text and a number."""
     if plain.not_finite and plain.says_not_finite:
         return None
     try:
@@ -47,13 +47,13 @@ def _as_toon(plain: _Plain) -> str | None:
         return None
     try:
         text: str = toons.dumps(_spelled(plain.data) if plain.not_finite else plain.data)
-    except (TypeError, ValueError):  # half a pair, for one
+    except (TypeError, ValueError):  # such as a lone surrogate
         return None
-    return text or None  # what is an empty dict to TOON is no answer to a model
+    return text or None  # TOON writes an empty dict as "", which says nothing to a model
 
 
 def _spelled(data: Any) -> Any:
-    """With words for what TOON would write as null."""
+    """Return the data with NaN and infinities as words: TOON would write them as null."""
     if isinstance(data, dict):
         return {key: _spelled(item) for key, item in data.items()}
     if isinstance(data, list):
@@ -62,7 +62,7 @@ def _spelled(data: Any) -> Any:
 
 
 def _whole(value: Any) -> _Plain:
-    """All of it, or where it is too deep or too large, its beginning and a word about that."""
+    """Return the whole value, or if it is too deep or too large, its type, start and the reason."""
     plain = _Plain()
     try:
         plain.data = plain.make(value, 0)
@@ -80,7 +80,7 @@ def _glance(value: Any) -> str:
 
 
 class _Plain:
-    """Makes what JSON can hold of one value, and knows what it met."""
+    """Converts one value to JSON data, and records whether it has NaN or infinities."""
 
     def __init__(self) -> None:
         self.data: Any = None
@@ -88,7 +88,7 @@ class _Plain:
         self._left = values.MAX_ITEMS
 
     def make(self, value: Any, depth: int) -> Any:
-        """The value with all that is in it."""
+        """Return the value and everything in it as JSON data."""
         self._left -= 1
         if self._left < 0:
             raise values.UncrossableError(f"the value has more than {values.MAX_ITEMS:,} items")
@@ -143,7 +143,7 @@ def _int(value: int) -> Any:
 
 
 def _in_order(items: Any) -> list[Any]:
-    """Sorted where that is possible, so that one set is always one text."""
+    """Return the items sorted, so that equal sets give equal texts."""
     try:
         return sorted(items)
     except TypeError:

@@ -1,4 +1,4 @@
-"""The table of typographic characters in code, and the plain Python that each stands for."""
+"""The table of typographic characters in code, and the plain Python for each."""
 
 # ruff: noqa: RUF001 - look-alikes are what this is about
 from __future__ import annotations
@@ -24,13 +24,13 @@ SIGN = rf"""(?P<degree> [°º](?!\w))
     | (?P<power> [⁺⁻]?[{_POWERS}]++)
     | (?P<index> (?<=[^\W\d])[{_INDICES}]++)
     | (?P<sign> [{"".join(_TABLE)}])"""
-"""An expression (verbose) that fits one of them."""
+"""An expression (verbose) that matches one of them."""
 SIGN_KINDS = ("degree", "power", "index", "sign")
 """The names of its groups."""
 
 
 def plain_sign(kind: str, sign: str) -> str:
-    """What the group `kind` of SIGN found, in Python."""
+    """Return the Python for what the group `kind` of SIGN has matched."""
     if kind == "sign":
         return _TABLE[sign]
     if kind == "degree":
