@@ -1,1 +1,1 @@
-"""Files for agents: one set of operations, wherever the files are."""
+"""Files for agents: the same operations for the files of every sandbox and of a local folder."""

@@ -1,10 +1,10 @@
-"""A guest's files by absolute paths, as the guest sees them, wherever in it they are.
+"""A guest's files by absolute paths, as the guest sees them, also outside the working folder.
 
-The host uses the folders that it has descriptors of itself. A file elsewhere, or behind a link that
-leads out of them, is copied from or to the guest's /tmp by a command inside the sandbox.
+The host opens files below the folders that it has descriptors of. For a file elsewhere, or behind a
+link that leads out of them, a command inside the sandbox copies it from or to the guest's /tmp.
 
-SECURITY: that command runs as the guest does, so the guest's own rights decide what can be reached;
-the host follows no link and opens nothing outside its descriptors.
+SECURITY: that command has the guest's rights and no more; the host follows no link and opens
+nothing outside its descriptors.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ mkdir -p -- "$folder" 2>/dev/null || { [ -e "$folder" ] && exit 84; exit 83; }
 cat "$draft" > "$path" """
 
 
-class Anywhere:
-    """The files of one sandbox that has a shell, by absolute paths."""
+class AbsolutePaths:
+    """Uploads and downloads by absolute paths, for one sandbox that has a shell."""
 
     def __init__(self, files: Files, shell: Shell) -> None:
         self._files, self._shell = files, shell
@@ -99,7 +99,7 @@ class Anywhere:
 
 
 def _is_path(path: str) -> bool:
-    """Return whether a path is absolute, and the kernel can be given it."""
+    """Return whether a path is absolute and short enough for the kernel, without a null byte."""
     try:
         size = len(os.fsencode(path))
     except UnicodeEncodeError:
@@ -108,7 +108,7 @@ def _is_path(path: str) -> bool:
 
 
 def _is_shown(path: str) -> bool:
-    """Return whether the host has the folder of a path; `..` is left for the guest to follow."""
+    """Return whether the host has a descriptor of the path's folder; the guest resolves `..`."""
     return path.startswith(_SHOWN) and ".." not in path.split("/")
 
 

@@ -1,4 +1,4 @@
-"""Answers of a guest, or of a stranger's shell: held to their shape before they are used."""
+"""Validates the answers of a guest, or of a remote shell, before the host uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def checked(operation: str, answer: object) -> dict[str, Any]:
-    """The answer, if it is one that guest/workspace can have given; else SandboxError."""
+    """Return the answer if guest/workspace can have given it; raise SandboxError otherwise."""
     try:
         return _SHAPES[operation](_of(dict, answer))
     except (LookupError, TypeError, ValueError, OverflowError) as exc:

@@ -1,7 +1,7 @@
 """Regular expressions without RE2: the standard library's `re`, in a child process.
 
-SECURITY: pattern and text are a guest's, and `re` backtracks: `(a+)+$` can take for ever. So it
-runs in a process of its own, with limits, that is killed when a piece of text takes too long.
+SECURITY: pattern and text are a guest's, and `re` backtracks: `(a+)+$` can run for ever. So it
+runs in a process of its own, with limits. The process is killed if a piece of text takes too long.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 SECONDS = 5.0
-"""How long one piece of text may take, in CPU time of the child."""
+"""CPU time that the child may use for one piece of text."""
 MOST_SECONDS = 60.0
-"""How long it may take in all, on a machine that is so busy that the child hardly runs."""
+"""Wall-clock time that one piece may take, on a machine so busy that the child hardly runs."""
 NO_CHILD = "regular expressions need google-re2 here; install it for the host's Python"
 _REMEMBERED = 16
 _NUMBER = struct.Struct("<q")
@@ -35,25 +35,24 @@ _PROGRAM = str(Path(__file__).with_name("backtracking_child.py"))
 
 
 class Match:
-    """Where a match is, with the methods of RE2's that are in use."""
+    """The span of a match, with those methods of RE2's match objects that the searches use."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
 
     def start(self) -> int:
-        """Return where it begins."""
+        """Return the offset at which the match begins."""
         return self._span[0]
 
     def span(self) -> Span:
-        """Return where it begins and ends."""
+        """Return the offsets at which the match begins and ends."""
         return self._span
 
 
 class ChildExpression:
-    """A compiled expression, as RE2's: `search` finds the first match. Several threads may use it.
+    """A compiled expression with the interface of RE2's; several threads may use it.
 
-    The child answers with every match of the piece it was given, so that the next search in the
-    same piece costs nothing.
+    The child returns all matches of a piece of text, so that further searches in it are free.
     """
 
     programsize = 1
@@ -79,7 +78,7 @@ class ChildExpression:
             return Match(spans[place]) if place < len(spans) else None
 
     def forget(self) -> None:
-        """Drop what is known of a buffer: its content has changed."""
+        """Drop the matches known of a buffer whose content has changed."""
         with self._lock:
             self._found.clear()
 
@@ -98,7 +97,7 @@ class ChildExpression:
         return spans
 
     def _ask(self, data: bytes) -> bytes:
-        """Return the child's answer; ConfigError if it takes too long, now and ever after."""
+        """Return the child's answer; ConfigError if it takes too long, and at every later call."""
         if self._failure:
             raise ConfigError(self._failure)
         limit = TimeLimit(self._child.pid)
@@ -113,11 +112,14 @@ class ChildExpression:
 
 
 MOST = 10_000
-"""Matches that the child tells of at once."""
+"""Most matches in one answer of the child."""
 
 
 class TimeLimit:
-    """Counts from now what a process computes, so that other programs do not use up its time."""
+    """Limits the CPU time of a process from now on, so that load by other programs does not count.
+
+    A wall-clock limit is the upper bound.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid, self._before = pid, _cpu_seconds(pid)
@@ -130,7 +132,7 @@ class TimeLimit:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process; 0 if it has ended, which its pipes tell."""
+    """Return the CPU time of a process; 0 if it has ended, which the caller sees by its pipes."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -154,7 +156,7 @@ def _start() -> subprocess.Popen[bytes]:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env={}, bufsize=0,
         )  # fmt: skip
-    except OSError as exc:  # as behind the walls that an archive's reader has
+    except OSError as exc:  # for one, the jail of an archive's reader may not start processes
         raise ConfigError(f"{NO_CHILD}: {exc}") from exc
     for stream in (child.stdin, child.stdout):
         os.set_blocking(_descriptor(stream), False)
@@ -175,7 +177,7 @@ def _descriptor(stream: Any) -> int:
 
 
 def _wait(fd: int, event: int, limit: TimeLimit) -> None:
-    """Wait until the child takes or gives data; poll, as select takes no descriptor over 1023."""
+    """Wait until the pipe is ready; with poll, because select takes no descriptor over 1023."""
     poller = select.poll()
     poller.register(fd, event)
     while not poller.poll(max(limit.left(), 0) * 1000):
@@ -193,7 +195,7 @@ def _send(child: subprocess.Popen[bytes], data: bytes, limit: TimeLimit) -> None
 def _receive(child: subprocess.Popen[bytes], size: int, limit: TimeLimit) -> bytes:
     fd, data = _descriptor(child.stdout), bytearray()
     if not 0 <= size <= MOST * 2 * _NUMBER.size:
-        raise ValueError("the child says nonsense")
+        raise ValueError("the child sent an invalid length")
     while len(data) < size:
         _wait(fd, select.POLLIN, limit)
         if not (part := os.read(fd, size - len(data))):

@@ -1,7 +1,7 @@
-"""The child process of `backtracking`: reads pieces of text, answers with the matches in each.
+"""The child process of `backtracking`: reads pieces of text and returns the matches in each.
 
-Run as a script by the host's own Python, with nothing of Atoll imported. A match never crosses a
-line's end, as RE2's with `never_nl`.
+The host's own Python runs it as a script; it imports nothing of Atoll. A match never crosses the
+end of a line, as in RE2 with `never_nl`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUMBER = struct.Struct("<q")
 
 
 def main(most: int) -> None:
-    """Take a pattern, then pieces, until the host is gone."""
+    """Read a pattern, then pieces of text, until the host closes the pipe."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     head = receive()
@@ -36,7 +36,7 @@ def main(most: int) -> None:
 
 
 def find_all(expression: re.Pattern[str], text: str, most: int) -> list[int]:
-    """Return where each match begins and ends, of at most so many."""
+    """Return the spans of at most `most` matches."""
     found: list[int] = []
     at = 0
     while at <= len(text) and len(found) < 2 * most:
@@ -44,7 +44,7 @@ def find_all(expression: re.Pattern[str], text: str, most: int) -> list[int]:
         if match is None:
             break
         line_end = text.find("\n", match.start())
-        if 0 <= line_end < match.end():  # it crosses lines: is there one in this line alone?
+        if 0 <= line_end < match.end():  # it crosses lines: search for one within this line
             match = expression.search(text, match.start(), line_end)
         if match is None:
             at = line_end + 1
@@ -55,7 +55,7 @@ def find_all(expression: re.Pattern[str], text: str, most: int) -> list[int]:
 
 
 def in_bytes(text: str, encoding: str, places: list[int]) -> list[int]:
-    """Return the same places in bytes; they come in order."""
+    """Return offsets in characters, given in order, as offsets in bytes."""
     if encoding == "latin-1" or text.isascii():
         return places
     found, at, used = [], 0, 0
@@ -67,7 +67,7 @@ def in_bytes(text: str, encoding: str, places: list[int]) -> list[int]:
 
 
 def receive() -> bytes:
-    """Read one message; end where the host is gone."""
+    """Read one message; exit if the host has closed the pipe."""
     head = sys.stdin.buffer.read(NUMBER.size)
     if len(head) < NUMBER.size:
         sys.exit(0)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from atoll.errors import ConfigError, UnsupportedError
-from atoll.files.anywhere import Anywhere
+from atoll.files.absolute_paths import AbsolutePaths
 from atoll.files.types import (
     DownloadResult,
     EditResult,
@@ -24,14 +24,14 @@ from atoll.guest.workspace import LINES, MAX_MATCHES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from atoll.files.anywhere import Shell
+    from atoll.files.absolute_paths import Shell
 
 
 class Files(ABC):
     """The files of a sandbox. Paths are relative to the working folder; `/x` is `x` there."""
 
     backend = "custom"
-    _anywhere: Anywhere | None = None
+    _absolute: AbsolutePaths | None = None
 
     @abstractmethod
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Files(ABC):
         With `absolute`, a path is absolute as guest code sees it, wherever in the sandbox it is;
         what the guest may not write is refused. That needs a backend with a shell.
         """
-        upload = self._elsewhere().upload if absolute else self._upload
+        upload = self._by_absolute_path().upload if absolute else self._upload
         return [await upload(*_checked_pair(pair)) for pair in files]
 
     async def download(
@@ -142,18 +142,18 @@ class Files(ABC):
         """Read files; return one result each, in order. `absolute`: as for upload."""
         if isinstance(paths, str | bytes):
             raise ConfigError(f"download takes a list of paths: [{paths!r}]")
-        download = self._elsewhere().download if absolute else self._download
+        download = self._by_absolute_path().download if absolute else self._download
         return [await download(_checked_path(path)) for path in paths]
 
     def reach_by(self, shell: Shell) -> Self:
-        """Let files be reached by absolute paths through commands in the sandbox."""
-        self._anywhere = Anywhere(self, shell)
+        """Set the shell by which files at absolute paths are copied."""
+        self._absolute = AbsolutePaths(self, shell)
         return self
 
-    def _elsewhere(self) -> Anywhere:
-        if self._anywhere is None:
+    def _by_absolute_path(self) -> AbsolutePaths:
+        if self._absolute is None:
             raise UnsupportedError(self.backend, "reach files outside of the working folder")
-        return self._anywhere
+        return self._absolute
 
     async def _upload(self, path: str, data: bytes) -> UploadResult:
         answer = await self._run("upload", path=path, data=data)

@@ -1,8 +1,8 @@
-"""Search files for lines: read them into one buffer and scan it whenever it is full.
+"""Searches files for lines: reads them into one buffer and scans it whenever it is full.
 
-Small files lie in it side by side, as one look at much is cheaper than many at little; a large one
-is looked through line by line, as many as fit. SECURITY: files may change meanwhile. They are
-read, never mapped, and no further than they went when they were opened.
+Small files share the buffer, because one scan of many bytes is cheaper than many small scans. A
+large file is scanned in blocks of whole lines. SECURITY: files may change during the search. They
+are read, never mapped, and only up to the size that they had when they were opened.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     """Path, line, text."""
 
 BLOCK = 1 << 19
-"""Bytes that are looked through at once: what is read and what it is read to fit a core's cache."""
+"""Bytes that are scanned at once: the page cache's copy and the buffer fit into a core's cache."""
 PIECE = 1 << 16
 LARGE = 16 << 20
-"""Bytes of a file that is worth loading numpy for, to count line ends three times as fast."""
+"""Bytes of a file for which importing numpy pays: it counts line ends three times as fast."""
 _SHORT = 1 << 11
-"""Bytes in which counting line ends one by one is the fastest."""
+"""Bytes below which bytearray.count is the fastest way to count line ends."""
 SECONDS = 60.0
-"""How long a search may take: files without end, and folders that move, are no way to hold us."""
+"""Seconds that a search may take: endless files and folders that keep moving do not hold it."""
 _LINE_END = 10
 
 
@@ -44,12 +44,12 @@ class SearchBuffer:
     """The buffer that files are read into, and the matches found in it so far."""
 
     def __init__(self, matcher: Matcher, room: int, stop: Event) -> None:
-        """`room`: how many hits are of use."""
+        """`room` is the number of hits after which the search stops."""
         self.matcher, self._room, self._stop = matcher, room, stop
         self._until = time.monotonic() + SECONDS
         self.hits: list[Hit] = []
         self.headed = False
-        """Whether only the head of some line was searched."""
+        """Whether only the first LONGEST_LINE bytes of some line were searched."""
         self.met_large = False
         """Whether there was a file of LARGE bytes or more."""
         self._used = 0
@@ -59,21 +59,21 @@ class SearchBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether no more hits are of use."""
+        """Whether there are as many hits as were asked for."""
         return len(self.hits) >= self._room
 
     @property
     def wanted(self) -> bool:
-        """Whether to go on."""
+        """Whether the search should go on."""
         return not self.full and not self.late and not self._stop.is_set()
 
     @property
     def late(self) -> bool:
-        """Whether it has taken too long."""
+        """Whether the search has taken longer than SECONDS."""
         return time.monotonic() > self._until
 
     def reserve(self, size: int) -> None:
-        """Have a buffer for so many bytes and a line's end; what is in it stays."""
+        """Grow the buffer to `size` bytes and a line end; its content stays."""
         old = getattr(self, "buffer", bytearray())
         if len(old) <= size:
             self.buffer = old + bytes(size + 1 - len(old))
@@ -81,22 +81,22 @@ class SearchBuffer:
             self._count = _counter(self.buffer)
 
     def add(self, path: str, fd: int) -> None:
-        """Take a file in, after a look at those that are there if it does not fit beside them."""
+        """Read a file into the buffer; scan the buffer first if there is no room for it."""
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or not 0 < info.st_size <= texts.MAX_FILE_BYTES:
             return
         if info.st_size >= BLOCK - self._used:
-            self.look()
+            self.scan()
         if info.st_size >= BLOCK:
             self.met_large |= info.st_size >= LARGE
-            LargeFile(self, path, fd, info.st_size).look()
+            LargeFile(self, path, fd, info.st_size).scan()
         elif read := self.read(fd, self._used, info.st_size):
             self._paths.append(path)
             self._starts.append(self._used)
             self._used = self.ended(self._used + read)
 
-    def look(self) -> None:
-        """Look through the files that are there, and let go of them."""
+    def scan(self) -> None:
+        """Collect the hits of the files in the buffer, and empty it."""
         if not self._used:
             return
         find, at = self.matcher(self.buffer, self._used), 0
@@ -112,7 +112,10 @@ class SearchBuffer:
         self._paths, self._starts, self._used = [], [], 0
 
     def collect(self, path: str, find: Find, part: tuple[int, int], line: int) -> tuple[int, int]:
-        """Take the hits of a part, whose first line has this number; how far it has counted."""
+        """Collect the hits of a part of the buffer, whose first line has the number `line`.
+
+        Return the number of the last line that was counted, and the offset at which it begins.
+        """
         at, end = part
         counted = at
         while at < end and not self.full:
@@ -127,21 +130,21 @@ class SearchBuffer:
         return line, counted
 
     def read(self, fd: int, start: int, size: int) -> int:
-        """How many bytes of a file there were; they are in the buffer from `start` on."""
+        """Read up to `size` bytes of a file into the buffer at `start`; return how many."""
         end, at = start + size, start
         while at < end and (read := os.readv(fd, [self.view[at:end]])):
             at += read
         return at - start
 
     def ended(self, end: int) -> int:
-        """Where the text ends that ends here, now that its last line is ended."""
+        """Add a line end at `end` if there is none; return where the text ends then."""
         if self.buffer[end - 1] == _LINE_END:
             return end
         self.buffer[end] = _LINE_END
         return end + 1
 
     def line_ends(self, start: int, end: int) -> int:
-        """How many there are in a part of the buffer."""
+        """Return how many line ends are in a part of the buffer."""
         if end - start < _SHORT:
             return self.buffer.count(_LINE_END, start, end)
         return self._count(start, end)
@@ -155,8 +158,8 @@ class LargeFile:
         self._left, self._passed, self._block = size, 0, BLOCK
         self._line, self._counted, self._hit = 1, 0, False
 
-    def look(self) -> None:
-        """Take its hits, block by block, if it is a text."""
+    def scan(self) -> None:
+        """Collect the file's hits, block by block, if it is a text file."""
         search, kept = self._search, 0
         if b"\0" in os.pread(self._fd, PROBE_BYTES, 0):
             return
@@ -164,12 +167,12 @@ class LargeFile:
             filled = kept + self._fill(kept)
             end = search.buffer.rfind(b"\n", 0, filled) + 1
             if not end and filled > texts.LONGEST_LINE:
-                kept = self._look_at_head(filled)
+                kept = self._scan_head(filled)
                 continue
             if not self._left and filled:
                 end = search.ended(filled)
             if end:
-                self._look_until(end, self._passed - filled)
+                self._scan_until(end, self._passed - filled)
             else:
                 self._block = min(2 * self._block, texts.LONGEST_LINE + 1)
             kept = self._keep(end, filled)
@@ -181,16 +184,15 @@ class LargeFile:
         return read
 
     def _keep(self, start: int, filled: int) -> int:
-        """Move what is not looked at yet to the front."""
+        """Move the bytes that are not scanned yet to the front; return how many."""
         kept = max(filled - start, 0)
         self._search.view[:kept] = bytes(self._search.view[start : start + kept])
         return kept
 
-    def _look_until(self, end: int, offset: int, *, whole: bool = True) -> None:
-        """Look at the front of the buffer, which is at `offset` in the file.
+    def _scan_until(self, end: int, offset: int, *, whole: bool = True) -> None:
+        """Scan the buffer up to `end`; it begins at `offset` in the file.
 
-        Before the first hit no lines are counted: there may be none. After it all are, as they
-        pass by: there will be more.
+        Lines are counted only after the first hit: a file without one needs no line numbers.
         """
         search = self._search
         find = search.matcher(search.buffer, end)
@@ -208,19 +210,22 @@ class LargeFile:
             self._line, self._counted = line + search.line_ends(counted, end), offset + end
 
     def _count_until(self, offset: int) -> None:
-        """Count the lines of blocks that were passed by uncounted: read them again."""
+        """Count the lines up to `offset`: read blocks again that were scanned without counting."""
         while self._counted < offset:
             piece = os.pread(self._fd, min(PIECE, offset - self._counted), self._counted)
             if not piece:
-                break  # it has been cut meanwhile
+                break  # the file was truncated meanwhile
             self._line, self._counted = self._line + _line_ends(piece), self._counted + len(piece)
 
-    def _look_at_head(self, filled: int) -> int:
-        """Of a line that is too long, the head is searched; how much is kept of what follows."""
+    def _scan_head(self, filled: int) -> int:
+        """Scan the head of a line that is too long, and skip its rest.
+
+        Return how many bytes after the line are in the buffer.
+        """
         search, end = self._search, texts.LONGEST_LINE
         search.headed = True
         search.buffer[end] = _LINE_END
-        self._look_until(end + 1, self._passed - filled, whole=False)
+        self._scan_until(end + 1, self._passed - filled, whole=False)
         self._block = BLOCK
         while self._left and search.wanted:
             read = self._fill(0)
@@ -231,7 +236,7 @@ class LargeFile:
 
 
 def load_numpy() -> None:
-    """Import numpy, if it is installed, for the searches to come.
+    """Import numpy, if it is installed, for later searches.
 
     It takes a tenth of a second, and cannot be done while this thread acts as a guest's user.
     """
@@ -240,9 +245,9 @@ def load_numpy() -> None:
 
 
 def _counter(buffer: bytearray) -> Callable[[int, int], int]:
-    """Return what counts the line ends in a part of the buffer: with numpy, if it is loaded."""
+    """Return a function that counts the line ends in a part of the buffer, by numpy if loaded."""
     numpy = sys.modules.get("numpy")
-    if numpy is None or not hasattr(numpy, "count_nonzero"):  # it is being imported just now
+    if numpy is None or not hasattr(numpy, "count_nonzero"):  # another thread is importing it
         view = memoryview(buffer)
         return lambda start, end: sum(
             _line_ends(bytes(view[at : min(at + PIECE, end)])) for at in range(start, end, PIECE)
@@ -255,5 +260,5 @@ def _counter(buffer: bytearray) -> Callable[[int, int], int]:
 
 
 def _line_ends(data: bytes) -> int:
-    """Faster than bytes.count by a third, as that looks at byte after byte; if it is a PIECE."""
+    """Count line ends; for a PIECE this is a third faster than bytes.count."""
     return len(data) - len(data.replace(b"\n", b""))

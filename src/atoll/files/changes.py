@@ -1,4 +1,4 @@
-"""Renames and deletes below descriptors of folders, whatever a guest does to them meanwhile.
+"""Renames and deletes below descriptors of folders, which a guest may change at the same time.
 
 SECURITY: no link is followed. A folder is entered by its name in a descriptor, with O_NOFOLLOW,
 and everything in it is named in that descriptor.
@@ -18,7 +18,7 @@ _NOREPLACE = 1
 MOST_OPEN = 100
 """Folders that are open at one time while a tree is deleted."""
 MOST_PIECES = 10_000
-"""Pieces that a deep tree is cut into; a guest that adds more than that is not followed."""
+"""Most pieces that a deep tree is cut into; a guest that keeps adding folders gets an error."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,7 +37,7 @@ def rename(old: int, name: str, new: int, new_name: str, *, overwrite: bool) -> 
 
 
 def _rename_fresh(old: int, name: str, new: int, new_name: str) -> None:
-    """Rename in one step that fails if the target exists; in two on a file system without it."""
+    """Rename with RENAME_NOREPLACE; on a file system without it, check for the target first."""
     names = os.fsencode(name), os.fsencode(new_name)
     if hasattr(_libc, "renameat2"):
         if _libc.renameat2(old, names[0], new, names[1], _NOREPLACE) == 0:

@@ -1,4 +1,4 @@
-"""Files of a folder that this process holds descriptors of: no guest has any part in it."""
+"""Files below folders that this process has descriptors of; no guest code takes part."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     """Descriptors by the names that they have for the guest; the first is the working folder."""
 
 AT_ONCE = 8
-"""Operations on a sandbox: each has descriptors, and a thread if there is one."""
+"""Operations on one sandbox at a time: each holds descriptors, and a thread while it runs."""
 CHANGING = frozenset({"write", "edit", "upload", "delete", "move", "mkdir"})
 
 PATTERN = ("pattern", "regex", "ignore_case")
@@ -32,12 +32,12 @@ PATTERN = ("pattern", "regex", "ignore_case")
 
 
 class FolderFiles(Files):
-    """Asks for the folders each time, as they may be others by then."""
+    """The files below descriptors that are opened anew for each operation: folders may change."""
 
     def __init__(
         self, folders: Callable[[bool], Awaitable[Folders]], max_file_bytes: int | None = None
     ) -> None:
-        """`folders` gives descriptors that are ours to close; it is told if we will change them."""
+        """`folders` returns descriptors, which are closed here; its argument: whether to write."""
         self._folders, self._max_file_bytes = folders, max_file_bytes
         self._room = asyncio.Semaphore(AT_ONCE)
 
@@ -58,7 +58,7 @@ class FolderFiles(Files):
 
         def work() -> dict[str, Any]:
             try:
-                if stop.is_set():  # whoever asked has left before it began
+                if stop.is_set():  # the caller was cancelled before the work began
                     return {}
                 searcher = Searcher(stop)
                 if operation == "grep":
@@ -71,7 +71,7 @@ class FolderFiles(Files):
             finally:
                 close_all(folders)
 
-        # Shielded: who is cancelled leaves, but the descriptors are in use until the work is done.
+        # Shielded: a cancelled caller returns, but the thread uses the descriptors until it ends.
         done = asyncio.get_running_loop().run_in_executor(None, work)
         done.add_done_callback(lambda _: self._room.release())
         try:
@@ -97,16 +97,16 @@ class FolderFiles(Files):
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A regular file that is open for reading; `close` lets go of it."""
+    """A regular file that is open for reading, until `close`."""
 
     fd: int
     size: int
     tag: str
-    """Another one as soon as the file is changed or replaced."""
+    """A text that changes whenever the file is changed or replaced."""
 
     @classmethod
     def of(cls, fd: int) -> OpenFile:
-        """Take a descriptor over; OSError, with it closed, if it is not a file's."""
+        """Take over a descriptor; close it and raise OSError if it is not a regular file's."""
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             os.close(fd)
@@ -128,6 +128,6 @@ class OpenFile:
 
 
 def close_all(folders: Folders) -> None:
-    """Let go of all."""
+    """Close every descriptor."""
     for fd in folders.values():
         os.close(fd)

@@ -1,9 +1,10 @@
 """Folders of a guest, used by the host through descriptors: the boundary between the two.
 
 SECURITY: nothing outside the descriptors is reached: the kernel refuses links that lead out
-(openat2). What is read must be a file when it is open: a FIFO does not block, a device is not
-read. What is written is put beside and renamed, so a link in its place is replaced, not followed;
-what is moved or deleted is named in its parent's descriptor, so a link itself is moved or deleted.
+(openat2). Only regular files are read, which is checked after they are opened: a FIFO does not
+block, and a device is not read. A file is written under another name and renamed, so a link in its
+place is replaced, not followed. Moves and deletes name an entry of the parent's descriptor, so they
+act on a link itself.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ FILE_MODE, FOLDER_MODE = 0o644, 0o755
 
 
 class OpenFolders:
-    """Files below descriptors of folders, each known by a name; the first is the working folder.
+    """Files below descriptors of folders, each with a name; the first is the working folder.
 
-    The descriptors stay the caller's to close, after the last use.
+    The caller closes the descriptors after the last use.
     """
 
     def __init__(self, folders: Mapping[str, int], max_file_bytes: int | None = None) -> None:
@@ -45,30 +46,30 @@ class OpenFolders:
 
     @contextlib.contextmanager
     def as_owner(self, path: str) -> Iterator[None]:
-        """Be the owner of the folder that a path is in, in this thread."""
+        """Act in this thread as the user who owns the folder that a path is in."""
         try:
             root = self._folders[locate(path, self._names)[0]]
-        except ValueError:  # which whoever uses the path is told
+        except ValueError:  # the operation on the path reports it
             root = self._folders[self._names[0]]
         with acting_as_owner(root):
             yield
 
     def open(self, path: str) -> int:
-        """A descriptor to read something by; links are followed while they stay inside."""
+        """Return a descriptor for reading; links are followed while they stay inside."""
         return self._open(path, _READ)
 
     def is_link(self, path: str) -> bool:
-        """Whether it is a link itself; what it leads to is not looked at."""
+        """Return whether the path itself is a link."""
         with _closing(self._open(path, os.O_PATH | os.O_NOFOLLOW)) as fd:
             return stat.S_ISLNK(os.fstat(fd).st_mode)
 
     def entries(self, path: str) -> list[tuple[str, os.stat_result]]:
-        """What is in a folder, links not followed."""
+        """Return the entries of a folder; links are not followed."""
         with _closing(self._open(path, _FOLDER)) as fd:
             return _entries(fd)
 
     def walk(self, path: str) -> Iterator[Found]:
-        """Files and folders below a folder; a file is all that is below itself."""
+        """Yield the files and folders below a folder; for a file, the file itself."""
         with _closing(self._open(path, _READ)) as fd:
             info = os.fstat(fd)
             if stat.S_ISDIR(info.st_mode):
@@ -77,7 +78,7 @@ class OpenFolders:
                 yield Found(os.path.basename(path), info, "", fd)
 
     def store(self, path: str, data: bytes, *, fresh: bool) -> None:
-        """Make a file, and folders on the way to it."""
+        """Write a file, and make its parent folders."""
         if self._max_file_bytes is not None and len(data) > self._max_file_bytes:
             raise OSError(errno.EFBIG, f"it has {len(data):,} bytes")
         root, inner = locate(path, self._names)
@@ -114,7 +115,7 @@ class OpenFolders:
                 rename(old, name, new, new_name, overwrite=overwrite)
 
     def mkdir(self, path: str) -> None:
-        """Make a folder and its parents; one that is there already is fine."""
+        """Make a folder and its parents; an existing folder is no error."""
         root, inner = locate(path, self._names)
         try:
             os.close(_make_folders(self._folders[root], inner.rstrip("/")))
@@ -135,7 +136,7 @@ class OpenFolders:
 
 @dataclass(slots=True)
 class Found:
-    """Something that a walk came by; to be opened before the walk goes on."""
+    """An entry that a walk yields; it has to be opened before the walk continues."""
 
     path: str
     info: os.stat_result
@@ -144,14 +145,14 @@ class Found:
     too_deep: bool = False
 
     def open(self) -> int:
-        """A descriptor to read it by."""
+        """Return a descriptor for reading."""
         if not self.name:
             return os.dup(self.folder)  # the walk began with it
         return os.open(self.name, _INNER_FILE, dir_fd=self.folder)
 
 
 def _below(folder: int, prefix: str, deeper: int) -> Iterator[Found]:
-    """What is below a folder, depth first."""
+    """Yield the entries below a folder, depth first."""
     for name, info in sorted(_entries(folder), key=lambda entry: entry[0]):
         is_folder = stat.S_ISDIR(info.st_mode)
         yield Found(prefix + name, info, name, folder, is_folder and not deeper)
@@ -168,13 +169,13 @@ def _entries(folder: int) -> list[tuple[str, os.stat_result]]:
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            with contextlib.suppress(OSError):  # it has gone meanwhile
+            with contextlib.suppress(OSError):  # it was deleted meanwhile
                 found.append((entry.name, entry.stat(follow_symlinks=False)))
     return found
 
 
 def _make_folders(root: int, path: str) -> int:
-    """The folder at `path`, made if need be; a way out of the root is refused."""
+    """Return a descriptor of the folder at `path`, made if needed; it must be below the root."""
     here, way = os.dup(root), ""
     for name in path.split("/"):
         way = f"{way}/{name}" if way else name
@@ -189,8 +190,8 @@ def _make_folders(root: int, path: str) -> int:
 
 
 def _make_folder(parent: int, name: str) -> int:
-    if name == "..":  # the way to it has gone meanwhile; from here, it may lead out
-        raise FileNotFoundError(errno.ENOENT, "a folder on the way has gone")
+    if name == "..":  # the parent was moved meanwhile, and from there `..` may lead out
+        raise FileNotFoundError(errno.ENOENT, "a parent folder was deleted")
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, FOLDER_MODE, dir_fd=parent)
     return os.open(name, _INNER_FOLDER, dir_fd=parent)
@@ -211,7 +212,7 @@ def _put(folder: int, name: str, data: bytes, *, fresh: bool) -> None:
 
 
 def _create(folder: int, name: str, mode: int, data: bytes) -> None:
-    """A new file of the guest's, whole or not at all."""
+    """Create a file with all of the data, or none at all."""
     fd = os.open(name, _CREATE, mode, dir_fd=folder)
     try:
         fill(fd, data)

@@ -1,7 +1,7 @@
-"""What finds a pattern in bytes on the host: linear in their number, whatever pattern and bytes.
+"""Functions that find a pattern in bytes on the host, in time linear in the number of bytes.
 
-SECURITY: never `re` in this process, as a guest's text could draw out its backtracking for ever.
-Where RE2 is not installed, `re` runs in a child process that can be killed (see `backtracking`).
+SECURITY: never `re` in this process: a guest's text could make it backtrack for ever. Where RE2 is
+not installed, `re` runs in a child process that can be killed (see `backtracking`).
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from atoll.guest.search import Find
 
 Matcher = Callable[[bytearray, int], "Find"]
-"""For so many bytes of a buffer, which end with a line's end."""
+"""Takes a buffer and how many of its bytes to search, which end with a line end."""
 
 _NOT_IN_RE2 = ("(?=", "(?!", "(?<=", "(?<!")
 _FLAGS = b"(?m)"
 MOST_INSTRUCTIONS = 2_000
-"""Time is linear in the bytes, but each may cost as much as the expression has of these."""
+"""Instructions of a compiled expression: one byte of text may cost as many steps."""
 _MISSES = 32
-"""Lines of a block that have the required text for nothing, before it is no longer looked for."""
+"""Lines with the required text but no match, after which a block is searched without it."""
 
 _SAMPLE, _A_MISS = 1 << 12, 1 << 13
-"""Bytes to judge by which byte of a text is rare, and bytes to each that is found for nothing."""
+"""Bytes that show which byte of a text is rare, and bytes of a buffer for each allowed miss."""
 
-# memmem lets other threads run meanwhile, and is twice as fast as bytes.find
+# memmem (by ctypes) releases the GIL, and is twice as fast as bytes.find
 _memmem = ctypes.CDLL(None).memmem
 _memmem.restype = ctypes.c_void_p
 _memmem.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
 
 
 def make_matcher(pattern: str, *, regex: bool, ignore_case: bool) -> Matcher:
-    """What finds it; ConfigError says what is wrong with the pattern."""
+    """Return the matcher of a pattern; ConfigError says what is wrong with the pattern."""
     check_pattern(pattern, regex=regex)
     needle = pattern.encode("utf-8", "surrogateescape")
     if regex:
@@ -54,7 +54,7 @@ def make_matcher(pattern: str, *, regex: bool, ignore_case: bool) -> Matcher:
 
 
 def check_pattern(pattern: str, *, regex: bool) -> None:
-    """ConfigError if it cannot be searched for line by line."""
+    """Raise ConfigError if the pattern cannot be searched for line by line."""
     try:
         check(pattern, regex)
     except ValueError as exc:
@@ -64,8 +64,8 @@ def check_pattern(pattern: str, *, regex: bool) -> None:
 def _literal(needle: bytes) -> Matcher:
     """Find a text by its rarest byte, which takes a seventh of memmem's time; or by memmem.
 
-    Which byte is rare shows in the first block, and again where it has been found for nothing too
-    often.
+    The first block shows which byte is rare. After too many misses memmem takes over, and the next
+    block decides again.
     """
     size, offset = len(needle), -1
 
@@ -95,12 +95,12 @@ def _literal(needle: bytes) -> Matcher:
 
 
 def _rarest(needle: bytes, sample: bytearray) -> int:
-    """Return the place in the text of the byte that is seen least often in the sample."""
+    """Return the index of the text's byte that occurs least often in the sample."""
     return min(range(len(needle)), key=lambda at: sample.count(needle[at]))
 
 
 def _by_memmem(needle: bytes, buffer: bytearray, used: int) -> Find:
-    held = ctypes.c_char.from_buffer(buffer)  # while it is held, the buffer stays where it is
+    held = ctypes.c_char.from_buffer(buffer)  # a reference keeps the buffer from being resized
     base, size = ctypes.addressof(held), len(needle)
 
     def find(at: int, _held: object = held) -> int:
@@ -111,7 +111,7 @@ def _by_memmem(needle: bytes, buffer: bytearray, used: int) -> Find:
 
 
 def _folded(needle: bytes) -> Matcher:
-    """Without regard to case: of ASCII letters, which is what bytes know of it."""
+    """Find a text without regard to the case of ASCII letters."""
     literal = _literal(needle)
 
     def prepare(buffer: bytearray, used: int) -> Find:
@@ -136,7 +136,7 @@ def _expression(expression: Any) -> Matcher:
 
 
 def _either(required: bytes, expression: Any) -> Matcher:
-    """Looks for the required text, and at its line only; at all if that has not paid."""
+    """Match only lines that have the required text; all lines if too few of those match."""
     literal, anywhere = _literal(required), _expression(expression)
 
     def prepare(buffer: bytearray, used: int) -> Find:
@@ -162,7 +162,7 @@ def _either(required: bytes, expression: Any) -> Matcher:
 def compile_expression(
     pattern: bytes, *, ignore_case: bool, literal: bool = False, latin1: bool = False
 ) -> Any:
-    """Return what RE2 makes of it, line by line, or `re` in a child where RE2 is missing.
+    """Compile a pattern with RE2, or with `re` in a child process where RE2 is missing.
 
     ConfigError says what is wrong with the pattern.
     """
@@ -192,7 +192,7 @@ def compile_expression(
 
 
 def _complaint(pattern: str, exc: Exception) -> str:
-    """What re2 says, in words that whoever wrote the pattern can act on."""
+    """Return RE2's complaint with advice for the author of the pattern."""
     said = exc.args[0] if exc.args else b""
     reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
     reason = reason.replace(_FLAGS.decode(), "", 1)

@@ -1,4 +1,4 @@
-"""Opens what is below a folder and nowhere else: the kernel refuses every way out."""
+"""Opens paths below a folder with openat2: the kernel refuses every path that leads out."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _syscall.restype = ctypes.c_long
 
 
 def open_beneath(folder: int, path: str, flags: int, mode: int = 0) -> int:
-    """A descriptor of `path` below the folder; links are followed while they stay there.
+    """Return a descriptor of `path` below the folder; links are followed while they stay inside.
 
-    A way out is EXDEV. EAGAIN means that something was moved meanwhile, and is tried again.
+    A path that leads out is EXDEV. EAGAIN (something was moved meanwhile) is retried.
     """
     how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode, _BENEATH | _NO_MAGICLINKS)
     name = os.fsencode(path)

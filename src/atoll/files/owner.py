@@ -1,4 +1,4 @@
-"""Files used as their owner would: a host that is root does nothing that a guest could not."""
+"""Lets a host that is root use files with the rights of their owner, and no more."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _libc = ctypes.CDLL(None)
 _SETGROUPS = {"x86_64": 116, "aarch64": 159}
 _ASK = -1
-"""No user: nothing is changed, and who it is now is told."""
+"""An invalid id: setfsuid and setfsgid then change nothing and return the present id."""
 
 
 @contextlib.contextmanager
 def acting_as_owner(folder: int) -> Iterator[None]:
-    """In this thread alone, be the folder's owner towards files. Who is not root stays as is.
+    """Use files as the folder's owner, in this thread alone; no change unless this is root.
 
     A file system that a zygote host mounted refuses files of users that are not in its namespace.
     """
@@ -42,7 +42,7 @@ def acting_as_owner(folder: int) -> Iterator[None]:
 
 
 def _set_groups(groups: list[int]) -> None:
-    """Of this thread alone, which the C library's own function does not do."""
+    """Set the groups of this thread alone; the C library's setgroups sets those of all threads."""
     array = (ctypes.c_uint32 * len(groups))(*groups)
     number = _SETGROUPS.get(platform.machine())
     if number is None or _libc.syscall(ctypes.c_long(number), len(groups), array):
@@ -50,6 +50,6 @@ def _set_groups(groups: list[int]) -> None:
 
 
 def _check(user: int, group: int) -> None:
-    """The kernel does not say that it refused: a user that is not known here, say."""
+    """Raise PermissionError if the kernel did not set these ids: setfsuid reports no error."""
     if (_libc.setfsuid(_ASK), _libc.setfsgid(_ASK)) != (user, group):
         raise PermissionError(errno.EPERM, "cannot act as the owner of the working folder")

@@ -1,4 +1,4 @@
-"""A text that every match of a regular expression has in it: what is cheap to look for first."""
+"""Finds a text that every match of a regular expression contains: it is cheap to find first."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ SHORTEST = 3
 
 
 def required_text(pattern: str) -> str:
-    """The longest that is easily seen; empty if there is none, or the pattern is not simple.
+    """Return the longest required text; "" if there is none, or the pattern is not simple.
 
-    Whatever it is unsure of it gives up on: a shorter text is slower, a wrong one would hide lines.
+    In doubt it returns less: a shorter text makes the search slower, a wrong one would hide lines.
     """
     longest = max(required_runs(pattern), key=len, default="")
     return longest if len(longest) >= SHORTEST else ""
 
 
 def required_runs(pattern: str) -> list[str]:
-    """All that are easily seen, however short."""
+    """Return all required texts of a simple pattern, however short."""
     try:
         return [run for run in _Scan(pattern).runs() if run]
     except (_NotSimpleError, IndexError, RecursionError):
@@ -25,17 +25,17 @@ def required_runs(pattern: str) -> list[str]:
 
 
 class _NotSimpleError(Exception):
-    """It has something that is not understood here."""
+    """The pattern has syntax that this scan does not know."""
 
 
 class _Scan:
-    """Goes over a pattern once, from left to right."""
+    """Reads a pattern once, from left to right."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern, self._at = pattern, 0
 
     def runs(self) -> list[str]:
-        """Characters beside each other that every match has, outside of groups and classes."""
+        """Return runs of literal characters that every match has, outside groups and classes."""
         runs = [""]
         while self._at < len(self._pattern):
             char = self._next_literal()
@@ -49,7 +49,7 @@ class _Scan:
         return runs
 
     def _next_literal(self) -> str:
-        """One character that stands for itself; empty, having passed it, for anything else."""
+        """Return the next literal character; skip anything else and return ""."""
         char = self._take()
         if char == "\\":
             return self._escaped()
@@ -77,7 +77,7 @@ class _Scan:
                 pass
 
     def _skip_group(self) -> None:
-        """Only groups without options: those may reach over the rest of the pattern."""
+        """Skip a group; one with options is not simple: they may affect the rest of the pattern."""
         if self._pattern.startswith("?", self._at) and self._pattern[self._at + 1] != ":":
             raise _NotSimpleError
         while (char := self._take()) != ")":
@@ -91,7 +91,7 @@ class _Scan:
     def _skip_class(self) -> None:
         if self._pattern.startswith("^", self._at):
             self._at += 1
-        self._take()  # a bracket that closes is one of the characters if it is the first
+        self._take()  # "]" as the first character is a member of the class
         while (char := self._take()) != "]":
             if char in "[\\":
                 raise _NotSimpleError

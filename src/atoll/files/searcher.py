@@ -1,4 +1,4 @@
-"""Searches a guest's folder on the host: files in order, hits too, and no more than asked for."""
+"""Searches a guest's folder on the host: files and hits in order, no more hits than asked for."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Searcher:
-    """Carries out `grep` for a Workspace; another thread may set `stop`, and it ends soon."""
+    """Runs `grep` for a Workspace until it is done or another thread sets `stop`."""
 
     def __init__(self, stop: Event | None = None) -> None:
         self._stop = stop or Event()
         self._prepared: Matcher | None = None
         self.met_large = False
-        """Whether the last search met a file that is worth loading numpy for."""
+        """Whether the last search met a file for which importing numpy pays."""
 
     def prepare(self, pattern: str, *, regex: bool, ignore_case: bool) -> None:
-        """Make what the next call uses; it may start a process, which the guest's user may not."""
+        """Compile the pattern of the next call; that may start a process, as this user."""
         self._prepared = make_matcher(pattern, regex=regex, ignore_case=ignore_case)
 
     def __call__(
@@ -41,7 +41,7 @@ class Searcher:
         ignore_case: bool,
         max_results: int,
     ) -> dict[str, Any]:
-        """As guest/search does it."""
+        """Search a folder as guest/search does."""
         matcher, self._prepared = self._prepared, None
         if matcher is None:
             matcher = make_matcher(pattern, regex=regex, ignore_case=ignore_case)
@@ -66,12 +66,12 @@ def _search(tree: Tree, search: SearchBuffer) -> None:
     try:
         for path, fd in files:
             try:
-                with suppress(OSError):  # it is not for us to read after all
+                with suppress(OSError):  # this user may not read it after all
                     search.add(path, fd)
             finally:
                 os.close(fd)
             if not search.wanted:
                 return
-        search.look()
+        search.scan()
     finally:
         files.close()

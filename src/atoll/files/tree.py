@@ -1,7 +1,7 @@
-"""Every file below a guest's folder, open and in order: what a search goes through.
+"""Opens every file below a guest's folder, in order, for a search.
 
-SECURITY: each step is by name from the descriptor of the folder above and follows no link, so
-nothing that is moved or swapped meanwhile leads out.
+SECURITY: each entry is opened by name from the descriptor of its parent, and no link is followed,
+so entries that are moved or swapped meanwhile cannot lead out.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _OUR_FAULT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Tree:
-    """Files below what `top` is open on, or itself; each descriptor is the taker's to close."""
+    """The files below the descriptor `top`, or `top` itself; the caller closes each descriptor."""
 
     def __init__(self, top: int, name: str, chosen: Callable[[str], bool]) -> None:
-        """`top` stays the caller's to close; `name` is what it is called if it is a file."""
+        """The caller closes `top`; `name` is its path if it is a file."""
         self._top, self._name, self._chosen = top, name, chosen
         self.too_deep = False
-        """Whether there was a folder that was not entered."""
+        """Whether a folder was skipped because it is nested too deep."""
 
     def __iter__(self) -> Generator[tuple[str, int]]:
-        """Path and descriptor; whether it is a file at all must be asked when it is read."""
+        """Yield paths and descriptors; the reader has to check that it is a regular file."""
         if stat.S_ISDIR(os.fstat(self._top).st_mode):
             yield from self._below(self._top, "", MOST_FOLDERS_DEEP)
         elif self._chosen(self._name):
@@ -59,7 +59,7 @@ class Tree:
 
 
 def _entries(folder: int) -> list[tuple[str, bool]]:
-    """Files and folders in order, and which are folders; as told without looking at each."""
+    """Return names in order, and which are folders, by scandir without a stat of each."""
     try:
         with os.scandir(folder) as found:
             kinds = [(one.name, one.is_dir(follow_symlinks=False), one) for one in found]
@@ -74,11 +74,11 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file(follow_symlinks=False)
     except OSError:
-        return False  # it has gone meanwhile
+        return False  # it was deleted meanwhile
 
 
 def _opened(name: str, flags: int, folder: int) -> int:
-    """A descriptor, or -1 if it has gone, is not ours to read, or is a link by now."""
+    """Return a descriptor, or -1 if the entry was deleted, is not readable, or is now a link."""
     try:
         return os.open(name, flags, dir_fd=folder)
     except OSError as exc:
@@ -87,6 +87,6 @@ def _opened(name: str, flags: int, folder: int) -> int:
 
 
 def _raise_if_ours(exc: OSError) -> None:
-    """What the host lacks must not look like a file that is not there."""
+    """Raise errors of the host (no descriptors, no memory): they do not mean a missing file."""
     if exc.errno in _OUR_FAULT:
         raise exc

@@ -24,7 +24,7 @@ class FileError(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileInfo:
-    """A file or folder. A symbolic link is described itself, not its target."""
+    """A file or folder. For a symbolic link these are facts of the link, not of its target."""
 
     path: str
     """Relative to the folder that was listed; from stat(), the path that was asked for."""

@@ -1,7 +1,7 @@
-"""Tells what changes in a folder that this process holds a descriptor of, by inotify.
+"""Reports changes in a folder that this process has a descriptor of, by inotify.
 
-SECURITY: the folder may be a guest's. Names are only told; nothing is opened by them but folders
-below the descriptor, without following links, and no more than MOST_FOLDERS of them.
+SECURITY: the folder may be a guest's. Names are only reported; the only things opened by name are
+folders below the descriptor, without following links, and at most MOST_FOLDERS of them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Change:
 
     path: str
     kind: str
-    """created, written, closed, deleted, moved_from, moved_to, attributes, or lost: some were."""
+    """created, written, closed, deleted, moved_from, moved_to, attributes, or lost (incomplete)."""
     is_dir: bool = False
 
 
@@ -50,7 +50,7 @@ class Watch:
     """Collects changes below a folder until it is closed."""
 
     def __init__(self, folder: int, *, recursive: bool = False) -> None:
-        """Take the folder's descriptor over; OSError if it cannot be watched."""
+        """Take over the folder's descriptor; OSError if it cannot be watched."""
         self._root, self._recursive = folder, recursive
         self._folders: dict[int, str] = {}
         self._changes: asyncio.Queue[Change] = asyncio.Queue(MOST_WAITING)
@@ -68,7 +68,7 @@ class Watch:
 
     @classmethod
     def below(cls, root: int, path: str, *, recursive: bool = False) -> Self:
-        """Watch a folder below another, of which a descriptor is given."""
+        """Watch the folder at `path` below the descriptor `root`."""
         fd = open_beneath(root, path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
         return cls(fd, recursive=recursive)
 
@@ -102,7 +102,7 @@ class Watch:
         os.close(self._root)
 
     def _add(self, path: str, folder: int) -> None:
-        """Watch a folder, and those below it if asked for."""
+        """Watch a folder, and those below it if `recursive`."""
         where = f"/proc/self/fd/{folder}".encode()
         number = _libc.inotify_add_watch(self._fd, where, _WANTED | _ONLY_FOLDERS)
         if number < 0:
@@ -154,7 +154,7 @@ class Watch:
             self._follow(path, name)
 
     def _follow(self, path: str, name: str) -> None:
-        """Watch a folder that has just been made, by the way that leads to it below the root."""
+        """Watch a new folder, opened step by step from the root."""
         with contextlib.suppress(OSError):
             here = os.dup(self._root)
             for part in path.split("/")[:-1]:
