@@ -1,4 +1,4 @@
-"""A large context, explored by code: searched, counted, quoted, and what was seen of it."""
+"""Explores a large context by code: search, line numbers, quotes, and a record of what was seen."""
 
 from atoll.explore.evidence import Evidence, check
 from atoll.explore.grep import Grep, Hit

@@ -1,4 +1,4 @@
-"""Cuts bytes into pieces that end where lines end, so that threads can search them."""
+"""Splits bytes into chunks that end at line ends, so that threads can search them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 PIECE = 1 << 20
-"""Bytes that are searched at once: about what a core has near, and soon done."""
+"""Bytes of a chunk: it fits into a core's cache, and is searched in about a millisecond."""
 OVERLAP = 1 << 16
-"""In a line longer than a piece, pieces overlap by up to half: a match may be as long as that."""
+"""Bytes by which chunks of one very long line overlap (at most half): the longest match there."""
 _LINE_END = 10
 
 
 def cut(memory: Memory, spans: Iterable[Span], size: int = PIECE) -> Iterator[Span]:
-    """Pieces of these parts, in order."""
+    """Yield the chunks of these spans, in order."""
     for start, end in spans:
         at = start
         while at < end:
@@ -39,7 +39,7 @@ def _next(memory: Memory, at: int, end: int, size: int) -> Span:
 
 
 def whole_lines(memory: Memory, spans: Iterable[Span], within: Span) -> list[Span]:
-    """The same parts, grown to where lines begin and end (a piece away at most), joined."""
+    """Return the spans extended to whole lines (by a chunk at most), and joined if they touch."""
     grown: list[Span] = []
     for start, end in spans:
         first, last = _grow(memory, max(start, within[0]), min(end, within[1]), within)

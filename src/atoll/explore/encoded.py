@@ -1,6 +1,7 @@
-"""A context as bytes that can be searched, and the way between their offsets and characters.
+"""A context as searchable bytes, and the conversion between byte and character offsets.
 
-ASCII and latin-1 are searched where they lie, a character a byte. Wider text is made UTF-8 once.
+ASCII and latin-1 are searched in place, one byte for each character. Wider text is encoded as UTF-8
+once.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ if TYPE_CHECKING:
     from atoll.context import Context
 
 STEP = 1 << 14
-"""Characters from one known offset to the next."""
+"""Characters between two recorded offsets."""
 _CONTINUING = bytes(range(0x80, 0xC0))
 _LARGEST = {1: 2, 2: 3, 4: 4}
-"""Bytes that a character of this width has in UTF-8, at most."""
+"""Most bytes in UTF-8 of a character, by the width in which the context stores it."""
 
 
 class Characters:
-    """The characters of a context, as the context keeps them."""
+    """The characters of a context, in the width in which the context stores them."""
 
     def __init__(self, context: Context) -> None:
         self.length, self.width = context.length, context.width
         self.ascii = bool(context.describe()["ascii"])
         resident = None if context.describe()["json"] else context.resident
-        self._kept = resident and context.value  # its bytes are there for as long as it is
+        self._kept = resident and context.value  # the mapping lives as long as the context
         self.memory = (
             Memory.of_file(context.fd, self.length * self.width)
             if resident is None
@@ -37,38 +38,39 @@ class Characters:
         )
 
     def text(self, start: int, end: int) -> str:
-        """What `context[start:end]` is, for 0 <= start."""
+        """Return `context[start:end]`, for 0 <= start."""
         data = self.memory.part(start * self.width, end * self.width)
         text = data.decode(CODECS[self.width], "strict" if self.width == 1 else "surrogatepass")
         if len(text) * self.width == len(data):
             return text
-        return "".join(map(chr, memoryview(data).cast("H")))  # halves that stand side by side
+        # The decoder joined surrogates that stand side by side; in the context they are two.
+        return "".join(map(chr, memoryview(data).cast("H")))
 
 
 class Narrow:
-    """ASCII or latin-1: offsets are the same."""
+    """ASCII or latin-1 text: offsets in bytes and characters are the same."""
 
     def __init__(self, characters: Characters) -> None:
         self.memory, self.utf8 = characters.memory, characters.ascii
 
     def encode(self, text: str) -> bytes | None:
-        """How this would stand in it; None if it cannot."""
+        """Return the text in this encoding; None if it cannot be encoded."""
         try:
             return text.encode("ascii" if self.utf8 else "latin-1")
         except UnicodeEncodeError:
             return None
 
     def to_character(self, byte: int) -> int:
-        """The character that this byte is of."""
+        """Return the offset of the character that this byte belongs to."""
         return byte
 
     def to_byte(self, character: int) -> int:
-        """The first byte of this character."""
+        """Return the first byte of this character."""
         return character
 
 
 class Wide:
-    """Text of any width as UTF-8: every so many characters, it is known where they begin."""
+    """Text of any width as UTF-8, with the byte offset of every STEP-th character recorded."""
 
     utf8 = True
 
@@ -88,18 +90,18 @@ class Wide:
         return Memory(room, at)
 
     def encode(self, text: str) -> bytes | None:
-        """How this would stand in it."""
+        """Return the text in this encoding."""
         return _utf8(text)
 
     def to_character(self, byte: int) -> int:
-        """The character that this byte is of, or begins."""
+        """Return the offset of the character that this byte belongs to."""
         step = bisect_right(self._starts, byte) - 1
         before = self.memory.part(self._starts[step], byte)
         character = step * STEP + len(before.translate(None, _CONTINUING))
         return min(character, self._characters.length)  # the last step may be a short one
 
     def to_byte(self, character: int) -> int:
-        """The first byte of this character."""
+        """Return the first byte of this character."""
         step = character // STEP
         before = self._characters.text(step * STEP, character)
         return self._starts[step] + len(_utf8(before))

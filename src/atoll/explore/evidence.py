@@ -1,4 +1,4 @@
-"""Whether quotes stand in a context: word for word, or but for spaces, line ends and typography."""
+"""Checks whether quotes occur in a context, exactly or up to spaces, line ends and typography."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_QUOTES, LONGEST_QUOTE = 100, 10_000
 MOST_PLACES = 5_000
-"""Places of a quote's rarest looking word that are looked at."""
+"""Most occurrences of a quote's longest word that are compared."""
 _PLAIN = str.maketrans(
     {
         **dict.fromkeys("\u2018\u2019\u201a\u201b\u2032\u00b4`", "'"),
@@ -30,7 +30,7 @@ _BREAKS = str.maketrans(dict.fromkeys("'\"-", " "))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A quote, and where it stands; offsets are characters of the context."""
+    """A quote and where it occurs; offsets are characters of the context."""
 
     quote: str
     found: bool
@@ -38,13 +38,13 @@ class Evidence:
     end: int | None = None
     line: int | None = None
     exact: bool = False
-    """Whether it stands there character for character."""
+    """Whether it occurs there character for character."""
 
 
 def check(
     index: ContextIndex, quotes: Sequence[str], *, seconds: float = SECONDS
 ) -> tuple[Evidence, ...]:
-    """Each quote, looked for; ExecutionTimeoutError if all of it takes longer than this."""
+    """Return the evidence for each quote; ExecutionTimeoutError after `seconds` for all of them."""
     _check_quotes(quotes)
     until = time.monotonic() + seconds
     return tuple(_check(index, quote, until) for quote in quotes)
@@ -84,7 +84,7 @@ def _found(index: ContextIndex, quote: str, span: tuple[int, int], *, exact: boo
 
 
 def _windows(index: ContextIndex, quote: str, until: float) -> Iterator[tuple[int, int]]:
-    """Parts of the context around the longest word of a quote, that could hold all of it."""
+    """Yield parts of the context around a quote's longest word, wide enough for all of it."""
     word = max(quote.translate(_PLAIN).translate(_BREAKS).split(), key=len, default="")
     reach = 2 * len(quote) + 200
     places = index.places(word, seconds=until - time.monotonic()) if word else iter(())
@@ -102,7 +102,7 @@ def _within(text: str, quote: str) -> tuple[int, int] | None:
 
 
 def _fold(text: str) -> tuple[str, list[int]]:
-    """Spaces as one, typography plain; and where each character was."""
+    """Return the text with single spaces and plain typography, and each character's old offset."""
     kept = [
         (" " if char.isspace() else char, place)
         for place, char in enumerate(text.translate(_PLAIN))

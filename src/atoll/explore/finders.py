@@ -1,6 +1,6 @@
-"""What finds the next match of a pattern: linear in the bytes, whatever pattern and bytes.
+"""Finders of a pattern's next match, in time linear in the bytes for every pattern and text.
 
-SECURITY: patterns are a guest's. Never `re`, whose backtracking could be drawn out for ever.
+SECURITY: patterns are a guest's. Never `re`: a pattern could make it backtrack for ever.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
 LONGEST_PATTERN = 10_000
 _FAST, _LEAST = 4 * PIECE, PIECE >> 4
 _LIGHT = 64
-"""Instructions that an expression may have, to be searched for in whole pieces."""
+"""Most RE2 instructions of an expression that is searched for in chunks of full size."""
 _SPECIAL = frozenset("\\.^$*+?{}[]()|")
 _LINE_END = 10
 _MISSES = 32
-"""Lines that have the required text for nothing, before it is no longer looked for."""
+"""Lines with the required text but no match, after which the search does without that text."""
 _DEAREST = 0.6
-"""Seconds a gigabyte that looking for a required text may cost: the expression costs two."""
+"""Most seconds per gigabyte to find a required text; the expression itself takes two."""
 
 
 class Finder(Protocol):
-    """Finds one pattern in one memory; used by several threads at once."""
+    """Finds one pattern in one memory; several threads use it at once."""
 
     required: tuple[bytes, ...]
-    """Texts that each match has in its line."""
+    """Texts that the line of every match contains."""
     piece: int
-    """Bytes to search at once: they should take a thread about a millisecond."""
+    """Bytes of a chunk, which a thread should search in about a millisecond."""
 
     def first(self, at: int, end: int) -> Span | None:
-        """The first match that begins between the two; it ends before `end` too."""
+        """Return the first match that begins at `at` or later and ends before `end`."""
 
 
 def make_finder(
     pattern: str, text: Encoded, rates: Frequencies, *, ignore_case: bool, literal: bool
 ) -> Finder:
-    """What finds it; ConfigError says what is wrong with the pattern."""
+    """Return the fastest finder for a pattern; ConfigError says what is wrong with the pattern."""
     check(pattern, literal=literal)
     plain = literal or _SPECIAL.isdisjoint(pattern)
     if not ignore_case and plain:
@@ -62,7 +62,7 @@ def make_finder(
 
 
 def check(pattern: str, *, literal: bool) -> None:
-    """ConfigError if no such pattern can be searched for."""
+    """Raise ConfigError if the pattern cannot be searched for."""
     if not isinstance(pattern, str):
         raise ConfigError(f"a pattern must be text, not {type(pattern).__name__}")
     if len(pattern) > LONGEST_PATTERN:
@@ -78,13 +78,13 @@ def _compile(pattern: str, text: Encoded, ignore_case: bool, literal: bool) -> A
 
 
 class Nothing:
-    """Finds what cannot be there."""
+    """Finds nothing: for a pattern that the text's encoding cannot contain."""
 
     required: tuple[bytes, ...] = ()
     piece = _FAST
 
     def first(self, at: int, end: int) -> Span | None:  # noqa: ARG002 - as the others
-        """No match."""
+        """Return None."""
         return None
 
 
@@ -98,7 +98,7 @@ class Plain:
         self.required: tuple[bytes, ...] = (literal.needle,)
 
     def first(self, at: int, end: int) -> Span | None:
-        """The first place it is at."""
+        """Return the first occurrence."""
         place = self._literal.find(at, end)
         return None if place < 0 else (place, place + len(self._literal.needle))
 
@@ -110,11 +110,12 @@ class Expression:
 
     def __init__(self, memory: Memory, expression: Any) -> None:
         self.memory, self._expression = memory, expression
-        # Each byte may cost as much as it has instructions: the clock must be read in between.
+        # One byte may cost as many steps as there are instructions: smaller chunks let the search
+        # check its deadline in between.
         self.piece = max(min(PIECE, PIECE * _LIGHT // expression.programsize), _LEAST)
 
     def first(self, at: int, end: int) -> Span | None:
-        """The first match; one at the very end only if a line is there."""
+        """Return the first match; an empty match at the very end only if a line begins there."""
         match = self._expression.search(self.memory.buffer, at, end)
         if match is None:
             return None
@@ -125,7 +126,7 @@ class Expression:
 
 
 class Guarded:
-    """Looks for a text that each match has, then at its line; at all if that has not paid."""
+    """Finds a text that every match contains, then matches its line; all lines if that is slow."""
 
     def __init__(self, literals: list[Literal], expression: Expression) -> None:
         self._expression, self._memory = expression, expression.memory
@@ -136,7 +137,7 @@ class Guarded:
         self.piece = _FAST if cheap and expression.piece == PIECE else expression.piece
 
     def first(self, at: int, end: int) -> Span | None:
-        """The first match."""
+        """Return the first match."""
         for _ in range(self._misses):
             place = self._literal.find(at, end)
             if place < 0:

@@ -1,7 +1,7 @@
-"""Finds the lines of a context that a pattern is in: in order, in threads, within limits.
+"""Finds the lines of a context that match a pattern: in order, in threads, within limits.
 
-A line is one hit. Of a line that goes on for more than REACH bytes after a hit, the next hit is
-looked for from there, so that a context without line ends can be searched too.
+A line is one hit. If a line continues for more than REACH bytes after a hit, the search goes on
+there, so that a context without line ends can be searched too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_HITS = 10_000
 WIDTH = 200
-"""Characters of a line that are shown, around the match."""
+"""Characters of a line that a hit shows, around the match."""
 REACH = 400
 _BEFORE = WIDTH // 4
 _LINE_END = 10
@@ -33,44 +33,44 @@ _LINE_END = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """One line with a match in it; offsets are characters of the context."""
+    """A line that matches; offsets are characters of the context."""
 
     line: int
     start: int
     end: int
     text: str
-    """The line, or what is around the match."""
+    """The line, or the part of a long line around the match."""
     at: int
-    """Where `text` begins."""
+    """Offset at which `text` begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grep:
-    """What a search has found."""
+    """The hits of a search."""
 
     hits: tuple[Hit, ...]
     more: bool
-    """Whether there may be other hits: there were too many, or time was up."""
+    """Whether there may be more hits: there are too many, or the time was over."""
     total: int
-    """How many hits there are; if not `counted`, at least."""
+    """How many hits there are; a lower bound if not `counted`."""
     counted: bool = True
     scanned: Span
-    """The characters that have been searched."""
+    """The ranges of characters that were searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What was found in one piece: matches, and how far it was searched."""
+    """The matches in one chunk, and how far it was searched."""
 
     spans: list[Span]
     end: int
     whole: bool = True
     count: int = 0
-    """How many matches there are, where only that is asked for."""
+    """How many matches there are, if only the count is needed."""
 
 
 class Scan:
-    """One search of some parts of the bytes."""
+    """One search of some spans of the bytes."""
 
     def __init__(
         self, finder: Finder, text: Encoded, *, most: int, seconds: float = SECONDS
@@ -80,7 +80,7 @@ class Scan:
         self._room, self._until = most + 1, time.monotonic() + seconds
 
     def run(self, parts: list[Span]) -> tuple[list[Span], int | None]:
-        """The matches, one more than asked for if there are; where it ended if it did early."""
+        """Return the matches, up to one more than asked for, and where the search stopped early."""
         work = ThreadPool(
             self._search, self._in_time(parts), lambda one: len(one.spans), self._room
         )
@@ -137,7 +137,7 @@ class Scan:
         return Piece(spans=[], end=at, count=number)
 
     def _resume(self, at: int, end: int) -> int:
-        """Where to look for the next hit after a match that ends here."""
+        """Return where the search for the next hit begins after a match that ends at `at`."""
         line_end = self._memory.find_byte(_LINE_END, at, min(at + REACH, end))
         if line_end >= 0:
             return line_end + 1
@@ -148,7 +148,7 @@ class Scan:
 
 
 def line_around(characters: Characters, start: int) -> tuple[str, int]:
-    """The line of a character, or what is around it of a long one, and where that begins."""
+    """Return the line of a character, or the part of a long line around it, and its offset."""
     left = max(start - WIDTH, 0)
     before = characters.text(left, start).rpartition("\n")[2]
     after = characters.text(start, start + WIDTH).partition("\n")[0]
@@ -159,6 +159,6 @@ def line_around(characters: Characters, start: int) -> tuple[str, int]:
 
 
 def check_most(most: int) -> None:
-    """ConfigError if no such number of hits can be asked for."""
+    """Raise ConfigError if `most` is not a valid number of hits."""
     if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MOST_HITS:
         raise ConfigError(f"most is {most!r}: a whole number from 1 to {MOST_HITS:,}")

@@ -1,4 +1,4 @@
-"""What is known of a context, found out once and when first needed, shared by all who use it."""
+"""The index of a context: built once, when first needed, and shared by all its users."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ContextIndex:
     """Lines, sections and searches of one context, for several threads at once."""
 
     def __init__(self, context: Context) -> None:
-        """Use `of`, which makes one for each context."""
+        """Call `of` instead, which makes one index for each context."""
         self.length, self._files = context.length, context.files
         self._lock = RLock()
         self._characters: Characters | None = Characters(context)
@@ -42,7 +42,7 @@ class ContextIndex:
 
     @classmethod
     def of(cls, context: Context) -> ContextIndex:
-        """The index of this context; it goes when the context does."""
+        """Return the index of this context; it lives as long as the context."""
         with _making:
             index = _indexes.get(context)
             if index is None or index.closed:
@@ -51,28 +51,28 @@ class ContextIndex:
 
     @property
     def closed(self) -> bool:
-        """Whether its memory has been let go of."""
+        """Whether its memory was released."""
         return self._characters is None
 
     def text(self, start: int, end: int) -> str:
-        """The characters from `start` up to `end`, as far as there are."""
+        """Return the characters from `start` up to `end`, or to the end of the context."""
         return self._open.text(*self._range(start, end))
 
     def line_of(self, offset: int) -> int:
-        """The number of the line that a character is in; the first is 1."""
+        """Return the number of the line that contains a character; the first is 1."""
         form, (start, _) = self._form(), self._range(offset, None)
         return form.lines.of(form.encoded.to_byte(start))
 
     def line_start(self, number: int) -> int:
-        """The character that a line begins with; the length if there are fewer lines."""
+        """Return the offset at which a line begins; the length if there are fewer lines."""
         _check_whole("a line", number, least=1)
         form = self._form()
         return form.encoded.to_character(form.lines.start(number))
 
     def file_at(self, offset: int) -> tuple[str, int] | None:
-        """Return the path of the file that a character is from, and the line that it begins at.
+        """Return the path of the file that a character is from, and the file's first line.
 
-        None if the context is not put together from files.
+        Return None if the context was not built from files.
         """
         at = bisect_right(self._files, offset, key=itemgetter(0)) - 1
         if at < 0:
@@ -81,15 +81,15 @@ class ContextIndex:
         return path, self.line_of(start)
 
     def sections(self) -> tuple[Section, ...]:
-        """Headers, titles and chapters in order, the first 5,000."""
+        """Return headers, titles and chapters in order, at most 5,000."""
         return self._form().sections
 
     def find(self, literal: str, start: int = 0) -> int:
-        """Where this text next is, from `start` on; or -1. It may have line ends in it."""
+        """Return the offset of a text from `start` on, or -1. It may contain line ends."""
         return next(self.places(literal, start), -1)
 
     def places(self, literal: str, start: int = 0, seconds: float = SECONDS) -> Iterator[int]:
-        """Where this text is, one place after the other, from `start` on."""
+        """Yield the offsets of a text, in order, from `start` on."""
         if not isinstance(literal, str) or not literal:
             raise ConfigError(f"what to find must be a text that is not empty, not {literal!r:.50}")
         return self._form().places(literal, self._range(start, None)[0], seconds)
@@ -105,7 +105,7 @@ class ContextIndex:
         end: int | None = None,
         seconds: float = SECONDS,
     ) -> Grep:
-        """The lines with the pattern, a regular expression of RE2's; ConfigError if it is none."""
+        """Return the lines that match an RE2 expression; ConfigError if it is not a valid one."""
         check_most(most)
         check(pattern, literal=literal)
         within = self._range(start, end)
@@ -115,13 +115,13 @@ class ContextIndex:
         )
 
     def build(self) -> None:
-        """Find out all that makes searches fast, now; otherwise the first search begins it."""
+        """Build what makes searches fast now; otherwise the first search starts building it."""
         form = self._form()
         form.lines.count_until(form.encoded.memory.size)
         form.trigrams.build()
 
     def close(self) -> None:
-        """Let go of the context's memory; searches under way keep it until they end."""
+        """Release the context's memory; running searches keep it until they end."""
         with self._lock:
             self._finalizer()
             self._characters = None
@@ -134,7 +134,7 @@ class ContextIndex:
         return characters
 
     def _form(self, *, beyond_latin1: bool = False) -> Searchable:
-        """The text as bytes: latin-1 is made UTF-8 for an expression that is beyond it."""
+        """Return the text as bytes: latin-1 becomes UTF-8 for an expression that needs it."""
         with self._lock:
             characters = self._open
             wide = characters.width > 1 or (beyond_latin1 and not characters.ascii)
@@ -152,7 +152,7 @@ class ContextIndex:
 
 
 def _beyond_latin1(pattern: str, ignore_case: bool) -> bool:  # noqa: FBT001
-    """Whether RE2 takes it for what it means only in UTF-8: in latin-1 it folds ASCII alone."""
+    """Return whether a pattern needs UTF-8: in latin-1, RE2 ignores the case of ASCII only."""
     folds = ignore_case or "(?" in pattern
     return "\\x{" in pattern or max(pattern) > _LAST_OF_LATIN1 or (folds and not pattern.isascii())
 

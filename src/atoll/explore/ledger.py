@@ -1,4 +1,4 @@
-"""What has been seen of a context: what was searched, and what the model was shown."""
+"""Records which parts of a context were searched, and which the model was shown."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ KINDS: tuple[Kind, ...] = ("scanned", "shown")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """How much of a context has been seen."""
+    """How much of a context was searched and shown."""
 
     length: int
     scanned: int
-    """Characters that a search went over, or that were shown."""
+    """Characters that were searched or shown."""
     shown: int
-    """Characters that the model has before it."""
+    """Characters that the model was shown."""
     map: str
-    """One sign for each of equal parts of the context: the most that was done to any of it."""
+    """One sign for each of equal parts of the context: shown, else searched, else unseen."""
 
     @property
     def scanned_share(self) -> float:
@@ -40,13 +40,13 @@ class Coverage:
         return self.shown / self.length if self.length else 1.0
 
     def render(self) -> str:
-        """One line for a terminal or a model, and what its signs mean."""
+        """Return one line for a terminal or a model, with a legend of its signs."""
         shown, scanned = _percent(self.shown_share), _percent(self.scanned_share)
         of = f"of {self.length:,} characters"
         return f"[{self.map}] shown {shown}, searched {scanned} {of} ({LEGEND})"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return it as plain data."""
         return {
             "length": self.length,
             "scanned": self.scanned,
@@ -58,7 +58,7 @@ class Coverage:
 
 
 class Ledger:
-    """Keeps what was seen of a context of this length; for several threads at once."""
+    """Records what was seen of a context of this length; several threads may use it."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -66,11 +66,11 @@ class Ledger:
         self._ranges: dict[Kind, Ranges] = {"scanned": Ranges(), "shown": Ranges()}
 
     def scan(self, start: int, end: int) -> None:
-        """A search went over these characters."""
+        """Record that these characters were searched."""
         self._add("scanned", start, end)
 
     def show(self, start: int, end: int) -> None:
-        """The model was shown these characters."""
+        """Record that the model was shown these characters."""
         self._add("scanned", start, end)
         self._add("shown", start, end)
 
@@ -81,14 +81,14 @@ class Ledger:
                 self._add(kind, start, end)
 
     def ranges(self, kind: Kind) -> tuple[tuple[int, int], ...]:
-        """Where what was `scanned` or `shown` begins and ends, in order."""
+        """Return the ranges that were `scanned` or `shown`, in order."""
         if kind not in self._ranges:
             raise ConfigError(f"unknown kind of ranges {kind!r}: use 'scanned' or 'shown'")
         with self._lock:
             return tuple(self._ranges[kind])
 
     def coverage(self) -> Coverage:
-        """How much that is, now."""
+        """Return how much was seen until now."""
         with self._lock:
             return Coverage(
                 length=self.length,
@@ -110,7 +110,7 @@ class Ledger:
 
 
 def _percent(share: float) -> str:
-    """Never 100 % unless it is all, nor 0 % unless it is nothing."""
+    """Return a share in percent: 100 % only if it is all, 0 % only if it is nothing."""
     if 0 < share < 0.001:
         return "<0.1%"
     return ">99.9%" if 0.999 < share < 1 else f"{100 * share:.1f}%"

@@ -1,4 +1,4 @@
-"""Which line an offset is in: line ends counted block by block, no further than was asked for."""
+"""Finds the line number of an offset: counts line ends block by block, only as far as needed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from atoll.explore.memory import Memory
 
     Count = Callable[[int, int], list[int]]
-    """For the blocks between two bytes."""
+    """Takes two byte offsets; returns the number of line ends in each block between them."""
 
 BLOCK = 1 << 16
-"""Bytes that are counted at once: they and what is made of them stay near the core."""
+"""Bytes of a block: it and the temporary array fit into a core's cache."""
 _STRETCH = 256
-"""Blocks that one thread counts before it takes the next."""
+"""Blocks that one thread counts as one job."""
 _AT_ONCE = 4 * BLOCK
 _LINE_END = 10
 
@@ -32,7 +32,7 @@ class Lines:
     def __init__(self, memory: Memory) -> None:
         self._memory, self._lock = memory, Lock()
         self._before = array("Q", [0])
-        """Line ends before each block that is counted, and before the next."""
+        """Line ends before each counted block, and before the next one."""
         self._blocks = -(-memory.size // BLOCK)
         self._counter = make_counter(memory)
 
@@ -42,13 +42,13 @@ class Lines:
             self._count(min(byte // BLOCK, self._blocks))
 
     def of(self, byte: int) -> int:
-        """The number of the line that this byte is in; the first is 1."""
+        """Return the number of the line that contains this byte; the first is 1."""
         self.count_until(byte)
         block = min(byte // BLOCK, self._blocks)
         return self._before[block] + sum(self._counter(block * BLOCK, byte)) + 1
 
     def of_all(self, places: list[int]) -> list[int]:
-        """The same for bytes in order: from one to the next, where that is less to count."""
+        """Return the line numbers of bytes in order; counts from one to the next if shorter."""
         numbers: list[int] = []
         for number, byte in enumerate(places):
             before = places[number - 1] if number else -BLOCK
@@ -59,7 +59,7 @@ class Lines:
         return numbers
 
     def start(self, number: int) -> int:
-        """The byte that a line begins with; the size if there are fewer lines."""
+        """Return the byte at which a line begins; the size if there are fewer lines."""
         ends = number - 1
         with self._lock:
             while self._before[-1] < ends and len(self._before) <= self._blocks:
@@ -82,7 +82,7 @@ class Lines:
 
 
 def make_counter(memory: Memory) -> Count:
-    """What counts line ends, block by block: with numpy, where it is, four times as fast."""
+    """Return a function that counts line ends by block; numpy, if installed, is 4 times faster."""
     if find_spec("numpy") is None or not memory.size:
         return lambda start, end: [
             memory.part(at, min(at + BLOCK, end)).count(b"\n") for at in range(start, end, BLOCK)
@@ -93,7 +93,7 @@ def make_counter(memory: Memory) -> Count:
 
     def count(start: int, end: int) -> list[int]:
         counts = []
-        for at in range(start, end, _AT_ONCE):  # comparing lets other threads run, counting not
+        for at in range(start, end, _AT_ONCE):  # numpy compares without the GIL
             ends = data[at : min(at + _AT_ONCE, end)] == _LINE_END
             places = range(0, len(ends), BLOCK)
             counts += [int(np.count_nonzero(ends[i : i + BLOCK])) for i in places]

@@ -1,7 +1,7 @@
-"""Finds a text in bytes the way that is quickest for this text in these bytes.
+"""Finds a text in bytes by the method that is fastest for this text and these bytes.
 
-memmem skips over bytes, the more the longer the text. RE2 looks for one byte as fast as memory can
-be read, so a text with a rare byte in it is looked for from that byte on.
+memmem skips bytes, more of them for a longer text. RE2 finds a single byte as fast as memory can be
+read, so it searches for a text from its rarest byte on.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 _SAMPLES, _SAMPLE = 64, 1 << 10
 _LEAST_BYTES = 1 << 20
-"""Below this, memmem is quick enough whatever the text."""
+"""Bytes below which memmem is fast enough for every text."""
 _MISSES = 64
-# Seconds a gigabyte, measured: the ratios between them are what counts.
+# Seconds per gigabyte, measured; only the ratios between them matter.
 _MEMMEM = (0, 0.05, 0.83, 0.65, 0.42, 0.33, 0.28, 0.23, 0.18, 0.14)
 _MEMMEM_LONG, _READING, _STOP, _MISS, _HIT = 0.1, 0.05, 15.0, 1000.0, 5000.0
 
 
 class Frequencies:
-    """How often a text is among some bytes that are looked at here and there."""
+    """Estimates how often a text occurs, by samples spread over the bytes."""
 
     def __init__(self, memory: Memory) -> None:
         step = max(memory.size // _SAMPLES, _SAMPLE)
@@ -32,30 +32,30 @@ class Frequencies:
         self._sample = b"".join(memory.part(at, at + _SAMPLE) for at in places)
 
     def of(self, text: bytes) -> float:
-        """A share of all places; never 0."""
+        """Return the estimated share of offsets at which the text occurs; never 0."""
         return (self._sample.count(text) + 0.2) / (len(self._sample) + 1)
 
 
 class Literal:
-    """Finds one text in one memory; used by several threads at once."""
+    """Finds one text in one memory; several threads use it at once."""
 
     def __init__(self, memory: Memory, needle: bytes, frequencies: Frequencies) -> None:
         self._memory, self.needle = memory, needle
         cost, self._from = _best(needle, frequencies)
         self.cost = cost + _HIT * frequencies.of(needle)
-        """Seconds a gigabyte, to find it and look at its lines."""
+        """Estimated seconds per gigabyte to find the text and match its lines."""
         self._tail: Any = None
         if self._from is not None and memory.size >= _LEAST_BYTES:
             self._tail = _expression(needle[self._from :])
 
     def find(self, at: int, end: int) -> int:
-        """Where it first is, whole, between the two; or -1."""
+        """Return the offset of the first whole occurrence between `at` and `end`, or -1."""
         if self._tail is None:
             return self._memory.find(self.needle, at, end)
         return self._find_by_tail(at, end, self._from or 0)
 
     def _find_by_tail(self, at: int, end: int, skipped: int) -> int:
-        """Looks for the text from its rarest byte on; plainly if that has not paid."""
+        """Find the text from its rarest byte on; by memmem if that byte is too frequent."""
         head, buffer, look_from = self.needle[:skipped], self._memory.buffer, at + skipped
         for _ in range(_MISSES):
             match = self._tail.search(buffer, look_from, end) if look_from < end else None
@@ -69,7 +69,7 @@ class Literal:
 
 
 def _best(needle: bytes, frequencies: Frequencies) -> tuple[float, int | None]:
-    """The least cost, and the byte to look from on; None is memmem."""
+    """Return the least cost, and the index of the byte to search from; None for memmem."""
     plain = _MEMMEM[len(needle)] if len(needle) < len(_MEMMEM) else _MEMMEM_LONG
     choices: list[tuple[float, int]] = [
         (_tail_cost(needle[at:], frequencies, missing=bool(at)), at)
@@ -88,4 +88,4 @@ def _expression(text: bytes) -> Any:
     try:
         return compile_expression(text, ignore_case=False, literal=True, latin1=True)
     except ConfigError:
-        return None  # not installed, or longer than it takes: memmem does the same
+        return None  # RE2 is missing, or the text is too long for it: memmem finds the same

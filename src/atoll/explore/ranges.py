@@ -1,4 +1,4 @@
-"""Sets of offsets as ranges: joined where they touch, and never more than so many."""
+"""A set of offsets as ranges: joined if they touch, and limited in number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MOST_RANGES = 1 << 16
 
 
 class Ranges:
-    """Ranges in order, none touching another. Not for several threads."""
+    """Ranges in order that do not touch each other. Not thread-safe."""
 
     def __init__(self, most: int = MOST_RANGES) -> None:
         self._most = most
@@ -23,11 +23,11 @@ class Ranges:
 
     @property
     def total(self) -> int:
-        """How many offsets are in them."""
+        """How many offsets are in the ranges."""
         return sum(self._ends) - sum(self._starts)
 
     def add(self, start: int, end: int) -> None:
-        """Take in what lies between the two."""
+        """Add the offsets from `start` up to `end`."""
         if start >= end:
             return
         first = bisect_left(self._ends, start)
@@ -39,12 +39,12 @@ class Ranges:
             self._forget_smallest()
 
     def meets(self, start: int, end: int) -> bool:
-        """Whether any offset between the two is in them."""
+        """Return whether any offset from `start` up to `end` is in the ranges."""
         number = bisect_right(self._ends, start)
         return number < len(self._starts) and self._starts[number] < end
 
     def _forget_smallest(self) -> None:
-        """Half as many, the large ones: what is said to be in them is, and a little more may be."""
+        """Drop the smaller half of the ranges: the set then has too few offsets, never too many."""
         sizes = [end - start for start, end in self]
         largest = sorted(range(len(sizes)), key=sizes.__getitem__)[len(sizes) // 2 :]
         kept = sorted(largest)

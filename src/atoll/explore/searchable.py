@@ -1,4 +1,4 @@
-"""One form of a context's text, with all that is known of its bytes: what an index searches."""
+"""One encoding of a context's text, with its line numbers and trigrams: what an index searches."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 COUNT_SECONDS = 2.0
-"""Time to count the hits of a search that found more than were asked for."""
+"""Seconds to count the hits of a search that found more than were asked for."""
 _STRETCH = 1 << 24
-"""Bytes that a text is looked for in before the clock is read."""
+"""Bytes searched for a text between two checks of the deadline."""
 
 
 class Searchable:
-    """Takes and gives offsets in characters."""
+    """The searches of one encoding; arguments and results are offsets in characters."""
 
     def __init__(self, characters: Characters, encoded: Encoded) -> None:
         self._characters, self.encoded = characters, encoded
@@ -44,7 +44,7 @@ class Searchable:
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
-        """Headers and chapters."""
+        """Return headers and chapters."""
         return find_sections(self.encoded, self.lines, self._characters.length)
 
     def grep(
@@ -57,7 +57,7 @@ class Searchable:
         literal: bool,
         seconds: float,
     ) -> Grep:
-        """The lines with the pattern, from one character to another."""
+        """Return the lines that match the pattern within a range of characters."""
         rates = self._frequencies
         finder = make_finder(pattern, self.encoded, rates, ignore_case=ignore_case, literal=literal)
         scan = Scan(finder, self.encoded, most=most, seconds=seconds)
@@ -85,7 +85,7 @@ class Searchable:
         )
 
     def places(self, text: str, start: int, seconds: float) -> Iterator[int]:
-        """Where this is, whole, line ends and all; ExecutionTimeoutError if it takes too long."""
+        """Yield the offsets of a text, line ends included; ExecutionTimeoutError if it is late."""
         needle, until = self.encoded.encode(text), time.monotonic() + seconds
         if needle is None:
             return
@@ -102,7 +102,7 @@ class Searchable:
         return [within] if spans is None else whole_lines(self._memory, spans, within)
 
     def _stretches(self, needle: bytes, start: int) -> list[Span]:
-        """Parts that overlap by what the needle is long."""
+        """Yield spans that overlap by the length of the needle."""
         spans, size = self.trigrams.spans([needle]), self._memory.size
         if spans is None:
             spans = [(at, at + _STRETCH) for at in range(start, size, _STRETCH)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 MOST_SECTIONS = 5_000
 _TRIES = 20_000
-"""Lines of a kind that are looked at: they may all begin like a header and be none."""
+"""Most lines of a kind that are examined: many lines may only look like headers."""
 _LONGEST_TITLE = 200
 _LINE_END = 10
 _FENCES = (b"\n```", b"\n~~~")
@@ -45,7 +45,7 @@ class _Title:
 
 
 def find_sections(text: Encoded, lines: Lines, length: int) -> tuple[Section, ...]:
-    """The sections in order, the first so many; a section ends where one of its level begins."""
+    """Return the first sections in order; a section ends where one of its level or above begins."""
     memory = text.memory
     titles = sorted(_titles(memory), key=lambda title: title.at)
     fences = _fences(memory)
@@ -70,7 +70,7 @@ def _titles(memory: Memory) -> Iterator[_Title]:
 
 
 def _line_starts(memory: Memory, beginning: bytes) -> Iterator[int]:
-    """Where lines begin that begin so; the first line has no line end before it."""
+    """Yield the offsets of lines that begin with this; the first line has no line end before it."""
     if memory.part(0, len(beginning) - 1) == beginning[1:]:
         yield 0
     at = -1
@@ -86,7 +86,7 @@ def _fences(memory: Memory) -> list[int]:
 
 
 def _ends(levels: list[int], starts: list[int]) -> list[int]:
-    """For each, where the next begins that is not below it."""
+    """Return for each section the start of the next one of its level or above."""
     ends = [starts[-1]] * len(levels)
     open_ones: list[int] = []
     for number, level in enumerate(levels):
@@ -111,7 +111,7 @@ def _header(memory: Memory, at: int) -> _Title | None:
 
 
 def _underlined(memory: Memory, at: int) -> _Title | None:
-    """`=== a file ===` is a title; a line of nothing else makes one of the line above."""
+    """Return a title: `=== a file ===` itself, or the line above a line of `=` or `-` only."""
     line = _line(memory, at)
     if mark := _MARK.fullmatch(line):
         return _title(at, 1, mark[1])

@@ -1,12 +1,12 @@
-"""Which characters of a context a text shows: what tools returned is not what a model has read.
+"""Finds which characters of a context an observation shows to a model.
 
-Tools hand pieces of the context to guest code, which may print them, cut them or drop them. Only
-what stands in the observation, word for word, counts. Long passages, such as context[a:b] in a
-prompt, are found first and taken as a whole: a few characters of one say where it is from, and it
-is compared from there on. What remains is matched line by line.
+Tools return pieces of the context to guest code, which may print them, cut them or drop them. Only
+text that occurs in the observation, character by character, counts as shown. Long passages, such as
+context[a:b] in a prompt, are matched first: a few characters give their place in the context, and
+the comparison continues from there. The rest is matched line by line.
 
-SECURITY: context and observation may both be made to be slow to compare. Each comparison is paid
-for with the characters it looks at; when all are spent, too little counts as shown, never too much.
+SECURITY: context and observation may both be crafted to make this slow. Each comparison uses up a
+budget of characters; when it is empty, too little counts as shown, never too much.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ if TYPE_CHECKING:
     from atoll.explore.index import ContextIndex
 
     Piece = tuple[int, str]
-    """Where in the context it begins, and its text."""
+    """The offset in the context, and the text."""
     Span = tuple[int, int]
 
 MOST_PIECES, MOST_CHARACTERS = 2_000, 4 << 20
-"""What is remembered: the latest."""
+"""Most pieces, and characters of pieces, that are kept; the oldest are dropped."""
 LONGEST_OBSERVATION = 1 << 20
 TELLING = 24
-"""Characters from which on a line that is part of another says where it is from."""
+"""Least characters of a partial line that identifies its place in the context."""
 MOST_LOOKUPS = 50
 LARGEST_LOOKUP = 64 << 20
-"""Characters of a context in which lines are looked for that no tool returned."""
+"""Largest context in which lines are searched for that no tool returned."""
 MOST_COMPARED = 48 << 20
-"""Characters that one observation is compared with, all together."""
+"""Characters that may be compared for one observation."""
 LOOKUP_SECONDS = 2.0
 PROBE, PASSAGE = 64, 200
-"""Characters that say where a passage is from, and those that it must have to be one."""
+"""Characters that give a passage's place in the context, and least characters of a passage."""
 STRIDE, BLOCK = 1_000, 1 << 16
 _MOST_LINES = 20_000
 _PLACE = re.compile(r"(?<=\d) \[\d{1,20}:\d{1,20}\] ")
-"""What stands between line number and text of a hit, as guest/looking prints one."""
+"""The text between the line number and the line of a hit, as the guest's grep prints it."""
 
 
 class Shown:
-    """Remembers pieces, and says which of them a text shows; for several threads at once."""
+    """Keeps the pieces that tools returned, and finds which a text shows; thread-safe."""
 
     def __init__(self, index: ContextIndex | None) -> None:
         self._index, self._lock = index, Lock()
@@ -57,7 +57,7 @@ class Shown:
         self._characters = 0
 
     def note(self, pieces: Iterable[Piece]) -> None:
-        """A tool has returned these; the oldest are forgotten where there are too many."""
+        """Add pieces that a tool returned; the oldest are dropped if there are too many."""
         with self._lock:
             for start, text in pieces:
                 self._pieces.append((start, text[:MOST_CHARACTERS]))
@@ -66,13 +66,13 @@ class Shown:
                     self._characters -= len(self._pieces.popleft()[1])
 
     def match(self, observation: str, *, until: float | None = None) -> tuple[Span, ...]:
-        """Return the ranges of the context that stand in what the model is shown.
+        """Return the ranges of the context that occur in an observation.
 
-        At `until`, by the monotonic clock, the search ends with what was found.
+        At `until`, by the monotonic clock, the search returns what it found so far.
         """
         with self._lock:
             pieces = list(self._pieces)
-        pieces.reverse()  # what was asked for last is what is shown most likely
+        pieces.reverse()  # the newest pieces are the most likely to be shown
         lookup = _Lookup(self._index, until)
         passages, rest = lookup.passages(observation[:LONGEST_OBSERVATION])
         seen = _Observation(rest)
@@ -83,14 +83,14 @@ class Shown:
 
 
 class _Lookup:
-    """Finds what code has cut out of the context by itself, for as long as there is time."""
+    """Finds text that guest code itself took from the context, until the deadline."""
 
     def __init__(self, index: ContextIndex | None, until: float | None) -> None:
         self._index = index if index is not None and index.length <= LARGEST_LOOKUP else None
         self._until = min(time.monotonic() + LOOKUP_SECONDS, until or float("inf"))
 
     def passages(self, text: str) -> tuple[list[Span], str]:
-        """Return where the long passages of a text are from, and the text without them."""
+        """Return the ranges of a text's long passages, and the text without the passages."""
         spans: list[Span] = []
         rest: list[str] = []
         at, tries = 0, MOST_LOOKUPS
@@ -110,7 +110,7 @@ class _Lookup:
         return spans, "".join((*rest, text[at:]))
 
     def _common(self, text: str, at: int, start: int) -> int:
-        """Return how many characters are the same from `at` on, and from `start` of the context."""
+        """Return how many characters of text[at:] and context[start:] are equal."""
         assert self._index is not None
         size = 0
         while here := text[at + size : at + size + BLOCK]:
@@ -121,14 +121,14 @@ class _Lookup:
         return size
 
     def _common_before(self, text: str, at: int, start: int) -> int:
-        """Return how many characters before are the same too: a line may begin with other words."""
+        """Return how many characters before are equal too: the line may begin with other words."""
         assert self._index is not None
         size = min(at, start, STRIDE)
         before = (text[at - size : at], self._index.text(start - size, start))
         return _same_from_start(*(one[::-1] for one in before))
 
     def span(self, text: str) -> Span | None:
-        """Where the context has this text."""
+        """Return the range of a text in the context."""
         left = self._until - time.monotonic()
         if self._index is None or not TELLING <= len(text) <= LONGEST_OBSERVATION or left <= 0:
             return None
@@ -153,7 +153,7 @@ def _next_probe(text: str, at: int) -> int:
 
 
 class _Observation:
-    """What a model is shown, with the lines of it that are accounted for."""
+    """The text that a model is shown, with the lines that were matched so far."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -164,7 +164,7 @@ class _Observation:
         self._left = MOST_COMPARED
 
     def spans(self, start: int, text: str) -> Iterator[Span]:
-        """The lines of a piece that stand in it; the whole piece if it does."""
+        """Return the ranges of a piece's lines that occur in it; of the whole piece if it does."""
         if not text.strip():
             return
         if self._has(text):
@@ -178,7 +178,7 @@ class _Observation:
             start += len(line)
 
     def parts_of(self, pieces: Iterable[Piece]) -> Iterator[Span]:
-        """Lines of it that are parts of a piece's longer ones."""
+        """Return the ranges of its lines that are parts of longer lines of a piece."""
         lines = self.unexplained()
         for start, text in pieces:
             for line in lines:
@@ -187,7 +187,7 @@ class _Observation:
                     yield start + at, start + at + len(line)
 
     def unexplained(self) -> list[str]:
-        """Lines long enough to tell, which have nothing in them that is accounted for."""
+        """Return lines that are long enough to identify and contain no matched text."""
         told = dict.fromkeys(line.strip() for text in self._explained for line in text.splitlines())
         telling = [one for one in told if len(one) >= TELLING]
         lines = (line for line in self._lines if len(line) >= TELLING and line not in told)
@@ -195,11 +195,11 @@ class _Observation:
         return list(islice(unexplained, 4 * MOST_LOOKUPS))
 
     def _has_any(self, line: str, texts: list[str]) -> bool:
-        """Whether one of them is in a line; so it is said when that is too much to find out."""
+        """Return whether a line contains one of the texts; True if the budget is used up."""
         return not self._spend(len(line) * len(texts)) or any(one in line for one in texts)
 
     def _has(self, text: str) -> bool:
-        """A short line must be a line of it, or that of a hit; a long one may be part of one."""
+        """Return whether a text occurs: a short one as a whole line or hit, a long one anywhere."""
         stripped = text.strip()
         if not stripped:
             return False
@@ -214,6 +214,6 @@ class _Observation:
 
 
 def _hit(line: str) -> str:
-    """The text of a hit; nothing if the line is none."""
+    """Return the text of a printed hit; "" if the line is not a hit."""
     found = _PLACE.search(line)
     return line[found.end() :].strip() if found and " " not in line[: found.start()] else ""

@@ -1,4 +1,4 @@
-"""A few threads that share out work in order, for as long as it is of use; the caller is one."""
+"""A few threads that do jobs in order until the results are enough; the caller is one of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MOST_THREADS = 4
 
 
 def run(work: Callable[[Job], Done], jobs: Iterable[Job]) -> list[Done]:
-    """The results of all jobs, in order."""
+    """Return the results of all jobs, in order."""
     return ThreadPool(work, jobs, lambda _: 0, 1).run()
 
 
 class ThreadPool(Generic[Job, Done]):
-    """Works until the results, taken in order, weigh enough; those that come after are dropped."""
+    """Works until the results, in order, reach the weight `enough`; later ones are dropped."""
 
     def __init__(
         self,
@@ -39,8 +39,9 @@ class ThreadPool(Generic[Job, Done]):
         self._failure: BaseException | None = None
 
     def run(self) -> list[Done]:
-        """The results in order, up to the one with which it was enough."""
-        if self._step() and not self._stopped:  # where much is found, a thread would come late
+        """Return the results in order, up to the one that reached `enough`."""
+        # A first job by the caller alone: if it finds enough, no thread is started.
+        if self._step() and not self._stopped:
             helpers = [Thread(target=self._loop) for _ in range(threads() - 1)]
             for helper in helpers:
                 helper.start()
@@ -60,7 +61,7 @@ class ThreadPool(Generic[Job, Done]):
 
     def _step(self) -> bool:
         with self._lock:
-            # Enough is there already but for what somebody else is at: more would be dropped.
+            # The results that other threads are working on complete it: more would be dropped.
             if self._stopped or self._weight + self._early_weight >= self._enough:
                 return False
             job = next(self._jobs, None)
@@ -84,5 +85,5 @@ class ThreadPool(Generic[Job, Done]):
 
 
 def threads() -> int:
-    """How many work at once, the caller included."""
+    """Return how many threads work at once, the caller included."""
     return max(1, min(MOST_THREADS, len(os.sched_getaffinity(0))))

@@ -1,6 +1,6 @@
-"""Which blocks of bytes have which three bytes side by side: what need not be searched again.
+"""An index of the trigrams in each block of bytes: searches skip blocks that cannot match.
 
-For each block, one bit for each of 65,536 classes of three bytes: 8 kB for 256 kB of text.
+For each block, one bit for each of 65,536 classes of trigrams: 8 kB for 256 kB of text.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 18
 REACH = 64
-"""Bytes of the next block that count as this one's, so that a text over the edge is not lost."""
+"""Bytes of the next block that are indexed with this one: a text may cross the boundary."""
 WORTH_IT = 8 << 20
-"""Bytes below which a search is quicker than a thread."""
+"""Bytes below which a search is faster than starting a thread."""
 _CLASSES = 1 << 16
 _FACTORS = (31421, 6927, 257)
 
 
 class Trigrams:
-    """Built once, block by block, by whoever asks first or in a thread of its own."""
+    """Built once, block by block, by the first caller or in a background thread."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory, self._lock, self._stop = memory, Lock(), Event()
@@ -34,7 +34,7 @@ class Trigrams:
         self._thread: Thread | None = None
 
     def start(self) -> None:
-        """Build it in the background, if that is worth it and has not begun."""
+        """Build the index in the background, if the text is large enough and it has not begun."""
         if self._memory.size < WORTH_IT or find_spec("numpy") is None:
             return
         with self._lock:
@@ -43,25 +43,25 @@ class Trigrams:
                 self._thread.start()
 
     def build(self) -> None:
-        """Return when it is built."""
+        """Wait until the index is built."""
         self.start()
         if self._thread is not None:
             self._thread.join()
 
     def stop(self) -> None:
-        """Build no further; what is not built is not used."""
+        """Stop building; an incomplete index is not used."""
         self._stop.set()
 
     @property
     def built(self) -> bool:
-        """Whether it can be asked."""
+        """Whether the index is complete."""
         return self._table is not None
 
     def spans(self, texts: Iterable[bytes]) -> list[Span] | None:
-        """Parts in which one of these texts begins, which all have to be; None if unknown."""
+        """Return the spans that may contain the rarest of these texts; None if not built."""
         if self._table is None:
             return None
-        # Two texts may be in two blocks, so the blocks are those of one: of the rarest.
+        # The texts of one match may be in different blocks, so only one text is used: the rarest.
         blocks = [self._blocks(text) for text in texts if len(text) > 2]
         if not blocks:
             return None
