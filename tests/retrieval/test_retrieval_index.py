@@ -319,7 +319,7 @@ def test_a_root_that_is_no_folder_is_refused(tmp_path):
 
 def test_a_cache_of_somebody_else_is_refused(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(opening.os, "geteuid", lambda: 12345)
-    with pytest.raises(RetrievalError, match="belongs to somebody else: set ATOLL_CACHE"):
+    with pytest.raises(RetrievalError, match="belongs to another user: set ATOLL_CACHE"):
         Retriever(folder, cache=tmp_path / "cache")
 
 

@@ -1,4 +1,4 @@
-"""code_search and doc_search: units of code and documents, found by words and by meaning."""
+"""code_search and doc_search: find units of code and of documents by words and by meaning."""
 
 from atoll.retrieval.nextplaid import NextPlaid, find_server
 from atoll.retrieval.retriever import Retriever

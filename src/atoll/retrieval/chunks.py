@@ -1,4 +1,4 @@
-"""Cuts a text into units, by what its path says it is; never fails, and never gives too many."""
+"""Splits a text into units by the type that its path suggests; never fails, limits their number."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _DOES_NOT_PARSE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def chunk(path: str, text: str, most: int) -> list[Unit]:
-    """Units, parsed by whatever is right for it; for a hostile file, call it where it may crash."""
+    """Return the units of a file by its language's parser, which a hostile file may crash.
+
+    Call it in a process that may crash.
+    """
     source = Source(path, text)
     if not needs_parser(path):
         return chunk_plainly(path, text, most)
@@ -33,7 +36,7 @@ def chunk(path: str, text: str, most: int) -> list[Unit]:
 
 
 def chunk_plainly(path: str, text: str, most: int) -> list[Unit]:
-    """Units without a parser: sections of a document, windows of anything else."""
+    """Return units without a parser: sections of a document, windows of other files."""
     source = Source(path, text)
     if corpus_of(path) == DOC:
         units = section_units(source) or windows(source, "section")

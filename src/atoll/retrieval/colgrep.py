@@ -1,7 +1,8 @@
-"""colgrep: code units by late interaction, with a regular expression on top; CLI and guests use it.
+"""colgrep: finds code units by late interaction, filtered by a regular expression.
 
-Each token of the query is compared with each token of a unit: by a NextPLAID server where one
-answers, else by the model of the extra `semantic`. Without either, the words alone are compared.
+The command line and guests use it. Each token of the query is compared with each token of a unit:
+by a NextPLAID server if one answers, else by the model of the extra `semantic`. Without either,
+only words are compared.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ WORDS_ONLY = "found by words alone: start NextPLAID on port 8088, or install the
 
 
 def open_index(root: str | os.PathLike[str], server: str | None = None) -> Retriever:
-    """Return the index of a folder that compares token by token, if that can be had here."""
+    """Return the index of a folder, which compares token by token if a server or model exists."""
     found = find_server() if server is None else NextPlaid(server)
     mode = "nextplaid" if found else "maxsim" if encoder.is_installed() else "fts"
     return Retriever(root, mode=mode, server=found)
 
 
 def colgrep(index: Retriever, query: str, pattern: str | None = None, k: int = 10) -> Hits:
-    """Return the best k units; with a pattern, those among the best MOST_HITS that it matches."""
+    """Return the best k units; with a pattern, those of the best MOST_HITS that match it."""
     if pattern is None:
         return _told(index.search(query, k=k, kind=CODE), k)
     # SECURITY: RE2, or `re` in a child process with a deadline: the pattern may be a guest's.

@@ -1,7 +1,7 @@
 """Search a context of any size for the passages that have most of a query's words.
 
-Nothing is indexed: the places of each word come from the linear grep of ContextIndex, rare words
-weigh more, and the best windows are read and ranked. A gigabyte takes seconds.
+There is no index of words: the linear grep of ContextIndex finds each word, rare words weigh more,
+and the best windows are read and ranked. A gigabyte takes seconds.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from atoll.explore.index import ContextIndex
 
 WINDOW, MARGIN = 1_500, 300
-"""Characters of a window, and how far a passage reaches beyond it to begin and end with a line."""
+"""Characters of a window, and of the margin in which a passage is extended to whole lines."""
 MOST_WORDS, MOST_PLACES = 12, 3_000
 CANDIDATES = 200
-"""Windows that are read."""
+"""Most windows that are read."""
 WORD_SECONDS = 3.0
 
 
@@ -54,7 +54,7 @@ def search_context(index: ContextIndex, query: str, k: int) -> list[Passage]:
 
 
 def _by_window(found: dict[str, Grep], weights: dict[str, float]) -> dict[int, float]:
-    """Return the windows that have any of the words, each with the weight of those it has."""
+    """Return the windows that contain any of the words, each with the sum of their weights."""
     scores: defaultdict[int, float] = defaultdict(float)
     for word, result in found.items():
         for number in {hit.start // WINDOW for hit in result.hits}:

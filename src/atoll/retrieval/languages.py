@@ -1,4 +1,4 @@
-"""Which file is what, by its name: Python, a language with a grammar, a document, or only lines."""
+"""Classifies files by their names: Python, a language with a grammar, a document, or lines."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ GRAMMARS = {suffix: name for name, suffixes in _BY_GRAMMAR.items() for suffix in
 
 
 def suffix_of(path: str) -> str:
-    """The end of a file's name that tells what is in it."""
+    """Return the suffix of a file's name, in lower case."""
     return os.path.splitext(path)[1].lower()
 
 
 def corpus_of(path: str) -> str:
-    """Which search finds it: `code` or `doc`."""
+    """Return the search that covers a file: `code` or `doc`."""
     return DOC if suffix_of(path) in DOCUMENTS else CODE
 
 
 def needs_parser(path: str) -> bool:
-    """Whether a parser that a hostile file might break has to look at it."""
+    """Return whether a file needs a parser, which a hostile file might crash."""
     return suffix_of(path) in PYTHON or (suffix_of(path) in GRAMMARS and has_grammars())
 
 
 def has_grammars() -> bool:
-    """Whether the extra `retrieval` is installed."""
+    """Return whether the extra `retrieval` is installed."""
     return find_spec("semble_grammars") is not None

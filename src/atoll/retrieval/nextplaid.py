@@ -1,7 +1,7 @@
-"""NextPLAID over HTTP: a server of late-interaction search, used where one is configured.
+"""A client of NextPLAID, a server of late-interaction search, over HTTP.
 
-Its answers are checked like anybody's: it may be down, slow, or something else altogether. No proxy
-is asked and no redirect followed, so texts go to the configured address only.
+SECURITY: its answers are validated, because the address may be another program's. It uses no proxy
+and follows no redirect, so texts go to the configured address only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BATCH = 100
 _FINE = (200, 201, 202)
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 Place = tuple[str, str, int, int]
-"""Path, name, first character and end of a unit."""
+"""Path, name, start and end (in characters) of a unit."""
 _CONNECTIONS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
 
 
@@ -37,7 +37,7 @@ class NextPlaid:
     def __init__(
         self, url: str = DEFAULT_URL, *, index: str | None = None, timeout_seconds: float = 10.0
     ) -> None:
-        """Without the name of an index, each folder has one of its own."""
+        """Without the name of an index, each folder gets its own index."""
         parts = urlsplit(url)
         if parts.scheme not in _CONNECTIONS or not parts.hostname:
             raise ConfigError(f"not the URL of a server: {url!r}: use http://host:port")
@@ -47,19 +47,19 @@ class NextPlaid:
         self._parts, self._timeout = parts, timeout_seconds
 
     def health(self) -> dict[str, Any]:
-        """What the server says of itself."""
+        """Return the server's answer to /health."""
         answer = self._ask("GET", "/health")
         if not isinstance(answer, dict):
             raise RetrievalError(f"{self.url} is not a NextPLAID server: bad /health")
         return answer
 
     def create(self, index: str) -> bool:
-        """Make an index; False if it was there."""
+        """Create an index; return False if it existed."""
         status, _ = self._exchange("POST", "/indices", {"name": index}, fine=(*_FINE, 409))
         return status != 409
 
     def add(self, index: str, units: Sequence[Unit]) -> None:
-        """Give the server units to encode; it does so later."""
+        """Send units to the server, which encodes them later."""
         for start in range(0, len(units), _BATCH):
             batch = units[start : start + _BATCH]
             body = {
@@ -69,7 +69,7 @@ class NextPlaid:
             self._ask("POST", f"/indices/{index}/update_with_encoding", body)
 
     def remove(self, index: str, paths: Sequence[str]) -> None:
-        """Take out the units of files that are gone, or will be given anew."""
+        """Remove the units of files that were deleted, or will be sent again."""
         for start in range(0, len(paths), _BATCH):
             batch = paths[start : start + _BATCH]
             condition = " OR ".join(["path = ?"] * len(batch))
@@ -77,7 +77,7 @@ class NextPlaid:
             self._exchange("DELETE", f"/indices/{index}/documents", body, fine=(*_FINE, 404))
 
     def search(self, index: str, query: str, k: int) -> list[tuple[Place, float]]:
-        """Where the best units are, and their scores."""
+        """Return the locations and scores of the best units."""
         body = {"queries": [query], "params": {"top_k": k}}
         answer = self._ask("POST", f"/indices/{index}/search_with_encoding", body)
         try:
@@ -133,7 +133,7 @@ def _place(metadata: dict[str, Any]) -> Place:
 
 
 def find_server() -> NextPlaid | None:
-    """Return the NextPLAID server on this machine's usual port, if one answers there at once."""
+    """Return the NextPLAID server at the default port of this machine, if it answers at once."""
     server = NextPlaid(DEFAULT_URL, timeout_seconds=PROBE_SECONDS)
     try:
         health = server.health()

@@ -1,4 +1,4 @@
-"""Opens the index of a folder: makes it, makes it anew if it is damaged, forgets what is unused."""
+"""Opens the index of a folder: creates it, rebuilds a damaged one, deletes unused ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNUSED_SECONDS = 30 * 24 * 3600
 
 
 def index_folder(root: str | os.PathLike[str]) -> Path:
-    """Where the index of a folder is kept if nobody says otherwise; old ones beside it go."""
+    """Return the default folder of an index, and delete old indices beside it."""
     everything = private_folder(cache_folder() / "retrieval")
     key = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:32]
     _forget_unused(everything)
@@ -32,7 +32,7 @@ def index_folder(root: str | os.PathLike[str]) -> Path:
 
 
 def open_store(folder: Path, max_bytes: int, *, suspect: bool = False) -> Store:
-    """The index in a folder; whoever `suspect`s it has all of it looked at first."""
+    """Open the index in a folder; with `suspect`, check all of it for damage first."""
     with _locked(private_folder(folder)):
         try:
             return _opened(folder, max_bytes, suspect=suspect)
@@ -57,7 +57,7 @@ def _opened(folder: Path, max_bytes: int, *, suspect: bool) -> Store:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """One at a time decides whether the file is good; its time tells when it was last used."""
+    """Lock a folder while the index is checked; the lock file's time says when it was last used."""
     lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

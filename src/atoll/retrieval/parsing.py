@@ -1,4 +1,4 @@
-"""Parses in another process, which may crash, hang or eat memory: then lines do instead."""
+"""Parses files in another process; a file that makes it crash or hang is split into lines."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from atoll.retrieval.types import Bounds, Unit
 
 _START_SECONDS = 30
-"""More for a process that has just been started, on a machine that is busy."""
+"""Extra seconds for a process that was just started on a busy machine."""
 _PIECE = 1 << 16
 _ROOM = 1 << 20
 
 
 class Parser:
-    """One such process, started when the first file needs it; a context manager."""
+    """The process that parses, started when the first file needs it; a context manager."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._process: subprocess.Popen[bytes] | None = None
         self.failures = 0
-        """Files that it did not survive, or not in time."""
+        """Files that crashed the process or took too long."""
 
     def __enter__(self) -> Self:
         return self
@@ -42,7 +42,7 @@ class Parser:
         self.close()
 
     def units(self, path: str, text: str) -> list[Unit]:
-        """The units of a file; of one that breaks the parser, windows of its lines."""
+        """Return the units of a file; windows of lines for a file that breaks the parser."""
         most = self._bounds.units_per_file
         if not needs_parser(path):
             return chunk_plainly(path, text, most)
@@ -92,7 +92,7 @@ _BEGIN = "from atoll.retrieval.worker import main; main()"
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes, deadline: float) -> bytes:
-    """Give it a line, take one; neither side can make the other wait for ever."""
+    """Send a line and receive one before the deadline; TimeoutError or BrokenPipeError if not."""
     assert process.stdin
     assert process.stdout
     to, back = process.stdin.fileno(), process.stdout.fileno()

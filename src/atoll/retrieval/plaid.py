@@ -1,4 +1,4 @@
-"""Keeps a NextPLAID server's copy of an index up to date, and asks it."""
+"""Keeps a NextPLAID server's copy of an index up to date, and searches it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FILES_AT_ONCE = 20
 
 
 class PlaidEngine:
-    """A server with two indices of ours on it, one for code and one for documents."""
+    """A server with two indices of this folder, one for code and one for documents."""
 
     def __init__(self, server: NextPlaid, default_name: str) -> None:
         self._server = server
@@ -26,10 +26,10 @@ class PlaidEngine:
         self._key = f"{server.url} {name}"
 
     def sync(self, store: Store) -> None:
-        """Give the server what it lacks, take from it what is gone."""
+        """Send files that the server lacks, and remove those that were deleted."""
         new = [self._server.create(name) for name in self._indices.values()]
         if any(new):
-            store.mark_sent(self._key, [], store.sent(self._key))  # it has forgotten everything
+            store.mark_sent(self._key, [], store.sent(self._key))  # the server lost its index
         records, sent = store.records(), store.sent(self._key)
         gone = sorted(sent.keys() - records.keys())
         changed = [one for one in records.values() if sent.get(one.path) != one.hash]
@@ -40,7 +40,7 @@ class PlaidEngine:
             self._send(store, changed[start : start + _FILES_AT_ONCE])
 
     def search(self, store: Store, query: str, corpus: str, k: int) -> Ranked:
-        """Units that the server finds and that are still as it knew them."""
+        """Return units that the server finds, if they have not changed since they were sent."""
         found = []
         for (path, name, start, end), score in self._server.search(self._indices[corpus], query, k):
             for _, unit in store.units_of(path):
@@ -50,7 +50,7 @@ class PlaidEngine:
         return found
 
     def _send(self, store: Store, records: list[Record]) -> None:
-        self._remove([one.path for one in records])  # of an earlier time, or another's
+        self._remove([one.path for one in records])  # an old copy of ours, or another program's
         units = [pair for one in records for pair in store.units_of(one.path)]
         for corpus, index in self._indices.items():
             chosen = [unit for kind, unit in units if kind == corpus]

@@ -1,4 +1,4 @@
-"""Python into functions, classes and methods, by its syntax tree."""
+"""Splits Python into functions, classes and methods, by its syntax tree."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def python_units(source: Source) -> list[Unit]:
-    """Units of a module; ValueError, SyntaxError, RecursionError or MemoryError if it has none."""
+    """Return the units of a module.
+
+    Raise ValueError, SyntaxError, RecursionError or MemoryError if it cannot be parsed.
+    """
     if "\r" in source.text.replace("\r\n", ""):
         raise ValueError("a lone carriage return: its lines are not those of the syntax tree")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a stranger's escape sequences are not our concern
+        warnings.simplefilter("ignore")  # such as invalid escape sequences
         tree = ast.parse(source.text)
     units = list(_units(source, tree.body, ""))
     return [*units, *source.rest(units, ast.get_docstring(tree) or "")]
@@ -37,7 +40,7 @@ def _units(source: Source, body: Sequence[ast.AST], owner: str) -> Iterator[Unit
 
 
 def _definitions(body: Sequence[ast.AST]) -> Iterator[_Definition]:
-    """Those of this level: an `if` or a `try` around them makes no level."""
+    """Yield the definitions of this level, also those inside of an `if` or a `try`."""
     for node in body:
         if isinstance(node, _Definition):
             yield node
@@ -58,7 +61,7 @@ def _function_unit(source: Source, node: _Function, owner: str) -> Unit:
 
 
 def _class_unit(source: Source, node: ast.ClassDef, owner: str) -> Unit:
-    """Its body has methods by their signatures only: each is a unit of its own."""
+    """Return a class with only the signatures of its methods: each method is its own unit."""
     parts = [source.lines(_first_line(node), _first_line(node.body[0]) - 1)]
     for child in node.body:
         if isinstance(child, _Definition):
@@ -76,7 +79,7 @@ def _class_unit(source: Source, node: ast.ClassDef, owner: str) -> Unit:
 
 
 def _signature(source: Source, node: _Definition) -> str:
-    """From `def` to the colon; of one that is all on one line, that line."""
+    """Return the source from `def` to the colon; the whole line of a one-line function."""
     last = max(node.lineno, _first_line(node.body[0]) - 1)
     lines = source.lines(node.lineno, last).splitlines()
     code = " ".join(line for line in lines if not line.lstrip().startswith("#"))

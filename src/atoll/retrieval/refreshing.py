@@ -1,4 +1,4 @@
-"""Brings an index up to date: only what has changed is read, and only what differs is parsed."""
+"""Brings an index up to date: reads only files whose stamp changed, parses those whose hash did."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BINARY = b""
 def refresh(
     store: Store, source: Source, bounds: Bounds, progress: Progress | None = None
 ) -> Refreshed:
-    """Compare with what is there, and index the difference; what is written stays written."""
+    """Index the files that changed; an interrupted refresh keeps what it has written."""
     job = _Job(store, source, bounds)
     wanted = job.survey()
     with Parser(bounds) as parser:
@@ -60,13 +60,13 @@ class _Job:
     too_many: int = 0
 
     def survey(self) -> list[Entry]:
-        """Take out what is gone; return what may have changed."""
+        """Remove deleted files from the index; return those that may have changed."""
         self.records, found = self.store.records(), set()
         wanted = []
         with contextlib.closing(self.source.entries()) as entries:
             for number, entry in enumerate(entries):
                 if number >= self.bounds.files:
-                    self.too_many += 1  # at least: what else there is may have no end
+                    self.too_many += 1  # a lower bound: the source may be endless
                     break
                 if entry.size > self.bounds.file_bytes:
                     self.skipped += 1
@@ -88,7 +88,7 @@ class _Job:
         return True
 
     def take(self, entry: Entry, parser: Parser) -> bool:
-        """Index one; False if the index is full."""
+        """Index one file; return False if the index is full."""
         data = self.source.read(entry.path, self.bounds.file_bytes)
         if data is None:
             self.skipped += 1
@@ -117,7 +117,7 @@ class _Job:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the pending changes to the index."""
         if self.pending:
             self.store.put(self.pending)
             self.pending = []
@@ -127,7 +127,7 @@ class _Job:
         self.units = self.store.count()
 
     def outcome(self) -> Refreshed:
-        """What was done."""
+        """Return the counts of this refresh."""
         return Refreshed(
             changed=self.changed,
             removed=self.removed,
@@ -150,7 +150,7 @@ class _Job:
 
 
 def _stamp(entry: Entry) -> str:
-    """With what parsed it: once the grammars are installed, files are cut anew."""
+    """Return the stamp with the parser's name: new grammars make a file be parsed again."""
     parser = "grammars" if suffix_of(entry.path) in GRAMMARS and has_grammars() else "plain"
     return f"{parser} {entry.stamp}"
 

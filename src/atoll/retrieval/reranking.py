@@ -1,7 +1,7 @@
-"""Orders what the words have found by meaning too: fused with one vector, or token by token.
+"""Reranks the candidates of the word search by meaning: with one vector each, or token by token.
 
-Only the best candidates are looked at, and their vectors are kept: a text is encoded once. Each way
-gives back how many candidates it had the time for.
+Only the best candidates are encoded, and their vectors are cached: a text is encoded once. Each
+function also returns how many candidates it had the time for.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 CANDIDATES = 50
 MOST_DENSE, MOST_TOKEN_MATRICES = 100_000, 1_000
-"""Vectors that are kept: 77 MB of the one, at most 98 MB of the other."""
+"""Most cached vectors: 77 MB of dense ones, at most 98 MB of token vectors."""
 _CHARACTERS = 1_200
 ENCODE_SECONDS = 5.0
-"""For what no query has met before; what is not encoded by then keeps its place behind the rest."""
+"""Seconds to encode new texts; candidates without a vector by then rank behind the others."""
 _BY_MEANING = 0.5
-"""The share of the vectors in a fused score; the words have the rest."""
+"""Weight of the vectors in a fused score; the words have the rest."""
 
 
 def fused(store: Store, query: str, candidates: Ranked) -> tuple[Ranked, int]:
-    """By words and by one vector for each text, each stretched to 0 to 1."""
+    """Rank by words and by one vector for each text, both scaled to 0 to 1."""
     import numpy as np  # noqa: PLC0415 - an extra
 
     asked = shared_encoder().dense(query)
@@ -49,7 +49,7 @@ def fused(store: Store, query: str, candidates: Ranked) -> tuple[Ranked, int]:
 
 
 def maxsim(store: Store, query: str, candidates: Ranked) -> tuple[Ranked, int]:
-    """By late interaction: for each token of the query the nearest of the text, on average."""
+    """Rank by late interaction: the average, over the query's tokens, of the nearest token."""
     asked = shared_encoder().tokens(query)
     matrices = _vectors(store, candidates, tokens=True)
     scores = [(asked @ one.T).max(axis=1).mean() for one in matrices]
@@ -57,7 +57,7 @@ def maxsim(store: Store, query: str, candidates: Ranked) -> tuple[Ranked, int]:
 
 
 def _sorted(candidates: Ranked, scores: Any) -> Ranked:
-    """By the new scores; what has none comes after, in the order it had, with nothing."""
+    """Sort by the new scores; candidates without one follow in their old order, with score 0."""
     pairs = [(unit, float(score)) for (unit, _), score in zip(candidates, scores, strict=False)]
     rest = [(unit, 0.0) for unit, _ in candidates[len(pairs) :]]
     return sorted(pairs, key=lambda pair: -pair[1]) + rest
@@ -69,7 +69,7 @@ def _stretched(scores: Any) -> Any:
 
 
 def _vectors(store: Store, candidates: Ranked, *, tokens: bool) -> list[Any]:
-    """One array for each candidate, as many as there is time for; new ones are kept."""
+    """Return the vectors of as many candidates as time allows; cache the new ones."""
     texts = [_text(unit) for unit, _ in candidates]
     keys = [_key(text, tokens=tokens) for text in texts]
     kept = store.vectors(keys, tokens=tokens)
@@ -101,7 +101,7 @@ def _array(data: bytes) -> Any:
 
 
 def _text(unit: Unit) -> str:
-    """What is encoded: names taken apart and the doc first, as there is room for little."""
+    """Return the text to encode: split names and the docstring first, because it is cut."""
     parts: Sequence[str] = (unit.name, unit.signature, unit.doc, unit.body)
     return split_words("\n".join(part[:_CHARACTERS] for part in parts if part)[:_CHARACTERS])
 

@@ -1,7 +1,7 @@
-"""The public face: finds code and documents below a folder, or in texts, by what one asks for.
+"""Retriever: searches code and documents below a folder, or in texts, by a query in words.
 
 refresh: walk ─ changed files ─▶ parser (a process) ─ units ─▶ SQLite FTS5
-search:  words ─▶ 50 candidates ─▶ by meaning, where there is a model ─▶ the best k
+search:  words ─▶ 50 candidates ─▶ reranked by meaning, if there is a model ─▶ the best k
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FRESH_SECONDS = 5.0
 
 
 class Retriever:
-    """An index of a folder or of texts, for many threads; a context manager."""
+    """An index of a folder or of texts; thread-safe, and a context manager."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Retriever:
         bounds: Bounds | None = None,
         fresh_seconds: float = FRESH_SECONDS,
     ) -> None:
-        """`root` is a folder, or texts by name; `cache` is where its index goes, or ":memory:".
+        """`root` is a folder, or texts by name; `cache` is the index's folder, or ":memory:".
 
-        A search looks for changed files first if the last look is `fresh_seconds` ago.
+        A search refreshes the index first if the last refresh is `fresh_seconds` ago.
         """
         self._mode = _checked_mode(mode, server)
         self._bounds, self._fresh_seconds = bounds or Bounds(), fresh_seconds
@@ -89,7 +89,7 @@ class Retriever:
             return done
 
     def search(self, query: str, k: int = 10, kind: str = CODE) -> Hits:
-        """The best k units for a query; what does not work is a warning where words still do."""
+        """Return the best k units; if only the search by words works, a warning says why."""
         _check_search(query, k, kind)
         self._check_open()
         warning = self._refresh_if_old()
@@ -102,7 +102,7 @@ class Retriever:
             return self._answer(query, k, kind, warning)
 
     def close(self) -> None:
-        """Let go of index and folder; what is on disk stays for the next time."""
+        """Close index and folder; the index on disk stays for the next time."""
         with self._refreshing:
             if not self._closed:
                 self._closed = True
@@ -148,7 +148,7 @@ class Retriever:
         return open_store(self._folder, self._bounds.index_bytes, suspect=suspect)
 
     def _rebuild(self) -> None:
-        """Another index in place of a damaged one, empty unless somebody has made it anew."""
+        """Replace a damaged index by a new one, or by one that another process has rebuilt."""
         with contextlib.suppress(RetrievalError):
             self._store.close()
         self._store = self._open(suspect=True)

@@ -1,6 +1,7 @@
-"""Documents into sections, by their headers: Markdown, reStructuredText, AsciiDoc, HTML.
+"""Splits documents into sections by their headers: Markdown, reStructuredText, AsciiDoc, HTML.
 
-Each line is looked at once, by expressions that do not backtrack: a document may be hostile.
+SECURITY: a document may be hostile, so each line is examined once, by expressions that do not
+backtrack.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LONGEST_TITLE = 120
 
 
 def section_units(source: Source) -> list[Unit]:
-    """The sections, each named by the headers above it; none if there is no header."""
+    """Return the sections, each named by the headers above it; none if there is no header."""
     suffix = suffix_of(source.path)
     headers = list(_FINDERS.get(suffix, _marked_headers)(source))
     if not headers:
@@ -59,7 +60,7 @@ def _without_tags(unit: Unit) -> Unit:
 
 
 def _marked_headers(source: Source) -> Iterator[_Header]:
-    """Markdown: `# Title`, or a line under it; not inside of fences."""
+    """Yield the headers of Markdown, `# Title` or underlined, outside of fences."""
     fence, before = "", ""
     for number, line in _numbered(source):
         mark = _FENCE.match(line)
@@ -73,7 +74,7 @@ def _marked_headers(source: Source) -> Iterator[_Header]:
 
 
 def _underlined_headers(source: Source) -> Iterator[_Header]:
-    """reStructuredText: levels are in the order in which their marks are first used."""
+    """Yield the headers of reStructuredText; levels follow the order in which marks first occur."""
     levels: list[str] = []
     before = ""
     for number, line in _numbered(source):
@@ -99,7 +100,7 @@ def _html_headers(source: Source) -> Iterator[_Header]:
     last = 0
     for match in _HTML_HEADER.finditer(source.text):
         line = source.line_of(match.start())
-        if line > last:  # a second one on the line belongs to the first
+        if line > last:  # a second header on the line belongs to the first
             end = source.text.find("<", match.end(), match.end() + _LONGEST_TITLE)
             title = source.text[match.end() : end if end >= 0 else match.end() + _LONGEST_TITLE]
             yield line, int(match[1]), _title(title)

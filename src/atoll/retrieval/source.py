@@ -1,4 +1,4 @@
-"""A text with its lines: where chunkers cut units out of."""
+"""A text with the offsets of its lines, from which chunkers make units."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ class Source:
         self.path, self.text = path, text
         self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
         if len(self._starts) > 1 and self._starts[-1] == len(text):
-            self._starts.pop()  # nothing comes after the last newline
+            self._starts.pop()  # the last newline begins no further line
 
     @property
     def stem(self) -> str:
-        """The file's name, for what has no other."""
+        """The file's name, for units without a name of their own."""
         return os.path.basename(self.path)
 
     @property
     def line_count(self) -> int:
-        """How many lines there are; one at least."""
+        """How many lines there are; at least one."""
         return len(self._starts)
 
     def start_of(self, line: int) -> int:
-        """The character that a line begins with; the text's end if there is no such line."""
+        """Return the offset at which a line begins; the text's length if there is no such line."""
         return self._starts[line - 1] if line <= len(self._starts) else len(self.text)
 
     def line_of(self, offset: int) -> int:
-        """The line that a character is in."""
+        """Return the number of the line that contains a character."""
         return bisect_right(self._starts, offset)
 
     def lines(self, first: int, last: int) -> str:
-        """The text of some lines."""
+        """Return the text of the lines from `first` to `last`."""
         return self.text[self.start_of(first) : self.start_of(last + 1)]
 
     def unit(
@@ -54,7 +54,7 @@ class Source:
         doc: str = "",
         body: str | None = None,
     ) -> Unit:
-        """A unit of whole lines, the last included."""
+        """Return a unit of whole lines, the last included."""
         span = self.start_of(lines[0]), self.start_of(lines[1] + 1)
         return self.span(kind, name, span, signature=signature, doc=doc, body=body)
 
@@ -68,7 +68,7 @@ class Source:
         doc: str = "",
         body: str | None = None,
     ) -> Unit:
-        """A unit of some characters, the last not included."""
+        """Return a unit of some characters, the last not included."""
         start, end = span
         return Unit(
             path=self.path,
@@ -84,7 +84,7 @@ class Source:
         )
 
     def without(self, units: list[Unit], start: int, end: int) -> str:
-        """The text of a span less that of units in it."""
+        """Return the text of a span without the units in it."""
         parts, at = [], start
         for unit in sorted(units, key=lambda one: one.start):
             parts.append(self.text[at : unit.start] if unit.start > at else "")
@@ -92,7 +92,7 @@ class Source:
         return "".join([*parts, self.text[at:end]])
 
     def rest(self, units: list[Unit], doc: str = "") -> list[Unit]:
-        """What is outside of the units, as one of kind `module`; none if that is nothing."""
+        """Return the text outside of the units as one of kind `module`; none if it is empty."""
         body = self.without(units, 0, len(self.text))
         if not body.strip():
             return []

@@ -1,7 +1,7 @@
-"""What is indexed: the files below a folder, or texts by name.
+"""Sources of an index: the files below a folder, or texts by name.
 
-SECURITY: a guest may own the folder. Each step down is by descriptor and follows no link, and what
-is read later is opened below the folder by the kernel's own check, and must be a file then.
+SECURITY: a guest may own the folder. The walk enters folders by descriptor and follows no link.
+Files are opened with openat2, which refuses paths that lead out, and must be regular files then.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 _JUST_NOW_NS = 50_000_000
-"""A file may change once more within one tick of the kernel's clock, and look the same."""
+"""Within one tick of the kernel's clock a file may change again and keep its times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A file or text; `stamp` is another as soon as it may have changed, empty if nobody knows."""
+    """A file or text; `stamp` differs if it may have changed, and is empty if that is unknown."""
 
     path: str
     stamp: str
@@ -38,16 +38,16 @@ class Entry:
 
 
 class Source(Protocol):
-    """Where texts come from."""
+    """The texts that are indexed."""
 
     def entries(self) -> Generator[Entry]:
-        """All there are, in order."""
+        """Yield all entries, in order."""
 
     def read(self, path: str, most: int) -> bytes | None:
-        """The bytes of one; None if it is gone, no file, or has more than `most`."""
+        """Return an entry's bytes; None if it is deleted, not a file, or larger than `most`."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release what it holds."""
 
 
 class FolderSource:
@@ -61,7 +61,7 @@ class FolderSource:
             raise RetrievalError(f"cannot search the folder {name!r}: {reason}") from None
 
     def entries(self) -> Generator[Entry]:
-        """Regular files, each told by what a change of it changes."""
+        """Yield regular files; the stamp has the size, times and inode."""
         now = time.time_ns()
         for path, info in _below(self._root, "", MOST_FOLDERS_DEEP):
             facts = (info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_ino)
@@ -70,7 +70,7 @@ class FolderSource:
             yield Entry(path=path, stamp=stamp, size=info.st_size)
 
     def read(self, path: str, most: int) -> bytes | None:
-        """The bytes of a file."""
+        """Return the bytes of a file."""
         try:
             fd = open_beneath(self._root, path, _FILE)
         except OSError:
@@ -82,7 +82,7 @@ class FolderSource:
         return data if len(data) <= most else None
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder."""
         if self._root >= 0:
             os.close(self._root)
             self._root = -1
@@ -92,22 +92,22 @@ class TextSource:
     """Texts by name."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
-        # A lone surrogate is no text; one character takes its place, so offsets stay.
+        # UTF-8 has no lone surrogates; one other character takes their place, so offsets stay.
         self._texts = {name: text.encode("utf-8", "replace") for name, text in texts.items()}
 
     def entries(self) -> Generator[Entry]:
-        """The texts, each told by its hash."""
+        """Yield the texts; the stamp is a hash."""
         for name, data in sorted(self._texts.items()):
             stamp = hashlib.sha256(data).hexdigest()
             yield Entry(path=name, stamp=stamp, size=len(data))
 
     def read(self, path: str, most: int) -> bytes | None:
-        """The text as bytes."""
+        """Return the text as UTF-8."""
         data = self._texts.get(path)
         return data if data is not None and len(data) <= most else None
 
     def close(self) -> None:
-        """Forget the texts."""
+        """Drop the texts."""
         self._texts = {}
 
 
@@ -124,7 +124,7 @@ def _inside(
 ) -> Iterator[tuple[str, os.stat_result]]:
     try:
         inner = os.open(name, _FOLDER, dir_fd=folder)
-    except OSError:  # gone, a link by now, or not for us
+    except OSError:  # deleted, replaced by a link, or not readable
         return
     try:
         yield from _below(inner, prefix, deeper)
@@ -133,7 +133,7 @@ def _inside(
 
 
 def _contents(folder: int) -> list[tuple[str, os.stat_result]]:
-    """What is in a folder by name; a name that is no text cannot be indexed."""
+    """Return a folder's entries sorted by name, without names that are not UTF-8."""
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -1,7 +1,7 @@
-"""The index itself: one SQLite file with units, their words (FTS5) and vectors.
+"""The index: one SQLite file with units, their words (FTS5) and vectors.
 
-Many threads and processes may use one at the same time: a write is one short transaction. The
-words are kept without their text, so a unit is taken out by giving the same words again.
+Many threads and processes may use it at the same time: a write is one short transaction. The FTS5
+tables are contentless, so deleting a unit needs the words that it was inserted with.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VERSION = 1
-"""To be raised with every change of the tables, the chunks or the words."""
+"""Increase it with every change of the tables, the chunks or the words."""
 APPLICATION = 0x41544F4C
 MEMORY = ":memory:"
 _WAIT_SECONDS = 30
@@ -48,7 +48,7 @@ _WORDS = {CODE: "words_code", DOC: "words_doc"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A file as it was when it was indexed."""
+    """Path, stamp and hash of a file when it was indexed."""
 
     path: str
     stamp: str
@@ -56,10 +56,10 @@ class Record:
 
 
 class Store:
-    """The tables of one index; what goes wrong on disk is a RetrievalError that says so."""
+    """The tables of one index; a failure of the disk is a RetrievalError that says so."""
 
     def __init__(self, path: Path | None, max_bytes: int) -> None:
-        """Open or make it; without a path it is in memory."""
+        """Open or create the index; without a path it is in memory."""
         self._lock = threading.RLock()
         self._db = sqlite3.connect(
             path or MEMORY, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
@@ -75,41 +75,41 @@ class Store:
         self._db.execute(f"PRAGMA max_page_count = {max(64, max_bytes // _PAGE)}")
         if on_disk:
             self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")  # what is lost can be made again
+            self._db.execute("PRAGMA synchronous = NORMAL")  # a lost write can be repeated
         marks = [self._db.execute(f"PRAGMA {name}").fetchone()[0] for name in _MARKS]
         empty = not self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if empty:
             self._db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
         elif marks != [APPLICATION, VERSION]:
-            raise IndexDamagedError("it is of another version")
+            raise IndexDamagedError("the index has another version")
         for table in (*_WORDS.values(), "files", "units", "vectors", "sent"):
             self._db.execute(f"SELECT rowid FROM {table} LIMIT 1").fetchone()  # noqa: S608
 
     def check(self) -> None:
-        """IndexDamagedError unless every page is as it should be; reads all of them."""
+        """Raise IndexDamagedError if a page is damaged; reads all pages."""
         with self._reading() as db:
             (said,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if said != "ok":
             raise IndexDamagedError(f"the index is damaged: {said}")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
     def records(self) -> dict[str, Record]:
-        """The files that are in the index, by path."""
+        """Return the indexed files, by path."""
         with self._reading() as db:
             rows = db.execute("SELECT path, stamp, hash FROM files").fetchall()
         return {row[0]: Record(path=row[0], stamp=row[1], hash=row[2]) for row in rows}
 
     def count(self) -> int:
-        """How many units there are."""
+        """Return how many units there are."""
         with self._reading() as db:
             return int(db.execute("SELECT count(*) FROM units").fetchone()[0])
 
     def put(self, files: Iterable[tuple[Record, str, list[Unit]]]) -> None:
-        """Files with the units they have now, in place of those they had, by corpus."""
+        """Replace the units of files by new ones, by corpus."""
         with self._writing() as db:
             for record, corpus, units in files:
                 _forget(db, record.path)
@@ -119,19 +119,19 @@ class Store:
                     _insert(db, corpus, unit)
 
     def restamp(self, records: Iterable[Record]) -> None:
-        """Files that were touched and not changed."""
+        """Update the stamps of files whose content did not change."""
         with self._writing() as db:
             rows = [(one.stamp, one.path) for one in records]
             db.executemany("UPDATE files SET stamp = ? WHERE path = ?", rows)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Files that are gone."""
+        """Remove deleted files."""
         with self._writing() as db:
             for path in paths:
                 _forget(db, path)
 
     def search(self, query: str, corpus: str, limit: int) -> list[tuple[Unit, float]]:
-        """Units with any of the query's words, best first."""
+        """Return units that contain any of the query's words, best first."""
         expression = match_expression(query)
         if not expression:
             return []
@@ -149,14 +149,14 @@ class Store:
         return [(_unit(row), -row[-1]) for row in rows]
 
     def vectors(self, keys: list[bytes], *, tokens: bool) -> dict[bytes, bytes]:
-        """Those that were kept, of the kind asked for."""
+        """Return the cached vectors of one kind, by key."""
         marks = ", ".join("?" * len(keys))
         statement = f"SELECT key, data FROM vectors WHERE tokens = ? AND key IN ({marks})"  # noqa: S608
         with self._reading() as db:
             return dict(db.execute(statement, (int(tokens), *keys)).fetchall())
 
     def keep_vectors(self, vectors: dict[bytes, bytes], *, tokens: bool, most: int) -> None:
-        """Keep them for the next query, at most so many of the kind: the oldest go."""
+        """Cache vectors; over `most` of a kind, the oldest are deleted."""
         with self._writing() as db:
             rows = [(key, int(tokens), data) for key, data in vectors.items()]
             db.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
@@ -167,19 +167,19 @@ class Store:
             )
 
     def units_of(self, path: str) -> list[tuple[str, Unit]]:
-        """The units of a file, each with its corpus."""
+        """Return the units of a file, each with its corpus."""
         statement = f"SELECT {_COLUMNS}, u.corpus FROM units AS u WHERE u.path = ?"  # noqa: S608
         with self._reading() as db:
             return [(row[-1], _unit(row)) for row in db.execute(statement, (path,)).fetchall()]
 
     def sent(self, server: str) -> dict[str, bytes]:
-        """The files that a server has, with the hash they had."""
+        """Return the hashes of the files that were sent to a server, by path."""
         with self._reading() as db:
             statement = "SELECT path, hash FROM sent WHERE server = ?"
             return dict(db.execute(statement, (server,)).fetchall())
 
     def mark_sent(self, server: str, records: Iterable[Record], gone: Iterable[str]) -> None:
-        """Remember what a server was given and what was taken from it."""
+        """Record which files were sent to a server and which were removed from it."""
         with self._writing() as db:
             removed = [(server, path) for path in gone]
             db.executemany("DELETE FROM sent WHERE server = ? AND path = ?", removed)
@@ -209,7 +209,7 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def is_damage(exc: sqlite3.DatabaseError) -> bool:
-    """Whether the file itself is at fault, not the disk or another process."""
+    """Return whether an error means a damaged file, not a full disk or a lock."""
     missing = str(exc).startswith(("no such table", "no such column", "vtable constructor"))
     return missing or (getattr(exc, "sqlite_errorcode", 0) & 0xFF) in _DAMAGE
 

@@ -1,7 +1,7 @@
-"""Other languages into functions and classes, by the grammars of tree-sitter (extra `retrieval`).
+"""Splits other languages into functions and classes, by tree-sitter (extra `retrieval`).
 
-The kinds of node that many grammars share are enough: a language that has others is cut into
-windows. Nothing here recurses, as a file decides how deep it nests.
+It knows the kinds of nodes that many grammars share; other languages are split into windows.
+Nothing here recurses, because a hostile file decides how deep it nests.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _LONGEST_DOC = 4_000
 
 
 def tree_units(source: Source, grammar: str) -> list[Unit]:
-    """Units of a file; none if its grammar knows no such thing in it."""
+    """Return the units of a file; none if its tree has no node of a known kind."""
     from semble_grammars import get_parser  # noqa: PLC0415 - an extra
 
-    # One byte for each character, so that the tree's offsets are those of the text.
+    # Encoded as one byte for each character, so that the tree's offsets are those of the text.
     tree = get_parser(grammar).parse(_NOT_ASCII.sub("x", source.text).encode("ascii"))
     pieces = list(_pieces(source, tree.root_node))
     units = [_unit(source, piece) for piece in pieces]
@@ -69,7 +69,7 @@ class _Piece:
 
 
 def _pieces(source: Source, root: Any) -> Iterator[_Piece]:
-    """Definitions, each before those in it; what is inside of a function belongs to it."""
+    """Yield definitions, outer ones first; those inside a function belong to the function."""
     stack: list[tuple[Any, str, _Piece | None, int]] = [(root, "", None, 0)]
     for _ in range(_MOST_NODES):
         if not stack:
@@ -97,7 +97,10 @@ def _piece(source: Source, node: Any, prefix: str) -> _Piece | None:
 
 
 def _statement(node: Any) -> Any:
-    """What a definition is all of, as `export const f = () => ...`, if it begins on its line."""
+    """Return the whole statement of a definition, such as `export const f = () => ...`.
+
+    Only if it begins on the definition's line.
+    """
     parent = node.parent
     while parent is not None and parent.parent is not None:
         same_line = parent.start_point[0] == node.start_point[0]
@@ -122,7 +125,7 @@ def _unit(source: Source, piece: _Piece) -> Unit:
 
 
 def _reduced(source: Source, piece: _Piece) -> Unit:
-    """A class without what is in it and found by itself."""
+    """Return a class without the members that are units of their own."""
     assert piece.unit
     unit = piece.unit
     if not piece.inner:
@@ -135,7 +138,7 @@ def _reduced(source: Source, piece: _Piece) -> Unit:
 
 
 def _doc(source: Source, piece: _Piece) -> str:
-    """The comments right above it."""
+    """Return the comments directly above a definition."""
     first, above = piece.start, _statement(piece.node).prev_named_sibling
     while above is not None and "comment" in above.type:
         if "\n\n" in source.text[above.end_byte : first] or piece.start - first > _LONGEST_DOC:
@@ -145,7 +148,7 @@ def _doc(source: Source, piece: _Piece) -> str:
 
 
 def _name(source: Source, node: Any) -> str:
-    """What it is called, or what the thing is called that it is the value of."""
+    """Return the name of a definition, or of the variable that it is assigned to."""
     found = _named(node, _NAME_FIELDS)
     if found is None and node.parent is not None and node.type in _FUNCTIONS:
         parent = node.parent

@@ -1,4 +1,4 @@
-"""What retrieval is made of and gives back: units of text, hits, and the bounds of an index."""
+"""Data of the retrieval: units of text, hits, and the bounds of an index."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ if TYPE_CHECKING:
 
 CODE, DOC = "code", "doc"
 Progress = Callable[[int, int], None]
-"""Is told how many of how many files are done."""
+"""Called with how many files are done, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A piece of a file that is found as one: a function, a class, a section, some lines."""
+    """A part of a file that a search returns: a function, a class, a section, some lines."""
 
     path: str
     kind: str
     """function, method, class, module, section or lines."""
     name: str
-    """Qualified, as `Class.method`; a section has its headers, as `Guide > Install`."""
+    """Qualified, such as `Class.method`; for a section its headers, such as `Guide > Install`."""
     signature: str
     doc: str
     body: str
     start_line: int
     end_line: int
-    """The last line of it; lines count from 1."""
+    """The last line; lines count from 1."""
     start: int
     end: int
-    """Characters: `text[start:end]` of the file is the unit with all that is in it."""
+    """In characters: `text[start:end]` of the file is the whole unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A unit that answers a query, the better the higher its score."""
+    """A unit that matches a query; a higher score is better."""
 
     path: str
     name: str
@@ -50,17 +50,17 @@ class Found:
     end: int
     score: float
     text: str
-    """The unit, cut where it is long."""
+    """The unit's text; a long one is cut."""
 
 
 class Hits(tuple[Found, ...]):  # noqa: SLOT001 - what it is made of has no room for slots
-    """What was found, best first, and how: which mode answered, and what went wrong on the way."""
+    """The units found, best first; the mode that answered, and a warning if another one failed."""
 
     mode_used: str
     warning: str
 
     def __new__(cls, found: Iterable[Found], *, mode_used: str, warning: str = "") -> Self:
-        """A tuple that knows where it is from."""
+        """Return the tuple with its mode and warning."""
         hits = super().__new__(cls, found)
         hits.mode_used, hits.warning = mode_used, warning
         return hits
@@ -68,7 +68,7 @@ class Hits(tuple[Found, ...]):  # noqa: SLOT001 - what it is made of has no room
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refreshed:
-    """What a refresh did: counts of files, and of the units there are now."""
+    """The result of a refresh: counts of files, and of the units in the index."""
 
     changed: int
     removed: int
@@ -77,12 +77,12 @@ class Refreshed:
     skipped: int = 0
     """Files that are not in the index: binary, too large, unreadable, or too many."""
     note: str = ""
-    """What would make the index better, or why it is not whole."""
+    """Advice that would make the index better, or why it is incomplete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """How large what is indexed may be."""
+    """Limits of an index."""
 
     file_bytes: int = 4 << 20
     units_per_file: int = 5_000
@@ -90,7 +90,7 @@ class Bounds:
     units: int = 500_000
     index_bytes: int = 2 << 30
     parse_seconds: float = 10.0
-    """For one file; after that it is cut into windows of lines."""
+    """Seconds to parse one file; after that it is split into windows of lines."""
 
     def __post_init__(self) -> None:
         for name in self.__slots__:

@@ -1,4 +1,4 @@
-"""Cuts by size: texts without a structure into windows, and units that are too long into parts."""
+"""Splits by size: texts without a structure into windows, and long units into parts."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _WINDOW = 1_500
 
 
 def windows(source: Source, kind: str = "lines") -> list[Unit]:
-    """All of a text in windows of lines, each ended by an empty line where there is one."""
+    """Return a text as windows of lines, which end at an empty line if there is one."""
     spans = list(_spans(source.text, 0, len(source.text), _WINDOW))
     return [_part(source, source.unit(kind, source.stem, (1, 1)), *span) for span in spans]
 
 
 def bounded(source: Source, units: list[Unit], longest: int) -> Iterator[Unit]:
-    """The units, and of one that is too long its parts, all by its name."""
+    """Return the units, with long ones split into parts of the same name."""
     for unit in units:
         if len(unit.body) <= longest:
             yield unit
         elif unit.end - unit.start == len(unit.body):
             for span in _spans(source.text, unit.start, unit.end, longest):
                 yield _part(source, unit, *span)
-        else:  # a class without its methods: its lines do not lie together
+        else:  # a class without its methods: its lines are not contiguous
             for start, end in _spans(unit.body, 0, len(unit.body), longest):
                 yield replace(unit, body=unit.body[start:end])
 
@@ -52,7 +52,7 @@ def _spans(text: str, start: int, end: int, size: int) -> Iterator[tuple[int, in
 
 
 def _good_end(text: str, start: int, stop: int) -> int:
-    """Behind an empty line in the second half, else behind any line, else in the middle of one."""
+    """Return where to split: after an empty line in the second half, else any line, else `stop`."""
     half = start + (stop - start) // 2
     for ending in ("\n\n", "\n"):
         at = text.rfind(ending, half, stop)

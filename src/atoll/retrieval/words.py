@@ -1,7 +1,7 @@
-"""Words of code and prose, as they are indexed and asked for: identifiers come apart.
+"""Splits code and prose into words for the index and for queries; splits identifiers too.
 
-SECURITY: a query is data. What becomes of it is quoted words of letters and digits only, so nothing
-in it can be an operator of the index's own language.
+SECURITY: a query is data. FTS5 gets quoted words of letters and digits only, so no part of a query
+can be an operator of its language.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COMMON = frozenset({
 
 
 def split_words(text: str) -> str:
-    """The text with identifiers taken apart: `getUser` is `get User`, and `getuser` beside it."""
+    """Return the text with identifiers split: `getUser` becomes `get User getuser`."""
     if _IDEOGRAPH.search(text):
         text = _IDEOGRAPH.sub(r" \1 ", text)
     whole = _CAMEL.findall(text)
@@ -30,12 +30,12 @@ def split_words(text: str) -> str:
 
 
 def query_words(query: str) -> list[str]:
-    """The words of a query, each once; common ones only if there are no others."""
+    """Return the words of a query without repeats; common ones only if there are no others."""
     found = _WORD.findall(split_words(query))
     words = list(dict.fromkeys(word.lower() for word in found))
     return ([word for word in words if word not in _COMMON] or words)[:MOST_WORDS]
 
 
 def match_expression(query: str) -> str:
-    """What FTS5 is asked: any of the words; empty if there are none."""
+    """Return the FTS5 expression that matches any of the words; "" if there are none."""
     return " OR ".join(f'"{word}"' for word in query_words(query))

@@ -1,7 +1,7 @@
-"""The process that parses: reads a path and a text a line, writes their units a line.
+"""The process that parses: each line of its input is a path and a text, each line out their units.
 
-SECURITY: parsers in C look at files of a hostile guest here, so this process has no secrets and
-little memory, and nobody misses it when it crashes. Whoever reads its output does not trust it.
+SECURITY: parsers in C read files of a hostile guest here, so this process has no secrets and little
+memory, and it may crash. The host validates what it writes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MEMORY_BYTES = 1 << 30
 _LARGEST_FILE, _MOST_OPEN = 64 << 20, 64
 _LIMITS = {
     resource.RLIMIT_AS: MEMORY_BYTES,
-    resource.RLIMIT_FSIZE: _LARGEST_FILE,  # a grammar, which is unpacked once
+    resource.RLIMIT_FSIZE: _LARGEST_FILE,  # grammars are unpacked once
     resource.RLIMIT_NOFILE: _MOST_OPEN,
     resource.RLIMIT_CORE: 0,
 }
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the end of the input."""
     for limit, value in _LIMITS.items():
         resource.setrlimit(limit, (value, value))
     for line in sys.stdin.buffer:
@@ -39,7 +39,7 @@ def _record(unit: Unit) -> dict[str, object]:
 
 
 def read_units(line: bytes, path: str, most: int) -> list[Unit]:
-    """What the process answered, checked; ValueError if it is not what was asked for."""
+    """Return the units of an answer; ValueError if it is not a valid one."""
     answer = json.loads(line)
     if not isinstance(answer, list) or len(answer) > most:
         raise ValueError("not a list of so many units")
