@@ -161,7 +161,7 @@ def test_what_is_not_there_is_said():
 def test_the_reader_that_was_killed_is_started_again_for_the_next_member():
     with open_archive(make_zip(FILES)) as archive:
         os.kill(archive._process.pid, 9)
-        with pytest.raises(atoll.ArchiveError, match=r"took its reader down .signal 9."):
+        with pytest.raises(atoll.ArchiveError, match=r"crashed its reader .signal 9."):
             archive.read("b.txt")
         assert archive.read("b.txt") == FILES["b.txt"]
 
@@ -187,8 +187,8 @@ def bad_reader(monkeypatch):
 @pytest.mark.parametrize(
     ("operation", "error"),
     [
-        ("crash", r"took its reader down \(signal 11\)"),
-        ("leave", r"took its reader down \(exit code 3\)"),
+        ("crash", r"crashed its reader \(signal 11\)"),
+        ("leave", r"crashed its reader \(exit code 3\)"),
         ("eat", "what it needs is more than max_memory_bytes=268435456"),
         ("flood", "an answer of 4294967295 bytes is over the limit"),
         ("babble", "sent a malformed answer"),

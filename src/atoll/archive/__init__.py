@@ -1,7 +1,7 @@
 """Archives and PDFs, read in memory under limits: nothing is ever written to a disk.
 
-SECURITY: the file is hostile. All that parses it runs in a process of its own, with limits of time
-and memory and, where the kernel has them, walls; only sizes, names and bytes come back.
+SECURITY: the file is hostile. Another process parses it, with limits of time and memory and, where
+the kernel supports them, Landlock and seccomp. It returns only sizes, names and bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from atoll.archive.types import Member as Member
     from atoll.archive.types import Skipped as Skipped
 
-# Loaded on first use: the process that reads needs none of the host's part, and starts per archive.
+# Loaded on first use: the reading process, started for each archive, needs none of the host's part.
 _HOMES = {
     "Archive": "archive",
     "ArchiveLimits": "limits",
@@ -32,7 +32,7 @@ __all__ = [*_HOMES]  # noqa: PLE0604 - the keys are strings
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name from its home on first use."""
+    """Import a public name from its module on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'atoll.archive' has no attribute {name!r}")
     return getattr(import_module(f"atoll.archive.{_HOMES[name]}"), name)

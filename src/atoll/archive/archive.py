@@ -1,4 +1,4 @@
-"""An archive, as whoever opened it sees it: a list of members, their bytes, a search."""
+"""The interface of an open archive: its list of members, their bytes, and a search."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MOST_HITS = 10_000
 def open_archive(
     source: bytes | BinaryIO, name: str = "archive", limits: ArchiveLimits | None = None
 ) -> Archive:
-    """Open a zip, tar, 7z or pdf; its kind is seen in its bytes, `name` is for messages.
+    """Open a zip, tar, 7z or pdf, recognised by its bytes; `name` is for messages.
 
-    It blocks, up to `max_seconds`. ArchiveError says what is wrong with it, ArchiveLimitError which
-    limit it hits. A file that was opened is read by place: its offset stays.
+    It blocks, up to `max_seconds`. ArchiveError says what is wrong with the file, ArchiveLimitError
+    which limit it exceeds. An open file is read with pread: its offset does not change.
     """
     return Archive(source, name, limits or ArchiveLimits(), depth=1)
 
 
 class Archive:
-    """An archive that is open, and the process that reads it; both end with `close`."""
+    """An open archive and the process that reads it; `close` ends both."""
 
     def __init__(
         self, source: bytes | BinaryIO, name: str, limits: ArchiveLimits, *, depth: int
@@ -58,21 +58,21 @@ class Archive:
 
     @property
     def confined(self) -> bool:
-        """Whether the process that reads it has no files, network or other processes in reach."""
+        """Whether the reading process is confined: no files, network or other processes."""
         return self._process.confined
 
     def read(self, name: str) -> bytes:
-        """The bytes of a member."""
+        """Return the bytes of a member."""
         return self._ask("read", name=name)[1]
 
     def text(self, name: str) -> str:
-        """The text of a member: UTF-8, UTF-16 with a mark, or else Latin-1."""
+        """Return the text of a member: UTF-8, UTF-16 with a byte order mark, or else Latin-1."""
         return decode(self.read(name))[0]
 
     def search(
         self, query: str, most: int = 100, *, regex: bool = False, ignore_case: bool = False
     ) -> Hits:
-        """The lines that have the query in them, of members that are texts."""
+        """Return the lines of text members that match the query."""
         check_positive("most", most)
         if most > MOST_HITS:
             raise ConfigError(f"most must be at most {MOST_HITS}, not {most}")
@@ -82,13 +82,13 @@ class Archive:
         return Hits(hits, truncated=found["truncated"], unread=_skipped(found["unread"]))
 
     def open(self, name: str) -> Archive:
-        """A member that is an archive itself, one level deeper."""
+        """Open a member that is an archive itself, one level deeper."""
         depth = self._depth + 1
         self._limits.check("max_depth", depth, "the depth of archives within each other")
         return Archive(self.read(name), name, self._limits, depth=depth)
 
     def close(self) -> None:
-        """End the process that reads it, whatever it is doing."""
+        """Kill the reading process, also during a request."""
         self._process.close()
         with self._opening:
             fd, self._fd = self._fd, None
@@ -103,7 +103,7 @@ class Archive:
 
     def _ask(self, operation: str, **request: object) -> tuple[dict[str, Any], bytes]:
         with self._opening:
-            if not self._process.running:  # a member took it down: the others can still be read
+            if not self._process.running:  # a member crashed it: read the others
                 self._open()
             return self._process.ask(operation, **request)
 

@@ -1,7 +1,7 @@
-"""The list of an archive's entries: safe names, each once, and no more than may be.
+"""The list of an archive's entries: safe and unique names, limited in number.
 
-Nothing is written under these names, but guest code may well do so: what would lead out of a
-folder is skipped, and said to be.
+The host writes no files with these names, but guest code may: names that lead out of a folder are
+skipped and reported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHOWN = 200
 
 
 class Catalog:
-    """Members, each with the reader's own key for it; and what was skipped."""
+    """Members, each with the reader's own key, and skipped entries."""
 
     def __init__(self, limits: ArchiveLimits, clock: Clock) -> None:
         self._limits, self._clock = limits, clock
@@ -28,7 +28,7 @@ class Catalog:
         self.total = 0
 
     def add(self, raw_name: str, key: object, size: int | None, *, refused: str = "") -> None:
-        """An entry; `refused` says why it cannot be read."""
+        """Add an entry; `refused` says why it cannot be read."""
         self._clock.check()
         self.count(len(self.keys) + len(self.skipped) + 1)
         length = len(raw_name.encode("utf-8", "surrogateescape"))
@@ -43,12 +43,12 @@ class Catalog:
         self._limits.check("max_total_bytes", self.total, "what comes out in bytes")
 
     def count(self, entries: int) -> None:
-        """ArchiveLimitError if there are too many."""
+        """Raise ArchiveLimitError if there are too many entries."""
         self._limits.check("max_members", entries, "the number of entries")
 
 
 def _plain(name: str) -> str:
-    """With slashes, without `./`, and of characters that can be written."""
+    """Return the name with slashes, without `./`, and with characters that UTF-8 can encode."""
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace").replace("\\", "/")
     while text.startswith("./"):
         text = text[2:].lstrip("/")

@@ -1,10 +1,10 @@
-"""The inside of a process for hostile input: its limits, its walls, and its loop of requests.
+"""The child side of a process for hostile input: its limits, its confinement, its request loop.
 
-A frame is two lengths, a JSON object and bytes. Whatever goes wrong with the input is an answer;
-what goes wrong with the process the host sees for itself.
+A frame is two lengths, a JSON object and bytes. An error in the input is an answer; the host itself
+detects that the process died.
 
-SECURITY: the first request is `prepare`. All that will be needed is imported then, and the walls
-go up; the input is parsed behind them.
+SECURITY: the first request is `prepare`. It imports everything that later requests need and then
+confines the process; only after that is the input parsed.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Handler = Callable[..., tuple[dict[str, Any], bytes]]
 
 
 def serve(handlers: dict[str, Handler], load: Callable[..., None]) -> None:
-    """Answer requests until the host is gone; nothing can be imported any more after `load`."""
+    """Answer requests until the host closes the pipe; after `load` nothing can be imported."""
     requests, answers = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # a library's output must not mix with answers
     memory, seconds = int(sys.argv[2]), float(sys.argv[3])
     _limit(memory)
     known: dict[str, Handler] = {"prepare": lambda **facts: _prepare(load, facts)}
@@ -44,7 +44,7 @@ def serve(handlers: dict[str, Handler], load: Callable[..., None]) -> None:
 def _prepare(load: Callable[..., None], facts: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     load(**facts)
     confined = _raise_walls()
-    if not confined:  # by this no thread can be started either, which ppmd does
+    if not confined:  # this also forbids threads, which ppmd starts
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
     return {"confined": confined}, b""
 
@@ -70,7 +70,7 @@ def _answer(handlers: dict[str, Handler], request: dict[str, Any]) -> tuple[dict
         return {"fault": "archive", "text": str(exc)}, b""
     except (MemoryError, RecursionError) as exc:
         return {"fault": "memory", "text": type(exc).__name__}, b""
-    except Exception as exc:  # noqa: BLE001 - libraries on hostile input: anything may come
+    except Exception as exc:  # noqa: BLE001 - a library may raise anything on hostile input
         return {
             "fault": "archive",
             "text": f"it is damaged: {type(exc).__name__}: {exc}"[:500],
@@ -87,7 +87,7 @@ def _receive(requests: IO[bytes]) -> dict[str, Any] | None:
 
 
 def _limit(memory: int) -> None:
-    """No more memory than this, no file made longer, no dump."""
+    """Limit the memory, and forbid longer files and core dumps."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # py7zr asks for this one
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -96,7 +96,7 @@ def _limit(memory: int) -> None:
 
 
 def _grant_cpu(seconds: float) -> None:
-    """For one request: a process whose host has died in the midst of it ends by itself."""
+    """Set the CPU limit of one request: the process ends by itself even if the host has died."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     until = int(used.ru_utime + used.ru_stime + seconds) + 3
     resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))

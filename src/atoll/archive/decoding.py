@@ -1,4 +1,4 @@
-"""Bytes to text: UTF-8, else UTF-16 with a mark, else Latin-1, which any bytes are."""
+"""Decodes bytes: UTF-8, else UTF-16 with a byte order mark, else Latin-1, which never fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MARKS = (
 
 
 def decode(data: bytes) -> tuple[str, str]:
-    """The text, and what it was taken for."""
+    """Return the text and the name of its encoding."""
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return data.decode(encoding, "replace"), encoding

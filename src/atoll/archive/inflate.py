@@ -1,6 +1,6 @@
-"""Unpacks gzip, bzip2, xz and zstd piece by piece: what comes out is counted before it is kept.
+"""Unpacks gzip, bzip2, xz and zstd in pieces, and counts the output before keeping it.
 
-SECURITY: a few bytes may unpack to gigabytes, and ask for gigabytes to do so.
+SECURITY: a few bytes may unpack to gigabytes, or need gigabytes of memory to unpack.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE = 1 << 16
 
 
 class Decompressor(Protocol):
-    """As those of bz2 and lzma."""
+    """The interface of the decompressors of bz2 and lzma."""
 
     @property
     def eof(self) -> bool:
@@ -45,7 +45,7 @@ class Decompressor(Protocol):
 
 
 class Zlib:
-    """zlib's object with the face of the others; `wbits` 31 is gzip, 15 zlib, -15 neither."""
+    """zlib's object with the interface of the others; `wbits` 31: gzip, 15: zlib, -15: raw."""
 
     def __init__(self, wbits: int = 31) -> None:
         self._inner = zlib.decompressobj(wbits)
@@ -71,7 +71,7 @@ class Zlib:
 
 
 class Inflated(io.RawIOBase):
-    """A packed file, as it is unpacked; going back means beginning anew."""
+    """A packed file, unpacked while it is read; seeking backwards starts from the beginning."""
 
     def __init__(self, source: Any, kind: str, limits: ArchiveLimits, clock: Clock) -> None:
         self._source, self._limits, self._clock = source, limits, clock
@@ -79,15 +79,15 @@ class Inflated(io.RawIOBase):
         self._begin()
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It has places, at a price."""
+        """Return True; seeking is slow."""
         return True
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """The next bytes; none at the end."""
+        """Read the next bytes into the buffer; 0 at the end."""
         with memoryview(buffer).cast("B") as view:
             data = self._next(min(len(view), PIECE))
             view[: len(data)] = data
@@ -97,7 +97,7 @@ class Inflated(io.RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go to a place, by way of all that is before it."""
+        """Go to an offset by unpacking everything before it."""
         if whence == os.SEEK_END:
             raise io.UnsupportedOperation("the end is not known")
         target = offset + (self._at if whence == os.SEEK_CUR else 0)
@@ -108,7 +108,7 @@ class Inflated(io.RawIOBase):
         return self._at
 
     def tell(self) -> int:
-        """The place."""
+        """Return the offset."""
         return self._at
 
     def _begin(self) -> None:
@@ -144,7 +144,7 @@ class Inflated(io.RawIOBase):
             raise
 
     def _next_stream(self) -> bool:
-        """Streams may follow each other, with zeros between them."""
+        """Begin the next stream: several may follow each other, with zeros between them."""
         rest = self._stream.unused_data.lstrip(b"\0")
         while not rest:
             self._clock.check()
@@ -157,7 +157,7 @@ class Inflated(io.RawIOBase):
 
 
 def maker(kind: str, limits: ArchiveLimits) -> Callable[[], Decompressor]:
-    """What makes a decompressor of this kind: gz, bz2, xz, zst."""
+    """Return a function that makes a decompressor of this kind: gz, bz2, xz, zst."""
     if kind == "gz":
         return Zlib
     if kind == "bz2":
@@ -169,7 +169,7 @@ def maker(kind: str, limits: ArchiveLimits) -> Callable[[], Decompressor]:
 
 
 def load_unpacker(kind: str) -> None:
-    """Import what unpacks this kind; ArchiveError if there is nothing that does."""
+    """Import the module that unpacks this kind; ArchiveError if there is none."""
     if kind == "zst":
         _zstd()
 

@@ -1,4 +1,4 @@
-"""Which kind of archive it is: by its first bytes, never by its name."""
+"""Recognises the kind of an archive by its first bytes, never by its name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKED = ("gz", "bz2", "xz", "zst")
 
 
 def kind_of(head: bytes, name: str) -> str:
-    """zip, 7z, pdf, tar, or how it is packed."""
+    """Return zip, 7z, pdf, tar, or the compression: gz, bz2, xz, zst."""
     for magic, kind in _MAGIC:
         if head.startswith(magic):
             return kind
@@ -34,7 +34,7 @@ def kind_of(head: bytes, name: str) -> str:
 
 
 def is_tar(head: bytes) -> bool:
-    """Whether a tar begins so: its first header has the right checksum."""
+    """Return whether these bytes begin a tar: its first header has the right checksum."""
     try:
         tarfile.TarInfo.frombuf(head[:512], "utf-8", "surrogateescape")
     except tarfile.HeaderError:

@@ -1,4 +1,4 @@
-"""A single file that is packed and no tar, such as a log that was rotated."""
+"""Reads a single compressed file that is not a tar, such as a rotated log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PackedReader(Reader):
-    """One member, named as the file without its ending."""
+    """An archive of one member, which has the file's name without its suffix."""
 
     def __init__(
         self, file: io.RawIOBase, kind: str, limits: ArchiveLimits, clock: Clock, name: str
@@ -23,10 +23,10 @@ class PackedReader(Reader):
         super().__init__(file, kind, limits, clock)
 
     def fill(self) -> None:
-        """One member, of a size that is not known."""
+        """Add the one member; its size is unknown."""
         self.catalog.add(self._name, None, None)
 
     def data(self, name: str) -> bytes:
-        """All of it."""
+        """Return the whole file."""
         self.file.seek(0)
         return self.drain(name, self.file, self.limits.max_member_bytes + 1)

@@ -1,4 +1,4 @@
-"""PDFs by way of PDFium: every page is a member, which is its text."""
+"""Reads PDFs with PDFium: every page is a member that contains the page's text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from atoll.extras import hint
 
 
 class PdfReader(Reader):
-    """SECURITY: a C++ library on a hostile file; the process that it may take over has walls."""
+    """SECURITY: a hostile file may take over the C++ library, so the process is confined."""
 
     member_kind = "page"
 
@@ -20,7 +20,7 @@ class PdfReader(Reader):
         _library()
 
     def fill(self) -> None:
-        """`page 1` and so on."""
+        """Add the members `page 1`, `page 2`, ..."""
         pdfium = _library()
         self._fault = pdfium.PdfiumError
         try:
@@ -32,7 +32,7 @@ class PdfReader(Reader):
             self.catalog.add(f"page {number + 1}", number, None)
 
     def data(self, name: str) -> bytes:
-        """The text of a page, in UTF-8."""
+        """Return the text of a page, in UTF-8."""
         try:
             page = self._document[self.catalog.keys[name]]
             text = page.get_textpage()

@@ -1,6 +1,6 @@
-"""The host's end of a process for hostile input: started in limits, given a time, killed after it.
+"""The host side of a process for hostile input: starts it with limits, and kills it if it is late.
 
-SECURITY: what comes back is believed to be data, of a length that may be, and nothing else.
+SECURITY: the host treats its answers as data of a limited length, and nothing else.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ _MOST_HEADER = 64 * MIB
 _MOST_REQUEST = 60_000
 """Bytes of a request: it must fit into a pipe."""
 _GRACE_SECONDS = 2.0
-"""After its time the process says so itself; so much later it is killed."""
+"""Seconds after the timeout until the process is killed; it should report the timeout itself."""
 
 
 class Process:
-    """A program on its own, by its module; one request at a time, from any thread."""
+    """A child process that runs a module; one request at a time, from any thread."""
 
     def __init__(self, module: str, *, memory: int, seconds: float, most: int) -> None:
-        """`most`: bytes that an answer may carry."""
+        """`most` is the number of bytes that an answer may have."""
         self._module, self._memory, self._seconds, self._most = module, memory, seconds, most
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = threading.Event()
         self.confined = False
-        """Whether the process has walls around it: see `start`."""
+        """Whether the process is confined: see `start`."""
 
     @property
     def running(self) -> bool:
-        """Whether there is a process, which remembers what it was asked before."""
+        """Whether there is a process, which keeps the state of earlier requests."""
         return self._child is not None
 
     @property
     def pid(self) -> int | None:
-        """The process, while there is one."""
+        """The process id, while there is one."""
         child = self._child
         return child.pid if child else None
 
     def start(self, fds: tuple[int, ...] = (), **facts: object) -> None:
-        """Have a process, with what it imports for such `facts` and then walls around it.
+        """Start a process; it imports what it needs for these `facts`, and is then confined.
 
-        These descriptors are open in it, under their numbers. ArchiveError if a library is missing.
+        It inherits the descriptors, with the same numbers. ArchiveError if a library is missing.
         """
         if self._closed.is_set():
             raise ArchiveError("the archive is closed")
@@ -74,13 +74,11 @@ class Process:
             start_new_session=True,
             pass_fds=fds,
         )
-        if (
-            self._closed.is_set()
-        ):  # by another thread, which may have come too early to see the child
+        if self._closed.is_set():  # closed by another thread, which may not have seen the child yet
             self._end()
             raise ArchiveError("the archive is closed")
         try:
-            # said before it has seen the input, so nothing that is hostile has a part in it
+            # the process has not read the input yet, so this error is not the input's
             self.confined = self.ask("prepare", **facts)[0]["confined"] is True
         except BaseException:
             with self._lock:
@@ -88,7 +86,7 @@ class Process:
             raise
 
     def ask(self, operation: str, **request: object) -> tuple[dict[str, Any], bytes]:
-        """Its answer. ArchiveError tells what is wrong with the input, or that it took all down."""
+        """Return the answer; ArchiveError if the input is damaged, or crashed the process."""
         with self._lock:
             if self._child is None:
                 raise ArchiveError("the archive is closed")
@@ -103,7 +101,7 @@ class Process:
         return header, payload
 
     def close(self) -> None:
-        """End it, also in the midst of a request of another thread."""
+        """Kill the process, also during a request of another thread."""
         self._closed.set()
         child = self._child
         if child is not None:
@@ -142,7 +140,7 @@ class Process:
         if code == -signal.SIGXCPU:
             return self._late()
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        text = f"it took its reader down ({how}): it is damaged, or needs more than"
+        text = f"it crashed its reader ({how}): it is damaged, or needs more than"
         return ArchiveError(f"{text} max_memory_bytes={self._memory}")
 
     def _late(self) -> ArchiveError:
@@ -168,7 +166,7 @@ def _send(child: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
     if len(text) > _MOST_REQUEST:
         raise ConfigError(f"the name or query is too long: {len(text)} of {_MOST_REQUEST} bytes")
     assert child.stdin is not None
-    with suppress(BrokenPipeError):  # how it ended is seen where its answer is read
+    with suppress(BrokenPipeError):  # reading the answer reports how it ended
         child.stdin.write(FRAME.pack(len(text), 0) + text)
 
 

@@ -1,4 +1,4 @@
-"""What the process that reads archives can do with any kind of them, and the table of kinds."""
+"""The base class of the readers of each kind of archive, and the table of kinds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CODECS = ("utf-8-sig", "utf-16", "utf-16-le", "latin-1", "cp437")
 
 
 class Reader:
-    """One archive that is open. Those of a kind list it and give a member's bytes."""
+    """One open archive; a subclass for each kind lists the members and returns their bytes."""
 
     member_kind: ClassVar[str] = "file"
 
@@ -41,14 +41,14 @@ class Reader:
 
     @classmethod
     def load(cls) -> None:
-        """Import the library that it needs; ArchiveError if there is none."""
+        """Import the library for this kind; ArchiveError if it is missing."""
 
     def fill(self) -> None:
         """Fill the catalog."""
         raise NotImplementedError
 
     def read(self, name: str) -> bytes:
-        """A member, whole."""
+        """Return all bytes of a member."""
         if name not in self.catalog.keys:
             raise ArchiveError(self._missing(name))
         self.check_size(name, self.catalog.sizes[name] or 0)
@@ -56,20 +56,20 @@ class Reader:
             return self.data(name)
         except (ArchiveError, MemoryError, RecursionError):
             raise
-        except Exception as exc:  # a library on hostile bytes: anything may come
+        except Exception as exc:  # a library may raise anything on hostile bytes
             text = f"{name!r} is damaged: {type(exc).__name__}: {exc}"
             raise ArchiveError(text[:_LONGEST_TEXT]) from exc
 
     def data(self, name: str) -> bytes:
-        """A member that is there and not too large, as far as is known."""
+        """Return the bytes of a member that exists and has no declared size over the limit."""
         raise NotImplementedError
 
     def check_size(self, name: str, size: int) -> None:
-        """ArchiveLimitError if it is too large."""
+        """Raise ArchiveLimitError if a member is too large."""
         self.limits.check("max_member_bytes", size, f"{name!r} in bytes")
 
     def drain(self, name: str, stream: io.RawIOBase, size: int) -> bytes:
-        """So many bytes of a stream, counted and timed."""
+        """Return up to `size` bytes of a stream, within the limits of size and time."""
         pieces, got = [], 0
         while got < size and (piece := stream.read(min(PIECE, size - got))):
             pieces.append(piece)
@@ -86,7 +86,7 @@ class Reader:
 
 
 def open_reader(source: Source, name: str, limits: ArchiveLimits, clock: Clock) -> Reader:
-    """A reader for the archive, by what its bytes say."""
+    """Return the reader for an archive's kind, which its first bytes show."""
     kind = kind_of(source.read(HEAD_BYTES), name)
     source.seek(0)
     file: io.RawIOBase = source
@@ -100,7 +100,7 @@ def open_reader(source: Source, name: str, limits: ArchiveLimits, clock: Clock) 
 
 
 def load_reader(kind: str) -> None:
-    """Import all that such an archive may need: behind walls nothing can be imported."""
+    """Import all that this kind may need: a confined process cannot import anything."""
     for codec in _CODECS:
         codecs.lookup(codec)
     if kind in PACKED:

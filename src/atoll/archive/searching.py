@@ -1,4 +1,4 @@
-"""Looks through the members of an archive, line by line, in time that is linear in their bytes."""
+"""Searches the members of an archive line by line, in time linear in their bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def search(
     reader: Reader, query: str, most: int, *, regex: bool, ignore_case: bool
 ) -> dict[str, Any]:
-    """Hits, whether there were more, and members that could not be read."""
+    """Return hits, whether there are more, and members that could not be read."""
     matcher = make_matcher(query, regex=regex, ignore_case=ignore_case)
     hits: list[tuple[str, int, str]] = []
     unread: list[tuple[str, str]] = []
@@ -41,7 +41,7 @@ def search(
 
 
 def _searchable(data: bytes) -> bytearray:
-    """In UTF-8, its last line ended; nothing of what is no text."""
+    """Return a text in UTF-8 with a final line end; b"" for a member that is not text."""
     text, encoding = decode(data)
     if encoding not in {"utf-8", "latin-1"}:
         data = text.encode("utf-8", "replace")

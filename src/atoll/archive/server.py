@@ -1,4 +1,4 @@
-"""The program that reads one archive: `process` starts it in limits, `archive` sends requests."""
+"""The program that reads one archive: `process` starts it with limits, `archive` sends requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ArchiveServer:
         self._reader: Reader
 
     def load(self, fd: int, name: str, limits: dict[str, Any]) -> None:
-        """Import what the archive will need, by what its first bytes say."""
+        """Import what the archive's kind needs, which its first bytes show."""
         self._limits = ArchiveLimits(**limits)
         self._source, self._name = Source(fd, self._limits), name
         load_reader(kind_of(os.pread(fd, HEAD_BYTES, 0), name))

@@ -1,4 +1,4 @@
-"""7z files by way of py7zr; the limits of the process hold what it does not."""
+"""Reads 7z files with py7zr; the process limits cover what py7zr does not limit."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class SevenReader(Reader):
-    """Members are often packed together: where all fit, all are unpacked at once."""
+    """Unpacks all members at once if they fit into memory: 7z often packs them together."""
 
     @classmethod
     def load(cls) -> None:
-        """Import py7zr, and what it imports as it unpacks."""
+        """Import py7zr, and what py7zr imports while it unpacks."""
         _library()
         with suppress(ImportError):
             import psutil  # type: ignore[import-untyped] # noqa: F401, PLC0415 - a part of the extra
 
     def fill(self) -> None:
-        """All entries but folders."""
+        """Add all entries but folders."""
         seven = _library()
         source = cast("Source", self.file)
         self._kept: dict[str, bytes] = {}
@@ -40,12 +40,12 @@ class SevenReader(Reader):
         self.limits.check_ratio(self.catalog.total, source.size, "the archive")
 
     def data(self, name: str) -> bytes:
-        """A member, kept from an earlier time if it was."""
+        """Return a member, from the cache if it was unpacked before."""
         if name not in self._kept:
             together = self.catalog.total <= self.limits.max_member_bytes
             self._kept = self._unpack(list(self.catalog.keys) if together else [name])
         if name not in self._kept:
-            raise ArchiveError(f"the 7z is damaged: {name!r} did not come out")
+            raise ArchiveError(f"the 7z is damaged: {name!r} could not be unpacked")
         return self._kept[name]
 
     def _unpack(self, names: list[str]) -> dict[str, bytes]:
@@ -68,7 +68,7 @@ def _factory(reader: SevenReader, names: dict[str, str]) -> Any:
     from py7zr.io import Py7zIO, WriterFactory  # noqa: PLC0415 - an extra
 
     class Kept(Py7zIO):
-        """A member as it comes out."""
+        """A member while it is unpacked."""
 
         def __init__(self, name: str) -> None:
             self._name, self.data = name, io.BytesIO()
@@ -91,7 +91,7 @@ def _factory(reader: SevenReader, names: dict[str, str]) -> Any:
             return len(self.data.getbuffer())
 
     class Factory(WriterFactory):
-        """Puts members under their names; py7zr asks for one by its cleaned path."""
+        """Maps members to their names; py7zr passes a normalised path."""
 
         def __init__(self) -> None:
             self.made: dict[str, Kept] = {}

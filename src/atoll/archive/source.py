@@ -1,4 +1,4 @@
-"""The archive's bytes: a descriptor on the host, a file object in the process that reads them."""
+"""The archive's bytes: a descriptor on the host, a file object in the reading process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECE = 1 << 20
 
 
 def as_descriptor(source: bytes | BinaryIO, limits: ArchiveLimits) -> int:
-    """A descriptor of our own, of a file or of memory; the caller closes it."""
+    """Return a new descriptor of a file or of memory, which the caller closes."""
     if isinstance(source, bytes | bytearray | memoryview):
         return _in_memory([source], limits)
     raw = source.raw if isinstance(source, io.BufferedReader) else source
@@ -49,25 +49,25 @@ def _in_memory(pieces: Iterable[bytes], limits: ArchiveLimits) -> int:
 
 
 class Source(io.RawIOBase):
-    """Reads a descriptor by place, as others have its offset too; no further than it went."""
+    """Reads a descriptor with pread, because its offset is shared; not beyond its first size."""
 
     def __init__(self, fd: int, limits: ArchiveLimits) -> None:
         self._fd, self._limits = fd, limits
         self.size = os.fstat(fd).st_size
         self._at = 0
         self.in_headers = False
-        """Whether a read is of a header, which has a limit."""
+        """Whether a read is of a header, which has its own limit."""
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It has places."""
+        """Return True."""
         return True
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """So many bytes, or all that follow."""
+        """Return `size` bytes, or all that follow."""
         left = max(self.size - self._at, 0)
         wanted = left if size is None or size < 0 else min(size, left)
         if self.in_headers:
@@ -79,20 +79,20 @@ class Source(io.RawIOBase):
         return b"".join(pieces)
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """As `read`."""
+        """Read into a buffer."""
         with memoryview(buffer).cast("B") as view:
             data = self.read(len(view))
             view[: len(data)] = data
             return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go to a place."""
+        """Go to an offset."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
         if base + offset < 0:
-            raise ArchiveError("the archive is damaged: it leads to a place before its beginning")
+            raise ArchiveError("the archive is damaged: it refers to a negative offset")
         self._at = base + offset
         return self._at
 
     def tell(self) -> int:
-        """The place."""
+        """Return the offset."""
         return self._at

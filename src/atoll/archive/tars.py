@@ -1,4 +1,4 @@
-"""Tar files, packed or not: walked through once, then read by place."""
+"""Reads tar files, compressed or not: one pass for the list, then members by offset."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _BLOCK = 512
 
 
 class TarReader(Reader):
-    """By way of `tarfile`, which sees headers only."""
+    """Reads headers with `tarfile`, and the members' data itself."""
 
     def fill(self) -> None:
-        """All entries but folders; a link or device is skipped."""
+        """Add all entries but folders; links and devices are skipped."""
         headers = Headers(self.file, self.limits, self.clock)
         with tarfile.TarFile(fileobj=cast("io.BytesIO", headers), mode="r") as tar:
             entries = 0
             while (info := tar.next()) is not None:
-                # each would keep a copy of the global headers
+                # each member would keep a copy of the global headers
                 tar.members.clear()  # type: ignore[attr-defined]
                 entries += 1
                 self.catalog.count(entries)
@@ -37,10 +37,10 @@ class TarReader(Reader):
                     key = (info.offset_data, info.size)
                     self.catalog.add(info.name, key, info.size, refused=_refused(info))
             _check_end(headers, tar.offset)
-        headers.detach()  # or it would close the file at its own end
+        headers.detach()  # otherwise tarfile would close the file
 
     def data(self, name: str) -> bytes:
-        """A member, from its place."""
+        """Return a member, read at its offset."""
         place, size = self.catalog.keys[name]
         self.file.seek(place)
         data = self.drain(name, self.file, size)
@@ -50,14 +50,14 @@ class TarReader(Reader):
 
 
 class Headers(io.BufferedReader):
-    """What `tarfile` reads: headers, so no read may be large, and each is timed."""
+    """The file object for `tarfile`: it reads headers only, so reads are small and timed."""
 
     def __init__(self, file: io.RawIOBase, limits: ArchiveLimits, clock: Clock) -> None:
         super().__init__(file, PIECE)
         self._limits, self._clock = limits, clock
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """So many bytes of a header."""
+        """Return `size` bytes of a header."""
         self._clock.check()
         wanted = self._limits.max_header_bytes + 1 if size is None or size < 0 else size
         self._limits.check("max_header_bytes", wanted, "a header in bytes")
@@ -73,7 +73,7 @@ def _refused(info: tarfile.TarInfo) -> str:
 
 
 def _check_end(headers: Headers, place: int) -> None:
-    """`tarfile` takes a header that makes no sense for the end."""
+    """Raise ArchiveError if the list ends at an invalid header: `tarfile` takes it for the end."""
     headers.seek(place)
     if any(headers.read(_BLOCK)):
         raise ArchiveError(f"the tar is damaged at byte {place}, or cut off there")

@@ -1,4 +1,4 @@
-"""What an archive tells of itself."""
+"""Data about an archive: members, skipped entries, hits of a search."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from atoll.files.types import Listing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """Something that can be read."""
+    """A file or page that can be read."""
 
     name: str
     """Relative, with `/` and without `..`; a page of a PDF is `page 1`."""
     size: int | None
-    """Bytes as the archive declares them; None where that is known only after reading."""
+    """Bytes as the archive declares them; None if only reading shows them."""
     kind: str
     """`file` or `page`."""
 
@@ -29,7 +29,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A line of a member that the query is in."""
+    """A line of a member that matches the query."""
 
     member: str
     line: int
@@ -37,7 +37,7 @@ class Hit:
 
 
 class Hits(Listing[Hit]):
-    """Lines, in the archive's order; whether there was more; members that could not be read."""
+    """Lines in the archive's order, whether there are more, and members that are unreadable."""
 
     def __init__(self, hits: list[Hit], *, truncated: bool, unread: tuple[Skipped, ...]) -> None:
         super().__init__(hits, truncated=truncated)

@@ -1,4 +1,4 @@
-"""Zip files: the directory is believed only as far as the entries do not contradict it."""
+"""Reads zip files, and refuses those whose directory and entries contradict each other."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _METHODS = {
 
 
 class ZipReader(Reader):
-    """By way of `zipfile`, which stops at the declared size and checks the sum."""
+    """Reads with `zipfile`, which stops at the declared size and verifies the checksum."""
 
     def fill(self) -> None:
-        """All entries but folders; ArchiveError if two lie over each other."""
+        """Add all entries but folders; ArchiveError if two entries overlap."""
         source = cast("Source", self.file)
         source.in_headers = True
         self._zip = zipfile.ZipFile(source)
@@ -40,7 +40,7 @@ class ZipReader(Reader):
         self.limits.check_ratio(self.catalog.total, source.size, "the archive")
 
     def data(self, name: str) -> bytes:
-        """A member; its ratio is looked at first, its size as it comes."""
+        """Return a member; the ratio is checked first, the size while it is unpacked."""
         info = self.catalog.keys[name]
         self.limits.check_ratio(info.file_size, info.compress_size, repr(name))
         with self._zip.open(info) as stream:
@@ -61,7 +61,7 @@ def _refused(info: zipfile.ZipInfo) -> str:
 
 
 def _check_overlap(infos: list[zipfile.ZipInfo], end: int) -> None:
-    """Of entries that share packed bytes a small file can have any number."""
+    """Raise ArchiveError if entries share packed bytes: a small file could have any number."""
     for info in sorted(infos, key=lambda one: one.header_offset, reverse=True):
         least = _LOCAL_HEADER + len(info.orig_filename)
         if info.header_offset + least + info.compress_size > end:

@@ -1,7 +1,7 @@
-"""Pages of the web for a model to read: from hosts that are allowed, within caps, as text.
+"""Fetches web pages as text for a model: from allowed hosts, within limits.
 
-SECURITY: whoever asks is hostile, and so is the server. Only hosts of the policy are asked, at an
-address that was checked; no cookie, password or proxy is ever used.
+SECURITY: both the caller and the server are hostile. Requests go only to hosts of the policy, at an
+address that was checked; no cookie, password or proxy is used.
 """
 
 from atoll.web.fetcher import Fetcher

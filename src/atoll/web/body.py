@@ -1,4 +1,4 @@
-"""A body as it comes: counted before and after it is unpacked, and cut at the limit."""
+"""Receives a response body: counts bytes before and after unpacking, and cuts at the limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WBITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
 
 
 class Body:
-    """What has come so far."""
+    """The body received so far."""
 
     def __init__(self, encoding: str, most: int) -> None:
         """`encoding`: the header Content-Encoding."""
@@ -27,7 +27,7 @@ class Body:
         self.truncated = False
 
     def add(self, piece: bytes) -> None:
-        """The next bytes; nothing more is wanted once it is `truncated`."""
+        """Add the next bytes; after `truncated` no more are needed."""
         self._came += len(piece)
         room = self._most - len(self._data)
         self._data += self._unpack(piece, room + 1)
@@ -36,7 +36,7 @@ class Body:
             self.truncated = True
 
     def end(self) -> bytes:
-        """All of it, once the server has ended."""
+        """Return the whole body, after the server has closed it."""
         if self._packed is not None and self._came and not self._packed.eof:
             self.truncated = True
         return bytes(self._data)
@@ -45,7 +45,7 @@ class Body:
         if self._packed is None:
             return piece
         if self._packed.eof:
-            return b""  # zeros or another stream, which nobody sends
+            return b""  # ignores zeros or another stream, which servers do not send
         try:
             return self._packed.decompress(piece, most)
         except zlib.error as exc:

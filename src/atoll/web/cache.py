@@ -1,4 +1,4 @@
-"""Pages that were fetched lately: so many, so large in all, for so long."""
+"""A cache of fetched pages, limited in number, size and time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_CHARACTERS = 16_000_000
 
 
 class Cache:
-    """The pages of one Fetcher, by the URL that was asked for; the oldest go first."""
+    """The pages of one Fetcher by requested URL; the oldest are dropped first."""
 
     def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._now = seconds, now
@@ -28,7 +28,7 @@ class Cache:
         return len(self._pages)
 
     def get(self, key: str) -> Page | None:
-        """The page, if it is not too old."""
+        """Return the page, or None if there is none or it is too old."""
         kept = self._pages.get(key)
         if kept is None:
             return None
@@ -38,7 +38,7 @@ class Cache:
         return replace(kept[1], from_cache=True)
 
     def put(self, key: str, page: Page) -> None:
-        """Keep it, and let go of what is too much then."""
+        """Add a page, and drop the oldest ones over the limits."""
         if not self._seconds:
             return
         self._drop(key)

@@ -1,4 +1,4 @@
-"""One request and its answer, by httpcore2, which knows no cookies, proxies or passwords."""
+"""One request and its answer, by httpcore2, which has no cookies, proxies or passwords."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _HEADERS: dict[bytes | str, bytes | str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What the server said."""
+    """The server's response."""
 
     status: int
     headers: dict[str, str]
-    """By names in lower case; of several the first."""
+    """By name in lower case; the first of several with one name."""
     body: bytes
     truncated: bool
 
 
 async def exchange(url: str, target: Target, addresses: Sequence[Address], most: int) -> Reply:
-    """GET a URL that was checked, from one of the addresses that were."""
+    """GET a checked URL from one of the checked addresses."""
     backend = Pinned(addresses, target.port)
     tls = _tls() if target.scheme == "https" else None
     try:
@@ -71,7 +71,7 @@ async def _read(response: httpcore2.Response, most: int) -> Reply:
 
 
 def _address(url: str, target: Target) -> httpcore2.URL:
-    """The host is the one that was checked; the rest is percent-encoded where it must be."""
+    """Return the URL with the checked host, and the rest percent-encoded as needed."""
     parts = urlsplit(url)
     query = f"?{quote(parts.query, safe=_SAFE)}" if parts.query else ""
     path = quote(parts.path, safe=_SAFE.replace("?", "")) or "/"
@@ -86,5 +86,5 @@ def _address(url: str, target: Target) -> httpcore2.URL:
 
 @lru_cache(maxsize=1)
 def _tls() -> ssl.SSLContext:
-    """The system's authorities; made once, as that takes 20 ms."""
+    """Return a TLS context with the system's authorities; cached, because it takes 20 ms."""
     return ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""Fetches pages: every hop is checked, all of it has one time limit, what is found is text."""
+"""Fetches pages as text: checks every redirect, with one time limit for all of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atoll.web.exchange import Reply
 
 _AT_ONCE = 4
-"""Fetches, and lookups: of more the rest wait."""
+"""Fetches, and DNS lookups, at one time; further ones wait."""
 _OK = 200
 
 
@@ -36,11 +36,11 @@ class Fetcher:
         self._guard = Guard(self.policy, resolver)
         self._cache = Cache(self.policy.cache_seconds)
         self._turns = asyncio.Semaphore(_AT_ONCE)
-        # a lookup cannot be stopped: threads of our own, so that nobody else waits for them
+        # a lookup cannot be cancelled: it has its own threads, so that other work does not wait
         self._lookups = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="atoll-lookup")
 
     async def fetch(self, url: str) -> Page:
-        """A page as text. WebRefusedError says what the policy has against it."""
+        """Return a page as text; WebRefusedError says which rule of the policy forbids it."""
         self._guard.check(url)
         key = urldefrag(url).url
         if page := self._cache.get(key):
@@ -56,7 +56,7 @@ class Fetcher:
         return page
 
     def close(self) -> None:
-        """Let go of its threads; lookups that still run end by themselves."""
+        """Release the threads; lookups that still run end by themselves."""
         self._lookups.shutdown(wait=False, cancel_futures=True)
 
     async def __aenter__(self) -> Self:
@@ -83,7 +83,7 @@ class Fetcher:
         return page, reply.status == _OK and stored
 
     async def _follow(self, url: str) -> tuple[str, Reply]:
-        """Where redirects end; each is as much a stranger's URL as the first."""
+        """Follow redirects and return the last reply; each URL is checked like the first."""
         for _ in range(self.policy.max_redirects + 1):
             reply = await self._once(url)
             location = reply.headers.get("location")
@@ -105,5 +105,5 @@ class Fetcher:
 
 
 def _readable(location: str) -> str:
-    """Headers come as Latin-1; those who write more than ASCII mean UTF-8."""
+    """Decode a header again as UTF-8: HTTP says Latin-1, but servers mean UTF-8."""
     return location.encode("latin-1").decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Which URL and address may be asked: by ssrfguard, whose tables these are.
+"""Decides which URLs and addresses may be requested, by the tables of ssrfguard.
 
-SECURITY: a name is looked up once. All its addresses must be allowed, and the connection goes to
-one of them: there is no second lookup that could give another.
+SECURITY: a name is resolved once. All its addresses must be allowed, and the connection goes to one
+of them: no second lookup could return another address (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _OUR_WORDS = {
 }
 _SHOWN = 300
 _TRANSLATED = ip_network("::ffff:0:0:0/96")
-"""IPv4 addresses behind a translator (RFC 2765), which ssrfguard does not look into."""
+"""IPv4 addresses behind a translator (RFC 2765), which ssrfguard does not check."""
 T = TypeVar("T")
 
 
 class Guard:
-    """The policy, ready to be asked."""
+    """Checks URLs and addresses against a policy."""
 
     def __init__(self, policy: WebPolicy, resolver: Resolver | None) -> None:
-        """`resolver`: in place of `socket.getaddrinfo`; what it says is checked all the same."""
+        """`resolver` replaces `socket.getaddrinfo`; its answers are checked as well."""
         self._off = not policy.allow
         self._resolver = resolver
         self._policy = _made(policy)
 
     def check(self, url: str) -> Target:
-        """Scheme, host and port of a URL that may be asked; WebRefusedError otherwise."""
+        """Return scheme, host and port of an allowed URL; raise WebRefusedError otherwise."""
         if self._off:
             raise WebRefusedError(_OFF)
         if not isinstance(url, str):
@@ -51,7 +51,7 @@ class Guard:
         return _asked(url, lambda: self._policy.check_url(url))
 
     def resolve(self, target: Target) -> tuple[Address, ...]:
-        """The addresses to connect to, all of them checked. It blocks."""
+        """Return the addresses to connect to, all checked. It blocks."""
         from ssrfguard import resolve  # noqa: PLC0415 - an extra
 
         def look_up() -> tuple[Address, ...]:

@@ -1,4 +1,4 @@
-"""The program that makes text of a page by Resiliparse: run in limits, for one page."""
+"""The program that extracts the text of one page with Resiliparse; runs with limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DETECTED = (
     *(f"iso8859-{part}" for part in (*range(1, 12), *range(13, 17))),
     *(f"cp{page}" for page in range(1250, 1259)),
 )  # fmt: skip
-"""What a page may be found to be in: the charsets of HTML, by Python's names."""
+"""The charsets of HTML, by Python's names."""
 
 
 def load(charset: str) -> None:
@@ -33,7 +33,7 @@ def load(charset: str) -> None:
 
 
 def text(fd: int, charset: str, most: int) -> tuple[dict[str, Any], bytes]:
-    """Title and text of a page, `most` bytes; without a charset, as its own head says."""
+    """Return title and text (`most` bytes) of a page; its <head> names a missing charset."""
     from resiliparse.extract.html2text import extract_plain_text  # noqa: PLC0415 - an extra
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding  # noqa: PLC0415
     from resiliparse.parse.html import HTMLTree  # noqa: PLC0415
@@ -47,7 +47,7 @@ def text(fd: int, charset: str, most: int) -> tuple[dict[str, Any], bytes]:
 
 
 def main() -> None:
-    """Serve until there is nobody to serve."""
+    """Serve requests until the parent closes the connection."""
     serve({"text": text}, load)
 
 

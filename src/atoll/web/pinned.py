@@ -1,4 +1,4 @@
-"""Connections that go to the addresses they were checked for, whatever the name says by now."""
+"""Connections to the addresses that were checked; the name is not resolved again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _MOST_ATTEMPTS = 4
 _SECONDS_EACH = 5.0
-"""For one address, so that the next gets its turn."""
+"""Seconds to connect to one address before the next is tried."""
 
 
 class Pinned(httpcore2.AsyncNetworkBackend):
-    """Connects to one of these, by number. Host header and TLS go by the URL, as they should."""
+    """Connects to one of these addresses; the Host header and TLS still use the URL's name."""
 
     def __init__(self, addresses: Sequence[Address], port: int) -> None:
         self._addresses, self._port = addresses, port
@@ -28,7 +28,7 @@ class Pinned(httpcore2.AsyncNetworkBackend):
     async def connect_tcp(
         self, host: str, port: int, *_: Any, **__: Any
     ) -> httpcore2.AsyncNetworkStream:
-        """A stream to the first that answers; the name is not looked at."""
+        """Return a stream to the first address that answers; `host` is not resolved."""
         assert port == self._port, host
         faults = []
         for address in self._addresses[:_MOST_ATTEMPTS]:

@@ -1,4 +1,4 @@
-"""What may be fetched, and what a page is."""
+"""The policy of what may be fetched, and the page that a fetch returns."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class WebPolicy:
     """What may be fetched: nothing, unless hosts are named."""
 
     allow: tuple[str, ...] = ()
-    """Hosts: `docs.python.org`, or `*.example.org` for all below it, but not it."""
+    """Hosts: `docs.python.org`, or `*.example.org` for its subdomains, without itself."""
     max_bytes: int = 5 * MIB
-    """Of a body as it comes, and as it is unpacked; a text is cut there, a PDF refused."""
+    """Bytes of a body, packed and unpacked; a longer text is cut, a longer PDF refused."""
     timeout_seconds: float = 20
-    """For all of it: lookup, redirects, body, text."""
+    """For everything: lookup, redirects, body, text."""
     max_redirects: int = 5
     cache_seconds: float = 300
-    """How long a page is given again without asking; 0: never."""
+    """How long a page is returned from the cache; 0: never."""
     ports: tuple[int, ...] = (80, 443)
     dangerous_networks: tuple[str, ...] = ()
-    """Private networks that may be reached all the same, such as `127.0.0.1/32` in tests."""
+    """Private networks that are allowed, such as `127.0.0.1/32` in tests."""
 
     def __post_init__(self) -> None:
         for name in _NUMBERS:
@@ -39,16 +39,16 @@ class WebPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What came of a fetch, as text."""
+    """A fetched page as text."""
 
     url: str
-    """As it was asked for."""
+    """The URL that was requested."""
     final_url: str
-    """Where redirects led."""
+    """The URL after redirects."""
     status: int
     content_type: str
     title: str
     text: str
     truncated: bool
-    """Whether there was more than `max_bytes`, or less than was promised."""
+    """Whether there was more than `max_bytes`, or less than Content-Length said."""
     from_cache: bool = False

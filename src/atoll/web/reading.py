@@ -1,4 +1,4 @@
-"""A reply as text: HTML without its markup, PDF page by page, text as it is."""
+"""Converts a reply to text: HTML without its markup, PDF page by page, text unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TEXTS = {
     "application/json", "application/xml", "application/javascript", "application/x-ndjson",
     "application/yaml", "application/x-yaml", "application/toml", "application/sql",
 }  # fmt: skip
-# Python knows codecs that take quadratic time, such as punycode; these do not.
+# Some of Python's codecs take quadratic time, such as punycode; these do not.
 _CHARSETS = {
     "ascii", "us-ascii", "utf-8", "utf8", "utf-16", "utf-16le", "utf-16be", "latin-1", "latin1",
     "shift_jis", "euc-jp", "euc-kr", "gb2312", "gbk", "gb18030", "big5", "koi8-r", "koi8-u",
@@ -37,7 +37,7 @@ Read = tuple[str, str, bool]
 
 
 async def read(reply: Reply, content_type: str, *, seconds: float, most: int) -> Read:
-    """A reply, up to `most` bytes of text; WebError if it is nothing that can be read."""
+    """Return up to `most` bytes of a reply's text; WebError if its type cannot be read."""
     kind, charset = _parsed(content_type)
     if kind in _HTML:
         return await _html(reply.body, charset, seconds, most)
@@ -63,7 +63,7 @@ def _decoded(data: bytes, charset: str) -> str:
 
 
 async def _html(data: bytes, charset: str, seconds: float, most: int) -> Read:
-    """By a process of its own, as a C library and a hostile page are not to meet in this one."""
+    """Extract the text in another process: a hostile page might take over the C library."""
     limits = ArchiveLimits(max_seconds=seconds)
     process = Process("atoll.web.html", memory=_MEMORY, seconds=seconds, most=most)
     fd = as_descriptor(data, limits)
