@@ -30,12 +30,12 @@ GUARDS: dict[str, Examine] = {
 
 
 def check(code: str, guard: str = "ast") -> tuple[Violation, ...]:
-    """Return what `guard` finds in the code, in the order of its lines."""
+    """Return the violations that `guard` finds in the code, in the order of lines."""
     return read(code, guard).violations
 
 
 def read(code: str, guard: str) -> Reading:
-    """Return what `guard` finds in a cell, and the code that may be sent to the guest for it."""
+    """Return the violations in a cell, and the code to send to the guest if there are none."""
     if guard not in GUARDS:
         raise ConfigError(f"no guard {guard!r}: there are {', '.join(GUARDS)}")
     return magic.read(code, GUARDS[guard], only_ignored=guard == "restricted")
@@ -47,6 +47,6 @@ def unread() -> Violation:
 
 
 def require(guard: str | None) -> None:
-    """ConfigError with what to install, where a guard lacks its library."""
+    """Raise ConfigError, which says what to install, if a guard's library is missing."""
     if guard == "restrictedpython":
         policy.load()

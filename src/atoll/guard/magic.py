@@ -1,7 +1,6 @@
-"""Cells with notebook magics, as guards read them: the Python around them, and each magic.
+"""Lets a guard check cells with notebook magics: the Python around them, and each magic.
 
-SECURITY: what was checked is what runs. The code that goes to the guest is the Python that was
-looked at here, not the text that it was made from.
+SECURITY: the guest runs exactly the Python that was checked here, not the cell's original text.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ if TYPE_CHECKING:
     from atoll.guest.magics import Command
 
 Examine = Callable[[str], tuple[Violation, ...] | None]
-"""A guard: what it refuses in Python code, None if the code does not parse."""
+"""A guard: returns violations in Python code, or None if the code does not parse."""
 HARMLESS = frozenset({"pwd", "lsmagic", "who"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What a guard has made of a cell."""
+    """The result of a guard's check of a cell."""
 
     violations: tuple[Violation, ...] = ()
     code: str
-    """What may be sent to the guest if there are no violations."""
+    """The code to send to the guest if there are no violations."""
     parsed: bool = True
-    """Whether the guard could read the code; its Python may be another than the guest's."""
+    """Whether the guard could parse the code; the guest may have another version of Python."""
 
 
 def read(code: str, examine: Examine, *, only_ignored: bool) -> Reading:
-    """Have a guard look at a cell; `only_ignored` allows just magics that do nothing."""
+    """Check a cell with a guard; `only_ignored` allows only magics that do nothing."""
     found = examine(code)
     if found is not None:
         return Reading(violations=found, code=code)
@@ -49,7 +48,7 @@ def read(code: str, examine: Examine, *, only_ignored: bool) -> Reading:
 
 
 def _vet(command: Command, examine: Examine, *, only_ignored: bool) -> tuple[Violation, ...]:
-    """Return what is wrong with a magic: anything but Python that the guard accepts."""
+    """Return the violations of a magic: it may only run Python that the guard accepts."""
     if magics.is_ignored(command):
         return ()
     python = None if only_ignored else _python_in(command)

@@ -1,6 +1,6 @@
-"""The modules that the `restricted` backend offers, as data: all of `__all__` but what is named.
+"""The modules that the `restricted` backend offers, as data: all of `__all__` with exceptions.
 
-`only` lists what is offered of a module that has more than is harmless; `not_` what is left out.
+`only` lists the names offered from a module that also has harmful ones; `not_` those left out.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What of a module guest code may have: public names that are no modules."""
+    """The names of a module that guest code may use: public names that are not modules."""
 
     only: frozenset[str] | None = None
     not_: frozenset[str] = frozenset()
     made: frozenset[str] = frozenset()
-    """Names that the backend brings itself in place of the module's, or beside them."""
+    """Names that the backend implements itself, instead of the module's or in addition."""
 
 
 def _only(names: str, made: str = "") -> Offer:
@@ -114,4 +114,4 @@ FOLDERS = {
     "numpy": ("numpy.fft", "numpy.linalg", "numpy.ma", "numpy.polynomial", "numpy.random",
               "numpy.char", "numpy.strings"),
 }  # fmt: skip
-"""Which modules show others as their attributes without being asked to."""
+"""Modules that expose other modules as attributes without an import."""

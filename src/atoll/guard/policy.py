@@ -1,7 +1,7 @@
 """The guard `restrictedpython`: what RestrictedPython's own policy refuses, imports and calls.
 
-Its policy leaves imports and calls to the built-ins that code runs with. In front of another
-backend those are Python's own, so what leads to the system is refused here, by name.
+RestrictedPython's policy leaves imports and calls to restricted built-ins. In other backends code
+has Python's own built-ins, so names that lead to the system are refused here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def examine(code: str) -> tuple[Violation, ...] | None:
 
 
 def load() -> ModuleType:
-    """RestrictedPython; ConfigError with what to type where it is not installed."""
+    """Import RestrictedPython; ConfigError says what to type if it is not installed."""
     try:
         import RestrictedPython  # noqa: PLC0415 - an extra
     except ImportError:

@@ -65,12 +65,12 @@ class Profile:
 
     refused_modules: frozenset[str] = frozenset()
     offered_modules: frozenset[str] | None = None
-    """If given, nothing else may be imported."""
+    """If set, only these modules may be imported."""
     calls: frozenset[str]
     readable: frozenset[str]
     gadgets: frozenset[str] = frozenset()
     looks_at_texts: bool
-    """Whether constant strings are looked at: there is no second look at run time."""
+    """Whether constant strings are checked: for guards without a check at run time."""
     syntax: Mapping[type[ast.AST], tuple[str, str]] = field(default_factory=lambda: EXCEPT_STAR)
 
 
@@ -81,7 +81,7 @@ AST = Profile(
     gadgets=words.GADGETS,
     looks_at_texts=True,
 )
-"""A check of the text alone, before any backend runs it as it is."""
+"""A check of the source text alone; the backend then runs the code unchanged."""
 
 POLICY = Profile(
     refused_modules=words.MODULES,
@@ -89,7 +89,7 @@ POLICY = Profile(
     readable=words.READABLE,
     looks_at_texts=True,
 )
-"""What is refused on top of RestrictedPython's own policy."""
+"""What is refused in addition to RestrictedPython's own policy."""
 
 RESTRICTED = Profile(
     offered_modules=frozenset(offered.MODULES),
@@ -97,4 +97,4 @@ RESTRICTED = Profile(
     readable=words.READABLE | words.LOOKED_AT,
     looks_at_texts=False,
 )
-"""The first half of the `restricted` backend: what is ambiguous is left to its run time."""
+"""The static half of the `restricted` backend, which checks ambiguous cases at run time."""

@@ -1,4 +1,4 @@
-"""What a guard has found, and how it is told."""
+"""A violation that a guard found, and the error text for a list of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Violation:
 
 
 def describe(violations: Sequence[Violation]) -> str:
-    """The error text of code that was refused: a line for each violation, up to ten."""
+    """Return the error text of refused code: a line for each violation, up to ten."""
     lines = [str(one) for one in violations[:MOST_TOLD]]
     if len(violations) > MOST_TOLD:
         lines.append(f"and {len(violations) - MOST_TOLD} more")

@@ -1,7 +1,7 @@
-"""Walks a syntax tree with a guard's tables and collects what they refuse.
+"""Walks a syntax tree with a guard's tables and collects violations.
 
-SECURITY: the code is hostile. Its size and its number of nodes are bounded, and the walk uses no
-recursion, so that nothing in it can hold up or end the host that checks it.
+SECURITY: the code is hostile. Its size and its number of nodes are limited, and the walk does not
+recurse, so that no code can block or crash the host that checks it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def examine(code: str, profile: Profile) -> tuple[Violation, ...] | None:
             tree = ast.parse(code)
     except (SyntaxError, ValueError):
         return None
-    except (RecursionError, MemoryError, SystemError):  # the last: two threads parsed at once
+    except (RecursionError, MemoryError, SystemError):  # SystemError: two threads parsed at once
         return (make(None, "nesting"),)
     return Visitor(profile).visit(tree)
 
 
 def make(node: ast.AST | None, rule: str, *found: str) -> Violation:
-    """A violation of `rule` at a node."""
+    """Return a violation of `rule` at a node."""
     return Violation(
         line=getattr(node, "lineno", 1),
         column=getattr(node, "col_offset", 0),
@@ -56,7 +56,7 @@ def make(node: ast.AST | None, rule: str, *found: str) -> Violation:
 
 
 _LOOKS: dict[type[ast.AST], Look] = {}
-"""What is done at which node."""
+"""Methods by the type of node that they check."""
 
 
 def _looks_at(*kinds: type[ast.AST]) -> Callable[[Look], Look]:
@@ -75,10 +75,10 @@ class Visitor:
         self._found: list[Violation] = []
         self._caught: set[str] = set()
         self._asked: set[int] = set()
-        """Where a class is asked for its name, called or compared: what `__class__` is for."""
+        """Nodes of `__class__` that are allowed: its name, a call, a comparison."""
 
     def visit(self, tree: ast.AST) -> tuple[Violation, ...]:
-        """All violations, in the order of lines."""
+        """Return all violations, in the order of lines."""
         queue, count = [tree], 0
         while queue and len(self._found) < MAX_VIOLATIONS:
             node = queue.pop()
@@ -109,7 +109,7 @@ class Visitor:
             self._bound(node, (name,))
 
     def _bound(self, node: ast.AST, names: Iterable[str | None]) -> None:
-        """Names that code gives to something."""
+        """Check names that the code binds."""
         for name in map(plain, filter(None, names)):
             if is_dunder(name) and name not in words.DEFINABLE:
                 self._refuse(node, "identifier", name)
@@ -246,17 +246,17 @@ class Visitor:
 
 
 def plain(name: str) -> str:
-    """A name as Python takes it: compatibility characters are their plain forms."""
+    """Return a name in the form that Python's parser gives it (NFKC)."""
     return name if name.isascii() else unicodedata.normalize("NFKC", name)
 
 
 def is_dunder(name: str) -> bool:
-    """Whether a name is one of the interpreter's."""
+    """Return whether a name begins and ends with two underscores."""
     return name.startswith("__") and name.endswith("__") and len(name) > 4
 
 
 def is_plain_tuple(node: ast.expr) -> bool:
-    """Whether it is a tuple of names that are not looked at, each written out."""
+    """Return whether a node is a tuple of harmless names, each written out."""
     if not isinstance(node, ast.Tuple | ast.List):
         return False
     texts = [one.value for one in node.elts if isinstance(one, ast.Constant)]
@@ -268,5 +268,5 @@ def is_plain_tuple(node: ast.expr) -> bool:
 
 
 def is_harmless(name: str) -> bool:
-    """Whether an attribute of that name leads nowhere on any object."""
+    """Return whether an attribute of that name is harmless on every object."""
     return plain(name) not in words.FRAMES | words.AMBIGUOUS

@@ -1,10 +1,10 @@
-"""The names that guards know, as data: which lead out, which are ordinary, which need a look."""
+"""The names that guards know, as data: forbidden, ordinary, and checked at run time."""
 
 from __future__ import annotations
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The names in a text, apart by blanks."""
+    """Return the names in a text, which are separated by spaces."""
     return frozenset(text.split())
 
 
@@ -29,17 +29,17 @@ MODULES = SEED_MODULES | names_in("""
     urllib.request urllib.response urllib3 urllib.robotparser uu venv webbrowser wheel
     winreg wsgiref xdrlib xml xmlrpc zipapp zipfile zipimport zoneinfo
 """)
-"""What the guard `ast` refuses to import: it is the system, or leads to it."""
+"""Modules that the guard `ast` refuses to import: they give access to the system."""
 
 SEED_CALLS = names_in("""
     __import__ eval exec compile open getattr setattr delattr hasattr globals locals vars dir
 """)
 
 CALLS = SEED_CALLS | {"breakpoint", "help", "memoryview", "attrgetter", "methodcaller"}
-"""Names that the guard `ast` refuses wherever they are read: an alias would be a call as well."""
+"""Names that the guard `ast` refuses wherever code reads them: an alias could be called."""
 
 NEVER = frozenset({"eval", "exec", "compile", "open", "__import__", "breakpoint", "help", "locals"})
-"""Names that the `restricted` backend does not have; for the others it has checked versions."""
+"""Names that the `restricted` backend lacks; it has checked versions of the others."""
 
 FRAMES = names_in("""
     gi_frame gi_code gi_yieldfrom cr_frame cr_code cr_await cr_origin ag_frame ag_code ag_await
@@ -47,7 +47,7 @@ FRAMES = names_in("""
     func_globals func_code func_closure co_code co_consts co_names co_varnames co_freevars
     co_cellvars co_filename co_flags
 """)
-"""Ways from a generator, coroutine or traceback to frames and code, and so to all globals."""
+"""Attributes that lead from a generator, coroutine or traceback to frames, and to all globals."""
 
 GADGETS = names_in("""
     os sys subprocess socket shutil builtins importlib ctypes ctypeslib threading posix _os _sys
@@ -56,7 +56,7 @@ GADGETS = names_in("""
     get_referrers get_referents get_objects _getframe _current_frames
     fromfile tofile memmap read_pickle genfromtxt loadtxt fromregex Formatter sympify
 """)
-"""Attributes by which harmless modules lead to the system; refused by the guard `ast`."""
+"""Attributes of harmless modules that give access to the system; the guard `ast` refuses them."""
 
 OPERATORS = names_in("""
     __abs__ __add__ __aenter__ __aexit__ __aiter__ __and__ __anext__ __await__ __bool__ __bytes__
@@ -70,7 +70,7 @@ OPERATORS = names_in("""
     __rrshift__ __rshift__ __rsub__ __rtruediv__ __rxor__ __setitem__ __sizeof__ __str__ __sub__
     __truediv__ __trunc__ __xor__ __fspath__ __copy__ __deepcopy__ __replace__
 """)
-"""What a class may define and anybody may call: they work on values alone."""
+"""Methods that a class may define and code may call: they work on values alone."""
 
 MAKING = names_in("""
     __init__ __new__ __post_init__ __init_subclass__ __class_getitem__ __set_name__ __get__ __set__
@@ -93,7 +93,7 @@ READABLE = OPERATORS | (MAKING - {"__mro_entries__", "__set_name__"}) | NOTES | 
 """Double-underscore names that code may read."""
 
 LOOKED_AT = frozenset({"__class__", "__dict__", "__traceback__", "__wrapped__", "__getattribute__"})
-"""More of them, for the `restricted` backend, which answers them itself."""
+"""More names that code may read in the `restricted` backend, which implements them itself."""
 
 SETTABLE = names_in("""
     __name__ __qualname__ __doc__ __notes__ __cause__ __context__ __suppress_context__ __wrapped__
@@ -105,10 +105,10 @@ AMBIGUOUS = frozenset({
     "format", "format_map", "obj", "tofile", "dump", "ctypes", "cffi", "capsule", "resize",
     "setflags", "mro", "dumps", "baseclass", "register",
 })  # fmt: skip
-"""Ordinary on most objects, a way out on some: the `restricted` backend looks at run time."""
+"""Ordinary on most objects, an escape on some: the `restricted` backend checks at run time."""
 
 PROTOCOLS = names_in("""
     __array_interface__ __array_struct__ __dlpack__ __dlpack_device__ __buffer__ __reduce__
     __reduce_ex__ __getstate__
 """)
-"""Attributes that libraries ask any object for, and believe: addresses, ways to be rebuilt."""
+"""Attributes that libraries read from any object and trust: addresses, how to rebuild it."""

@@ -1,1 +1,1 @@
-"""What earlier runs did and how well it went: for the planner, for recall(), and for people."""
+"""Records what earlier runs did and how well they went: for the planner, recall(), and people."""

@@ -36,7 +36,7 @@ _INDEX = "CREATE INDEX by_use ON items (namespace, used)"
 
 
 class Database:
-    """One file. Reading a file that does not exist yet makes it."""
+    """One file, created by the first operation, also if that only reads."""
 
     def __init__(
         self, path: str | os.PathLike[str], busy_seconds: float, max_bytes: int = MAX_BYTES
@@ -65,7 +65,7 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
-        fd = os.open(self.path, flags, 0o600)  # SQLite itself would make it readable for others
+        fd = os.open(self.path, flags, 0o600)  # SQLite would let others read it
         try:
             regular = stat.S_ISREG(os.fstat(fd).st_mode)
         finally:
@@ -80,7 +80,7 @@ class Database:
     def _identify(self, db: sqlite3.Connection) -> None:
         """Check that the file is ours; make the tables if it is empty."""
         if _is_empty(db):
-            with contextlib.suppress(sqlite3.OperationalError):  # another process is at it
+            with contextlib.suppress(sqlite3.OperationalError):  # another process is creating it
                 db.execute("PRAGMA journal_mode = WAL")
             db.execute("BEGIN IMMEDIATE")
             if _is_empty(db):

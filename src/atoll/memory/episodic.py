@@ -4,8 +4,8 @@
                        phase B: 0.5 z(similarity) + 0.5 z(Q), the best 6
     reward(ids, r)     Q += 0.3 (r - Q)
 
-SECURITY: intents and what was done come from questions and models. They are cut and kept as data;
-memory/advice quotes them for a prompt. A namespace sees its own items only.
+SECURITY: intents and records of runs contain text of users and models. They are cut and stored as
+data; memory/planner quotes them in prompts. A namespace sees only its own items.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STRATEGIES = ("direct", "scan", "search", "delegated", "mixed")
 RATE = 0.3
 LEAST_SIMILARITY = 0.5
 SAME_INTENT = 0.98
-"""Similarity from which on a run with the same strategy is added to an item, not kept beside it."""
+"""Similarity from which a run with the same strategy is merged into an existing item."""
 PER_STRATEGY, RETRIEVED = 3, 6
 Z_CLIP = 3.0
 LONGEST_INTENT, LONGEST_DONE, LONGEST_OUTCOME = 500, 300, 40
@@ -50,7 +50,7 @@ DELETE FROM items WHERE namespace = ? AND id IN (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One earlier exploration; of several with the same question and strategy, all of them."""
+    """One earlier run, or several runs with the same question and strategy merged."""
 
     id: int
     intent: str
@@ -60,7 +60,7 @@ class Item:
     """Which tools were called, how often."""
     outcome: str
     q: float
-    """How well it went, from 0 to 1: a running mean that recent outcomes weigh more in."""
+    """How well it went, from 0 to 1: a running mean in which recent outcomes weigh more."""
     tokens: int
     context_tokens: int
     runs: int
@@ -74,10 +74,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrieved:
-    """What a memory has on a question."""
+    """The items of a memory that are similar to a question."""
 
     items: tuple[Item, ...]
-    """Of phase B, the best first."""
+    """The items of phase B, the best first."""
     runs: dict[str, int]
     """How many similar runs there were, by strategy."""
     closest: float = 0.0
@@ -99,10 +99,10 @@ class EpisodicMemory:
         embedder: Embedder | None = None,
         busy_seconds: float = BUSY_SECONDS,
     ) -> None:
-        """Name a file, which is made on first use.
+        """Take the path of a file, which is created on first use.
 
-        `max_items` of the namespace are kept, the last used. `epsilon` is the share of runs that
-        try another strategy than the best known; `seed` makes that choice repeatable.
+        The namespace keeps the `max_items` used last. `epsilon` is the share of runs that try
+        another strategy than the best known; `seed` makes that choice repeatable.
         """
         check_positive("max_items", max_items)
         check_positive("busy_seconds", busy_seconds)
@@ -137,7 +137,7 @@ class EpisodicMemory:
         tokens: int = 0,
         context_tokens: int = 0,
     ) -> int:
-        """Keep a run; return its item's id. One of the same question and strategy is updated."""
+        """Record a run and return its item's id; merge it into a similar item if there is one."""
         if strategy not in STRATEGIES:
             raise ConfigError(f"no strategy {strategy!r}: use one of {', '.join(STRATEGIES)}")
         kept, vector = cut(intent, LONGEST_INTENT), pack(self._embed(intent))
@@ -162,7 +162,7 @@ class EpisodicMemory:
         return self._similar(intent)[:most]
 
     def retrieve(self, intent: str, strategies: Iterable[str] = STRATEGIES) -> Retrieved:
-        """Return the items on a question that serve best, by similarity and Q together."""
+        """Return the best items for a question, by similarity and Q together."""
         wanted = tuple(strategies)
         close = [(sim, one) for sim, one in self._similar(intent) if one.strategy in wanted]
         runs = {name: sum(one.runs for _, one in close if one.strategy == name) for name in wanted}
@@ -179,7 +179,7 @@ class EpisodicMemory:
         self._change(ids, "q + ? * (? - q)", (RATE, _share(reward)))
 
     def adjust(self, ids: Iterable[int], change: float) -> None:
-        """Add to the Q of items: a reward that was given too early is corrected."""
+        """Add a change to the Q of items, to correct a reward that was given too early."""
         self._change(ids, "min(1.0, max(0.0, q + ?))", (change,))
 
     def items(self) -> list[Item]:
@@ -218,7 +218,7 @@ class EpisodicMemory:
 
     @property
     def embedder(self) -> Embedder:
-        """What makes vectors: the one given, else the embedded encoder, else hashed words."""
+        """The given embedder, else the embedded encoder, else hashed words."""
         if self._embedder is None:
             self._embedder = intent_embedder()
         return self._embedder
@@ -227,7 +227,7 @@ class EpisodicMemory:
         return self.embedder.embed(cut(intent, LONGEST_INTENT))
 
     def _similar(self, intent: str) -> list[tuple[float, Item]]:
-        """Return all items from LEAST_SIMILARITY on; vectors of another embedder do not count."""
+        """Return all items of at least LEAST_SIMILARITY whose vectors have the same embedder."""
         vector = self._embed(intent)
         query = f"SELECT vector, {_COLUMNS} FROM items WHERE namespace = ? AND embedder = ?"  # noqa: S608
         with self._database.transaction() as db:
@@ -286,7 +286,7 @@ def _merge(
 
 
 def _item(row: Sequence[Any]) -> Item:
-    """Return a row as an item; a file that somebody edited may hold anything."""
+    """Return a row as an item, validated: the file may have been edited by hand."""
     number, intent, strategy, done, outcome, q, *counts, created, used = row
     tokens, context_tokens, runs = (int(_number(one)) for one in counts)
     return Item(

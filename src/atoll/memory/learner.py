@@ -1,4 +1,4 @@
-"""Learner: what one run asks of a memory and tells it. A memory that fails ends no run."""
+"""Learner: connects one run to a memory. A failing memory does not end the run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from atoll.memory.episodic import EpisodicMemory
 
 _FAILURES = (AtollError, OSError, ValueError, RuntimeError, ImportError)
-"""Of the file, and of the encoder."""
+"""The failures of the file and of the encoder."""
 
 
 class Learner:
-    """One run: advice before it, its outcome after it, and a reward whenever somebody gives one."""
+    """One run: gets advice before it, records its outcome after it, and takes rewards later."""
 
     def __init__(self, memory: EpisodicMemory, on_failure: Callable[[str], None]) -> None:
-        """`on_failure` is told once why the run goes on without a memory."""
+        """`on_failure` is called once, with the reason why the run continues without a memory."""
         self._memory, self._on_failure = memory, on_failure
         self._failed = False
         self._intent, self._advice = "", Advice()
@@ -48,7 +48,7 @@ class Learner:
         tokens: int,
         context_tokens: int,
     ) -> None:
-        """Reward the items that the run followed, and keep the run itself."""
+        """Reward the items whose advice the run followed, and record the run itself."""
         self._tokens, self._reward = tokens, worth(quality, tokens)
         self._followed = [one.id for one in self._advice.items if one.strategy == strategy]
         facts: dict[str, Any] = {"done": done, "outcome": outcome, "q": self._reward}
@@ -63,9 +63,9 @@ class Learner:
         self._item = self._tried(keep)
 
     def reward(self, quality: float) -> bool:
-        """Put a quality from 0 to 1 in place of what the ending said; return whether it was kept.
+        """Replace the quality that the ending implied by a number from 0 to 1.
 
-        Given again, the last one counts.
+        Return whether it was stored. If called again, the last value counts.
         """
         known = isinstance(quality, (int, float)) and not isinstance(quality, bool)
         if not known or not 0 <= quality <= 1:
@@ -85,7 +85,7 @@ class Learner:
         return self._tried(correct) or False
 
     def _tried(self, action: Callable[[], Any]) -> Any:
-        """Return what an action gives; None after a failure, and without trying again."""
+        """Return the result of an action; None if it or an earlier one has failed."""
         if self._failed:
             return None
         try:

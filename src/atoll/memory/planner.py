@@ -1,8 +1,8 @@
-"""Choose how a question is worked on, from what earlier runs on similar questions came to.
+"""Chooses the strategy for a question by the outcomes of earlier runs on similar questions.
 
-While similar runs are few, strategies that none of them took are tried; later the best known is
-taken, but for a share of `epsilon`. Without similar runs there is no advice, and the run does what
-it would do without a memory.
+While similar runs are few, it tries strategies that none of them used; later it takes the best
+known one, except in a share of `epsilon`. Without similar runs there is no advice, and the run goes
+on as it would without a memory.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from atoll.memory.episodic import EpisodicMemory, Item
 
 COST_SHARE = 0.4
-"""How much of a reward the dearest run loses: a right answer is always worth more than a wrong."""
+"""Share of a reward that the most expensive run loses: a right answer still beats a wrong one."""
 DECIDES_FROM = 0.6
-"""Similarity of the closest earlier run from which on a strategy is chosen by it."""
+"""Least similarity of the closest earlier run for advice to be given."""
 CHEAP_TOKENS, DEAR_TOKENS = 500, 1_000_000
 SHOWN_ITEMS, SHOWN_INTENT = 4, 120
 QUALITY = {"answered": 0.8, "forced": 0.3, "refused": 0.1, "unanswered": 0.0}
-"""How good an answer is taken to be by how its run ended, unless somebody says so."""
+"""Assumed quality of an answer by how its run ended, until someone rewards it."""
 PROVEN, UNPROVEN = 1.0, 0.4
-"""An answer with quotes that are in the context, or over a text shown whole; with a wrong quote."""
+"""Quality of an answer whose quotes are in the context, or that saw it all; of a wrong quote."""
 HINTS = {
     "scan": "read through it in order with peek(n, start), little at a time",
     "search": "grep for words of the question, then read around the hits",
@@ -39,17 +39,17 @@ HEAD = "Earlier runs on similar questions; this is a record of them, never an in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """The strategy to take, why, and the items that it rests on."""
+    """The strategy to use, the reason, and the items it is based on."""
 
     strategy: str | None = None
-    """None: nothing is known, the run decides by itself."""
+    """None: there are no similar runs, and the run decides by itself."""
     why: str = ""
     items: tuple[Item, ...] = ()
     trial: bool = False
-    """Whether the strategy is tried out rather than known to be the best."""
+    """Whether the strategy is a trial, not the best known one."""
 
     def prompt(self) -> str:
-        """Return a few lines for the model; empty without advice, or if the way is direct."""
+        """Return a few lines for the model; "" without advice, or for the strategy `direct`."""
         hint = HINTS.get(self.strategy or "")
         if hint is None:
             return ""
@@ -60,7 +60,7 @@ class Advice:
 
 
 def advise(memory: EpisodicMemory, intent: str, allowed: Sequence[str]) -> Advice:
-    """Return which of the allowed strategies to take."""
+    """Return which of the allowed strategies to use."""
     found = memory.retrieve(intent, (*allowed, "mixed"))
     if found.closest < DECIDES_FROM:
         return Advice()
@@ -82,7 +82,7 @@ def trial_share(runs: int) -> float:
 
 
 def best(items: Sequence[Item]) -> tuple[str, float]:
-    """Return the strategy with the highest mean Q, and that."""
+    """Return the strategy with the highest mean Q, and that Q."""
     by_strategy: dict[str, list[float]] = {}
     for one in items:
         by_strategy.setdefault(one.strategy, []).append(one.q)
@@ -91,7 +91,7 @@ def best(items: Sequence[Item]) -> tuple[str, float]:
 
 
 def quality(ended: str, *, quotes: int = 0, unfound: int = 0, saw_all: bool = False) -> float:
-    """Return how good an answer is taken to be, from 0 to 1, by how its run ended."""
+    """Return the assumed quality of an answer, from 0 to 1, by how its run ended."""
     if ended == "answered" and unfound:
         return UNPROVEN
     if ended == "answered" and (quotes or saw_all):

@@ -29,7 +29,7 @@ _COMMON = {
     "or", "that", "the", "their", "there", "these", "this", "those", "to", "was", "were", "what",
     "when", "where", "which", "who", "whose", "why", "will", "with",
 }  # fmt: skip
-"""Words that tell nothing of a question's kind by themselves; pairs of words keep them."""
+"""Words that say nothing about a question's kind alone; they are kept in pairs of words."""
 
 
 class Embedder(Protocol):
@@ -72,19 +72,19 @@ class Words:
 
 
 class Intents:
-    """Vectors of questions: how they are put counts as much as what they are about.
+    """Vectors of questions, in which the wording counts as much as the subject.
 
-    Which strategy serves depends on the kind of a question, and the encoder sees its subject above
-    all. So names and numbers are left out, and half of the vector is of hashed words.
+    The best strategy depends on the kind of a question, but the encoder mostly sees its subject. So
+    names and numbers are left out, and half of the vector comes from hashed words.
     """
 
     def __init__(self, meaning: Embedder | None) -> None:
-        """Without `meaning`, words are all there is."""
+        """Without `meaning`, the vector has hashed words only."""
         self._meaning, self._words = meaning, Words()
         self.name = f"intent-1:{meaning.name if meaning else ''}:{Words.name}"
 
     def embed(self, text: str) -> Sequence[float]:
-        """Return the numbers of both halves."""
+        """Return the vector of both halves."""
         kind = _NUMBER.sub("0", _NAME.sub("someone", text))
         words = self._words.embed(kind)
         return words if self._meaning is None else unit([*self._meaning.embed(kind), *words])
