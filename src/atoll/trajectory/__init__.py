@@ -1,4 +1,4 @@
-"""Trajectories: what happened in a run of a recursive language model, written, read, shown."""
+"""Trajectories: the events of a run of a recursive language model, written, read and shown."""
 
 from atoll.trajectory.codec import from_dict, to_dict
 from atoll.trajectory.events import (

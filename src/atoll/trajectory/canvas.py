@@ -1,7 +1,7 @@
-"""Lines for a terminal: indented, wrapped to its width, painted; show writes on it.
+"""Formats lines for a terminal: indents, wraps and colours them; `show` uses it.
 
-# SECURITY: every text goes through `terminal_text` here, and only here. Texts of guests and models
-# stand behind a bar of ours, so that they can forge no line.
+# SECURITY: every text goes through `terminal_text` here, and only here. Lines of text of guests and
+# models begin with a bar that Atoll draws, so that they cannot imitate its own lines.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 STEP = 2
 NARROWEST = 40
-"""Columns; what stands before a text takes at most three quarters of them."""
+"""Least columns; a prefix takes at most three quarters of them."""
 SAY_LINES, HEAD = 5, 40
-"""Lines of a remark, unless all is shown, and columns of what it begins with."""
+"""Lines of a remark, unless everything is shown, and columns of its heading."""
 
 Stroke = Callable[[str], str]
 
 
 class Brush(Protocol):
-    """Paints text, or leaves it as it is."""
+    """Colours text."""
 
     def good(self, text: str) -> str: ...  # noqa: D102
     def bad(self, text: str) -> str: ...  # noqa: D102
@@ -36,10 +36,10 @@ class Brush(Protocol):
 
 
 class NoBrush:
-    """Leaves text as it is."""
+    """Returns text unchanged."""
 
     def good(self, text: str) -> str:
-        """The text."""
+        """Return the text."""
         return text
 
     bad = warn = strong = faint = good
@@ -47,14 +47,14 @@ class NoBrush:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canvas:
-    """How wide a terminal is, how it is painted, and whether texts are shown whole."""
+    """The width of a terminal, its colours, and whether texts are shown in full."""
 
     width: int
     brush: Brush
     full: bool
 
     def say(self, level: int, head: str, text: str, stroke: Stroke) -> Iterator[str]:
-        """A painted head, and what there is to say, wrapped beside it."""
+        """Yield a coloured heading with a text wrapped beside it."""
         first = terminal_text.clip(terminal_text.line(head), min(HEAD, self.width // 3))
         indent = self._indent(level)
         lead = terminal_text.columns(first) + 2
@@ -67,7 +67,7 @@ class Canvas:
     def quote(
         self, level: int, bar: str, text: str, most: int, stroke: Stroke, *, wrap: bool = False
     ) -> Iterator[str]:
-        """A foreign text behind a bar: its first lines, and how many more there are."""
+        """Yield the first lines of an untrusted text behind a bar, and how many more there are."""
         told = terminal_text.lines(text)
         shown = told if self.full else told[:most]
         start = f"{self._indent(level)}{self.brush.faint(bar)} "
@@ -81,7 +81,7 @@ class Canvas:
             yield f"{start}{self.brush.faint(rest)}"
 
     def row(self, level: int, head: str, left: str, right: str) -> str:
-        """Two foreign texts in what one line has room for."""
+        """Return one line with two untrusted texts, both cut to fit."""
         indent, lead = (
             self._indent(level),
             terminal_text.clip(terminal_text.line(head), self.width * 2 // 5),

@@ -1,4 +1,4 @@
-"""Events to plain dicts and back; writer and reader use it. What is not known is kept as it is."""
+"""Converts events to plain dicts and back, for writer and reader. Unknown fields are kept."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from dataclasses import Field
 
 KIND = "event"
-"""The key of an event's kind: `kind` is a field of some."""
+"""The key of an event's type; `kind` is a field of some events."""
 _NAMES = {made: name for name, made in KINDS.items()}
 _ALL: list[type[Event]] = [Event, *KINDS.values()]
 _FIELDS: dict[type[Event], dict[str, Field[Any]]] = {
     made: {one.name: one for one in fields(made) if one.name != "extra"} for made in _ALL
 }
 _BASE = ("id", "parent", "run", "at")
-"""What is left out while it is empty."""
+"""Fields that are left out if they are empty."""
 
 
 def to_dict(event: Event) -> dict[str, Any]:
-    """The event as JSON can hold it; from_dict gives an equal one."""
+    """Return the event as JSON data; from_dict returns an equal event."""
     kind = event.kind if isinstance(event, UnknownEvent) else _NAMES[type(event)]
     values = {one.name: getattr(event, one.name) for one in fields(event)}
     extra = values.pop("extra")
@@ -35,7 +35,7 @@ def to_dict(event: Event) -> dict[str, Any]:
 
 
 def from_dict(data: Mapping[str, Any]) -> Event:
-    """The event that `data` tells of; an UnknownEvent where it tells of none, never an error."""
+    """Return the event in `data`; an UnknownEvent if it is not valid, never an error."""
     given = dict(data)
     kind = given.pop(KIND) if isinstance(given.get(KIND), str) else ""
     made = KINDS.get(kind)
@@ -53,7 +53,7 @@ def _told(value: Any) -> Any:
 
 
 def _values(made: type[Event], given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The arguments that make the event; None if one is missing or of another type."""
+    """Return the constructor's arguments; None if one is missing or has another type."""
     values = {}
     for name, one in _FIELDS[made].items():
         if name in given:
@@ -73,6 +73,6 @@ def _read(kind: str, value: Any) -> Any:
 
 
 def _base(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What can be read of the fields that all events have."""
+    """Return the valid ones of the fields that all events have."""
     known = {name: one for name, one in _FIELDS[Event].items() if name in given}
     return {name: given[name] for name, one in known.items() if fits(str(one.type), given[name])}

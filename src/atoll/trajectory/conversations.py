@@ -1,4 +1,4 @@
-"""Rebuild conversations with models from events: one row each, in the form that tools train on.
+"""Rebuilds conversations with models from events: one row each, in the format of training tools.
 
 A ModelAsked has only the messages that the call before it, of the same loop, did not have.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def conversations(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Return for each loop, and each single call, its last conversation with the reply.
 
-    A row has `messages` of role and content, and what is known of it under `metadata`.
+    A row has `messages` of role and content, and facts about the run under `metadata`.
     """
     said: dict[tuple[str, str | None], Messages] = {}
     rows: dict[tuple[str, str | None], dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""What happens in a run, as data: one class a kind of event. A run's loop makes them, writer keeps.
+"""The events of a run, as data: a class for each kind. The loop makes them, the writer keeps them.
 
 Every event belongs to a call: to the run itself (`parent` None) or to the sub-call whose id is
 `parent`. A sub-call is made by code: the turn that made it is the next CodeRan of the same parent.
@@ -28,7 +28,7 @@ def _text(cap: int = LONG, **options: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened; the writer fills in whatever of id, run, at and elapsed is empty."""
+    """One event; the writer fills in id, run, at and elapsed if they are empty."""
 
     _: KW_ONLY
     id: str = _text(ID_CAP, default="")
@@ -38,10 +38,10 @@ class Event:
     at: str = _text(ID_CAP, default="")
     """ISO 8601, UTC."""
     elapsed_ms: float = 0.0
-    """Since the run began, on a clock that does not jump."""
+    """Milliseconds since the run began, by the monotonic clock."""
     depth: int = 0
     extra: Data = field(default_factory=dict)
-    """Fields that this version does not know: kept, shown as they are."""
+    """Fields that this version does not know: kept, and shown unchanged."""
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -69,20 +69,20 @@ class RunStarted(Event):
     model: str
     sub_model: str = ""
     context: Data = field(default_factory=dict)
-    """What is known of the context without its text: `length`, `kind`, `name`."""
+    """Facts about the context without its text: `length`, `kind`, `name`."""
     budget: Data = field(default_factory=dict)
     atoll_version: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned(Event):
-    """How the question will be worked on."""
+    """How the run will work on the question."""
 
     way: str
-    """`loop`, or `direct` where the context fits into one question."""
+    """`loop`, or `direct` if the context fits into one prompt."""
     why: str = ""
     strategy: str = ""
-    """How to look, if a memory of earlier runs told."""
+    """The strategy that the memory of earlier runs recommends, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class ModelAsked(Event):
     input_tokens: int = 0
     """Estimated."""
     repeated: int = 0
-    """Messages at the beginning that are those of the call before it, of the same loop."""
+    """Messages at the beginning that are the same as in the loop's previous call."""
     messages: tuple[Data, ...] = field(default=(), metadata={"cap": MESSAGES_CAP})
     """The messages after them: role and content."""
 
@@ -119,15 +119,15 @@ class CodeRan(Event):
     turn: int
     code: str = _text()
     observation: str = _text(default="")
-    """What the model is told."""
+    """What the model is shown of the output."""
     outcome: str = "ok"
     """A value of atoll.Outcome."""
     duration_ms: float = 0.0
     isolation: str = ""
     spilled: str | None = None
-    """Where the whole output is, if the observation is a summary of it."""
+    """The file with the whole output, if the observation is a summary of it."""
     repeated: bool = False
-    """The same code as in a turn before."""
+    """Whether an earlier turn ran the same code."""
     calls: tuple[Data, ...] = ()
     """The tool calls of the turn: `tool`, `caller_type`, `chain_id`, `chain_index`, `outcome`."""
     network: tuple[Data, ...] = ()
@@ -149,7 +149,7 @@ class SubcallStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubcallEnded(Event):
-    """Guest code has its answer, or the reason why there is none."""
+    """Guest code got its answer, or the reason why there is none."""
 
     call: str = _text(ID_CAP)
     answer: str = _text(8_000, default="")
@@ -157,7 +157,7 @@ class SubcallEnded(Event):
     """answered, forced, refused or unanswered."""
     error: str | None = None
     usage: Usage = field(default_factory=Usage)
-    """With all that was called beneath."""
+    """Including all sub-calls below it."""
     usd: float | None = None
     downgraded: bool = False
     """An rlm_query that was answered as an llm_query: the depth or the budget was used up."""
@@ -176,7 +176,7 @@ class BudgetWarned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused(Event):
-    """Something was asked for and not done."""
+    """A request was refused."""
 
     what: str
     why: str
@@ -184,12 +184,12 @@ class Refused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explored(Event):
-    """How the answer was looked for: the strategy, what it took, and the graph of calls."""
+    """How the context was explored: the strategy, its cost, and the graph of calls."""
 
     strategy: str
     """`scan`, `search`, `delegated`, `mixed` or `none`."""
     calls: Data = field(default_factory=dict)
-    """How often each tool that looks was called."""
+    """How often each exploration tool was called."""
     exploration_tokens: int = 0
     result_tokens: int = 0
     token_efficiency: float = 0.0
@@ -197,7 +197,7 @@ class Explored(Event):
     nodes: tuple[Data, ...] = field(default=(), metadata={"cap": NODES_CAP})
     """Calls in order: `id`, `call`, `found`, `parent`, `references`, `similar`, `status`."""
     left_out: int = 0
-    """Earlier nodes that are not here."""
+    """Number of earlier nodes that are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +208,7 @@ class FinalGiven(Event):
     """FINAL, FINAL_VAR, SUBMIT, answer, or `text` where the model answered without code."""
     text: str = _text()
     evidence: tuple[Data, ...] = ()
-    """Quotes that were looked up: `quote`, `found`, `start`, `end`, `line`."""
+    """Quotes that were checked: `quote`, `found`, `start`, `end`, `line`."""
     coverage: Data = field(default_factory=dict)
     """`length`, `scanned_share`, `shown_share`, and `map`: cells of the context, from its start."""
     ended: str = "answered"
@@ -219,7 +219,7 @@ class FinalGiven(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded(Event):
-    """Nothing more will happen."""
+    """The run has ended."""
 
     outcome: str
     """answered, forced, refused, unanswered, failed or cancelled."""
@@ -232,7 +232,7 @@ class RunEnded(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownEvent(Event):
-    """What this version cannot read: of a newer one, or not as it should be. All is in `extra`."""
+    """An event that this version cannot read: newer, or invalid. `extra` has all its fields."""
 
     kind: str = ""
 
@@ -251,4 +251,4 @@ KINDS: dict[str, type[Event]] = {
     "final_given": FinalGiven,
     "run_ended": RunEnded,
 }
-"""The kinds of events, by the name that stands in a file under `event`."""
+"""The classes of events, by their name in a file under `event`."""

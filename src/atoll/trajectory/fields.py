@@ -1,7 +1,7 @@
-"""What a field of an event may hold: texts and plain data under caps, checked; events uses it.
+"""Validates and limits the fields of events: texts and plain data.
 
-# SECURITY: models and guests choose most of these values, and a file of them may be forged. Nothing
-# leaves this file longer, deeper or of another type than its field allows.
+# SECURITY: models and guests choose most of these values, and a file may be forged. No value
+# that these functions return is longer, deeper or of another type than its field allows.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TEXT_CAP = 2_000
-"""Characters of a text whose field names no cap of its own."""
+"""Characters of a text whose field has no cap of its own."""
 DATA_CAP = 16_000
 """Characters in all texts and keys of one field of plain data."""
 DEPTH_CAP, VALUE_CAP = 6, 2_000
 NUMBER_CAP = 1e15
-"""Beyond it, no count of tokens, milliseconds or dollars is true."""
+"""Largest plausible count of tokens, milliseconds or dollars."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Usage:
 
 
 def cut(text: str, cap: int) -> str:
-    """The text, or its beginning and how much is missing: never over `cap`, and stable."""
+    """Return the text, or its start and how much is missing: at most `cap`, and idempotent."""
     if len(text) <= cap:
         return text
     room = max(cap - len(_cut_mark(len(text))), 0)
@@ -52,24 +52,24 @@ def _cut_mark(missing: int) -> str:
 
 
 def clamp(value: float) -> float:
-    """The number, no larger than one can be true; 0 for what is no number."""
+    """Return the number, limited to NUMBER_CAP; 0 for NaN."""
     if isinstance(value, float) and math.isnan(value):
         return 0.0
     return value if _is_number(value) else (NUMBER_CAP if value > 0 else -NUMBER_CAP)
 
 
 def plain(value: Any, cap: int = DATA_CAP) -> Any:
-    """The value as JSON can hold it; what is too long, too deep or too much is marked as cut."""
+    """Return the value as JSON data; parts that are too long or too deep are marked as cut."""
     return _Plain(cap).of(value, DEPTH_CAP)
 
 
 def fits(kind: str, value: Any) -> bool:
-    """Whether a value that was read is of the type that its field is annotated with."""
+    """Return whether a value that was read has the type of its field's annotation."""
     return any(_CHECKS[one](value) for one in kind.split(" | "))
 
 
 class _Plain:
-    """Walks a value, and gives out characters and values as long as there are some left."""
+    """Walks a value with a budget of characters and of values."""
 
     def __init__(self, cap: int) -> None:
         self._characters, self._values = cap, VALUE_CAP
@@ -97,7 +97,7 @@ class _Plain:
 
 
 def _is_number(value: Any) -> bool:
-    """Compared, never converted: an int may be too large for a float."""
+    """Return whether it is a plausible number; compares only: an int may be too large for float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return -NUMBER_CAP <= value <= NUMBER_CAP  # false for nan

@@ -1,6 +1,6 @@
-"""Reads a trajectory back: whole lines as events, a torn end and foreign lines told of.
+"""Reads a trajectory: complete lines as events; reports an incomplete last line and invalid lines.
 
-# SECURITY: the file may be anybody's. Lines, events and bytes have caps, and nothing in it raises.
+# SECURITY: the file may be forged. Lines, events and bytes have caps, and no content raises.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Trajectory:
 
     events: tuple[Event, ...] = ()
     torn: bool = False
-    """The last line is not whole: it was being written, or whoever wrote it was killed."""
+    """Whether the last line is incomplete: it is being written, or its writer was killed."""
     skipped: int = 0
-    """Lines that are no JSON object, or too long."""
+    """Number of lines that are not a JSON object, or too long."""
     cut: bool = False
-    """There is more in the file than is read."""
+    """Whether the file has more events than were read."""
 
     def tree(self) -> tuple[tree.Node, ...]:
-        """The runs, each with what happened in it beneath, and what that cost."""
+        """Return the runs as trees of their events, with costs."""
         return tree.grow(self.events)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -57,7 +57,7 @@ class Trajectory:
         return text
 
     def conversations(self) -> list[dict[str, Any]]:
-        """Return what was said to models and what they replied, as rows to train a model with."""
+        """Return the messages to models and their replies, as rows for training."""
         return conversations(self.events)
 
     def __iter__(self) -> Iterator[Event]:
@@ -77,7 +77,7 @@ def read(
     bytes_cap: int = BYTES_CAP,
     events_cap: int = EVENTS_CAP,
 ) -> Trajectory:
-    """The trajectory in a file; ConfigError if there is no such file."""
+    """Return the trajectory in a file; ConfigError if there is no such file."""
     events: list[Event] = []
     skipped, torn, cut = 0, False, False
     with _open(path) as file:
@@ -115,7 +115,7 @@ def _open(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def _lines(file: IO[bytes], cap: int) -> Iterator[bytes]:
-    """Lines; one that is too long comes as its first `cap` + 1 bytes, its rest is passed over."""
+    """Yield lines; of one that is too long the first `cap` + 1 bytes, and skip its rest."""
     while line := file.readline(cap + 1):
         end = line[-1:]
         while end != b"\n" and (rest := file.readline(cap)):
@@ -128,6 +128,6 @@ def _event(line: bytes, cap: int) -> Event | None:
         return None
     try:
         data = json.loads(line)
-    except (ValueError, RecursionError):  # no JSON, or brackets without end
+    except (ValueError, RecursionError):  # not JSON, or nested too deep
         return None
     return from_dict(data) if isinstance(data, dict) else None

@@ -22,19 +22,19 @@ _ID = re.compile(r"[A-Z]{1,2}[0-9]{1,6}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One node of the tree, at its place among the others."""
+    """One node of the tree; its parent and references are indices of rows."""
 
     id: str
     call: str
     found: str
     status: str
     parent: int | None
-    """The place of its parent's row."""
+    """Index of its parent's row."""
     level: int
     references: tuple[int, ...] = ()
-    """Places of the rows that it refers to by text."""
+    """Indices of the rows that it refers to by text."""
     similar: tuple[int, ...] = ()
-    """Places of the rows that mean much the same."""
+    """Indices of the rows with a similar meaning."""
 
     @property
     def mark(self) -> str:
@@ -68,7 +68,7 @@ def _known(nodes: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
 
 
 def _in_tree_order(nodes: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, int]]:
-    """Return ids with their levels; a parent that comes later, or not at all, is none."""
+    """Return ids with their levels; a parent that comes later or is missing is ignored."""
     children: dict[str | None, list[str]] = {}
     seen: set[str] = set()
     for name, node in nodes.items():

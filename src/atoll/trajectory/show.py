@@ -1,4 +1,4 @@
-"""A trajectory for a terminal: the tree of what happened, in lines of its width."""
+"""Shows a trajectory in a terminal, as a tree of events in lines of its width."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from atoll.trajectory.tree import Node
 
 CODE_LINES, OUTPUT_LINES, PROSE_LINES, SUBCALLS, RESEARCH_ROWS = 8, 6, 3, 6, 30
-"""What is shown of each unless all is."""
+"""Lines shown of each text, unless everything is shown."""
 _OPENERS = (Planned, ModelAsked, Explored, FinalGiven)
-"""What a blank line stands before."""
+"""Events with a blank line before them."""
 
 
 def show(
     trajectory: Trajectory, *, width: int = 80, full: bool = False, brush: Brush | None = None
 ) -> Iterator[str]:
-    """The lines that tell of a trajectory."""
+    """Yield the lines that show a trajectory."""
     canvas = Canvas(width=max(width, NARROWEST), brush=brush or NoBrush(), full=full)
     for node in trajectory.tree():
         yield from _run(canvas, node)
@@ -75,7 +75,7 @@ def _run(canvas: Canvas, node: Node) -> Iterator[str]:
 
 
 def _nodes(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str]:
-    """What happened in a call; sub-calls that no turn claims were made by code that still runs."""
+    """Yield the events of a call; sub-calls without a turn belong to code that still runs."""
     loose = [one for one in nodes if isinstance(one.event, SubcallStarted)]
     for one in nodes:
         if level == 0 and isinstance(one.event, _OPENERS):
@@ -137,7 +137,7 @@ def _turn(canvas: Canvas, event: CodeRan, subcalls: Sequence[Node], level: int) 
 
 
 def _explored(canvas: Canvas, event: Explored, level: int) -> Iterator[str]:
-    """The strategy, and the tree of calls with what each refers to."""
+    """Yield the strategy, and the tree of calls with their references."""
     yield from canvas.say(level, "explored", research.summary(event), canvas.brush.strong)
     rows = research.rows(event)
     for row in rows if canvas.full else rows[:RESEARCH_ROWS]:
@@ -150,7 +150,7 @@ def _explored(canvas: Canvas, event: Explored, level: int) -> Iterator[str]:
 
 
 def _subcalls(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str]:
-    """Sub-calls, and of many the first, those that failed, and those that are runs themselves."""
+    """Yield sub-calls; if there are many, the first, the failed ones and those with a run."""
     if len(nodes) > 1:
         took = max(one.end_ms for one in nodes) - min(one.start_ms for one in nodes)
         usd = sum(one.totals.usd for one in nodes)
@@ -203,6 +203,6 @@ def _subcall(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
 
 
 def _more(canvas: Canvas, level: int, event: Event) -> Iterator[str]:
-    """Fields that this version does not know."""
+    """Yield the fields that this version does not know."""
     if event.extra:
         yield from canvas.say(level, "also", words.pairs(event.extra), canvas.brush.faint)

@@ -1,4 +1,4 @@
-"""How a run ended, for a terminal: the answer, its evidence, what was seen; show uses it."""
+"""Shows how a run ended in a terminal: the answer, its evidence, the coverage; for `show`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DRAWN = str.maketrans({".": "·", "-": "▒", "#": "█"})
 
 
 def show_final(canvas: Canvas, event: FinalGiven, level: int) -> Iterator[str]:
-    """The answer and what speaks for it."""
+    """Yield the answer and its evidence."""
     how = words.ending(event)
     stroke = canvas.brush.good if event.ended == "answered" else canvas.brush.warn
     yield from canvas.say(level, "answer", how, stroke)
@@ -30,7 +30,7 @@ def show_final(canvas: Canvas, event: FinalGiven, level: int) -> Iterator[str]:
 def show_support(
     canvas: Canvas, evidence: Sequence[Mapping[str, Any]], coverage: Mapping[str, Any], level: int
 ) -> Iterator[str]:
-    """The quotes of an answer, each looked up, and what was seen before it was given."""
+    """Yield an answer's checked quotes, and how much of the context was seen."""
     shown = evidence if canvas.full else evidence[:EVIDENCE]
     for one in shown:
         yield from _evidence(canvas, one, level)
@@ -42,7 +42,7 @@ def show_support(
 
 
 def show_end(canvas: Canvas, node: Node) -> Iterator[str]:
-    """What a run cost, and how it ended."""
+    """Yield the cost of a run, and how it ended."""
     totals, brush = node.totals, canvas.brush
     told = [
         words.duration(node.end_ms - node.start_ms),

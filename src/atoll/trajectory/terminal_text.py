@@ -1,7 +1,7 @@
-"""Text of guests and models made harmless for a terminal, and measured in its columns.
+"""Makes text of guests and models safe for a terminal, and measures its columns.
 
-# SECURITY: nothing that passes through `line` or `lines` moves a cursor, sets a title, turns the
-# direction of writing, hides itself or begins a line of ours.
+# SECURITY: text from `line` or `lines` cannot move the cursor, set a title, change the direction of
+# writing, hide itself or begin a new line.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ _ENDS = str.maketrans({"\x0b": "\n", "\x0c": "\n", "\x85": "\n", "\u2028": "\n",
 
 
 def lines(text: str) -> list[str]:
-    """The text's lines, each harmless; blank ones at the end are left out."""
+    """Return the text's lines, each made safe, without blank ones at the end."""
     plain = text.replace("\r\n", "\n").translate(_ENDS).rstrip()
     told = plain.split("\n") if plain else []
     return told if "".join(told).isprintable() else [_visible(one) for one in told]
 
 
 def line(text: str) -> str:
-    """The text as one harmless line: white space of any kind is one space."""
+    """Return the text as one safe line: any white space becomes one space."""
     return _visible(" ".join(text.split()))
 
 
 def columns(text: str) -> int:
-    """How many columns a harmless text takes."""
+    """Return how many columns a safe text takes."""
     return len(text) if text.isascii() else sum(map(_width, text))
 
 
 def clip(text: str, width: int) -> str:
-    """A harmless text in at most `width` columns; an ellipsis says that there is more."""
+    """Return a safe text in at most `width` columns; an ellipsis marks a cut."""
     if len(text) <= width and columns(text) <= width:
         return text
     return _head(text, width - 1) + "…"
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """A harmless line as lines of at most `width` columns, broken at spaces where there are any."""
+    """Return a safe line as lines of at most `width` columns, broken at spaces if possible."""
     done, rest = [], text
     while len(rest) > width or columns(rest) > width:
         head = _head(rest, width) or rest[:1]
@@ -50,7 +50,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 def _head(text: str, width: int) -> str:
     used = 0
-    for at, char in enumerate(text[: 2 * width]):  # marks that take no column cannot heap up
+    for at, char in enumerate(text[: 2 * width]):  # limits combining marks, which take no column
         used += _width(char)
         if used > width:
             return text[:at]

@@ -1,7 +1,7 @@
-"""Events as a tree: runs, turns and model calls in them, sub-calls in turns, with what each cost.
+"""Events as a tree: runs, turns and model calls in them, sub-calls in turns, with costs.
 
-# SECURITY: the events may be forged. A parent that is not known yet is the run, so there are no
-# cycles, and no branch is longer than DEPTH_CAP, so whoever walks the tree may recurse.
+# SECURITY: the events may be forged. An unknown parent is replaced by the run, so there are no
+# cycles, and no branch is deeper than DEPTH_CAP, so code that walks the tree may recurse.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ DEPTH_CAP = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """What models have read, written and cost, and how often they were asked."""
+    """Tokens, costs and number of model calls."""
 
     usage: Usage = field(default_factory=Usage)
     usd: float = 0.0
     calls: int = 0
     unpriced: int = 0
-    """Calls whose price is not known; `usd` is without them."""
+    """Calls of unknown price, which `usd` does not include."""
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -50,20 +50,20 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """An event, or a call from its first event to its last, and what belongs to it."""
+    """An event, or a call from its first event to its last, with its children."""
 
     event: Event
     end: Event | None = None
-    """What ended it: ModelAnswered, SubcallEnded, RunEnded; None while it is under way."""
+    """Its last event: ModelAnswered, SubcallEnded or RunEnded; None while it runs."""
     children: tuple[Node, ...] = ()
     totals: Totals
-    """Of this node and all beneath."""
+    """Of this node and all below it."""
     start_ms: float
     end_ms: float
 
 
 def grow(events: Iterable[Event]) -> tuple[Node, ...]:
-    """One node a run, in the order of their first events."""
+    """Return one node for each run, in the order of their first events."""
     runs: dict[str, _Run] = {}
     for event in events:
         if event.run not in runs:
@@ -79,11 +79,11 @@ class _Draft:
     end: Event | None = None
     children: list[_Draft] = field(default_factory=list)
     loose: list[_Draft] = field(default_factory=list)
-    """Sub-calls of the code that runs now: its turn is told of when it has run."""
+    """Sub-calls of the code that runs now: CodeRan, the event of its turn, comes after them."""
 
 
 class _Run:
-    """The nodes of a run as its events come."""
+    """Builds the nodes of a run from its events, in order."""
 
     def __init__(self, first: Event) -> None:
         self.root = _Draft(first)
@@ -91,7 +91,7 @@ class _Run:
         self._models: dict[str, _Draft] = {}
 
     def add(self, event: Event) -> None:
-        """Put an event in its place."""
+        """Add an event to its parent."""
         is_root = event is self.root.event and isinstance(event, RunStarted)
         if is_root or self._ends(event):
             return
@@ -108,7 +108,7 @@ class _Run:
             draft.children, home.loose = home.loose, []
 
     def _ends(self, event: Event) -> bool:
-        """Whether the event is the end of a node that is there and has none."""
+        """Return whether the event ends a known node that has no end yet."""
         draft = None
         if isinstance(event, RunEnded) and event.parent is None:
             draft = self.root
@@ -124,7 +124,7 @@ class _Run:
     def _home(self, event: Event) -> _Draft:
         parent = event.parent
         if parent is None and isinstance(event, (ModelAsked, ModelAnswered)):
-            parent = event.call  # a model that is asked under the id of its sub-call
+            parent = event.call  # a model call that has the id of its sub-call
         home = self._calls.get(parent or "", self.root)
         return home if home.level + 2 <= DEPTH_CAP else self.root
 
@@ -144,7 +144,7 @@ def _finished(draft: _Draft) -> Node:
 
 
 def _totals(draft: _Draft, below: Totals) -> Totals:
-    """What a call says of itself where that is more than what is known of its parts."""
+    """Return a call's totals: the larger of its own figures and the sum of its parts."""
     if isinstance(draft.event, SubcallStarted) and draft.event.shared_with is not None:
         return Totals()
     said = draft.end or draft.event
@@ -169,7 +169,7 @@ def _calls(said: ModelAnswered | SubcallEnded | RunEnded) -> int:
 
 def _span(draft: _Draft, children: tuple[Node, ...]) -> tuple[float, float]:
     at = draft.event.elapsed_ms
-    if isinstance(draft.event, (CodeRan, ModelAnswered)):  # told of at its end
+    if isinstance(draft.event, (CodeRan, ModelAnswered)):  # its event comes at its end
         return max(at - draft.event.duration_ms, 0.0), at
     latest = max((one.end_ms for one in children), default=at)
     return at, max(at, draft.end.elapsed_ms if draft.end else latest)

@@ -1,4 +1,4 @@
-"""Numbers, costs and times of a trajectory in words; the terminal and the page say them alike."""
+"""Formats numbers, costs and times of a trajectory, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ CELLS = ".-#"
 CELLS_CAP = 1_000
 _CELL_NAMES = {"unseen": ".", "scanned": "-", "shown": "#", "0": ".", "1": "-", "2": "#"}
 _FENCED = re.compile(r"^```[^\n]*\n.*?(?:^```|\Z)", re.DOTALL | re.MULTILINE)
-"""Bound to the starts of lines: else a text of backquotes takes the square of its time."""
+"""Anchored to line starts: otherwise a text of backquotes takes quadratic time."""
 
 
 def ending(final: FinalGiven) -> str:
-    """How an answer was given; and if it is not one that the model gave by itself, why."""
+    """Return how an answer was given, and the reason if the model did not give it by itself."""
     reason = f": {final.reason}" if final.reason else ""
     return f"by {final.how}" + ("" if final.ended == "answered" else f", {final.ended}{reason}")
 
 
 def money(usd: float) -> str:
-    """Dollars, with as many places as say something."""
+    """Return dollars, with as many decimals as are significant."""
     return f"${usd:,.2f}" if usd >= 1 or usd == 0 else f"${usd:.4f}"
 
 
 def duration(ms: float) -> str:
-    """A time as people say it."""
+    """Return a duration in a readable unit."""
     if ms < 1000:
         return f"{ms:.0f} ms"
     if ms < 99_950:
@@ -44,13 +44,13 @@ def duration(ms: float) -> str:
 
 
 def tokens(usage: Usage) -> str:
-    """Tokens read and written."""
+    """Return tokens read and written."""
     cached = f" ({usage.cached:,} cached)" if usage.cached else ""
     return f"{usage.input:,} in{cached}, {usage.output:,} out"
 
 
 def cost(totals: Totals) -> str:
-    """Dollars, and how many calls they leave out."""
+    """Return dollars, and how many calls of unknown price they leave out."""
     if not totals.unpriced:
         return money(totals.usd)
     unknown = f"{count(totals.unpriced, 'call')} of unknown price"
@@ -58,12 +58,12 @@ def cost(totals: Totals) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """A number of things."""
+    """Return a number with its noun, in the plural if needed."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def share(value: Any) -> str:
-    """A share from 0 to 1 in percent; what is none is left out."""
+    """Return a share from 0 to 1 in percent; "?" for a value that is not a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return "?"
     if 0 < value < 0.001:
@@ -72,18 +72,18 @@ def share(value: Any) -> str:
 
 
 def pairs(data: Mapping[str, Any]) -> str:
-    """Plain data in one line; what is not set is left out."""
+    """Return plain data in one line, without values that are None."""
     known = {name: value for name, value in data.items() if value is not None}
     return " · ".join(f"{name} {_said(value)}" for name, value in known.items())
 
 
 def prose(text: str) -> str:
-    """A model's text without its code: that is shown where it ran."""
+    """Return a model's text without its code blocks, which are shown where they ran."""
     return _FENCED.sub("", text).strip()
 
 
 def at_once(nodes: Iterable[Node]) -> int:
-    """How many of the calls were under way at the same time, at most."""
+    """Return how many calls ran at the same time, at most."""
     moments = [moment for one in nodes for moment in ((one.start_ms, 1), (one.end_ms, -1))]
     most = now = 0
     for _, change in sorted(moments):
@@ -93,7 +93,7 @@ def at_once(nodes: Iterable[Node]) -> int:
 
 
 def cells(coverage: Mapping[str, Any], width: int | None = None) -> str:
-    """A coverage map as characters of CELLS, at most `width`: one for many tells the best."""
+    """Return a coverage map as at most `width` characters of CELLS; each shows its best cell."""
     given = coverage.get("map", "")
     found = given if isinstance(given, (str, list)) else ""
     known = "".join(_cell(one) for one in found[:CELLS_CAP])
@@ -103,7 +103,7 @@ def cells(coverage: Mapping[str, Any], width: int | None = None) -> str:
 
 
 def seen(coverage: Mapping[str, Any]) -> str:
-    """How much of the context was seen, in words."""
+    """Return how much of the context was seen, in words."""
     shown, scanned = (share(coverage.get(name)) for name in ("shown_share", "scanned_share"))
     length = coverage.get("length")
     whole = f"{length:,} characters" if isinstance(length, int) else "the context"
@@ -111,12 +111,12 @@ def seen(coverage: Mapping[str, Any]) -> str:
 
 
 def found(evidence: Mapping[str, Any]) -> bool:
-    """Whether a quote stands in the context."""
+    """Return whether a quote occurs in the context."""
     return evidence.get("found") is True
 
 
 def place(evidence: Mapping[str, Any]) -> str:
-    """Where a quote stands, as far as that is told."""
+    """Return the line and offset of a quote, if known."""
     start, end, line = (evidence.get(name) for name in ("start", "end", "line"))
     where = [f"at {start:,}-{end:,}"] if _whole(start) and _whole(end) else []
     return ", ".join(where + ([f"line {line:,}"] if _whole(line) else []))

@@ -1,7 +1,7 @@
-"""Keeps a run's events: in a file of JSON lines, in memory, and for whoever listens.
+"""Writes a run's events to a file of JSON lines, to memory, and to a listener.
 
-A line is one write() to a file that is only appended to, so a crash tears the last line at most.
-A disk that is full ends no run: what is lost is counted, and told of once.
+A line is one write() to a file that is opened for appending, so a crash leaves at most the last
+line incomplete. A full disk does not end the run: lost events are counted, and reported once.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from atoll.trajectory.events import Event
 
 MEMORY_CAP = 32 << 20
-"""Bytes of lines whose events are kept in memory; the oldest go first."""
+"""Bytes of events that are kept in memory; the oldest are dropped first."""
 
 
 class TrajectoryWriter:
-    """Writes the events of one run; any thread or task may emit. A path of None: memory only."""
+    """Writes the events of one run; any thread or task may emit. Path None: memory only."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class TrajectoryWriter:
     ) -> None:
         self.run = secrets.token_hex(4)
         self.lost = 0
-        """Events that are not in the file because it could not be written."""
+        """Number of events that could not be written to the file."""
         self._lock, self._begun = threading.Lock(), time.monotonic()
         self._ids, self._calls = itertools.count(1), itertools.count(1)
         self._kept: deque[tuple[int, Event]] = deque()
@@ -59,7 +59,7 @@ class TrajectoryWriter:
             self._fd, self._torn = _open(path)
 
     def emit(self, event: Event) -> Event:
-        """Keep an event; the one that is returned has its id, run, time and elapsed filled in."""
+        """Write an event; return it with its id, run, time and elapsed filled in."""
         with self._lock:
             event = self._stamped(event)
             line = json.dumps(to_dict(event), separators=(",", ":")).encode() + b"\n"
@@ -71,17 +71,17 @@ class TrajectoryWriter:
         return event
 
     def new_call(self) -> str:
-        """An id for a call, unique in this run."""
+        """Return a new id for a call, unique in this run."""
         return f"c{next(self._calls)}"
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What was emitted, as far as it is still in memory."""
+        """Return the events that are still in memory."""
         with self._lock:
             return tuple(event for _, event in self._kept)
 
     def close(self) -> None:
-        """Let go of the file; what is emitted later is kept in memory alone."""
+        """Close the file; later events are kept in memory only."""
         with self._lock:
             if self._fd is not None:
                 os.close(self._fd)
@@ -109,10 +109,10 @@ class TrajectoryWriter:
             self._bytes -= self._kept.popleft()[0]
 
     def _write(self, line: bytes) -> OSError | None:
-        """Append a line; the reason why that failed, the first time it does."""
+        """Append a line; return the reason of the first failure."""
         if self._fd is None:
             return None
-        whole = b"\n" + line if self._torn else line  # what was torn stays a line of its own
+        whole = b"\n" + line if self._torn else line  # ends an incomplete line
         try:
             written = os.write(self._fd, whole)
         except OSError as exc:
@@ -125,7 +125,7 @@ class TrajectoryWriter:
         return reason if self.lost == 1 else None
 
     def _call(self, event: Event) -> None:
-        """Outside the lock: a listener may be slow, or emit itself."""
+        """Call the listener without the lock: it may be slow, or emit events itself."""
         if self._on_event is None:
             return
         try:
@@ -136,7 +136,7 @@ class TrajectoryWriter:
 
 
 def _open(path: str | os.PathLike[str]) -> tuple[int, bool]:
-    """The file, for nobody else to read, and whether its last line has no end."""
+    """Open the file with mode 0600; return it, and whether its last line is incomplete."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     try:
         fd = os.open(path, flags, 0o600)

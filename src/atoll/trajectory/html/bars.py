@@ -1,4 +1,4 @@
-"""Bars of a page: when something happened, and what was seen of a context. Numbers only, as SVG."""
+"""Bars of a page as SVG: the time of an event, and the coverage of a context. Numbers only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLASSES = {"-": "scanned", "#": "shown"}
 
 
 def time(node: Node, start_ms: float, end_ms: float) -> str:
-    """When a node was under way, between two moments."""
+    """Return a bar that shows when a node ran, between two times."""
     whole = max(end_ms - start_ms, 0.001)
     left = min(max((node.start_ms - start_ms) / whole, 0), 1) * 100
     wide = min(max((node.end_ms - node.start_ms) / whole * 100, 0.8), 100 - left or 0.8)
@@ -28,7 +28,7 @@ def time(node: Node, start_ms: float, end_ms: float) -> str:
 
 
 def coverage(told: Mapping[str, Any]) -> str:
-    """The map of a context, and the same in words."""
+    """Return the coverage map of a context, and its text form."""
     cells, text = words.cells(told), one(words.seen(told))
     if not cells:
         return f'<p class="seen">{text}</p>\n'

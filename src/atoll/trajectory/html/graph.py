@@ -1,6 +1,6 @@
 """The research of a run as a graph: a row for each call, lines to parents, arcs to references.
 
-SVG without script: positions are numbers of ours, texts pass `one`, colours come by class.
+SVG without scripts: positions are computed numbers, texts are escaped by `one`, colours are CSS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LETTER = 6.6
 
 
 def graph(event: Explored) -> Iterator[str]:
-    """Yield a heading, the graph, and what its signs mean; nothing if there are no calls."""
+    """Yield a heading, the graph, and a legend; nothing if there are no calls."""
     rows = research.rows(event)
     if not rows:
         return
@@ -58,7 +58,7 @@ def _lines(at: int, row: Row, rows: list[Row]) -> Iterator[str]:
 
 
 def _arc(kind: str, at: int, to: int, rows: list[Row]) -> str:
-    """A curve at the left, wider the farther apart its ends are."""
+    """Return a curve at the left; it is wider if its ends are farther apart."""
     x, y, left, top = _x(rows[at]), _y(at), _x(rows[to]), _y(to)
     bend = max(4, MARGIN - 12 - min(ARC, 8 * abs(at - to)))
     return f'<path class="{kind}" d="M{x} {y}C{bend} {y} {bend} {top} {left} {top}"/>\n'

@@ -1,7 +1,7 @@
-"""A trajectory as one page for a browser: no script, no request, nothing beside it.
+"""A trajectory as one self-contained page for a browser: no scripts, no requests.
 
-# SECURITY: the page's policy forbids scripts and all that is loaded; its one style is named by its
-# hash. Should a text get through unescaped, it can neither run nor call home.
+# SECURITY: the page's Content-Security-Policy forbids scripts and all loading; its style sheet is
+# allowed by its hash. A text that got through unescaped could neither run nor send anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ QUESTION_CAP = 4_000
 
 
 def page(trajectory: Trajectory) -> Iterator[str]:
-    """The page, in parts."""
+    """Yield the page in parts."""
     runs, texts = trajectory.tree(), Texts()
     title = next((run.event.question for run in runs if isinstance(run.event, RunStarted)), "")
     yield from _head(title or "Trajectory")
@@ -49,7 +49,7 @@ def page(trajectory: Trajectory) -> Iterator[str]:
 
 @cache
 def style() -> str:
-    """The page's style sheet."""
+    """Return the page's style sheet."""
     return resources.files(__package__).joinpath("style.css").read_text("utf-8")
 
 
@@ -118,7 +118,7 @@ def _answer(node: Node, texts: Texts) -> Iterator[str]:
 
 
 def evidence(final: FinalGiven) -> Iterator[str]:
-    """The quotes of an answer."""
+    """Yield the quotes of an answer."""
     if not final.evidence:
         return
     yield '<h3>Evidence</h3>\n<ul class="evidence">\n'

@@ -1,4 +1,4 @@
-"""What happened in a run, as nested <details>, closed until somebody looks; page uses it."""
+"""The events of a run as nested <details>, which are closed at first; page uses it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from atoll.trajectory.tree import Node
 
 STEPS_CAP = 20_000
-"""Steps and sub-calls on a page: a browser has to live with them."""
+"""Most steps and sub-calls on a page, so that browsers can show it."""
 CODE_CAP, OUTPUT_CAP, PROSE_CAP, QUERY_CAP = 6_000, 4_000, 4_000, 1_500
 
 
 class Steps:
-    """The steps of one run; their bars stand on its time."""
+    """The steps of one run; their bars are relative to its time."""
 
     def __init__(self, texts: Texts, run: Node, most: int = STEPS_CAP) -> None:
         self._texts, self._run, self._left = texts, run, most
 
     def all(self) -> Iterator[str]:
-        """The steps of the run itself."""
+        """Yield the steps of the run itself."""
         yield from self._list(self._run.children)
 
     def _list(self, nodes: Sequence[Node]) -> Iterator[str]:
@@ -76,7 +76,7 @@ class Steps:
             case FinalGiven() as final:
                 mood = "good" if final.ended == "answered" else "warn"
                 yield _line("Answer", words.ending(final), mood)
-                if final.parent is not None:  # the run's own stands above
+                if final.parent is not None:  # the run's own answer is shown above
                     yield self._pre(final.text, OUTPUT_CAP, "answer")
             case event:
                 yield _remark(event)
@@ -110,7 +110,7 @@ class Steps:
         yield "</details>"
 
     def _subcalls(self, nodes: Sequence[Node]) -> Iterator[str]:
-        """Sub-calls on the time that all of them took: those at once stand one below the other."""
+        """Yield sub-calls with bars relative to the time that all of them took."""
         if not nodes:
             return
         start, end = min(one.start_ms for one in nodes), max(one.end_ms for one in nodes)
@@ -154,7 +154,7 @@ class Steps:
         mood: str = "plain",
         code: bool = False,
     ) -> str:
-        """The beginning of a step that can be opened."""
+        """Return the opening tags of a step that can be unfolded."""
         facts = one(" · ".join(part for part in told if part), 200)
         tag = "code" if code else "span"
         shown = f'<{tag} class="lead">{one(lead, 100)}</{tag}>' if lead else ""
@@ -170,14 +170,14 @@ class Steps:
 
 
 def _answer(ended: Event | None) -> tuple[str, str]:
-    """How a sub-call went, and what it gave."""
+    """Return the outcome and the answer of a sub-call."""
     if not isinstance(ended, SubcallEnded):
         return "warn", "no answer yet"
     return ("plain", ended.answer) if ended.error is None else ("bad", ended.error)
 
 
 def _remark(event: Event) -> str:
-    """An event that one line tells."""
+    """Return the line for an event that needs only one."""
     match event:
         case Planned():
             return _line("Plan", f"{event.way}: {event.why}", "plain")
@@ -199,7 +199,7 @@ def _line(title: str, text: str, mood: str) -> str:
 
 
 def _more(event: Event | None) -> str:
-    """Fields that this version does not know."""
+    """Return the fields that this version does not know."""
     if event is None or not event.extra:
         return ""
     return f'<p class="note">Also: {one(words.pairs(event.extra), 600)}</p>'

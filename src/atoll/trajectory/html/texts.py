@@ -1,7 +1,7 @@
-"""Texts on their way into a page: harmless, escaped, cut, and code with its words told apart.
+"""Prepares texts for a page: cleans, escapes and cuts them, and highlights code.
 
-# SECURITY: every text of a page passes `one` or `many` here; what they return is markup, and
-# holds no character of the text that a browser reads as such, be it in an element or an attribute.
+# SECURITY: every text of a page passes `one` or `many` here. They return markup in which every
+# character of the text is escaped, for elements and for attributes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from atoll.trajectory import terminal_text
 
 PAGE_CAP = 8_000_000
-"""Characters of markup for texts on a page; when they are used up, each keeps its first SHORT."""
+"""Characters of markup for texts on a page; beyond them, each text keeps its first SHORT."""
 SHORT = 200
 _PYTHON = re.compile(
     r"(?P<c>\#[^\n]*)"
@@ -27,23 +27,23 @@ _PYTHON = re.compile(
 
 
 def one(text: str, cap: int = 300) -> str:
-    """A text as one line of markup."""
+    """Return a text as one line of markup."""
     return html.escape(terminal_text.clip(terminal_text.line(text[: 4 * cap]), cap))
 
 
 class Texts:
-    """The long texts of one page, and how many characters of them it still has room for."""
+    """The long texts of one page, with the number of characters that still fit."""
 
     def __init__(self, room: int = PAGE_CAP) -> None:
         self._room = room
 
     def many(self, text: str, cap: int) -> str:
-        """A text as markup for a <pre>, and how much of it is missing."""
+        """Return a text as markup for a <pre>, with a note of how much is missing."""
         kept, rest = self._cut(text, cap)
         return self._counted(html.escape(kept)) + rest
 
     def code(self, text: str, cap: int) -> str:
-        """Python as markup for a <pre>: comments, strings, keywords and numbers marked."""
+        """Return Python as markup for a <pre>, with comments, strings, keywords, numbers marked."""
         kept, rest = self._cut(text, cap)
         return self._counted(_marked(kept)) + rest
 
