@@ -1,4 +1,4 @@
-"""A guest's way to the network: a proxy on the host, which allows what the policy names.
+"""A guest's access to the network: a proxy on the host that enforces the policy.
 
     guest ──127.0.0.1:3128, in its own empty network──▶ proxy ──▶ an address that was checked
             HTTP_PROXY, HTTPS_PROXY                       │ rules, limits, credentials, log

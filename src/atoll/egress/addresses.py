@@ -1,7 +1,7 @@
 """Connections to servers: the name is resolved once, here, and every address is checked.
 
 SECURITY: the checks are those of `web.guard`. The connection goes to an address that was checked;
-there is no second lookup that could give another.
+no second lookup could return another (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_ATTEMPTS = 4
 ATTEMPT_SECONDS = 10.0
-"""For one address, so that the next gets its turn."""
+"""Seconds to connect to one address before the next is tried."""
 MOST_PLACES = 256
 _LOOPBACK = ("127.0.0.0/8", "::1/128")
 
@@ -38,7 +38,7 @@ class Connector:
     """Connects to the servers of one sandbox."""
 
     def __init__(self, rules: Rules, threads: Executor, resolver: Resolver | None = None) -> None:
-        """`resolver`: in place of `socket.getaddrinfo`; what it answers is checked all the same."""
+        """`resolver` replaces `socket.getaddrinfo`; its answers are checked as well."""
         self._rules, self._threads, self._resolver = rules, threads, resolver
         self._guards: dict[tuple[str, int], Guard] = {}
         self._tls: ssl.SSLContext | None = None
@@ -74,7 +74,7 @@ class Connector:
             raise UnreachableError(str(exc)[:500]) from None
 
     def _guard(self, host: str, port: int) -> Guard:
-        """Return the checks for one place; made once, as that takes longer than to use them."""
+        """Return the checks for one host and port; cached, because creating them is slow."""
         if (host, port) not in self._guards:
             networks = self._rules.policy.private
             if self._rules.named_address(host):
@@ -96,7 +96,7 @@ class Connector:
         return PlainStream(reader, writer, acknowledge=False)
 
     def _tls_context(self) -> ssl.SSLContext:
-        """The system's authorities; made on first use, as that takes 20 ms."""
+        """Return a TLS context with the system's authorities; cached, because it takes 20 ms."""
         if self._tls is None:
             self._tls = ssl.create_default_context()
             self._tls.set_alpn_protocols(["http/1.1"])

@@ -1,7 +1,7 @@
-"""A certificate authority for one sandbox, made in memory, by which the proxy reads https.
+"""A certificate authority for one sandbox, in memory, so that the proxy can read https.
 
-SECURITY: only this guest is told to trust it. Its key never leaves this process: the guest gets
-the certificate alone, and no file is written.
+SECURITY: only this guest trusts it. Its key never leaves this process: the guest gets the
+certificate only, and no file is written.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Authority:
 
     @property
     def pem(self) -> str:
-        """The certificate that the guest is to trust."""
+        """The certificate that the guest trusts."""
         return _pem(self._certificate).decode()
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return what TLS with the guest needs to be `host`: it refuses another server name."""
+        """Return the TLS context to act as `host` for the guest; it refuses other server names."""
         if host not in self._contexts:
             if len(self._contexts) >= MOST_HOSTS:
                 self._contexts.clear()
@@ -64,9 +64,9 @@ class Authority:
 
 
 def same_name(name: str | None, host: str) -> bool:
-    """Return whether the server name of a client's hello is the host it asked the proxy for.
+    """Return whether the server name in a ClientHello is the host of the CONNECT request.
 
-    A client sends none for an address.
+    For an address, a client sends no server name.
     """
     if name is None:
         return _is_address(host)
@@ -145,7 +145,7 @@ def _key_pem(key: EllipticCurvePrivateKey) -> bytes:
 
 
 def _load(context: ssl.SSLContext, pem: bytes) -> None:
-    """`ssl` reads certificates from files alone: this one is in memory."""
+    """Load a certificate from a memory file, because `ssl` reads certificates from files only."""
     fd = os.memfd_create("atoll-certificate", os.MFD_CLOEXEC)
     try:
         os.write(fd, pem)

@@ -1,7 +1,7 @@
-"""Headers that only the host knows: added to requests, taken out of what servers answer.
+"""Secret headers that only the host knows: added to requests, removed from responses.
 
-SECURITY: a server that echoes a request must not show the guest a secret. Every answer that the
-proxy can read is searched for the known values, unpacked and across the borders of its pieces.
+SECURITY: a server that echoes a request must not show the guest a secret. The proxy searches every
+response that it can read for the secret values, after unpacking and across chunk boundaries.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atoll.network import NetworkPolicy
 
 SHORTEST, SHORTEST_ENCODED = 4, 8
-"""Characters of a value that is taken out: a shorter one stands in any text by chance."""
+"""Least characters of a value that is removed: a shorter one occurs in any text by chance."""
 _PIECE = 1 << 18
 _PACKED = {"gzip", "x-gzip", "deflate"}
 _ZLIB_OR_GZIP = 47
@@ -48,7 +48,7 @@ class Secrets:
 
 
 class Redactor:
-    """Replaces secrets in a stream by as many asterisks; holds back what may be half of one."""
+    """Replaces secrets in a stream by as many asterisks; buffers bytes that may begin one."""
 
     def __init__(self, pattern: re.Pattern[bytes] | None, longest: int) -> None:
         self._pattern, self._held_back = pattern, max(0, longest - 1)
@@ -63,7 +63,7 @@ class Redactor:
         clean, end = bytearray(data), len(data) if last else max(0, len(data) - self._held_back)
         for found in self._pattern.finditer(data):
             if found.start() >= end:
-                break  # a longer one may begin here: decided when more is known
+                break  # a longer secret may begin here: wait for more bytes
             clean[found.start() : found.end()] = b"*" * (found.end() - found.start())
             self.count += 1
             end = max(end, found.end())
@@ -71,7 +71,7 @@ class Redactor:
         return bytes(clean[:end])
 
     def whole(self, data: bytes) -> bytes:
-        """Return a text that came whole, such as a header's value."""
+        """Return a complete text, such as a header's value, without secrets."""
         if self._pattern is None:
             return data
         found: list[bytes] = self._pattern.findall(data)
@@ -80,7 +80,7 @@ class Redactor:
 
 
 class Unpacker:
-    """Unpacks an answer that a server packed though it was asked not to."""
+    """Unpacks a response that a server compressed although the request forbade it."""
 
     def __init__(self, encoding: str) -> None:
         if encoding not in _PACKED:
@@ -117,10 +117,10 @@ def _forms(value: str) -> Iterable[str]:
 
 
 def _base64(data: bytes) -> Iterable[str]:
-    """Yield what base64 makes of the data wherever it stands in a text.
+    """Yield the base64 forms of the data at each of the three alignments in a larger text.
 
-    Three bytes become four characters, so there are three ways to cut it; the characters at both
-    ends depend on the bytes beside it, and are left out.
+    Three bytes become four characters. The characters at both ends depend on neighbouring bytes,
+    and are left out.
     """
     for before in range(3):
         text = base64.b64encode(bytes(before) + data).decode().rstrip("=")

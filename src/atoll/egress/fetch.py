@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_REDIRECTS = 10
 MOST_BYTES = 8 << 20
-"""An answer that fits into one message to the guest."""
+"""Most bytes of a response: it has to fit into one message to the guest."""
 
 
 async def fetch(
@@ -34,7 +34,7 @@ async def fetch(
 ) -> dict[str, Any]:
     """Return status, URL, headers and body of the answer; RefusedError if the policy refuses.
 
-    Redirects of GET and HEAD are followed; each is checked as the first request is.
+    Redirects of GET and HEAD are followed; each is checked like the first request.
     """
     data = body.encode() if isinstance(body, str) else body
     for _ in range(MOST_REDIRECTS + 1):
@@ -44,7 +44,7 @@ async def fetch(
             plain = {"status": answer.status, "url": url, "headers": answer.headers}
             return {**plain, "body": bytes(answer.body)}
         before, url = url, urljoin(url, location)
-        if urlsplit(before)[:2] != urlsplit(url)[:2]:  # another host must not see them
+        if urlsplit(before)[:2] != urlsplit(url)[:2]:  # another host must not get them
             headers = {name: one for name, one in (headers or {}).items() if not _is_private(name)}
     raise RefusedError(f"more than {MOST_REDIRECTS} redirects")
 
@@ -76,7 +76,7 @@ async def _fetch_once(
 
 
 def _request(url: str, method: str, headers: Mapping[str, str], data: bytes | None) -> h11.Request:
-    """Return the request as h11 checks it; RefusedError if it is none."""
+    """Return a request that h11 has validated; RefusedError if it is invalid."""
     if not isinstance(headers, Mapping):
         raise RefusedError("headers must be a dict")
     own = {name: value for name, value in headers.items() if str(name).lower() != "host"}
@@ -93,7 +93,7 @@ async def _pieces(data: bytes) -> AsyncIterator[bytes]:
 
 
 class MemoryAnswer:
-    """An answer that is kept whole."""
+    """Collects a response in memory."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -114,4 +114,4 @@ class MemoryAnswer:
             raise RefusedError(f"the answer has more than {MOST_BYTES} bytes, too many for fetch")
 
     async def end(self) -> None:
-        """All of it is here."""
+        """Do nothing: the response is complete."""

@@ -1,4 +1,4 @@
-"""One request to a server and its answer: headers added, secrets taken out, bytes counted."""
+"""Forwards requests and responses: adds headers, removes secrets, counts bytes."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 _REPLACED = frozenset({b"host"})
 _UNSEARCHABLE = frozenset({b"accept-encoding", b"range", b"if-range"})
-"""A packed answer cannot be searched for secrets, and one may be asked for in halves."""
+"""Request headers that are dropped: compressed or partial responses would hide secrets."""
 _FRAMING = frozenset({b"content-length", b"content-encoding"})
 _LENGTH = frozenset({b"content-length"})
-"""Of an answer that comes in chunks: a length beside them is wrong."""
+"""Response headers that are dropped: the response is sent in chunks, so a length is wrong."""
 _OTHER_METHOD = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
 _OTHER_PATH = frozenset({b"x-original-url", b"x-rewrite-url"})
-"""By these some servers read another method or path than the one that was checked."""
+"""Headers by which some servers use another method or path than the one that was checked."""
 
 
 class Answer(Protocol):
-    """Where a server's answer goes."""
+    """Receives a server's response."""
 
     async def start(self, status: int, reason: bytes, headers: Headers) -> None:
         """Take status and headers."""
@@ -47,13 +47,13 @@ class Answer(Protocol):
         ...
 
     async def end(self) -> None:
-        """The answer is whole."""
+        """Finish: the response is complete."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request as the guest made it."""
+    """A request of the guest."""
 
     target: bytes
     headers: Headers
@@ -62,7 +62,7 @@ class Question:
 
 
 class ServerSlot:
-    """The connection to a server that a guest's connection may use again."""
+    """The connection to a server, which a guest's connection may reuse."""
 
     def __init__(self, connector: Connector) -> None:
         self._connector = connector
@@ -88,7 +88,7 @@ class ServerSlot:
         self._stream = self._peer = None
 
     def _reusable(self, origin: tuple[str, str, int]) -> bool:
-        """SECURITY: what a server sent unasked must not be taken for the next answer."""
+        """SECURITY: bytes that a server sent unasked must not become the next response."""
         if self._peer is None or self._stream is None or self._origin != origin:
             return False
         if self._stream.has_unread() or not self._peer.reusable:
@@ -100,7 +100,7 @@ class ServerSlot:
 
 
 class Forwarder:
-    """Sends requests that were allowed."""
+    """Sends allowed requests to their servers."""
 
     def __init__(self, rules: Rules, secrets: Secrets) -> None:
         self._rules, self._secrets = rules, secrets
@@ -108,7 +108,7 @@ class Forwarder:
     async def forward(
         self, entry: Entry, question: Question, answer: Answer, slot: ServerSlot
     ) -> None:
-        """Ask the server and pass its answer on; UnreachableError if it has none."""
+        """Send a request and pass the response on; UnreachableError if there is none."""
         try:
             await self._exchange(entry, question, answer, slot)
         except (OSError, h11.ProtocolError) as exc:
@@ -129,7 +129,7 @@ class Forwarder:
         except (OSError, h11.RemoteProtocolError):
             if not used_before or question.body is not None:
                 raise
-            slot.close()  # the server had closed it meanwhile, as it may: ask on a fresh one
+            slot.close()  # the server closed the idle connection: use a new one
             server, _ = await slot.get(entry.asked)
             response = await _ask(server, request, question, entry)
         entry.status = response.status_code
@@ -190,7 +190,7 @@ async def _give(answer: Answer, piece: bytes) -> None:
 async def _ask(
     server: HttpPeer, request: h11.Request, question: Question, entry: Entry
 ) -> h11.Response:
-    """Send a request and return the head of its answer, which may come before all is sent."""
+    """Send a request and return the head of its response, which may come before all is sent."""
     server.on_sent, server.on_received = entry.traffic.count_sent, entry.traffic.count_received
     await server.send(request)
     if question.body is None:

@@ -1,4 +1,4 @@
-"""The network of one sandbox and its live clones: the proxy, and what the guest is told of it."""
+"""The network of one sandbox and its live clones: the proxy, and the guest's settings for it."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _OWN_LOOPBACK = "localhost,127.0.0.1,::1"
 
 
 class Gateway:
-    """The proxy of a guest. It closes when the last sandbox that shares it lets go."""
+    """The proxy of a guest, closed when the last sandbox that shares it is released."""
 
     def __init__(self, policy: NetworkPolicy, *, resolver: Resolver | None = None) -> None:
-        """`resolver`: in place of `socket.getaddrinfo`. ConfigError if the extra is missing."""
+        """`resolver` replaces `socket.getaddrinfo`. ConfigError if the extra is missing."""
         self._rules = Rules(policy)
         self._log = Log()
         self._shares: list[Share] = []
@@ -59,14 +59,14 @@ class Gateway:
     def environment(self, own: Mapping[str, str]) -> dict[str, str]:
         """Return the variables by which clients in the guest find the proxy; `own` ones win."""
         found = dict.fromkeys(_PROXY_VARIABLES, PROXY_URL)
-        if not self._rules.names_loopback:  # else 127.0.0.1 is asked of the proxy
+        if not self._rules.names_loopback:  # or 127.0.0.1 goes to the proxy
             found |= dict.fromkeys(("NO_PROXY", "no_proxy"), _OWN_LOOPBACK)
         if self._proxy.parts.authority is not None:
             found |= dict.fromkeys(_CA_VARIABLES, CA_FILE)
         return {name: value for name, value in found.items() if name not in own}
 
     def guest_params(self, *, proxied: bool = True) -> dict[str, str]:
-        """Return what the guest is told: words for its errors, and whom to trust. No secret."""
+        """Return the guest's parameters, no secret: an error text, the authority's certificate."""
         way = _BY_PROXY if proxied else _BY_FETCH
         words = f"NetworkNotAllowed: this sandbox may reach {self._rules.summary}, {way}"
         params = {"words": words}
@@ -75,7 +75,7 @@ class Gateway:
         return params
 
     def listen(self, listener: int | socket.socket) -> None:
-        """Serve the guest on a socket that listens in its network, which is the proxy's now."""
+        """Take over a socket that listens in the guest's network namespace, and serve on it."""
         opened = socket.socket(fileno=listener) if isinstance(listener, int) else listener
         self._listener = opened
         self._serving = asyncio.ensure_future(self._proxy.serve(opened))
@@ -97,13 +97,13 @@ class Gateway:
         return await fetch(self._proxy, url, method, headers, body)
 
     def share(self, policy: NetworkPolicy | None) -> Share:
-        """Return the hold of one more sandbox, whose `on_request` is asked from now on."""
+        """Return a share for one more sandbox, whose `on_request` decides from now on."""
         one = Share(self, self._log, policy.on_request if policy else None)
         self._shares.append(one)
         return one
 
     async def release(self, share: Share) -> None:
-        """Forget a sandbox; the last one closes everything."""
+        """Release a sandbox's share; the last release closes everything."""
         if share not in self._shares:
             return
         self._shares.remove(share)
@@ -120,10 +120,10 @@ class Gateway:
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
             await self._proxy.wait_closed()
-        self._threads.shutdown(wait=False, cancel_futures=True)  # what still runs ends by itself
+        self._threads.shutdown(wait=False, cancel_futures=True)  # running threads end alone
 
     def _decider(self) -> OnRequest | None:
-        """The caller's function: of the youngest sandbox, as an older one may be gone."""
+        """Return the caller's function of the newest sandbox: older ones may have ended."""
         return self._shares[-1].on_request if self._shares else None
 
     def _make_proxy(self, policy: NetworkPolicy, resolver: Resolver | None) -> Proxy:
@@ -151,14 +151,14 @@ class Gateway:
 
 
 class Share:
-    """One sandbox's hold on a gateway."""
+    """One sandbox's share of a gateway."""
 
     def __init__(self, gateway: Gateway, log: Log, on_request: OnRequest | None) -> None:
         self._gateway, self.on_request = gateway, on_request
         self.requests = log.new_list()
 
     def share(self, policy: NetworkPolicy | None) -> Share:
-        """Return the hold of a live clone: it has the same network, limits and proxy."""
+        """Return the share of a live clone, which has the same network, limits and proxy."""
         return self._gateway.share(policy)
 
     def with_fetch(self, config: SandboxConfig) -> SandboxConfig:
@@ -170,5 +170,5 @@ class Share:
         return self.requests.take()
 
     async def release(self) -> None:
-        """Let go; the last one closes the proxy."""
+        """Release the share; the last release closes the proxy."""
         await self._gateway.release(self)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over a stream, by h11: with a guest as its client, with a server as ours."""
+"""HTTP/1.1 over a stream, by h11: as a server to the guest, as a client to servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _HOP_BY_HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-connection", b"proxy-authorization", b"te", b"trailer",
     b"proxy-authenticate", b"transfer-encoding", b"upgrade", b"expect", b"http2-settings",
 })  # fmt: skip
-"""What one side says to the other about their connection: none of it is passed on."""
+"""Hop-by-hop headers, which are not passed on."""
 _AUTHORITY = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
 
 
@@ -52,7 +52,7 @@ class HttpPeer:
             self.h11.receive_data(data)
 
     async def send(self, event: Any) -> None:
-        """Send an event, as bytes that are surely HTTP."""
+        """Send an event, serialised by h11."""
         if data := self.h11.send(event):
             self.on_sent(len(data))
             await self.stream.write(data)
@@ -63,7 +63,7 @@ class HttpPeer:
             yield bytes(event.data)
 
     async def drain(self) -> None:
-        """Read on for a moment: closing with unread bytes would lose the answer just sent."""
+        """Read for a moment: closing a socket with unread bytes would lose the response."""
         with contextlib.suppress(h11.RemoteProtocolError):
             if isinstance(self.h11.next_event(), h11.EndOfMessage):
                 return  # all of the request was read
@@ -84,9 +84,9 @@ class HttpPeer:
 
 
 def asked_of(event: h11.Request, tunnel: NetworkRequest | None) -> tuple[NetworkRequest, bytes]:
-    """Return what a guest asks for, and the target for the server; RefusedError if it is unclear.
+    """Return the guest's request and the target for the server; RefusedError if ambiguous.
 
-    `tunnel`: the CONNECT that this request came through. SECURITY: its host is the only one.
+    `tunnel` is the CONNECT that this request came through. SECURITY: only its host is allowed.
     """
     method, target = event.method.decode("ascii"), event.target.decode("ascii")
     if event.http_version not in _VERSIONS:
@@ -110,7 +110,7 @@ def asked_of(event: h11.Request, tunnel: NetworkRequest | None) -> tuple[Network
 
 
 def split_authority(text: str, default: int | None) -> tuple[str, int]:
-    """Return host in lower case, and port; RefusedError if it is not plainly that."""
+    """Return host in lower case, and port; RefusedError if it is not a valid host and port."""
     found = _AUTHORITY.match(text)
     port = int(found["port"]) if found and found["port"] else default
     if found is None or port is None or not 0 < port < 1 << 16:
@@ -119,7 +119,7 @@ def split_authority(text: str, default: int | None) -> tuple[str, int]:
 
 
 def forwarded(headers: Iterable[tuple[bytes, bytes]], drop: frozenset[bytes]) -> Headers:
-    """Return the headers that are meant for the other end, but for those to drop."""
+    """Return the end-to-end headers, without those to drop."""
     named = {
         part.strip().lower()
         for name, value in headers
@@ -143,7 +143,7 @@ def _split_url(target: str) -> tuple[str, str, int, str]:
 
 
 def _check_host_header(event: h11.Request, tunnel: NetworkRequest) -> None:
-    """SECURITY: through a tunnel to one host, no request for another."""
+    """SECURITY: refuse a request for another host inside a tunnel."""
     for name, value in event.headers:
         if name == b"host":
             asked = split_authority(value.decode("ascii", "replace"), tunnel.port)
@@ -154,4 +154,4 @@ def _check_host_header(event: h11.Request, tunnel: NetworkRequest) -> None:
 
 
 def _ignore(_size: int) -> None:
-    """Nothing is counted."""
+    """Count nothing."""

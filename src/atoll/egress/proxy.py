@@ -1,7 +1,7 @@
-"""The proxy that a guest talks to: plain HTTP by whole URLs, https by CONNECT.
+"""The proxy that a guest talks to: plain HTTP by absolute URLs, https by CONNECT.
 
-SECURITY: the guest may send anything. h11 parses it, nothing is passed on as it came, and whatever
-is not a request counts as one.
+SECURITY: the guest may send anything. h11 parses it and serialises it anew; bytes that are not a
+request count as one.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from atoll.network import OnRequest
 
 IDLE_SECONDS = 60.0
-"""How long a guest's connection may be silent before and between requests."""
+"""Seconds that a guest's connection may be idle before and between requests."""
 HELLO_SECONDS = 15.0
 SPENT_PAUSE = 0.05
-"""A guest that has used up its requests waits for each connection: it costs others nothing."""
+"""Seconds that each connection waits after a guest has used up its requests."""
 ACCEPT_PAUSE = 0.1
 _WRONG_NAME_ALERT = b"\x15\x03\x01\x00\x02\x02\x70"
 _LONGEST_REASON = 1000
@@ -49,7 +49,7 @@ _LONGEST_REASON = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the proxy is made of."""
+    """The parts of a proxy."""
 
     rules: Rules
     secrets: Secrets
@@ -58,10 +58,10 @@ class Parts:
     log: Log
     authority: Authority | None
     threads: Executor
-    """For what blocks: lookups, and a caller's function. Of this guest alone, so that no other
-    waits for them."""
+    """For blocking calls: lookups, and a caller's function. Used by this guest only, so that no
+    other waits for them."""
     on_request: Callable[[], OnRequest | None]
-    """Gives the function of the caller that decides now."""
+    """Returns the caller's function that decides at present."""
 
 
 class Proxy:
@@ -84,7 +84,7 @@ class Proxy:
                     await asyncio.sleep(SPENT_PAUSE)
                 try:
                     connection, _ = await loop.sock_accept(listener)
-                except OSError:  # no descriptor is free, or the guest has gone again
+                except OSError:  # no descriptor is free, or the guest has closed it
                     self._places.release()
                     await asyncio.sleep(ACCEPT_PAUSE)
                     continue
@@ -98,7 +98,7 @@ class Proxy:
     async def wait_closed(self) -> None:
         """Wait for the connections, once `serve` was cancelled."""
         await asyncio.gather(*self._connections, return_exceptions=True)
-        await asyncio.sleep(0)  # a transport that was aborted is closed in the next turn
+        await asyncio.sleep(0)  # an aborted transport is closed in the next iteration of the loop
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
@@ -122,9 +122,9 @@ class Proxy:
             stream.close()
 
     async def converse(self, stream: Stream, tunnel: NetworkRequest | None) -> None:
-        """Answer requests until the guest closes, or sends what is none.
+        """Answer requests until the guest closes the stream, or sends something else.
 
-        `tunnel`: the CONNECT that the stream was opened by.
+        `tunnel` is the CONNECT that opened the stream.
         """
         guest = HttpPeer(stream, h11.SERVER)
         slot = ServerSlot(self.parts.connector)
@@ -142,7 +142,7 @@ class Proxy:
         except h11.RemoteProtocolError as exc:
             await self._refuse_garbage(guest, RefusedError(f"not HTTP: {exc}", 400), tunnel)
         except (OSError, TimeoutError, EOFError):
-            return  # the guest has gone, or is silent
+            return  # the guest closed it, or is idle
         finally:
             slot.close()
             if not asked and tunnel is None:  # a connection costs as much as a request
@@ -176,9 +176,9 @@ class Proxy:
             entry.refuse(exc)
         else:
             return True
-        finally:  # before the guest hears of it: the cell may end then
+        finally:  # before the response: the cell may end when the guest has it
             if asked.method != "CONNECT" or self.parts.authority is None or entry.ended_early:
-                self.parts.log.add(entry)  # what an inspected connection carries is listed itself
+                self.parts.log.add(entry)  # its requests are listed instead
         if not answer.started:
             await self._refuse(guest, refusal)
         return False
@@ -194,7 +194,7 @@ class Proxy:
     async def forward(
         self, entry: Entry, question: Question, answer: Answer, slot: ServerSlot
     ) -> None:
-        """Forward a request that was admitted, in the time that the policy gives it."""
+        """Forward an admitted request, within the policy's time limit."""
         seconds = self.parts.rules.policy.max_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -204,7 +204,7 @@ class Proxy:
             raise RefusedError(reason, 504) from None
 
     async def _tunnel(self, guest: HttpPeer, entry: Entry) -> None:
-        """Open https for the guest: read by the proxy, or passed through untouched."""
+        """Open https for the guest: inspected by the proxy, or passed through."""
         if self.parts.authority is not None:
             await self._inspect(guest, entry.asked, self.parts.authority)
             return
@@ -230,7 +230,7 @@ class Proxy:
         await self.converse(stream, asked)
 
     async def _pass_through(self, guest: Stream, server: PlainStream, entry: Entry) -> None:
-        """Pass TLS through. SECURITY: only if it is TLS, for the host that was asked for."""
+        """Pass TLS through. SECURITY: only if it is TLS, for the host of the CONNECT request."""
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 hello, name = await read_hello(guest)
@@ -249,7 +249,7 @@ class Proxy:
             await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
             if not down.done():
                 await up
-                await server.end()  # the guest has said all; the server may still answer
+                await server.end()  # the guest sends no more; the server may still answer
             await down
         finally:
             for pump in (up, down):
@@ -258,7 +258,7 @@ class Proxy:
                     await pump
 
     async def _refuse(self, guest: HttpPeer, refusal: RefusedError) -> None:
-        """Say why, where clients show it: in the status line, and as text."""
+        """Send the reason in the status line and the body, where clients show it."""
         words = str(refusal).encode("ascii", "replace")[:_LONGEST_REASON]
         line = bytes(byte if 0x20 <= byte < 0x7F else 0x3F for byte in words)
         if guest.h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
@@ -287,7 +287,7 @@ class Proxy:
 
 
 class WireAnswer:
-    """An answer that goes to the guest as it comes; EOFError if the guest has gone."""
+    """Streams a response to the guest; EOFError if the guest has closed the connection."""
 
     def __init__(self, guest: HttpPeer) -> None:
         self._guest = guest
@@ -314,7 +314,7 @@ class WireAnswer:
 
 
 async def _accept_tunnel(guest: HttpPeer) -> Stream:
-    """Tell the guest that its tunnel is open; what it sent since belongs to it."""
+    """Tell the guest that its tunnel is open; return the bytes it has already sent into it."""
     await guest.next_event()  # the end of the request
     await guest.send(h11.Response(status_code=200, headers=[], reason=b"Connection established"))
     first, _ = guest.h11.trailing_data

@@ -1,4 +1,4 @@
-"""Whether the policy allows a request, in words that the guest is told."""
+"""Checks requests against the policy; the guest sees the reason of a refusal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEVER = ("TRACE", "TRACK")
 
 
 class RefusedError(AtollError):
-    """A request is refused; `status` is the HTTP status that says so."""
+    """The policy refuses a request; `status` is the HTTP status of the response."""
 
     word = "NetworkNotAllowed"
 
@@ -33,7 +33,7 @@ class RefusedError(AtollError):
 
 
 class UnreachableError(RefusedError):
-    """The policy allows a request, but its server is down or gives no answer that can be read."""
+    """The policy allows a request, but its server is down or sends no valid response."""
 
     word = "NetworkUnreachable"
 
@@ -42,7 +42,7 @@ class UnreachableError(RefusedError):
 
 
 class Rules:
-    """The policy, ready to be asked."""
+    """Checks requests against a policy."""
 
     def __init__(self, policy: NetworkPolicy) -> None:
         self.policy = policy
@@ -71,7 +71,7 @@ class Rules:
     async def decide(
         self, asked: NetworkRequest, on_request: OnRequest | None, threads: Executor
     ) -> None:
-        """Have the caller's function decide; RefusedError with its reason if it refuses."""
+        """Call the caller's function; RefusedError with its reason if it refuses."""
         if on_request is None:
             return
         try:
@@ -89,9 +89,9 @@ class Rules:
             raise RefusedError(f"the host refused {asked.place}{why}")
 
     def named_address(self, host: str) -> bool:
-        """Return whether the policy names this very address, or localhost: then it may be private.
+        """Return whether the policy names this address or localhost: then it may be private.
 
-        SECURITY: a name never gets this right: it could be resolved to any address.
+        SECURITY: a name never has this right: it could be resolved to any address.
         """
         own = [rule for rule in self._allow if rule.address is not None or rule.host == "localhost"]
         return any(rule.host == host for rule in own)
@@ -115,7 +115,7 @@ class Rules:
 
     @property
     def summary(self) -> str:
-        """What may be reached, for messages: `a.example:443, *.b.example`."""
+        """The allowed hosts, for messages: `a.example:443, *.b.example`."""
         hosts = [str(rule) for rule in self._allow]
         more = f" and {len(hosts) - _SHOWN_HOSTS} more" if len(hosts) > _SHOWN_HOSTS else ""
         return ", ".join(hosts[:_SHOWN_HOSTS]) + more
@@ -133,7 +133,7 @@ class Rules:
             )
 
     def _check_unread(self, asked: NetworkRequest) -> None:
-        """Refuse an https connection that would have to be read and is not."""
+        """Refuse https without inspection if the policy has rules that need inspection."""
         if self.policy.inspect_tls:
             return
         wanted = [name for name in ("methods", "paths") if getattr(self.policy, name) is not None]
@@ -147,7 +147,7 @@ class Rules:
 
 
 def _path_allowed(path: str, patterns: tuple[str, ...]) -> bool:
-    """Compare a path that every server reads alike; refuse one that could be read in two ways."""
+    """Return whether a path matches; False for a path that servers may read in different ways."""
     plain = unquote(path, errors="replace")
     ambiguous = any(sign in plain for sign in ("\\", "//", "%", "#")) or "%2f" in path.lower()
     ambiguous = ambiguous or not plain.isprintable()

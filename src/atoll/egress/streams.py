@@ -1,4 +1,4 @@
-"""Byte streams with back-pressure: a socket's, and TLS on top of another stream."""
+"""Byte streams with back-pressure: of a socket, and TLS on top of another stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CHUNK = 64 * 1024
 HELLO_BYTES = 64 * 1024
-"""More than any client sends to open TLS."""
+"""Most bytes of a ClientHello; clients send less."""
 
 
 class Stream(Protocol):
@@ -37,9 +37,9 @@ class PlainStream:
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, acknowledge: bool
     ) -> None:
-        """`acknowledge`: what is read is acknowledged at once, not by the kernel's timer of 40 ms.
+        """With `acknowledge`, the kernel acknowledges bytes at once, not after its timer of 40 ms.
 
-        requests sends the head of a request to a proxy, and its body when that is acknowledged.
+        The library requests sends the body only after the head was acknowledged.
         """
         self._reader, self._writer = reader, writer
         self._socket = writer.get_extra_info("socket") if acknowledge else None
@@ -48,7 +48,7 @@ class PlainStream:
         """Return the next bytes; none at the end."""
         data = await self._reader.read(CHUNK)
         if self._socket is not None and data:
-            with contextlib.suppress(OSError):  # the kernel forgets it with each acknowledgement
+            with contextlib.suppress(OSError):  # the kernel resets TCP_QUICKACK
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
         return data
 
@@ -58,7 +58,7 @@ class PlainStream:
         await self._writer.drain()
 
     async def end(self) -> None:
-        """Tell the other side that no more bytes come, if that can be told."""
+        """Send EOF, if the transport supports it."""
         with contextlib.suppress(OSError, NotImplementedError):
             if self._writer.can_write_eof():
                 self._writer.write_eof()
@@ -72,7 +72,7 @@ class PlainStream:
         self._writer.transport.abort()
 
     def has_unread(self) -> bool:
-        """Whether the other side has closed it, or sent bytes that were not read yet."""
+        """Return whether the other side has closed it, or sent bytes that were not read."""
         waiting: bytearray = self._reader._buffer  # type: ignore[attr-defined]  # noqa: SLF001
         return self._reader.at_eof() or bool(waiting)
 
@@ -86,7 +86,7 @@ class TlsStream:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
 
     async def handshake(self) -> None:
-        """Open it; ssl.SSLError if the client will not, EOFError if it has gone."""
+        """Do the TLS handshake; ssl.SSLError if it fails, EOFError if the client has gone."""
         while True:
             try:
                 self._tls.do_handshake()
@@ -111,7 +111,7 @@ class TlsStream:
                 if not await self._fill():
                     return b""
             except ssl.SSLError:
-                return b""  # closed, orderly or not: HTTP says itself where a message ends
+                return b""  # closed: HTTP itself marks the end of a message
 
     async def write(self, data: bytes) -> None:
         """Send bytes; wait if the other side does not take them."""
@@ -133,7 +133,7 @@ class TlsStream:
 
 
 class ReplayedStream:
-    """A stream of which the first bytes were read already."""
+    """A stream whose first bytes were already read."""
 
     def __init__(self, below: Stream, first: bytes) -> None:
         self._below, self._first = below, first
@@ -148,7 +148,7 @@ class ReplayedStream:
 
 
 async def read_hello(stream: Stream) -> tuple[bytes, str | None]:
-    """Read a client's first TLS message: its bytes, and the server name in it.
+    """Return a client's first TLS message and the server name in it.
 
     OpenSSL parses it. ssl.SSLError if it is not TLS, EOFError if it never ends.
     """
@@ -156,7 +156,7 @@ async def read_hello(stream: Stream) -> tuple[bytes, str | None]:
 
     def note(_tls: object, name: str | None, _context: object) -> int:
         found.append(name)
-        return ssl.ALERT_DESCRIPTION_HANDSHAKE_FAILURE  # it goes no further here
+        return ssl.ALERT_DESCRIPTION_HANDSHAKE_FAILURE  # ends the handshake here
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.sni_callback = note  # called with None as well

@@ -1,4 +1,4 @@
-"""What the guest has used of its limits, and the list of its requests."""
+"""Counts the guest's requests and bytes against its limits, and lists its requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from atoll.network import NetworkPolicy, NetworkRequest
 
 MOST_LISTED = 1000
-"""Requests that the result of one execution lists."""
+"""Most requests in the result of one execution."""
 PATH_LENGTH = 500
 
 
@@ -31,7 +31,7 @@ class Budget:
         return most is not None and self._spent.requests >= most
 
     def count_request(self) -> None:
-        """Count a request, or what was no request; RefusedError if none is left."""
+        """Count a request, also an invalid one; RefusedError if none is left."""
         most_requests, most_bytes = self._policy.max_requests, self._policy.max_bytes
         if self.spent:
             raise RefusedError(f"this sandbox has used its max_requests={most_requests}", 429)
@@ -68,28 +68,28 @@ class Traffic:
 
 
 class Log:
-    """Tells every sandbox that shares the proxy of its requests: one, and its live clones."""
+    """Adds each request to the lists of all sandboxes that share the proxy."""
 
     def __init__(self) -> None:
         self.open_entries: list[Entry] = []
         self._lists: list[RequestList] = []
 
     def new_list(self) -> RequestList:
-        """Return a list that is told of every request from now on."""
+        """Return a list that gets every request from now on."""
         one = RequestList(self)
         self._lists.append(one)
         return one
 
     def end_list(self, one: RequestList) -> None:
-        """Tell it no more."""
+        """Add no more requests to a list."""
         self._lists.remove(one)
 
     def open(self, entry: Entry) -> None:
-        """Note a connection that may stay open for long."""
+        """Record a connection that may stay open for long."""
         self.open_entries.append(entry)
 
     def add(self, entry: Entry) -> None:
-        """Note a request that is over."""
+        """Record a request that has ended."""
         if entry in self.open_entries:
             self.open_entries.remove(entry)
         for one in self._lists:
@@ -104,10 +104,10 @@ class RequestList:
         self._kept: list[NetworkRequest] = []
         self._unlisted = 0
         self._reported: dict[Entry, tuple[int, int]] = {}
-        """Connections that were listed while they were open, with the bytes they had then."""
+        """Open connections that were listed before, with their bytes at that time."""
 
     def add(self, entry: Entry) -> None:
-        """List a request that is over; what was listed of it before is not listed again."""
+        """List a request that has ended, without the bytes that were listed before."""
         before = self._reported.pop(entry, None)
         if before is not None and before == entry.bytes and not entry.ended_early:
             return
@@ -117,7 +117,7 @@ class RequestList:
             self._unlisted += 1
 
     def take(self) -> NetworkUse:
-        """Return what came since the last call, with what open connections did since then."""
+        """Return the requests since the last call, and the new bytes of open connections."""
         for entry in self._log.open_entries:
             if self._reported.get(entry) != entry.bytes:
                 before, now = self._reported.get(entry, (0, 0)), entry.bytes
@@ -129,7 +129,7 @@ class RequestList:
 
 
 class Entry:
-    """One request while it runs: what is known of it so far."""
+    """The record of one request while it runs."""
 
     def __init__(self, asked: NetworkRequest, budget: Budget) -> None:
         self.asked = asked
@@ -150,14 +150,14 @@ class Entry:
         return (self.refused or self.failed) is not None
 
     def refuse(self, why: RefusedError) -> None:
-        """Note why it has no answer: by the policy, or as its server gave none."""
+        """Record why there is no response: refused by the policy, or the server failed."""
         if isinstance(why, UnreachableError):
             self.failed = why.reason
         else:
             self.refused = why.reason
 
     def finished(self, sent_before: int = 0, received_before: int = 0) -> NetworkRequest:
-        """Return the record of it, without the bytes that were listed before."""
+        """Return the finished record, without the bytes that were listed before."""
         return replace(
             self.asked,
             path=self.asked.path[:PATH_LENGTH],

@@ -1,4 +1,4 @@
-"""Packages by name: resolved once, built in a jail, kept read-only, shared by all guests.
+"""Packages by name: resolved once, built in a jail, stored read-only, shared by all guests.
 
 requirements ──▶ download ──wheels──▶ build ────▶ store ────▶ guests: /opt/atoll/packages
  (checked)       pip, confined,       unpacked    under its hash,

@@ -1,4 +1,4 @@
-"""Makes a folder of wheels into a folder to import from: unpacked in a jail, then looked at."""
+"""Turns a folder of wheels into a folder to import from: unpacks in a jail, then checks it."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ _WHEEL = re.compile(r"([A-Za-z0-9._]+)-([A-Za-z0-9._+!]+)(?:-\d\w*)?-[^-]+-[^-]+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """One package of an environment, as it was resolved."""
+    """One resolved package of an environment."""
 
     name: str
     version: str
     file: str
     sha256: str
     from_source: bool = False
-    """Whether the wheel was built here, so that no index has it."""
+    """Whether the wheel was built from source here; then no index has it."""
     modules: tuple[str, ...] = ()
 
     @property
     def pin(self) -> str:
-        """The package as pip's files of requirements name exactly this wheel."""
+        """The line of a requirements file that names exactly this wheel."""
         return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields as JSON can hold them."""
+        """Return the fields as JSON data."""
         return {**asdict(self), "modules": list(self.modules)}
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Package:
-        """Return the package that `facts` described."""
+        """Return the package of these fields."""
         return cls(**{**facts, "modules": tuple(facts["modules"])})
 
 
 def describe(wheels: Sequence[Path], built_here: frozenset[str] = frozenset()) -> list[Package]:
-    """Return what the files are, by name; PackageError for one that is no wheel."""
+    """Return the packages of the wheels by their file names; PackageError for other files."""
     found = []
     for path in wheels:
         match = _WHEEL.match(path.name)
@@ -97,9 +97,9 @@ def unpack(wheels: Path, folder: Path, target: Target) -> dict[str, tuple[str, .
 
 
 def close(folder: Path) -> int:
-    """Make a folder read-only and return its size; PackageError if it holds more than files.
+    """Make a folder read-only and return its size; PackageError if it contains special files.
 
-    SECURITY: what is in it was written in the jail. Nothing is followed, and all modes are set.
+    SECURITY: a jailed process wrote it. No link is followed, and every mode is set.
     """
     size = 0
     for root, folders, files in os.walk(folder):

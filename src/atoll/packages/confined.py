@@ -1,8 +1,8 @@
-"""The inside of the downloader: limits and Landlock or a root of its own, then it becomes pip.
+"""The downloader's process: sets limits and Landlock, or a root of its own, then executes pip.
 
-SECURITY: pip reads what an index sends. Here it may write to its scratch folder alone, read the
-system, its interpreter and the settings' own files, and open connections; it has no capability.
-With wheels only it runs no code of a package.
+SECURITY: pip parses what an index sends. Here it may write to its scratch folder only, read the
+system, its interpreter and the files of its settings, and open connections; it has no capability.
+With wheels only, it runs no code of a package.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> NoReturn:
-    """Become the command of the arguments: parent's pid, scratch, readable paths, the command."""
+    """Execute the command of the arguments: parent's pid, scratch, readable paths, command."""
     parent, scratch, readable, command = json.loads(sys.argv[2])
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before it could be watched
+    if os.getppid() != parent:  # the parent died before PR_SET_PDEATHSIG was set
         os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE, _MOST_FILE))
@@ -51,18 +51,18 @@ def _confine(scratch: str, readable: list[str]) -> None:
     paths = [*_SYSTEM, f"/proc/{os.getpid()}", *readable]
     reachable = [path for path in paths if _is_reachable(path)]
     if not landlock.restrict(reachable, [scratch], devices, no_tcp=False):
-        with contextlib.suppress(OSError):  # neither Landlock nor namespaces: it is a plain process
+        with contextlib.suppress(OSError):  # neither Landlock nor namespaces: pip runs unconfined
             own_root.enter([path for path in reachable if not _is_proc(path)], scratch, devices)
     syscalls.drop_capabilities()
 
 
 def _is_proc(path: str) -> bool:
-    """Return whether a path tells of processes; a root of its own has none of them."""
+    """Return whether a path is below /proc, which a root of its own does not have."""
     return path.startswith("/proc/")
 
 
 def _is_reachable(path: str) -> bool:
-    """Return whether a rule can be made for a path: settings may name what is not there."""
+    """Return whether a path exists: settings may name paths that do not."""
     try:
         os.close(os.open(path, os.O_PATH | os.O_CLOEXEC))
     except OSError:

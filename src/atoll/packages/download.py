@@ -1,4 +1,4 @@
-"""Downloads wheels: runs pip as a confined process, and says in words why it failed."""
+"""Downloads wheels: runs pip as a confined process, and explains why it failed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _FULL = ("No space left on device", "Disk quota exceeded")
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What the downloader said until it ended."""
+    """The output and exit code of the downloader."""
 
     code: int
     text: str
@@ -61,7 +61,7 @@ class Said:
 def wheels(
     requirements: Sequence[str], target: Target, scratch: Path, progress: Progress, *, links: str
 ) -> list[Path]:
-    """Download wheels of the requirements and of all they need into `scratch`/wheels.
+    """Download wheels of the requirements and their dependencies into `scratch`/wheels.
 
     `links` is a folder of wheels that were built here, or empty.
     """
@@ -98,7 +98,7 @@ def _run(
 
 
 def _refusals(log: Path) -> str:
-    """Return the lines of pip's log about pages that an index refused: pip does not print them."""
+    """Return the lines of pip's log about refused index pages, which pip does not print."""
     try:
         with log.open("rb") as file:
             text = file.read(_MOST_LOG).decode(errors="replace")
@@ -114,9 +114,9 @@ def confined(
     progress: Progress,
     more: Sequence[str] = (),
 ) -> Said:
-    """Run a command that has a network and may write to `scratch` alone.
+    """Run a command that has a network and may write to `scratch` only.
 
-    It blocks, so that the command ends with this thread.
+    It blocks in this thread, so that PR_SET_PDEATHSIG ends the command with it.
     """
     home = str(Path(__file__).resolve().parents[2])
     variables = index_settings.environment()
@@ -149,7 +149,7 @@ def confined(
 
 
 def explain(said: str, target: Target, *, offline: bool) -> PackageError:  # noqa: PLR0911 - a table
-    """Return the error for what pip said, with the package to blame and what to do."""
+    """Return the error for pip's output: which package is the cause, and what to do."""
     if any(sign in said for sign in _FULL):
         return disk_full("")
     missing = _MISSING.search(said)
@@ -175,7 +175,7 @@ def explain(said: str, target: Target, *, offline: bool) -> PackageError:  # noq
 
 
 def disk_full(where: str) -> PackageError:
-    """Return the error for a disk without room."""
+    """Return the error for a full disk."""
     place = f" of {where}" if where else ""
     hint = "Free some, type `atoll env list` and `atoll env remove`, or set ATOLL_CACHE."
     return PackageError("", f"the disk{place} is full", hint)

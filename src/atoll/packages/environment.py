@@ -1,4 +1,4 @@
-"""Environments by their requirements: found in the store, or resolved, built and kept there."""
+"""Environments by their requirements: found in the store, or resolved, built and stored."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _CACHE_VARIABLES = ("ATOLL_CACHE", "XDG_CACHE_HOME", "HOME")
 _MOST_IN_USE = 64
 _in_use: dict[tuple[str | None, ...], Found] = {}
 FORMAT = 1
-"""Of what is kept: another number, and environments are built anew."""
+"""Version of the stored format; another number makes environments be built again."""
 
 
 def find(requirements: Sequence[str], target: Target) -> Hold | None:
-    """Return a hold on the environment, if it was built before: takes no network and no time."""
+    """Return a hold on the environment if it was built before; uses no network."""
     asked = (*requirements, target.key, *map(os.environ.get, _CACHE_VARIABLES))
     if (known := _in_use.get(asked)) is not None and (found := known.again()) is not None:
         return found
@@ -46,14 +46,14 @@ def find(requirements: Sequence[str], target: Target) -> Hold | None:
 
 
 class Found:
-    """An environment that was found, and may be in use still: a warm start takes it from here."""
+    """A found environment that may still be in use, which makes a warm start faster."""
 
     def __init__(self, record: str, hold: Hold) -> None:
         self._record, self._version = record, store.version_of(record)
         self._environment, self._lock = hold.environment, hold.lock
 
     def again(self) -> Hold | None:
-        """Return a hold on it; None if nobody holds it any more, or it was resolved anew."""
+        """Return another hold; None if there is none left, or it was resolved again."""
         try:
             if store.version_of(self._record) != self._version or not self._lock.add():
                 return None
@@ -70,9 +70,9 @@ def ensure(
     allow_source: bool = False,
     refresh: bool = False,
 ) -> Hold:
-    """Return a hold on the environment of the requirements; it is built if need be.
+    """Return a hold on the environment of the requirements; build it if needed.
 
-    `refresh` resolves them anew. PackageError says which package cannot be installed, and why.
+    `refresh` resolves them again. PackageError says which package is not available, and why.
     """
     asked = expand(requirements)
     if not refresh and (found := find(asked, target)) is not None:
@@ -93,7 +93,7 @@ def ensure(
 
 
 def expand(requirements: Sequence[str]) -> tuple[str, ...]:
-    """Return requirements in one spelling, with those of the environments that `@NAME` names."""
+    """Return requirements normalised, with `@NAME` replaced by that environment's."""
     found: list[str] = []
     asked = normalise(requirements)
     for one in asked:
@@ -128,12 +128,12 @@ def set_name(name: str, requirements: Sequence[str]) -> None:
 
 
 def forget_name(name: str) -> None:
-    """Take a name away; its environments stay."""
+    """Delete a name; its environments stay."""
     (store.root() / "names" / f"{check_environment_name(name)}.json").unlink(missing_ok=True)
 
 
 def forget(identity: str) -> bool:
-    """Remove an environment and what leads to it; False if it is in use."""
+    """Remove an environment and the requests that resolve to it; False if it is in use."""
     if not store.remove(identity):
         return False
     for path in (store.root() / "requests").glob("*.json"):
@@ -176,7 +176,7 @@ def _fetch(
     *,
     allow_source: bool,
 ) -> list[Package]:
-    """Have the wheels in `scratch`: exactly those of before, if they were resolved before."""
+    """Download the wheels into `scratch`; the same versions if they were resolved before."""
     progress.say("resolving")
     before = [Package.of(one) for one in record["packages"]] if record else []
     if before and not any(one.from_source for one in before):
@@ -190,7 +190,7 @@ def _fetch(
 def _make(
     scratch: Path, identity: str, asked: tuple[str, ...], packages: list[Package], target: Target
 ) -> None:
-    """Unpack, check and keep."""
+    """Unpack, check and store an environment."""
     fresh = scratch / "environment"
     fresh.mkdir()
     modules: dict[str, tuple[str, ...]] = {}

@@ -1,9 +1,9 @@
-"""Downloads one source archive and runs nothing of it: a program for the confined downloader.
+"""Downloads one source archive without running its code: a program for the confined downloader.
 
     python fetch_source.py FOLDER PACKAGE REQUIREMENT
 
-pip itself builds a source to learn what it needs. So only pip's own finder is used here: it knows
-the indexes, the certificates and the credentials of the settings. It runs on CPython 3.8+.
+`pip download` would run the source's build to learn its dependencies. So this uses pip's finder
+only, which knows the indexes, certificates and credentials. It runs on CPython 3.8+.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_BYTES = 1 << 30
 
 
 def main(folder: str, package: str, requirement: str) -> int:
-    """Write the newest source that fits into the folder; return an exit code."""
+    """Write the newest matching source into the folder; return an exit code."""
     _have_pip()
     from pip._internal.commands import create_command  # noqa: PLC0415 - no public name
     from pip._internal.utils.temp_dir import global_tempdir_manager  # noqa: PLC0415
@@ -42,7 +42,7 @@ def main(folder: str, package: str, requirement: str) -> int:
 
 
 def _have_pip() -> None:
-    """Import the pip that Python ships, where none is installed."""
+    """Make pip importable: the wheel that Python ships, if none is installed."""
     try:
         import pip  # noqa: F401, PLC0415
     except ImportError:
@@ -53,7 +53,7 @@ def _have_pip() -> None:
 
 
 def _write(link: Any, session: Any, path: str) -> None:
-    """Download a file; a digest that the index gives is checked."""
+    """Download a file, and verify the index's digest if it has one."""
     digest, size = hashlib.sha256(), 0
     answer = session.get(link.url_without_fragment, stream=True)
     answer.raise_for_status()

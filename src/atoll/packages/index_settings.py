@@ -1,7 +1,7 @@
-"""Where packages come from: the settings of pip and uv, as the environment of the downloader.
+"""The package index settings of pip and uv, as the environment of the downloader.
 
-Both tools' variables are honoured; pip reads its own files (pip.conf) itself. Nothing else of the
-caller's environment is passed on: a downloader needs no keys of models and no tokens.
+It takes the variables of both tools; pip reads its own files (pip.conf) itself. No other variable
+of the caller is passed on: a downloader needs no API keys or tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PIP = frozenset(
         "TIMEOUT", "TRUSTED_HOST",
     )
 )  # fmt: skip
-"""Not PIP_TARGET, PIP_REQUIREMENT and the like, which would change what is asked of pip."""
+"""Without PIP_TARGET, PIP_REQUIREMENT and the like, which would change what pip does."""
 _ALSO = frozenset(
     {
         "PATH", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "NETRC", "XDG_CONFIG_HOME",
@@ -61,7 +61,7 @@ def is_offline(variables: dict[str, str]) -> bool:
 
 
 def readable_paths(variables: dict[str, str]) -> list[str]:
-    """Return the files and folders that the settings name, and those of the settings themselves."""
+    """Return the files and folders that the settings name, and the settings' own files."""
     files = _config_files(variables)
     named = [variables[name] for name in _PATHS if name in variables]
     named += [value for file in files for value in _values(file)]
@@ -72,7 +72,7 @@ def readable_paths(variables: dict[str, str]) -> list[str]:
 
 
 def _config_files(variables: dict[str, str]) -> list[str]:
-    """Return where pip looks for its settings on Linux."""
+    """Return the paths of pip's settings on Linux."""
     home = os.path.expanduser("~")
     own = variables.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
     shared = (variables.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
@@ -94,7 +94,7 @@ def _values(file: str) -> list[str]:
 
 
 def _paths(word: str) -> list[str]:
-    """Return the paths that a word names; an index that is a folder has its files beside it."""
+    """Return the paths in a word; for a local index also its parent folder, which has the files."""
     if word.startswith("file:"):
         path = urllib.parse.unquote(urllib.parse.urlsplit(word).path).rstrip("/")
         return [path, os.path.dirname(path)] if path.count("/") > 1 else [path or "/"]

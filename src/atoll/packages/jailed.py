@@ -1,4 +1,4 @@
-"""Runs one program in a jail without a network and hears what it prints: a build's own sandbox."""
+"""Runs one program in a jail without a network and returns its output: the sandbox of a build."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMITS = Limits(
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a program printed until it ended."""
+    """The output and exit code of a program."""
 
     stdout: str
     stderr: str
@@ -47,9 +47,10 @@ def run(
     folder: Path,
     seconds: float,
 ) -> Said:
-    """Run Python with the arguments, in `folder`, which alone it may write to.
+    """Run Python with the arguments in `folder`, the only folder that it may write to.
 
-    It sees the host paths of `seen`; an argument that is such a name becomes the path inside.
+    `seen` maps names to host paths that it may read; an argument that is such a name is replaced
+    by the path inside the jail.
     """
     level = asyncio.run(probe.host()).level
     if level < Isolation.CONFINED:
@@ -76,7 +77,7 @@ def run(
 
 
 def _hear(process: StartingGuest, seconds: float) -> Said:
-    """Read what it prints until it ends; PackageError if it takes too long or cannot start."""
+    """Return the output when the program ends; PackageError if it is late or cannot start."""
     answers, errors = process.channel_fds[0], process.output_fds[1]
     heard = {fd: bytearray() for fd in (answers, errors, process.output_fds[0])}
     deadline = time.monotonic() + seconds
@@ -98,7 +99,7 @@ def _hear(process: StartingGuest, seconds: float) -> Said:
 
 
 def _raise_failure(process: StartingGuest) -> None:
-    """Raise what the supervisor says about a jail that did not come to be."""
+    """Raise the supervisor's error about a jail that did not start."""
     process.lease.settimeout(1)
     with contextlib.suppress(OSError, ValueError):
         while message := packets.receive(process.lease):

@@ -1,6 +1,7 @@
-"""A root of the downloader's own, where the kernel has no Landlock: other files are not there.
+"""A root file system of the downloader's own, for kernels without Landlock.
 
-SECURITY: what is bound is read-only, but for the scratch folder. The network stays the host's.
+SECURITY: it contains only the paths that are bound, read-only except for the scratch folder. The
+network is the host's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from atoll.jail.syscalls import ATTR_RDONLY, MS_BIND, MS_NODEV, MS_NOSUID, MS_PR
 
 
 def enter(readable: list[str], scratch: str, devices: list[str]) -> None:
-    """Go into a root that has these paths alone; OSError if no namespaces can be made."""
+    """Enter a root that contains these paths only; OSError if namespaces are not available."""
     _unshare()
     syscalls.mount(None, "/", None, MS_REC | MS_PRIVATE)
     ordered = sorted({*readable, *devices}, key=lambda path: path.count("/"))
@@ -44,7 +45,7 @@ def _unshare() -> None:
 
 def _bind(path: str, fd: int) -> None:
     target = Path(NEW_ROOT + path)
-    if not target.exists():  # else it lies in a folder that is bound already
+    if not target.exists():  # otherwise its parent is already bound
         target.parent.mkdir(parents=True, exist_ok=True)
         target.mkdir() if stat.S_ISDIR(os.fstat(fd).st_mode) else target.touch()
     syscalls.mount(f"/proc/self/fd/{fd}", str(target), None, MS_BIND | MS_REC)

@@ -1,4 +1,4 @@
-"""What a build is doing: one line on a terminal, after a second; it goes at the end."""
+"""Shows what a build does: one line on a terminal after a second, cleared at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOGGER = logging.getLogger("atoll")
 
 
 class Progress:
-    """A line on stderr while its block runs; log lines (INFO) for everybody else."""
+    """A line on stderr while its block runs; without a terminal, log lines (INFO)."""
 
     def __init__(self, title: str) -> None:
         self._title, self._doing = title, ""
@@ -26,13 +26,13 @@ class Progress:
         self._drawer: threading.Thread | None = None
 
     def say(self, doing: str) -> None:
-        """Show what is being done now."""
+        """Show the present step."""
         self._doing = "".join(c if c.isprintable() else "?" for c in doing)
         _LOGGER.info("%s: %s", self._title, self._doing)
 
     @contextlib.contextmanager
     def watchdog(self, seconds: float, stop: Callable[[], None]) -> Iterator[None]:
-        """Call `stop` if the block takes longer than so many seconds."""
+        """Call `stop` if the block takes longer than `seconds`."""
         timer = threading.Timer(seconds, stop)
         timer.daemon = True
         timer.start()

@@ -1,4 +1,4 @@
-"""Prints what a source archive says that its build needs: a program that runs inside a jail.
+"""Prints the build requirements that a source archive declares: a program that runs in a jail.
 
 python read_source.py ARCHIVE
 """
@@ -15,7 +15,7 @@ MOST_BYTES = 1 << 20
 
 
 def main(archive: str) -> int:
-    """Print {"requires": [...]}; {} if the source does not say."""
+    """Print {"requires": [...]}; {} if the source declares none."""
     text = _project_file(archive)
     system = tomllib.loads(text).get("build-system", {}) if text else {}
     sys.stdout.write(json.dumps({name: system[name] for name in ("requires",) if name in system}))

@@ -1,4 +1,4 @@
-"""What sandboxes with packages by name have in common: a hold on their environment."""
+"""The common part of sandboxes with packages by name: a hold on their environment."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class HoldsPackages:
-    """Part of a sandbox: finds the environment of its packages, or builds it in a thread."""
+    """A mixin that finds the environment of a sandbox's packages, or builds it in a thread."""
 
     _packages: Hold | None = None
 
     async def _have_packages(
         self, config: SandboxConfig, make_target: Callable[[], Target]
     ) -> Environment | None:
-        """Return the environment that the configuration names, if it names packages."""
+        """Return the environment of the configuration's packages, if it has any."""
         if self._packages is None and config.packages:
-            asks = config.python is not None  # in a thread only then: a hop is felt in a warm start
+            asks = config.python is not None  # no thread for the default: it slows a warm start
             target = await asyncio.to_thread(make_target) if asks else make_target()
             self._packages = find(config.packages, target) or await asyncio.to_thread(
                 ensure, config.packages, target, allow_source=config.allow_source
@@ -33,7 +33,7 @@ class HoldsPackages:
         return None if self._packages is None else self._packages.environment
 
     def _release_packages(self) -> None:
-        """Let the environment be removed, when the guest has ended."""
+        """Release the environment after the guest has ended."""
         if self._packages is not None:
             self._packages.close()
             self._packages = None

@@ -1,7 +1,7 @@
-"""Packages that are published as source only: fetched as a file, built in a jail, only if asked.
+"""Packages that are published as source only: downloaded as a file and built in a jail, if allowed.
 
-SECURITY: a build runs the package's code. It runs where there is no network, with a folder of its
-own; what it needs is downloaded before, as wheels. The process that has a network runs none of it.
+SECURITY: a build runs the package's code. It runs in a jail without a network, in its own folder;
+its requirements are downloaded before, as wheels. The process with a network runs none of its code.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 MOST_SOURCES = 20
 READ_SECONDS = 60
 OLD_STYLE = frozenset({"setuptools", "wheel"})
-"""What a source needs that does not say so: setup.py alone, or a setuptools that wants wheel."""
+"""Build requirements of a source that declares none: setup.py only, or an old setuptools."""
 
 
 def wheels(
     asked: Sequence[str], target: Target, scratch: Path, progress: Progress
 ) -> list[Package]:
-    """Return the wheels of all that is asked for; those that no index has are built."""
+    """Return the wheels of all requirements; build those that no index has."""
     built = scratch / "built"
     built.mkdir()
     made: dict[str, str] = {}
@@ -55,7 +55,7 @@ def wheels(
 def _build(
     requirement: str, package: str, target: Target, scratch: Path, progress: Progress
 ) -> str:
-    """Put a wheel of the package into `scratch`/built; return its sha256."""
+    """Build a wheel of the package in `scratch`/built; return its sha256."""
     work = scratch / f"source-{package}"
     work.mkdir()
     progress.say(f"fetching the source of {package}")
@@ -89,7 +89,7 @@ def _fetch(requirement: str, package: str, target: Target, work: Path, progress:
 
 
 def _needed(archive: Path, package: str) -> tuple[str, ...]:
-    """Return what the build needs, as the source says; read in a jail, checked here."""
+    """Return the build requirements that the source declares; read in a jail, validated here."""
     folder = archive.parent / "read"
     folder.mkdir()
     said = jailed.run(

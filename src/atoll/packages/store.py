@@ -1,12 +1,12 @@
-"""Where environments are kept: ATOLL_CACHE/environments, each folder under its hash, read-only.
+"""The store of environments: ATOLL_CACHE/environments, one read-only folder for each hash.
 
 HASH/site, HASH/wheels      what guests see: files to import, or wheels (pyodide)
-HASH/environment.json       what is in it; a folder without it is not an environment
+HASH/environment.json       its description; a folder without it is not an environment
 HASH.lock                   flock: shared while in use, exclusive to remove; its mtime: last use
-requests/KEY.json           what requirements were resolved to, so that they stay resolved
+requests/KEY.json           the versions that requirements were resolved to
 requests/KEY.lock           flock: one process builds, others wait for it
 names/NAME.json             requirements that have a name
-building/                   half-done builds and removals; each locked by its process
+building/                   unfinished builds and removals; each locked by its process
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _MOST_PARSED = 256
 _counting = threading.Lock()
 _locks: weakref.WeakValueDictionary[Path, Lock] = weakref.WeakValueDictionary()
 _parsed: dict[Path, tuple[tuple[int, int, int], dict[str, Any]]] = {}
-"""Objects by file, with what tells one version of the file from another."""
+"""Parsed objects by file, with the file's version."""
 _checked: set[Path] = set()
-"""Roots that were made or found to be this user's."""
+"""Roots that were created, or checked to be this user's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Environment:
     hash: str
     folder: Path
     target: str
-    """The key of the Python that it is for."""
+    """The key of its target Python."""
     label: str
     requirements: tuple[str, ...]
     packages: tuple[Package, ...]
@@ -66,7 +66,7 @@ class Environment:
 
     @property
     def wheels(self) -> tuple[Path, ...]:
-        """The wheels, where guests unpack them themselves."""
+        """The wheels, if guests unpack them themselves."""
         return tuple(sorted((self.folder / "wheels").glob("*.whl")))
 
     @property
@@ -78,7 +78,7 @@ class Environment:
             return self.created
 
     def modules(self) -> tuple[str, ...]:
-        """Return the modules of the packages that were asked for by name."""
+        """Return the modules of the packages that were requested by name."""
         asked = {re.split(r"[^a-z0-9-]", one)[0] for one in self.requirements}
         found = [
             one for package in self.packages if package.name in asked for one in package.modules
@@ -93,7 +93,7 @@ class Lock:
         self.fd, self._holds = fd, 0
 
     def add(self) -> bool:
-        """Count one more hold; False if the last one has let go."""
+        """Count one more hold; False if the last one was already closed."""
         with _counting:
             if self.fd < 0:
                 return False
@@ -110,10 +110,10 @@ class Lock:
 
 
 class Hold:
-    """An environment in use: nobody removes it until `close`, or the end of this process."""
+    """An environment in use: it is not removed before `close`, or the end of this process."""
 
     def __init__(self, environment: Environment, lock: Lock) -> None:
-        """`lock` was counted for it."""
+        """`lock` has already counted this hold."""
         self.environment, self.lock = environment, lock
         self._open = True
 
@@ -124,14 +124,14 @@ class Hold:
         return Hold(self.environment, self.lock)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the environment."""
         if self._open:
             self._open = False
             self.lock.drop()
 
 
 def root() -> Path:
-    """Return the folder of all environments; PackageError if it is not ours to use."""
+    """Return the folder of all environments; PackageError if it is another user's."""
     folder = cache_folder() / "environments"
     if folder in _checked and folder.is_dir():
         return folder
@@ -172,7 +172,7 @@ def hold(identity: str, within: Path | None = None) -> Hold | None:
 
 
 def read(identity: str) -> Environment | None:
-    """Return what is kept under a hash; None if it is not there, or not whole."""
+    """Return the environment of a hash; None if it does not exist or is incomplete."""
     return _read(root() / identity)
 
 
@@ -189,7 +189,7 @@ def _read(folder: Path) -> Environment | None:
 
 
 def keep(scratch: Path, facts: dict[str, Any]) -> None:
-    """Take a finished build into the store: it is there as a whole, or not at all."""
+    """Move a finished build into the store, atomically."""
     write_json(scratch / FACTS, facts)
     scratch.chmod(0o755)  # a folder must be writable to be moved
     target = root() / facts["hash"]
@@ -226,7 +226,7 @@ def remove(identity: str) -> bool:
 
 
 def evict(limit: int, spare: str) -> list[str]:
-    """Remove what was not used for longest until all fit into `limit` bytes; not one in use."""
+    """Remove the least recently used environments over `limit` bytes, except those in use."""
     kept, gone = everything(), []
     total = sum(one.size for one in kept)
     for one in reversed(kept):
@@ -240,7 +240,7 @@ def evict(limit: int, spare: str) -> list[str]:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for one build, removed at its end; those of processes that died go first."""
+    """Yield a folder for one build, removed at its end; first remove those of dead processes."""
     building = root() / "building"
     _sweep(building)
     folder = Path(tempfile.mkdtemp(prefix="new-", dir=building))
@@ -256,7 +256,7 @@ def scratch() -> Iterator[Path]:
 
 
 def _sweep(building: Path) -> None:
-    """Remove what processes left that are gone: their locks are free."""
+    """Remove the folders of dead processes, whose locks are free."""
     for lock in building.glob("*.lock"):
         with contextlib.suppress(OSError), _opened(str(lock)) as fd:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -272,7 +272,7 @@ def _sweep(building: Path) -> None:
 
 @contextlib.contextmanager
 def building_alone(key: str) -> Iterator[None]:
-    """Run the block in one process at a time, for one request."""
+    """Hold the lock of one request while the block runs."""
     with _opened(str(root() / "requests" / f"{key}.lock")) as fd:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield
@@ -301,15 +301,15 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def version_of(path: Path | str) -> tuple[int, int, int]:
-    """Return what tells one version of a file from another; OSError if there is none."""
+    """Return size, times and inode of a file, which change with its content; OSError if missing."""
     facts = os.stat(path)
     return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a file; None if it is not there or not whole. It is not to be changed.
+    """Return the object in a file; None if it is missing or invalid. Do not change the object.
 
-    A warm start is felt: what was read before is kept while the file is the same.
+    It is cached while the file does not change, to keep warm starts fast.
     """
     try:
         identity = version_of(path)
@@ -328,7 +328,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
-    """Write an object so that a reader sees all of it or none."""
+    """Write an object atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Which Python packages are for: the wheels that fit it, and the pip that finds them."""
+"""The Python that packages are for: the wheels that fit it, and the pip that finds them."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Target:
     """A Python that guests run."""
 
     key: str
-    """What two Pythons have in common that can use the same files."""
+    """A key that is the same for two Pythons that can use the same files."""
     label: str
-    """How people name it."""
+    """Its name in messages."""
     interpreter: Interpreter
     """Runs pip and the unpacking; for a native guest it is the guest's own."""
     flags: tuple[str, ...] = ()
     """Options of pip that say which wheels fit; none: those of `interpreter`."""
     unpacked: bool = True
-    """Whether guests import from files; else they are given the wheels."""
+    """Whether guests import from files; otherwise they get the wheels."""
     compiled: bool = True
     """Whether `interpreter` compiles the modules; only the guest's own can."""
     finish: Callable[[Path], None] | None = None
-    """What is left to do with the unpacked folder before it is kept."""
+    """Called with the unpacked folder before it is stored."""
 
 
 def for_interpreter(interpreter: Interpreter) -> Target:
@@ -63,10 +63,10 @@ def for_interpreter(interpreter: Interpreter) -> Target:
 
 
 def find_pip(interpreter: Interpreter) -> tuple[str, ...]:
-    """Return a command that is pip, run by this interpreter; PackageError if there is none.
+    """Return the command of a pip that this interpreter runs; PackageError if there is none.
 
-    Its markers and tags are then those of the guest. The pip that Python ships for `ensurepip`
-    serves where none is installed, and uv gets one where there is neither.
+    Its markers and tags are then those of the guest. If pip is not installed, the wheel of
+    `ensurepip` is used; if that is missing too, uv downloads one.
     """
     installed, bundled = json.loads(_ask(interpreter.path, _ASK_PIP))
     if installed:

@@ -2,9 +2,9 @@
 
     python unpack.py WHEELS MOST_BYTES PLACE COMPILE
 
-SECURITY: wheels are hostile. Files are written below the working folder alone, links and devices
-are refused, and no code of a package runs: its modules are compiled at most. The jail holds even
-if this file is wrong, and the host looks at the result before it keeps it.
+SECURITY: wheels are hostile. Files are written below the working folder only, links and devices are
+refused, and no code of a package runs: its modules are only compiled. The jail holds even if this
+file has a bug, and the host checks the result before it stores it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _IN_ROOT = ("purelib", "platlib", "data")
 
 
 class HostileWheelError(Exception):
-    """A wheel that is not one."""
+    """A wheel is invalid or hostile."""
 
 
 def main(wheels: str, most: str, place: str, compiled: str) -> int:
-    """Unpack every wheel of a folder; print one JSON object: an error, or what is there now."""
+    """Unpack every wheel of a folder; print one JSON object: an error, or the modules."""
     room = Room(int(most))
     report: dict[str, Any] = {"packages": {}}
     wheel = ""
@@ -62,7 +62,7 @@ class Room:
         self.most, self.left = most, most
 
     def take(self, size: int) -> None:
-        """Count bytes; refuse those that are too many."""
+        """Count bytes; HostileWheelError if they are too many."""
         self.left -= size
         if self.left < 0:
             raise HostileWheelError(f"it unpacks to more than {self.most:,} bytes")
@@ -82,7 +82,7 @@ def unpack(path: str, room: Room) -> dict[str, Any]:
 
 
 def place_of(info: zipfile.ZipInfo) -> str | None:
-    """Return where a file goes, below the folder; None for one that is left out."""
+    """Return the path of a file below the folder; None for one that is left out."""
     name, kind = info.filename, info.external_attr >> 16
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or "" in parts or "\\" in name or "\0" in name:
@@ -99,7 +99,7 @@ def place_of(info: zipfile.ZipInfo) -> str | None:
 
 
 def modules(names: list[str]) -> list[str]:
-    """Return the modules and packages that can be imported, of the names of files."""
+    """Return the importable modules and packages among the names of files."""
     found = set()
     for name in names:
         first, slash, _ = name.partition("/")
