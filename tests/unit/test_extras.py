@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -73,3 +74,9 @@ def test_no_hint_names_a_package_that_no_index_has(place):
         if "pip install" in line and "atoll[" in line
     ]
     assert found == []
+
+
+def test_the_names_of_extras_are_normalised_so_that_every_pip_finds_them():
+    """Build tools normalise names in the metadata; pip before 23.3 compares the text as typed."""
+    for name in extras._table():
+        assert name == re.sub(r"[-_.]+", "-", name).lower()

@@ -33,7 +33,7 @@ try:
     )
     from pydantic import BaseModel, ConfigDict
 except ImportError as exc:
-    raise ImportError(missing("inspect_ai", "inspect_ai")) from exc
+    raise ImportError(missing("inspect-ai", "inspect_ai")) from exc
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
