@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import importlib
 import json
 import subprocess
@@ -16,7 +18,7 @@ from typing import Any, ClassVar
 import pytest
 
 import atoll
-from atoll.integrations.agent_tool import LONGEST, PythonTool
+from atoll.integrations.agent_tool import ANSWER, LONGEST, LiveOutput, PythonTool
 
 PLUGS = (
     "dspy", "smolagents", "inspect_ai", "rlms", "langchain", "openai_agents", "pydantic_ai",
@@ -164,6 +166,33 @@ def test_a_tool_for_agents_keeps_state_and_marks_what_it_cuts():
         long = tool.run(f"print('y' * {LONGEST + 1000})")
         assert "[1,000 characters left out]" in long
         assert "lost" in tool.run("import os; os._exit(2)")
+
+
+def test_parallel_calls_each_get_their_own_live_output():
+    live = LiveOutput()
+    heard: dict[str, list[str]] = {"a": [], "b": []}
+    with atoll.create_sandbox(backend="native", on_output=live) as box:
+        tool = PythonTool(box, live=live)
+
+        def call(name: str) -> str:
+            return tool.run(f"for n in range(3): print('{name}', n, flush=True)",
+                            lambda _stream, text: heard[name].append(text))  # fmt: skip
+
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            answers = dict(zip("ab", threads.map(call, "ab"), strict=True))
+    for name, pieces in heard.items():
+        assert "".join(pieces) == answers[name] + "\n" == f"{name} 0\n{name} 1\n{name} 2\n"
+
+
+async def test_a_stream_of_a_tool_ends_with_the_answer_and_a_closed_one_interrupts_the_code():
+    live = LiveOutput()
+    with atoll.create_sandbox(backend="native", on_output=live) as box:
+        tool = PythonTool(box, live=live)
+        pieces = [one async for one in tool.stream("print(1)\n2")]
+        assert pieces == [("stdout", "1\n"), (ANSWER, "1\n2")]
+        async with contextlib.aclosing(tool.stream("print(1)\nwhile True: pass")) as endless:
+            assert await anext(endless) == ("stdout", "1\n")
+        assert await tool.arun("3") == "3"
 
 
 def test_a_sandbox_that_is_too_weak_is_refused():

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from autogen_agentchat.agents import AssistantAgent
+from autogen_agentchat.conditions import MaxMessageTermination
+from autogen_agentchat.messages import ModelClientStreamingChunkEvent
+from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_core import FunctionCall
 from autogen_core.models import CreateResult, ModelInfo, RequestUsage
 from autogen_ext.models.replay import ReplayChatCompletionClient
 
 import atoll
+from atoll.integrations.agent_tool import LiveOutput
 from atoll.integrations.autogen import as_tool
 
 
@@ -17,17 +21,35 @@ def asking(number: int, arguments: str) -> CreateResult:
     return CreateResult(finish_reason="function_calls", content=[call], usage=usage, cached=False)
 
 
-async def test_an_agent_calls_it_and_state_is_kept():
+def scripted(*script) -> ReplayChatCompletionClient:
     info = ModelInfo(
         vision=False, function_calling=True, json_output=False, family="x", structured_output=False
     )
-    script = [asking(1, '{"code": "x = 6 * 7"}'), asking(2, '{"code": "x"}'), "done"]
-    client = ReplayChatCompletionClient(script, model_info=info)
+    return ReplayChatCompletionClient(list(script), model_info=info)
+
+
+async def test_an_agent_calls_it_and_state_is_kept():
+    client = scripted(asking(1, '{"code": "x = 6 * 7"}'), asking(2, '{"code": "x"}'), "done")
     with atoll.create_sandbox() as box:
         tool = as_tool(box)
         assert tool.schema["parameters"]["required"] == ["code"]
+        assert tool.isolation == box.isolation
         agent = AssistantAgent("a", client, tools=[tool], max_tool_iterations=3)
         result = await agent.run(task="6 * 7?")
     texts = [str(one.content) for one in result.messages]
     assert any("content='42'" in text for text in texts)
     assert texts[-1] == "done"
+
+
+async def test_a_team_streams_the_output_while_code_runs():
+    code = "import time\\nprint('first', flush=True)\\ntime.sleep(0.5)\\nprint('second')"
+    client = scripted(asking(1, f'{{"code": "{code}"}}'), "done")
+    live = LiveOutput()
+    with atoll.create_sandbox(on_output=live) as box:
+        agent = AssistantAgent("a", client, tools=[as_tool(box, live=live)], max_tool_iterations=2)
+        team = RoundRobinGroupChat([agent], termination_condition=MaxMessageTermination(2))
+        told = [one async for one in team.run_stream(task="print")]
+    pieces = [one for one in told if isinstance(one, ModelClientStreamingChunkEvent)]
+    assert [one.content for one in pieces] == ["first\n", "second\n"]
+    assert pieces[0].metadata == {"tool": "run_python", "stream": "stdout"}
+    assert any("content='first\\nsecond'" in str(getattr(one, "content", "")) for one in told)

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 os.environ |= {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true"}
 
 from crewai import Agent, BaseLLM, Crew, Task
+from crewai.events.event_bus import crewai_event_bus
 
 import atoll
-from atoll.integrations.crewai import as_tool
+from atoll.integrations.agent_tool import LiveOutput
+from atoll.integrations.crewai import PythonOutputEvent, as_tool
 
 
 class Scripted(BaseLLM):
-    def __init__(self, **options) -> None:
+    def __init__(self, *cells: str, **options) -> None:
         super().__init__(model="scripted", **options)
         self._said = iter(
-            [
-                'Thought: compute\nAction: run_python\nAction Input: {"code": "x = 6 * 7"}',
-                'Thought: look\nAction: run_python\nAction Input: {"code": "print(x)"}',
-            ]
+            f"Thought: compute\nAction: run_python\nAction Input: {json.dumps({'code': cell})}"
+            for cell in cells
         )
         self._seen = ""
 
@@ -34,10 +35,28 @@ class Scripted(BaseLLM):
         return False
 
 
+def run_crew(model: Scripted, tool) -> str:
+    agent = Agent(role="r", goal="g", backstory="b", llm=model, tools=[tool], verbose=False)
+    task = Task(description="6 * 7?", expected_output="a number", agent=agent)
+    return Crew(agents=[agent], tasks=[task]).kickoff().raw
+
+
 def test_a_crew_calls_it_and_state_is_kept():
     with atoll.create_sandbox() as box:
-        agent = Agent(
-            role="r", goal="g", backstory="b", llm=Scripted(), tools=[as_tool(box)], verbose=False
-        )
-        task = Task(description="6 * 7?", expected_output="a number", agent=agent)
-        assert Crew(agents=[agent], tasks=[task]).kickoff().raw == "42"
+        tool = as_tool(box)
+        assert tool.isolation == box.isolation
+        assert run_crew(Scripted("x = 6 * 7", "print(x)"), tool) == "42"
+
+
+def test_the_event_bus_has_the_output_while_code_runs():
+    live, seen = LiveOutput(), []
+    with crewai_event_bus.scoped_handlers(), atoll.create_sandbox(on_output=live) as box:
+
+        @crewai_event_bus.on(PythonOutputEvent)
+        def note(source, event):
+            seen.append((event.emission_sequence, event.stream, event.chunk))
+
+        code = "import time\nprint(40, flush=True)\ntime.sleep(0.5)\nprint(42)"
+        run_crew(Scripted(code), as_tool(box, live=live))
+        crewai_event_bus.flush()
+    assert [one[1:] for one in sorted(seen)] == [("stdout", "40\n"), ("stdout", "42\n")]

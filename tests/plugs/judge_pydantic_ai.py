@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 from pydantic_ai import Agent
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
-from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.function import DeltaToolCall, FunctionModel
 
 import atoll
-from atoll.integrations.pydantic_ai import as_tool
+from atoll.integrations.agent_tool import LiveOutput
+from atoll.integrations.pydantic_ai import PythonOutputEvent, as_tool
 
 
 async def test_an_agent_calls_it_and_state_is_kept():
@@ -29,3 +32,29 @@ async def test_an_agent_calls_it_and_state_is_kept():
     with atoll.create_sandbox() as box:
         agent = Agent(FunctionModel(respond), tools=[as_tool(box)])
         assert (await agent.run("6 * 7?")).output == "(no output) 42"
+
+
+async def test_events_of_a_run_have_the_output_while_code_runs():
+    code = "import time\nprint('first', flush=True)\ntime.sleep(0.5)\nprint('second')"
+
+    async def respond(messages, info):
+        if len(messages) > 1:
+            yield "done"
+        else:
+            yield {0: DeltaToolCall("run_python", json.dumps({"code": code}))}
+
+    live = LiveOutput()
+    with atoll.create_sandbox(on_output=live) as box:
+        tool = as_tool(box, live=live)
+        assert tool.metadata == {"atoll_isolation": str(box.isolation)}
+        agent = Agent(FunctionModel(stream_function=respond), tools=[tool])
+        async with agent.run_stream_events("print") as events:
+            seen = [one async for one in events]
+    pieces = [one for one in seen if isinstance(one, PythonOutputEvent)]
+    assert [(one.stream, one.text) for one in pieces] == [
+        ("stdout", "first\n"),
+        ("stdout", "second\n"),
+    ]
+    assert {one.tool_name for one in pieces} == {"run_python"}
+    answered = [n for n, one in enumerate(seen) if one.event_kind == "function_tool_result"]
+    assert seen.index(pieces[-1]) < answered[0]

@@ -1,6 +1,6 @@
 """run_python for LangChain and LangGraph: tools=[as_tool(box)] of create_agent or a ToolNode.
 
-With LiveOutput, what code prints is streamed as it comes: agent.stream(..., stream_mode="custom").
+With LiveOutput, agent.stream(..., stream_mode="custom") yields output while code runs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _to_stream(name: str) -> OutputCallback | None:
         from langgraph.config import get_stream_writer  # noqa: PLC0415 - LangChain may be alone
 
         write = get_stream_writer()
-    except (ImportError, RuntimeError, LookupError):  # not in a graph: each version says it so
+    except (ImportError, RuntimeError, LookupError):  # outside of a graph
         return None
     here = contextvars.copy_context()  # the writer looks up its graph when it is called
     return lambda stream, text: here.run(write, {"tool": name, "stream": stream, "text": text})

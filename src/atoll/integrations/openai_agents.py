@@ -1,4 +1,7 @@
-"""run_python for the OpenAI Agents SDK: Agent(tools=[as_tool(box)])."""
+"""run_python for the OpenAI Agents SDK: Agent(tools=[as_tool(box)]).
+
+The SDK has no way for a tool to add events to a run's stream; create_sandbox(on_output=...) does.
+"""
 
 from __future__ import annotations
 

@@ -1,26 +1,62 @@
-"""run_python for Pydantic AI: Agent(model, tools=[as_tool(box)])."""
+"""run_python for Pydantic AI: Agent(model, tools=[as_tool(box)]).
+
+With LiveOutput, a run's event stream has a PythonOutputEvent for each piece of output.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.integrations.agent_tool import PythonTool
+from atoll.errors import ConfigError
+from atoll.integrations.agent_tool import ANSWER, PythonTool
 from atoll.integrations.common import missing
 
 try:
-    from pydantic_ai import Tool
+    from pydantic_ai import RunContext, Tool  # noqa: TC002 - Pydantic AI reads annotations
+    from pydantic_ai.exceptions import UserError
 except ImportError as exc:
     raise ImportError(missing("pydantic-ai", "pydantic_ai")) from exc
+try:
+    from pydantic_ai import CustomEvent
+except ImportError:  # a version before custom events
+    CustomEvent = None
 
 if TYPE_CHECKING:
     from atoll.sync import SyncSandbox
+
+if CustomEvent is not None:
+
+    @dataclass(kw_only=True)
+    class PythonOutputEvent(CustomEvent, name="atoll_python_output"):  # type: ignore[call-arg,misc]
+        """A piece of what code has printed; `stream` is stdout or stderr."""
+
+        stream: str
+        text: str
 
 
 def as_tool(box: SyncSandbox, **options: Any) -> Tool[Any]:
     """Return a tool that runs code in `box`; `options` are those of PythonTool."""
     tool = PythonTool(box, **options)
+    if tool.streams and CustomEvent is None:
+        raise ConfigError("this version of Pydantic AI has no custom events: leave out live=")
 
-    async def run_python(code: str) -> str:
-        return await tool.arun(code)
+    async def run_python(context: RunContext[Any], code: str) -> str:
+        if not tool.streams:
+            return await tool.arun(code)
+        answer = ""
+        async with contextlib.aclosing(tool.stream(code)) as pieces:
+            async for stream, text in pieces:
+                if stream == ANSWER:
+                    answer = text
+                    continue
+                with contextlib.suppress(UserError):  # called outside of a run
+                    await context.emit(PythonOutputEvent(stream=stream, text=text))
+        return answer
 
-    return Tool(run_python, takes_ctx=False, name=tool.name, description=tool.description)
+    facts: dict[str, Any] = {"metadata": {"atoll_isolation": str(tool.isolation)}}
+    if "metadata" not in inspect.signature(Tool).parameters:  # an older version
+        facts = {}
+    return Tool(run_python, takes_ctx=True, name=tool.name, description=tool.description, **facts)
