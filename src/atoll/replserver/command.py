@@ -1,4 +1,4 @@
-"""A configuration as the options of `atoll repl-server`, which has no other way to be told."""
+"""Converts a configuration to the command-line options of `atoll repl-server`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIMITS = {"memory_bytes": "--memory", "disk_bytes": "--disk"}
 
 
 def arguments(config: SandboxConfig) -> list[str]:
-    """The options that say the same; ConfigError for what none of them can say."""
+    """Return the options of a configuration; ConfigError for settings without an option."""
     carried = {*_FLAGS, "policy", "logger", "network", "packages", "allow_source"}
     _refuse_others(config, SandboxConfig(), carried)
     _refuse_others(config.policy, ExecutionPolicy(), {*_LIMITS})
@@ -42,7 +42,7 @@ def arguments(config: SandboxConfig) -> list[str]:
 
 
 def _hosts(network: NetworkPolicy | None) -> tuple[str, ...]:
-    """Return the hosts of a policy that allows hosts and says no more.
+    """Return the hosts of a policy that has no other settings.
 
     SECURITY: headers must not be on a command line, which every user of the machine can read.
     """

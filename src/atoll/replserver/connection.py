@@ -24,7 +24,7 @@ LEAVE_SECONDS = 2
 
 
 class ServerConnection:
-    """Sends requests to one server and reads its responses; a process of ours ends with it."""
+    """Sends requests to one server and reads its responses; ends a server that it started."""
 
     def __init__(self, pipes: Pipes, process: subprocess.Popen[bytes] | None = None) -> None:
         self._pipes, self._process = pipes, process
@@ -35,12 +35,12 @@ class ServerConnection:
 
     @classmethod
     def start(cls, arguments: Sequence[str]) -> ServerConnection:
-        """A server in a process of its own."""
+        """Start a server process and return a connection to it."""
         process = subprocess.Popen(
             [sys.executable, "-m", "atoll.cli.main", "repl-server", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # a Ctrl-C is for us, who will end it
+            start_new_session=True,  # Ctrl-C goes to this process, which ends the server
         )
         assert process.stdin is not None
         assert process.stdout is not None
@@ -49,17 +49,17 @@ class ServerConnection:
 
     @property
     def pid(self) -> int | None:
-        """The server's process, if we started it."""
+        """The server's process id, if it was started here."""
         return None if self._process is None else self._process.pid
 
     async def wait_ready(self) -> None:
-        """Until the server says that it is ready; SandboxLostError if it ends before."""
+        """Wait until the server is ready; SandboxLostError if it ends before."""
         ready = framing.Noise(framing.READY)
         while await self._next() != ready:
             pass
 
     async def ask(self, request: REPLRequest) -> REPLResponse:
-        """The server's response; SandboxLostError if it ends instead."""
+        """Return the server's response; SandboxLostError if it ends instead."""
         try:
             await self._pipes.write(framing.encode("REQUEST", request.as_json()))
         except OSError:
@@ -74,13 +74,13 @@ class ServerConnection:
             raise SandboxLostError(f"the REPL server sent no response: {exc}") from None
 
     async def close(self) -> None:
-        """Let the server go; end it if it stays."""
+        """Close the connection; kill the server if it does not end by itself."""
         self._pipes.close()
         await self._wait()
         self.kill()
 
     def kill(self) -> None:
-        """End the server now; its sandboxes end with it."""
+        """Kill the server; its sandboxes end with it."""
         self._pipes.close()
         if self._process is not None:
             _end(self._process)
@@ -110,7 +110,7 @@ class ServerConnection:
 
 
 def copied(read_fd: int, write_fd: int) -> Pipes:
-    """Pipes over copies of two descriptors, which stay their owner's."""
+    """Return pipes over copies of two descriptors; the caller keeps the originals."""
     return Pipes(os.dup(read_fd), os.dup(write_fd))
 
 

@@ -1,4 +1,4 @@
-"""REPLExecutor: code in, response out, by a server that is started, watched and started again."""
+"""REPLExecutor: runs code through a server, which it starts, watches and restarts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 ANSWER_GRACE_SECONDS = 30
-"""What a server may take on top of the execution itself: a sandbox to open, a state to move."""
+"""Seconds in addition to the execution: to open a sandbox and to transfer a state."""
 _NOTHING_RAN = {
     messages.REFUSED: ConfigError,
     messages.BAD_STATE: StateError,
@@ -50,7 +50,7 @@ _NOTHING_RAN = {
 class REPLExecutor:
     """Runs code through a REPL server; with REPL_ENABLED=false in sandboxes of its own.
 
-    Each execution has a fresh sandbox; what is to live on is passed as `state`.
+    Each execution has a fresh sandbox; pass `state` to keep variables.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class REPLExecutor:
     def attach(
         cls,
         output: HasFileno,
-        input: HasFileno,  # noqa: A002 - the two ends are called so
+        input: HasFileno,  # noqa: A002 - the names of the two ends
         *,
         config: SandboxConfig | None = None,
         settings: ReplSettings | None = None,
     ) -> Self:
-        """An executor over a running server's stdout and stdin, which it takes copies of."""
+        """Return an executor over copies of a running server's stdout and stdin."""
         connections = [ServerConnection(copied(output.fileno(), input.fileno()))]
         used = replace(settings or ReplSettings.from_environment(), enabled=True)
         executor = cls(config, settings=used)
@@ -90,7 +90,7 @@ class REPLExecutor:
 
     @property
     def server_pid(self) -> int | None:
-        """The process of the server, while one of ours runs."""
+        """The server's process id, while a server that was started here runs."""
         return None if self._connection is None else self._connection.pid
 
     async def start(self) -> None:
@@ -156,7 +156,7 @@ class REPLExecutor:
             raise
 
     async def _ask(self, request: REPLRequest, patience: float) -> REPLResponse:
-        """Ask once. A connection that failed to answer is closed; the next call opens another."""
+        """Send a request once. If there is no answer, close; the next call connects again."""
         connection = await self._ensure()
         try:
             async with asyncio.timeout(patience):
@@ -185,7 +185,7 @@ class REPLExecutor:
 
 
 def _judged(response: REPLResponse) -> REPLResponse:
-    """The response, unless it has to be an error: a timeout, or nothing that ran."""
+    """Return the response; raise an error for a timeout, or if nothing ran."""
     text = response.error or response.kind
     if response.kind == Outcome.TIMEOUT:
         raise ExecutionTimeoutError(text, stdout=response.stdout, stderr=response.stderr)

@@ -1,7 +1,7 @@
-"""The stdio framing: a marker's line, JSON, a marker's line. Pure; bytes in, events out.
+"""The stdio framing: a marker line, JSON, a marker line. Pure: bytes in, events out.
 
-A marker counts only as a line of its own. JSON has no raw line end inside a string, so whatever
-a string holds cannot end its frame.
+A marker counts only as a whole line. JSON has no raw line ends in strings, so no content can end
+its frame.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Kind = Literal["REQUEST", "RESPONSE"]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What stood between two markers."""
+    """The text between two markers."""
 
     text: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenFrame:
-    """A frame that was not whole, and why."""
+    """An incomplete or invalid frame, and the reason."""
 
     reason: str
 
@@ -45,12 +45,12 @@ Event = Frame | BrokenFrame | Noise
 
 
 def encode(kind: Kind, message: Mapping[str, Any]) -> bytes:
-    """A message in its frame: the JSON is one line of ASCII."""
+    """Return a message in its frame: the JSON is one line of ASCII."""
     return b"%b\n%b\n%b\n" % (_start(kind), json.dumps(message).encode("ascii"), _end(kind))
 
 
 class FrameParser:
-    """Cuts a stream into frames, however it is cut into reads."""
+    """Splits a stream into frames, whatever the sizes of the reads."""
 
     def __init__(self, kind: Kind, max_bytes: int = MAX_FRAME_BYTES) -> None:
         self._start, self._end = _start(kind), _end(kind)
@@ -60,7 +60,7 @@ class FrameParser:
         self._size = 0
 
     def feed(self, data: bytes) -> list[Event]:
-        """What `data` completes, in order."""
+        """Yield the events that `data` completes, in order."""
         return [event for line in self._lines.feed(data) for event in self._take(line)]
 
     def _take(self, line: bytes) -> Iterator[Event]:
@@ -81,7 +81,7 @@ class FrameParser:
     def _keep(self, frame: list[bytes], line: bytes) -> None:
         self._size += len(line) + 1
         if self._size > self._max_bytes:
-            frame.clear()  # nothing of it will be used; its end is waited for
+            frame.clear()  # skip it until its end
         else:
             frame.append(line)
 
@@ -92,7 +92,7 @@ class FrameParser:
 
 
 class _LineCutter:
-    """Lines of a stream; of one that is too long, just more than the cap is kept."""
+    """Splits a stream into lines; a line that is too long is cut just above the cap."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -1,4 +1,4 @@
-"""Requests and responses as data, and as the JSON that crosses: binary fields are base64 there."""
+"""Requests and responses as data, and as JSON with binary fields in base64."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ REFUSED = "refused"
 BAD_STATE = "bad-state"
 """The state could not be restored; nothing ran."""
 FAILED = "failed"
-"""No sandbox could be had; nothing ran."""
+"""No sandbox could be opened; nothing ran."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class REPLRequest:
-    """Code to run, the state to run it on, and whether to give the state back."""
+    """Code to run, the state to start from, and whether to return the state."""
 
     code: str
     state: bytes | None = None
     capture_state: bool = False
     timeout: float | None = None
-    """Seconds; None is the server's own."""
+    """Seconds; None: the server's default."""
 
     def __post_init__(self) -> None:
         _check("code", self.code, str)
@@ -38,7 +38,7 @@ class REPLRequest:
         check_positive("timeout", self.timeout)
 
     def as_json(self) -> dict[str, Any]:
-        """The request as it is sent; a field with no value is left away."""
+        """Return the request as JSON data, without empty fields."""
         message: dict[str, Any] = {"code": self.code, "capture_state": self.capture_state}
         if self.state is not None:
             message["state"] = _base64(self.state)
@@ -48,7 +48,7 @@ class REPLRequest:
 
     @classmethod
     def from_json(cls, text: bytes) -> REPLRequest:
-        """A request as it came; ConfigError, or StateError for a state that is no base64."""
+        """Return a request; ConfigError if it is invalid, StateError if the state is not base64."""
         message = _object(text)
         if "code" not in message:
             raise ConfigError("a request needs the field 'code'")
@@ -62,7 +62,7 @@ class REPLRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class REPLResponse:
-    """What became of a request."""
+    """The result of a request."""
 
     stdout: str = ""
     stderr: str = ""
@@ -73,19 +73,19 @@ class REPLResponse:
     kind: str = Outcome.OK.value
     """How it ended: an Outcome, or `refused`, `bad-state`, `failed` if nothing ran."""
     state_error: str | None = None
-    """Why there is no state though one was asked for."""
+    """Why there is no state although one was requested."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Names that the state has no value of, and why."""
+    """Names of variables that are not in the state, and why."""
     displays: tuple[Display, ...] = ()
     duration_ms: float = 0.0
 
     @classmethod
     def nothing_ran(cls, kind: str, error: str) -> REPLResponse:
-        """The answer to a request that came to nothing."""
+        """Return the response to a request for which nothing ran."""
         return cls(kind=kind, error=error, stderr=error, exit_code=1)
 
     def as_json(self) -> dict[str, Any]:
-        """The response as it is sent."""
+        """Return the response as JSON data."""
         return {
             **{one.name: getattr(self, one.name) for one in fields(self)},
             "state": None if self.state is None else _base64(self.state),
@@ -96,7 +96,7 @@ class REPLResponse:
 
     @classmethod
     def from_json(cls, text: bytes) -> REPLResponse:
-        """A response as it came; ValueError, TypeError or LookupError if it is none."""
+        """Return a response; ValueError, TypeError or LookupError if it is invalid."""
         message = _object(text)
         known = {one.name: message[one.name] for one in fields(cls) if one.name in message}
         known["state"] = _state(message["state"])

@@ -1,6 +1,6 @@
-"""Bytes in and out over descriptors in an event loop: pipes, sockets, terminals, files.
+"""Reads and writes descriptors in an event loop: pipes, sockets, terminals, files.
 
-A descriptor is watched only while somebody waits for it, so nothing here keeps its owner alive.
+A descriptor is watched only during a read or write, so the loop does not keep its owner alive.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ CHUNK = 1 << 18
 
 
 class Pipes:
-    """One descriptor to read, one to write; both are closed with it."""
+    """One descriptor to read, one to write; close() closes both."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read_fd, self._write_fd = read_fd, write_fd
         self._waiting: set[asyncio.Future[None]] = set()
         self._close_both = weakref.finalize(self, _close, read_fd, write_fd)
         for fd in (read_fd, write_fd):
-            if _is_pipe(fd):  # a terminal is shared with others who expect it to block
+            if _is_pipe(fd):  # other programs share a terminal and expect it to block
                 os.set_blocking(fd, False)
 
     async def read(self) -> bytes:
-        """Some bytes as soon as there are any; none at the end."""
+        """Return bytes as soon as there are any; b"" at the end."""
         while True:
             await self._ready(self._read_fd, write=False)
             with contextlib.suppress(BlockingIOError):
                 return os.read(self._read_fd, CHUNK)
 
     async def write(self, data: bytes) -> None:
-        """All of `data`; BrokenPipeError if nobody will read it."""
+        """Write all of `data`; BrokenPipeError if the reader has closed its end."""
         view = memoryview(data)
         while view:
             self._check_open()
@@ -47,7 +47,7 @@ class Pipes:
                 await self._ready(self._write_fd, write=True)
 
     def on_hangup(self, callback: Callable[[], object]) -> None:
-        """Call back once if the reader of what we write goes away; only a pipe can tell."""
+        """Call back once if the reader closes its end; works for pipes only."""
         if not stat.S_ISFIFO(os.fstat(self._write_fd).st_mode):
             return
         loop = asyncio.get_running_loop()
@@ -56,10 +56,10 @@ class Pipes:
             loop.remove_reader(self._write_fd)
             callback()
 
-        loop.add_reader(self._write_fd, hung_up)  # a writing end is readable when it is broken
+        loop.add_reader(self._write_fd, hung_up)  # readable when the pipe breaks
 
     def close(self) -> None:
-        """Close both descriptors and fail those who wait for one. Calling it again does nothing."""
+        """Close both descriptors and fail pending calls. Calling it again does nothing."""
         if not self._close_both.alive:
             return
         loop = asyncio.get_running_loop()
@@ -86,7 +86,7 @@ class Pipes:
         )
         try:
             watch(fd, lambda: None if ready.done() else ready.set_result(None))
-        except PermissionError:  # a file on a disk, which never makes anybody wait
+        except PermissionError:  # a regular file, which is always ready
             return
         self._waiting.add(ready)
         try:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from atoll.types import SandboxResult
 
 Opener = Callable[[SandboxConfig, str | None], Awaitable["BaseSandbox"]]
-"""Makes a started sandbox; it is told the code that will run in it, if that is known."""
+"""Opens a sandbox; its second argument is the code that will run in it, if known."""
 
 MAX_STATE_BYTES = 48 << 20
-"""A larger state has no room in a frame."""
+"""Largest state that fits into a frame."""
 _STOPPED = (Outcome.TIMEOUT, Outcome.CPU, Outcome.CANCELLED)
 
 
@@ -46,7 +46,7 @@ class Runner:
         self._max_state_bytes = max_state_bytes
 
     async def warm_up(self) -> None:
-        """Open a first sandbox before the server says that it is ready."""
+        """Open a first sandbox before the server reports that it is ready."""
         await (await self._opener(self._config, None)).destroy()
 
     async def run(self, request: REPLRequest) -> REPLResponse:
@@ -105,7 +105,7 @@ async def _open_any(config: SandboxConfig, _code: str | None) -> BaseSandbox:
 
 
 def left_out(state: bytes) -> dict[str, str]:
-    """The names that a saved state has no value of, and why; nothing if it does not tell."""
+    """Return the names of variables that are not in a state, and why; {} if unknown."""
     try:
         return dict(describe_state(state).left_out)
     except StateError:

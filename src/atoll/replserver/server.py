@@ -1,4 +1,4 @@
-"""The loop of the server: says ready, then answers frame by frame until its client has gone."""
+"""The server's loop: reports ready, then answers frame by frame until the client has gone."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Server:
     """Answers requests one after the other.
 
-    SECURITY: what guest code prints reaches the client inside the JSON of a frame and in no other
-    way: no guest has a descriptor of this process.
+    SECURITY: the output of guest code reaches the client only inside the JSON of a frame: no guest
+    has a descriptor of this process.
     """
 
     def __init__(self, runner: Runner, pipes: Pipes, trace: Trace) -> None:
@@ -28,7 +28,7 @@ class Server:
         self._gone = False
 
     async def serve(self) -> None:
-        """Serve until the requests end, or nobody reads the answers; leaves no sandbox behind."""
+        """Serve until the requests end or the reader closes the pipe; destroys every sandbox."""
         task = asyncio.current_task()
         assert task is not None
         self._pipes.on_hangup(lambda: self._leave(task))
@@ -78,9 +78,9 @@ class Server:
 
 
 def take_stdio() -> Pipes:
-    """Our stdin and stdout as pipes of our own.
+    """Return this process's stdin and stdout as private pipes.
 
-    What else is printed in this process goes to stderr, and no child finds them.
+    Other output of this process goes to stderr, and children do not inherit the pipes.
     """
     own = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)

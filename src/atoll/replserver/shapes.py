@@ -1,4 +1,4 @@
-"""Errors in the words that clients of REPL servers match: the file is "<string>", not a cell."""
+"""Errors in the format that clients of REPL servers match: the file is "<string>", not a cell."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _PLACE = re.compile(r" \(<cell \d+>, (line \d+)\)\Z")
 
 
 def error_and_stderr(result: SandboxResult) -> tuple[str | None, str]:
-    """The result's error and stderr. Code that does not compile is told in one line."""
+    """Return the result's error and stderr. A SyntaxError of the code itself is one line."""
     error = result.error
     place = _PLACE.search(error) if error else None
     if error is None or place is None:
         return error, _FRAME.sub(r'\1"<string>"\2', result.stderr)
     error = error[: place.start()]
-    if result.stderr.startswith("Traceback"):  # raised by code that ran, as by its own compile()
+    if result.stderr.startswith("Traceback"):  # raised while code ran, for example by compile()
         return error, _FRAME.sub(r'\1"<string>"\2', result.stderr)
     return error, f"{error} ({place[1]})"

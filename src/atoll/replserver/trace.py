@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """Numbers requests and tells of each; noise in any case, as somebody has made a mistake."""
+    """Numbers and logs requests; lines outside of frames are always logged: they are mistakes."""
 
     def __init__(
         self, say: Callable[[str], None], *, debug: bool = False, contents: bool = False
@@ -21,11 +21,11 @@ class Trace:
         self._number = 0
 
     def noise(self, text: bytes) -> None:
-        """A line came that is in no frame."""
+        """Log a line that is in no frame."""
         self._say(f"ignored a line outside of a frame: {text!r}")
 
     def request(self, request: REPLRequest) -> None:
-        """A request is about to run."""
+        """Log a request before it runs."""
         self._number += 1
         if self._debug:
             self._say(
@@ -36,7 +36,7 @@ class Trace:
             self._say(f"request {self._number} is {json.dumps(request.as_json())}")
 
     def response(self, response: REPLResponse, frame: bytes) -> None:
-        """A response is about to be sent."""
+        """Log a response before it is sent."""
         if self._debug:
             self._say(
                 f"response {self._number}: {response.kind}, exit code {response.exit_code}, "

@@ -1,1 +1,1 @@
-"""Workspaces behind a shell: a stranger's sandbox that runs commands, and this machine itself."""
+"""Workspaces behind a shell: a foreign sandbox that runs commands, and this machine itself."""

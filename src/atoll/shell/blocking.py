@@ -33,13 +33,13 @@ class ShellSandbox(SyncFiles, ABC):
 
         Container().read("/etc/os-release")
 
-    All else is as in `atoll.aio.ShellSandbox`.
+    Everything else is as in `atoll.aio.ShellSandbox`.
     """
 
     _run = staticmethod(run_at_once)
 
     def __init__(self) -> None:
-        """Nothing has to be said; a subclass need not even call this."""
+        """Take no arguments; a subclass need not call this."""
 
     @property
     @abstractmethod
@@ -56,7 +56,7 @@ class ShellSandbox(SyncFiles, ABC):
 
 
 class _Waiting(sandbox.ShellSandbox):
-    """A blocking sandbox, as one whose commands have always ended already."""
+    """Adapts a blocking sandbox to the async interface; its commands never suspend."""
 
     def __init__(self, box: ShellSandbox) -> None:
         self._box = box
@@ -79,7 +79,7 @@ class LocalSandbox(SyncFiles):
         with atoll.LocalSandbox(cwd="project") as box:
             print(box.execute("make test").output)
 
-    All else is as in `atoll.aio.LocalSandbox`.
+    Everything else is as in `atoll.aio.LocalSandbox`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LocalSandbox(SyncFiles):
 
     @property
     def isolation(self) -> Isolation:
-        """None at all."""
+        """Always Isolation.NONE."""
         return self._box.isolation
 
     def execute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
@@ -107,7 +107,7 @@ class LocalSandbox(SyncFiles):
         return self._portal.run(self._box.execute(command, timeout=timeout))
 
     def close(self) -> None:
-        """End what still runs, and let go of the folder. Calling it twice is harmless."""
+        """Kill processes that still run and close the folder. Calling it twice is harmless."""
         self._portal.run(self._box.close())
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""Commands for a shell: fixed scripts, and words that no shell sees anything special in.
+"""Commands for a shell: fixed scripts with arguments that contain no special characters.
 
-SECURITY: nothing that a caller gives is ever part of a script. Names, patterns and contents go as
-base64 words, and a script decodes them into variables.
+SECURITY: no value of a caller becomes part of a script. Names, patterns and contents are passed as
+base64 words, which a script decodes into variables.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ ROOM_FOR_SCRIPT = 8_000
 
 @cache
 def script(*names: str) -> str:
-    """The text of some scripts, one after the other."""
+    """Return the text of some scripts, joined."""
     folder = files("atoll.shell") / "scripts"
     return "".join((folder / f"{name}.sh").read_text() for name in names)
 
 
 def command(text: str, *words: str) -> str:
-    """A script with its words, for whatever shell runs commands there; its state stays as it is."""
+    """Return a command that runs a script with its arguments in a subshell of any POSIX shell."""
     return " ".join(["sh -c", shlex.quote(text), "sh", *map(shlex.quote, words)])
 
 
 def encoded(value: str | bytes) -> str:
-    """A word that stands for any text or bytes."""
+    """Return text or bytes as a base64 word."""
     data = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
     return base64.b64encode(data).decode("ascii")

@@ -1,4 +1,4 @@
-"""Files that a shell has fetched beforehand: a Workspace runs its operations on them."""
+"""Files that a shell has fetched before: a Workspace runs its operations on them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Row:
     too_deep: bool = False
 
     def open(self) -> int:
-        """Raise FileNotFoundError: a listing brings no content."""
+        """Raise FileNotFoundError: a listing has no content."""
         raise FileNotFoundError(errno.ENOENT, "it was listed, not fetched")
 
 
 @dataclass(slots=True)
 class FetchedFiles:
-    """What a shell has reported about one path, and what is to be stored there."""
+    """What a shell reported about one path, and the bytes to store there."""
 
     rows: list[Row] = field(default_factory=list)
     link: bool = False
@@ -42,7 +42,7 @@ class FetchedFiles:
     stored: bytes | None = None
 
     def open(self, path: str) -> int:
-        """Return a descriptor of what was fetched."""
+        """Return a descriptor of the fetched bytes."""
         del path
         if self.fault:
             raise self.fault
@@ -58,12 +58,12 @@ class FetchedFiles:
         return self.link
 
     def entries(self, path: str) -> list[tuple[str, os.stat_result]]:
-        """Return what was in the folder."""
+        """Return the entries of the folder."""
         del path
         return [(row.path, row.info) for row in self.rows]
 
     def walk(self, path: str) -> Iterator[Row]:
-        """Return what was below it, in the order of a walk."""
+        """Return the entries below the folder, in the order of a walk."""
         del path
         yield from sorted(self.rows, key=lambda row: row.path.split("/"))
 
@@ -98,13 +98,13 @@ class FetchedFiles:
 
 
 def status(mode: int, size: int, modified: float, changed: float) -> os.stat_result:
-    """Return an os.stat_result of these."""
+    """Return an os.stat_result of these values."""
     whole = (mode, 0, 0, 1, 0, 0, size, 0, int(modified), int(changed))
     return os.stat_result((*whole, 0.0, modified, changed))
 
 
 def fault_of(info: os.stat_result, most: int) -> OSError | None:
-    """Return why something cannot be read as a file; None if it can."""
+    """Return the error of reading an entry as a file; None if it can be read."""
     if stat.S_ISDIR(info.st_mode):
         return IsADirectoryError(errno.EISDIR, "it is a folder")
     if not stat.S_ISREG(info.st_mode):

@@ -1,4 +1,4 @@
-"""Searches with the `grep` of a stranger's sandbox: which files first, then their lines."""
+"""Searches with the `grep` of a foreign sandbox: finds the files first, then their lines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def grep(
     ignore_case: bool,
     max_results: int,
 ) -> dict[str, Any]:
-    """Lines with the pattern in them; a regular expression is one of `grep -E`."""
+    """Return the lines that match the pattern; a regular expression is one of `grep -E`."""
     _check(pattern, regex=regex)
     how = "-a" + ("E" if regex else "F") + ("i" if ignore_case else "")
     task = _Search(line, path, pattern, how)
@@ -63,7 +63,7 @@ class _Search:
         self._line, self._path, self._pattern, self._how = line, path, pattern, how
 
     async def candidates(self) -> tuple[list[str], bool]:
-        """Files with the pattern in them; "" is the path itself."""
+        """Return the files that contain the pattern; "" is the path itself."""
         words = [encoded(self._path), self._how, encoded(self._pattern)]
         limits = [str(MOST_FOLDERS_DEEP + 1), str(MAX_FILE_BYTES + 1)]
         answer = await self._line.ask("candidates", *words, *limits)
@@ -73,7 +73,7 @@ class _Search:
         return script_output.candidates(answer)
 
     async def hits(self, files: list[str], room: int) -> AsyncIterator[Hits]:
-        """The lines that match, file by file, up to `room` of each."""
+        """Return the lines that match, file by file, up to `room` of each."""
         for some in _batches(files):
             base = [encoded(self._path), self._how, encoded(self._pattern), str(room)]
             if some == [""]:
@@ -86,7 +86,7 @@ class _Search:
 
 
 def _batches(files: list[str]) -> Iterator[list[str]]:
-    """As many as one command takes."""
+    """Yield lists of as many files as fit into one command."""
     some: list[str] = []
     size = 0
     for name in files:

@@ -1,8 +1,8 @@
-"""The way to a stranger's shell and back: requests and answers of any size, through commands.
+"""Sends requests of any size to a foreign shell, and receives answers of any size, by commands.
 
-A request that is too long for one command goes up in pieces, into a temporary file; an answer
-that is too long for one output comes down in pieces. Answers stand between random marks, so that
-nothing else that is printed can be taken for one.
+A request that is too long for one command is uploaded in pieces to a temporary file; an answer
+that is too long for one output is downloaded in pieces. Random marks enclose answers, so that other
+output cannot be mistaken for one.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     Execute = Callable[[str], Awaitable[ExecuteResponse]]
 
 SMALLEST, FIRST, LARGEST = 1_500, 48_000, 600_000
-"""Bytes of an answer in one output: what every sandbox must let through, and what is tried."""
+"""Bytes of an answer in one output: the least that a sandbox must support, and the first try."""
 MAX_ANSWER = 128 << 20
 MAX_FILE = 90 << 20
-"""Bytes of a file that is read as a whole: an answer with it has room, encoded once more."""
+"""Most bytes of a file that is read at once: base64 of it fits into an answer."""
 _SIZE = re.compile(r"(\d{1,15})\s", re.ASCII)
 _UP = (MAX_COMMAND - ROOM_FOR_SCRIPT) // 4 * 3
 
 
 class AnswerTooLargeError(SandboxError):
-    """More than we take from a stranger."""
+    """The answer of a foreign sandbox is too large."""
 
 
 class Line:
-    """Runs scripts of ours in a sandbox that can only run commands."""
+    """Runs Atoll's scripts in a sandbox that can only run commands."""
 
     def __init__(self, execute: Execute) -> None:
         self._execute = execute
@@ -46,9 +46,9 @@ class Line:
     async def ask(
         self, name: str, *words: str, data: bytes = b"", twice: bool = True, draft: str = ""
     ) -> bytes:
-        """What a script answers. `twice`: whether it may run again if its answer was cut.
+        """Return a script's answer. `twice`: whether it may run again if its answer was cut.
 
-        `draft` is the path beside which the script may have left something if it was ended.
+        `draft` is the path beside which a killed script may have left a temporary file.
         """
         call = _Call(secrets.token_hex(16))
         try:
@@ -65,7 +65,7 @@ class Line:
         return answer
 
     async def _hand_over(self, call: _Call, data: bytes, words: int) -> str:
-        """The data as a word; in a file beforehand if there is no room for that."""
+        """Return the data as an argument; upload it to a file first if it is too long."""
         if len(data) <= _UP - words:
             return "." + encoded(data)
         call.stored = True
@@ -109,7 +109,7 @@ class Line:
         return bytes(answer)
 
     def _cut(self, call: _Call, response: ExecuteResponse) -> bool:
-        """Whether an output was too long for the sandbox; if so, less is asked for from now on."""
+        """Return whether the sandbox cut the output; if so, later requests ask for less."""
         if self._piece <= SMALLEST or not (response.truncated or call.began(response)):
             return False
         self._piece = self._most = max(SMALLEST, self._piece // 2)
@@ -117,22 +117,22 @@ class Line:
 
 
 class _Call:
-    """One request: the name of its files, and the mark around its answers."""
+    """One request: the name of its temporary files, and the mark around its answers."""
 
     def __init__(self, token: str) -> None:
         self._token, self._mark = token, secrets.token_hex(16)
         self.stored = False
-        """Whether files of it are there."""
+        """Whether it has temporary files."""
 
     def command(
         self, name: str, *words: str, limit: int = 0, data: str = "", answers: bool = False
     ) -> str:
-        """A command that runs one script."""
+        """Return a command that runs one script."""
         text = script("common", name, *(["run"] if answers else []))
         return command(text, self._mark, self._token, str(limit), data, *words)
 
     def read(self, response: ExecuteResponse) -> tuple[int, bytes] | None:
-        """The size and the bytes between the marks; none if they are not there, or not whole."""
+        """Return the size and the bytes between the marks; None if incomplete or missing."""
         check_shape(response)
         end = max(response.output.rfind(f"{self._mark}."), 0)
         start = response.output.rfind(f"{self._mark} ", 0, end)
@@ -148,12 +148,12 @@ class _Call:
         return (size, body) if len(body) in (0, size) else None
 
     def began(self, response: ExecuteResponse) -> bool:
-        """Whether there is the beginning of an answer."""
+        """Return whether the output has the start of an answer."""
         return f"{self._mark} " in response.output
 
 
 def check_shape(response: ExecuteResponse) -> None:
-    """Whoever wrote the sandbox may have it give anything."""
+    """Raise an error if a subclass's execute() returned something else than ExecuteResponse."""
     if not isinstance(getattr(response, "output", None), str):
         text = f"execute() of the sandbox gave {type(response).__name__}"
         raise SandboxError(f"{text}: it must be an ExecuteResponse with an output of str")

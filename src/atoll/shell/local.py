@@ -111,7 +111,7 @@ class LocalSandbox(FolderFiles):
         return {name: os.dup(self._folder) for name in self._names}
 
     def _bury(self) -> None:
-        """Forget the commands of which nothing is left."""
+        """Drop commands that have no process left."""
         self._running -= {one for one in self._running if one.is_over}
 
     def _check_open(self) -> None:

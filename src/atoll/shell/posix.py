@@ -1,6 +1,6 @@
-"""File operations where there is no Python: `sh`, and the tools that every bare container has.
+"""File operations in a sandbox without Python: by `sh` and the tools of a minimal container.
 
-Scripts fetch, list and store; what is done with it is done here, by the code that all others use.
+Scripts fetch, list and store; the operations themselves run here, by the same code as elsewhere.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MOST_LINES = 1 << 40
 
 
 class PosixDialect:
-    """Speaks to `sh`."""
+    """Runs operations by scripts for `sh`."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
 
     async def run(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Carry out an operation of guest/workspace."""
+        """Run an operation of guest/workspace."""
         fault = _fault_of_path(params["path"])
         if not fault and operation in ("delete", "move"):
             fault = _fault_of_path(params.get("target", "x")) or _fault_of_name(params)
@@ -119,7 +119,7 @@ def _fault_of_name(params: dict[str, Any]) -> ValueError | None:
 
 
 def _fault_of_path(path: str) -> Exception | None:
-    """Return what the kernel would say to a path that cannot be sent through a shell."""
+    """Return the kernel's error for a path that cannot be passed through a shell."""
     try:
         name = path.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as exc:

@@ -1,4 +1,4 @@
-"""What an agent needs of a place to work in: commands, and files."""
+"""The interface that agents need of a sandbox: commands and files."""
 
 from __future__ import annotations
 

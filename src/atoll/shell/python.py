@@ -1,4 +1,4 @@
-"""File operations where there is a Python: the guest's own code is sent, and runs there."""
+"""File operations in a sandbox with Python: the code of the guest is sent and runs there."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ READ_ONLY = frozenset({"ls", "read", "read_raw", "grep", "glob", "download", "st
 
 
 class PythonDialect:
-    """Speaks to `python3`, of 3.8 or later."""
+    """Runs operations by `python3`, 3.8 or later."""
 
     def __init__(self, line: Line) -> None:
         self._line = line
 
     async def run(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Carry out an operation of guest/workspace."""
+        """Run an operation of guest/workspace."""
         data = _request(operation, params)
         twice = operation in READ_ONLY
         answer = _unpack(await self._line.ask("python", _program(), data=data, twice=twice))
@@ -67,7 +67,7 @@ def _program() -> str:
 
 @cache
 def _modules() -> dict[str, str]:
-    """The texts of the modules that the operations are made of."""
+    """Return the sources of the modules that the operations need, by name."""
     found: dict[str, str] = {}
     wanted = ["workspace", "local_files"]
     while wanted:
@@ -79,7 +79,7 @@ def _modules() -> dict[str, str]:
 
 
 def _siblings(source: str) -> list[str]:
-    """The modules beside it that a module imports."""
+    """Return the sibling modules that a module imports."""
     nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
     return [
         name

@@ -1,4 +1,4 @@
-"""A command on this machine, from its start until the last process of it is gone."""
+"""A command on this machine, from its start until its last process has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_OUTPUT = 1 << 20
 GRACE = 0.2
-"""Seconds in which output may come that others than bash have still to write."""
+"""Seconds after the end of bash in which its children's output is still read."""
 _PATIENCE = 10.0
 
 
@@ -30,7 +30,7 @@ class CommandNotStartedError(SandboxError):
 
 
 class Running:
-    """A command under its supervisor. What it has left in the background lives until `end`."""
+    """A command under its supervisor. Its background processes live until `end`."""
 
     def __init__(self, process: subprocess.Popen[bytes], line: socket.socket) -> None:
         self._process, self._line = process, line
@@ -39,7 +39,7 @@ class Running:
 
     @classmethod
     async def start(cls, command: str, cwd: str, env: Mapping[str, str]) -> Self:
-        """Start it, in a session of its own."""
+        """Start the command in a session of its own."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -61,7 +61,7 @@ class Running:
         await loop.create_connection(lambda: self._control, sock=self._line)
 
     async def outcome(self, timeout_ms: float) -> ExecuteResponse:
-        """What bash did, as soon as it has ended or its time is up."""
+        """Return the result when bash has ended or the time is over."""
         error = None
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -70,7 +70,7 @@ class Running:
             await self.end()
             code, error = 124, f"the command took longer than {timeout_ms:g} ms and was ended"
         if code is None:
-            error = "what watched over the command was killed"
+            error = "the command's supervisor was killed"
             self._end_session()
         await self._hung_up()
         if self._control.closed.done():
@@ -80,11 +80,11 @@ class Running:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it is left."""
+        """Whether all its processes have ended."""
         return self._process.poll() is not None and self._output.closed.done()
 
     async def end(self) -> None:
-        """Kill all that is left of it."""
+        """Kill all its processes."""
         with contextlib.suppress(OSError):
             self._line.shutdown(socket.SHUT_WR)
         await asyncio.to_thread(self._wait)
@@ -93,7 +93,7 @@ class Running:
         self._close()
 
     async def _hung_up(self) -> None:
-        """When bash has ended, all the others have a little time."""
+        """Start the time for other processes' output when bash has ended."""
         await asyncio.wait([self._output.closed, self._control.closed], timeout=GRACE)
 
     def _close(self) -> None:
@@ -114,7 +114,7 @@ class Running:
             self._process.wait()
 
     def _end_session(self) -> None:
-        """Without a supervisor, at least those who have stayed in its session."""
+        """Kill the processes of its session: without a supervisor, others are not found."""
         for pid, _, session in supervisor.processes():
             if session == self._process.pid:
                 with contextlib.suppress(OSError):
@@ -140,7 +140,7 @@ def _spawn(
 
 
 class _Ending(asyncio.Protocol):
-    """One end of something that hangs up some day."""
+    """A protocol that waits until the other end closes the connection."""
 
     def __init__(self) -> None:
         self._transport: asyncio.BaseTransport | None = None
@@ -156,17 +156,17 @@ class _Ending(asyncio.Protocol):
 
     @property
     def connected(self) -> bool:
-        """Whether there was ever anything to hang up."""
+        """Whether the connection was made."""
         return self._transport is not None
 
     def close(self) -> None:
-        """Hang up, if that has not happened."""
+        """Close the connection, if it is open."""
         if self._transport and not self.closed.done():
             self._transport.close()
 
 
 class _Output(_Ending):
-    """What is printed: kept until it is taken, and read on after that, so that nobody blocks."""
+    """Collects output until it is taken, and then reads on, so that writers do not block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,14 +179,14 @@ class _Output(_Ending):
             self._capture.feed(data)
 
     def take(self) -> tuple[str, bool]:
-        """The text, and whether some was left out; later output is dropped."""
+        """Return the text, and whether it was cut; later output is dropped."""
         assert self._capture is not None
         capture, self._capture = self._capture, None
         return capture.finish()
 
 
 class _Control(_Ending):
-    """What the supervisor tells."""
+    """Receives the supervisor's messages."""
 
     def __init__(self) -> None:
         super().__init__()

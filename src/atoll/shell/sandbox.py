@@ -1,4 +1,4 @@
-"""A stranger's sandbox as a workspace: whoever runs commands in one gets the file operations."""
+"""A foreign sandbox as a workspace: the file operations, built on its shell commands."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class ShellSandbox(Files):
 
         await Container().read("/etc/os-release")
 
-    Paths are as its shell sees them. With `python3` there, the operations are the same code as
-    everywhere; without, `sh`, `base64`, `find`, `grep` and `stat` will do, as a bare container has
-    them. A `regex` is then one of `grep -E`.
+    Paths are as its shell sees them. If it has `python3`, the operations are the same code as
+    everywhere; otherwise they need `sh`, `base64`, `find`, `grep` and `stat`, which a minimal
+    container has. A `regex` is then one of `grep -E`.
     """
 
     @property
@@ -55,7 +55,7 @@ class ShellSandbox(Files):
 
 
 async def _find_out(execute: Execute) -> PythonDialect | PosixDialect:
-    """What the sandbox's shell can do."""
+    """Return the dialect for the sandbox's shell: Python, or POSIX tools."""
     mark = secrets.token_hex(16)
     response = await execute(command(script("probe"), mark))
     check_shape(response)

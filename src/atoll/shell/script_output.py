@@ -1,4 +1,4 @@
-"""Parse what the scripts in scripts/ print. SECURITY: a foreign sandbox printed it: check all."""
+"""Parses the output of scripts/. SECURITY: a foreign sandbox printed it: validate everything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 MOST_RECORDS = 1_000_000
-"""The limit of records in an answer: each takes far more memory here than it has bytes."""
+"""Most records in an answer: each takes far more memory than its bytes."""
 _CODES = {
     "No such file or directory": errno.ENOENT,
     "Directory nonexistent": errno.ENOENT,
@@ -54,7 +54,7 @@ def _or_nonsense(parse: Callable[P, T]) -> Callable[P, T]:
 
 @_or_nonsense
 def rows(output: bytes, path: str) -> list[Row]:
-    """Return what list.sh found in or below a folder, or a file alone."""
+    """Return the entries that list.sh found in or below a folder, or the file itself."""
     kind, _, rest = output.partition(b"\n")
     _check_count(rest)
     records = rest.split(b"//\n")[:-1]
@@ -82,7 +82,7 @@ def _info(mode: bytes, size: bytes, modified: bytes, changed: bytes) -> os.stat_
 
 @_or_nonsense
 def fetched(output: bytes, most: int) -> tuple[FetchedFiles, int]:
-    """Return the file that fetch.sh read, or why not, and the number of its lines, if counted."""
+    """Return the file that fetch.sh read or its error, and the number of lines, if counted."""
     kind, _, rest = output.partition(b"\n")
     place = FetchedFiles(link=kind == b"link")
     if not rest.startswith(b"+"):
@@ -96,7 +96,7 @@ def fetched(output: bytes, most: int) -> tuple[FetchedFiles, int]:
 
 
 def fault(output: bytes) -> OSError | None:
-    """Return the error that a script reports, by the message of what failed; None if it worked."""
+    """Return the error that a script reports, by the tool's message; None if it succeeded."""
     if output.startswith(b"+"):
         return None
     reason = output[1:].decode("utf-8", "replace").strip().rpartition(": ")[2][:200]
@@ -105,7 +105,7 @@ def fault(output: bytes) -> OSError | None:
 
 @_or_nonsense
 def looked_up(output: bytes) -> FetchedFiles:
-    """Return what change.sh says about a path that it was asked to stat, or why it could not."""
+    """Return the status that change.sh reports for a path, or the error."""
     if refusal := fault(output):
         return FetchedFiles(refusal=refusal)
     return FetchedFiles(info=_info(*output[1:].split()))

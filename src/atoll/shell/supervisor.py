@@ -1,8 +1,8 @@
-"""Runs one command for LocalSandbox, and ends all that it started once the host lets go.
+"""Runs one command for LocalSandbox, and kills all its processes when the host closes the socket.
 
-A program of its own, between host and bash: only so is a process found that has left its parents,
-its group and its session, and only so does nothing live on when the host is killed. Stdin is a
-socket to the host: lines go out, its end comes in.
+A separate program between host and bash, as a subreaper: it finds processes that have left their
+parents, group and session, and it ends everything even if the host is killed. Stdin is a socket to
+the host: the supervisor writes lines to it, and EOF means that the host has gone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _wakeups() -> int:
-    """A descriptor that can be read when a child has ended."""
+    """Return a descriptor that is readable when a child has ended."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -53,7 +53,7 @@ def _wakeups() -> int:
 
 
 def _start(command: str) -> int:
-    """Bash in a group of its own, in our session; the output is its alone."""
+    """Start bash in its own process group, in this session; only bash has the output pipes."""
     bash = os.posix_spawnp(
         "bash",
         ["bash", "-c", command],
@@ -73,7 +73,7 @@ def _start(command: str) -> int:
 
 
 def _reap(bash: int) -> bool:
-    """Bury who has died, and tell of bash; whether anybody is left."""
+    """Reap ended children, report the end of bash, and return whether children are left."""
     try:
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -87,7 +87,7 @@ def _reap(bash: int) -> bool:
 
 
 def _end_all() -> None:
-    """Kill whoever descends from us, until nobody does."""
+    """Kill all descendants, until there are none."""
     while True:
         for pid in _descendants():
             with contextlib.suppress(OSError):
@@ -111,7 +111,7 @@ def _descendants() -> list[int]:
 
 
 def processes() -> Iterator[tuple[int, int, int]]:
-    """Every process that there is, its parent and its session."""
+    """Yield every process with its parent and its session."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:

@@ -2,8 +2,8 @@
 
     ATOLL-STATE ⏎  {header as JSON} ⏎  payload  HMAC-SHA256 of all before it
 
-SECURITY: the signature is checked before one byte goes to a guest, and the payload is never
-parsed on the host: it was written by a guest, and only a guest loads it.
+SECURITY: the signature is verified before any byte goes to a guest. The host never parses the
+payload: a guest wrote it, and only a guest loads it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _SHAPE_ERRORS = (LookupError, TypeError, ValueError, AttributeError, RecursionEr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateInfo:
-    """What a saved state says of itself, once its signature has been checked."""
+    """The header of a saved state whose signature was verified."""
 
     python: str
-    """The version that made it and can load it, such as 3.11."""
+    """The version of Python that saved it and can load it, such as 3.11."""
     created: float
     """Seconds since 1970."""
     size: int
-    """Bytes of variables and files, not compressed; the guest's own word."""
+    """Bytes of variables and files before compression, as the guest reports."""
     left_out: Mapping[str, str]
-    """What the state does not hold, each with the reason: variables, files, environment."""
+    """Variables, files and environment that were not saved, each with the reason."""
     tier: str | None = None
     """The tier of libraries that its session had preloaded; None if it had none."""
 
@@ -52,7 +52,7 @@ class StateInfo:
 def seal(
     payload: bytes, facts: Mapping[str, Any], python: tuple[int, ...], tier: str | None = None
 ) -> bytes:
-    """Return a guest's state and what it said of it as one signed blob."""
+    """Return a guest's state and its description as one signed blob."""
     key = state_key()
     header = {
         "version": VERSION,
@@ -70,7 +70,7 @@ def seal(
 
 
 def unseal(blob: bytes) -> tuple[StateInfo, memoryview]:
-    """What a blob says of itself, and its payload; StateError unless all of it is good."""
+    """Return a blob's header and payload; StateError if anything in it is invalid."""
     header, start = _header(blob)
     end = start + header["payload"]
     if len(blob) == end:
@@ -96,7 +96,7 @@ def unseal(blob: bytes) -> tuple[StateInfo, memoryview]:
 
 
 def describe_state(blob: bytes) -> StateInfo:
-    """What a saved state says of itself; StateError unless its signature is good."""
+    """Return the header of a saved state; StateError if its signature is wrong."""
     return unseal(blob)[0]
 
 
@@ -107,7 +107,7 @@ def tier_of(blob: bytes) -> str | None:
 
 
 def open_for(blob: bytes, python: tuple[int, ...], max_bytes: int) -> memoryview:
-    """The payload, for a guest of this version; StateError if it is not for it."""
+    """Return the payload for a guest of this version; StateError if it is for another."""
     info, payload = unseal(blob)
     if info.python != _short_version(python):
         found, needed = _short_version(python), info.python
@@ -120,7 +120,7 @@ def open_for(blob: bytes, python: tuple[int, ...], max_bytes: int) -> memoryview
 
 
 def _header(blob: bytes) -> tuple[dict[str, Any], int]:
-    """The header, its shape checked, and where the payload begins."""
+    """Return the validated header, and the offset of the payload."""
     if not isinstance(blob, bytes):
         raise StateError(f"a state is bytes, not {type(blob).__name__}")
     if not blob.startswith(MAGIC):

@@ -16,12 +16,12 @@ KEY_BYTES = 32
 
 
 def state_key() -> bytes:
-    """The key to use now."""
+    """Return the key that signs states."""
     return state_key_from_environment() or _users_key(default_path())
 
 
 def default_path() -> Path:
-    """Where the user's own key is."""
+    """Return the path of the user's own key."""
     try:
         return Path.home() / ".local" / "share" / "atoll" / "state.key"
     except RuntimeError:

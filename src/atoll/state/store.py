@@ -1,7 +1,7 @@
-"""Where saved states are kept between sessions: by session id, for a while, in a bounded place.
+"""Stores saved states between sessions: by session id, limited in time and size.
 
-Blobs are kept as they are. They are signed, so whoever can write to the store can lose a state
-but not forge one.
+Blobs are stored unchanged. They are signed: a process that can write to the store can delete a
+state, but not forge one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
-    """What a store holds now."""
+    """The present content of a store."""
 
     count: int
     bytes: int
@@ -50,23 +50,23 @@ class StateStore(Protocol):
     """Keeps saved states by session id."""
 
     def put(self, session_id: str, blob: bytes) -> None:
-        """Keep a state, in place of the one before; StateError leaves that one there."""
+        """Store a state in place of an earlier one; on StateError the earlier one stays."""
         ...
 
     def get(self, session_id: str) -> bytes | None:
-        """The state, if it is there and not too old."""
+        """Return the state; None if there is none, or it has expired."""
         ...
 
     def delete(self, session_id: str) -> None:
-        """Forget a state; one that is not there is no fault."""
+        """Delete a state; a missing one is no error."""
         ...
 
     def sweep(self) -> int:
-        """Forget what is too old or too much; how many that were."""
+        """Delete expired states and those over the size limit; return how many."""
         ...
 
     def stats(self) -> StoreStats:
-        """What is in it."""
+        """Return the present content."""
         ...
 
 
@@ -90,7 +90,7 @@ class SqliteStateStore:
             db.execute("SELECT COUNT(*) FROM states").fetchone()
 
     def put(self, session_id: str, blob: bytes) -> None:
-        """Keep a state; the oldest others go if there is no room."""
+        """Store a state; delete the oldest others if there is no room."""
         if len(blob) > self._max_bytes:
             raise StateError(f"a state of {len(blob):,} bytes: the store holds {self._max_bytes:,}")
         row = (session_id, self._now(), len(blob), blob)
@@ -99,24 +99,24 @@ class SqliteStateStore:
             self._sweep(db)
 
     def get(self, session_id: str) -> bytes | None:
-        """The state, if it is there and not too old."""
+        """Return the state; None if there is none, or it has expired."""
         query = "SELECT blob FROM states WHERE session = ? AND saved > ?"
         with self._transaction() as db:
             row = db.execute(query, (session_id, self._now() - self._ttl)).fetchone()
         return row[0] if row else None
 
     def delete(self, session_id: str) -> None:
-        """Forget a state; one that is not there is no fault."""
+        """Delete a state; a missing one is no error."""
         with self._transaction() as db:
             db.execute("DELETE FROM states WHERE session = ?", (session_id,))
 
     def sweep(self) -> int:
-        """Forget what is too old or too much; how many that were."""
+        """Delete expired states and those over the size limit; return how many."""
         with self._transaction() as db:
             return self._sweep(db)
 
     def stats(self) -> StoreStats:
-        """What is in it, the too old not counted."""
+        """Return the present content, without expired states."""
         query = "SELECT COUNT(*), COALESCE(SUM(size), 0) FROM states WHERE saved > ?"
         with self._transaction() as db:
             count, size = db.execute(query, (self._now() - self._ttl,)).fetchone()
@@ -142,7 +142,7 @@ class SqliteStateStore:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing; StateError says what the database or the disk has against it."""
+        """Run a block as one transaction; StateError says why the database failed."""
         try:
             db = self._connection()
             with db:
@@ -154,7 +154,7 @@ class SqliteStateStore:
             raise StateError(f"the states in {self._path} cannot be used: {exc}") from exc
 
     def _connection(self) -> sqlite3.Connection:
-        """The one of this thread and process."""
+        """Return the connection of this thread and process."""
         known: sqlite3.Connection | None = getattr(self._local, "db", None)
         if known is not None and self._local.owner == os.getpid():
             return known
@@ -173,7 +173,7 @@ class SqliteStateStore:
         """Rename a damaged file, so that the next call creates a new one."""
         aside = f"{self._path}.damaged-{time.time_ns()}"
         with contextlib.suppress(FileNotFoundError):
-            if os.stat(self._path).st_ino == self._local.inode:  # else another process has done it
+            if os.stat(self._path).st_ino == self._local.inode:  # or another process has
                 for suffix in ("", "-wal", "-shm"):
                     os.rename(f"{self._path}{suffix}", aside + suffix)
         return f"the states in {self._path} are damaged: the file is now {aside}; try again"

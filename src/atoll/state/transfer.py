@@ -1,9 +1,9 @@
-"""A saved state between host and guest: through a pipe that the guest is given one end of.
+"""Transfers a saved state between host and guest, through a pipe whose other end the guest gets.
 
-    save     guest ──pipe──▶ host, which keeps no more than the cap
-    restore  host ──pipe──▶ guest, however slowly it reads
+    save     guest ──pipe──▶ host, which stores no more than the cap
+    restore  host ──pipe──▶ guest, as fast as it reads
 
-SECURITY: the bytes are the guest's. The host keeps and hands them on, and never looks inside.
+SECURITY: the bytes are the guest's. The host stores them and passes them on, but never parses them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 SLACK = 1 << 20
-"""What a guest may store above the cap: it counts before it compresses."""
+"""Bytes that a guest may send above the cap: it counts before it compresses."""
 
 
 class Giver(Protocol):
     """Passes file descriptors to the guest."""
 
     def give(self, *fds: int) -> None:
-        """Have them ready for when the guest asks."""
+        """Pass descriptors, which the guest takes when it asks."""
 
 
 @runtime_checkable
@@ -40,11 +40,11 @@ class Collecting(Protocol):
     """Receives the guest's bytes as messages, where descriptors cannot be passed."""
 
     def collect(self, into: Callable[[bytes], None] | None) -> None:
-        """Call `into` with what the guest sends from now on; None stops that."""
+        """Call `into` with the bytes that the guest sends from now on; None stops it."""
 
 
 class Collected:
-    """What the guest sends as messages, up to the cap."""
+    """Collects the bytes that the guest sends as messages, up to the cap."""
 
     def __init__(self, giver: Collecting, cap: int) -> None:
         self._giver, self._data, self._cap = giver, bytearray(), cap
@@ -57,7 +57,7 @@ class Collected:
         self._giver.collect(None)
 
     def finish(self, size: int) -> bytes:
-        """The bytes, which the guest says are `size`; it sent them before it said so."""
+        """Return the bytes; StateError if they are not `size`, which the guest sends after them."""
         return _whole(self._data, size, self._cap)
 
     def _on_data(self, data: bytes) -> None:
@@ -66,7 +66,7 @@ class Collected:
 
 
 class _Pipe:
-    """One end here, the other with the guest; both are closed after the `with` block."""
+    """A pipe between host and guest; both ends are closed after the `with` block."""
 
     def __init__(self, giver: Giver, *, guest_reads: bool) -> None:
         read, write = os.pipe2(os.O_CLOEXEC)
@@ -82,7 +82,7 @@ class _Pipe:
         finally:
             os.close(theirs)
         os.set_blocking(self._fd, False)
-        with contextlib.suppress(PermissionError):  # the user's pipes are over their limit
+        with contextlib.suppress(PermissionError):  # the user has reached the limit of pipe memory
             fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, CHUNK)
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class _Pipe:
         self._close()
 
     def _close(self) -> None:
-        """The guest meets a broken pipe, or the end."""
+        """Close the host's end: the guest sees a broken pipe, or EOF."""
         if self._fd >= 0:
             self._loop.remove_reader(self._fd)
             self._loop.remove_writer(self._fd)
@@ -101,7 +101,7 @@ class _Pipe:
 
 
 class Inflow(_Pipe):
-    """What the guest writes; over the cap it finds the pipe closed."""
+    """Reads what the guest writes; over the cap the pipe is closed."""
 
     def __init__(self, giver: Giver, cap: int) -> None:
         super().__init__(giver, guest_reads=False)
@@ -109,13 +109,13 @@ class Inflow(_Pipe):
         self._loop.add_reader(self._fd, self._on_readable)
 
     def finish(self, size: int) -> bytes:
-        """The bytes, which the guest says are `size`; it wrote them before it said so."""
+        """Return the bytes; StateError if they are not `size`, which the guest sends after them."""
         while self._on_readable():
             pass
         return _whole(self._data, size, self._cap)
 
     def _on_readable(self) -> bool:
-        """Take what is there; whether there may be more."""
+        """Read what is available; return whether there may be more."""
         if self._fd < 0:
             return False
         try:
@@ -129,7 +129,7 @@ class Inflow(_Pipe):
 
 
 class Outflow(_Pipe):
-    """Bytes for the guest, given as fast as it takes them."""
+    """Writes bytes to the guest, as fast as it reads them."""
 
     def __init__(self, giver: Giver, data: memoryview) -> None:
         super().__init__(giver, guest_reads=True)
@@ -149,7 +149,7 @@ class Outflow(_Pipe):
 async def save(
     session: GuestSession, giver: Giver, params: dict[str, Any], timeout_ms: float
 ) -> tuple[bytes, dict[str, Any]]:
-    """Return the guest's state and what it says of it; StateError if it cannot be saved."""
+    """Return the guest's state and its description; StateError if it cannot be saved."""
     cap = params["max_bytes"]
     with _inflow(giver, cap + SLACK) as inflow:
         facts = await session.ask("save", params, timeout_ms)
@@ -176,7 +176,7 @@ async def restore(
     params: dict[str, Any],
     timeout_ms: float,
 ) -> None:
-    """Hand a state to a guest that has run nothing yet; StateError if it does not take it."""
+    """Restore a state in a guest that has run nothing yet; StateError if that fails."""
     with Outflow(giver, payload):
         try:
             answer = await session.ask("restore", params, timeout_ms)
@@ -189,7 +189,7 @@ async def restore(
 
 
 def _too_large(facts: dict[str, Any], cap: int) -> str:
-    """Only numbers and short texts of the guest's are shown."""
+    """Return the error for a state that is too large; shows only numbers and short texts."""
     text = f"the state is larger than {cap:,} bytes and was not saved"
     try:
         parts = [f"{str(name)[:80]!r} {int(size):,}" for name, size in facts["largest"][:5]]

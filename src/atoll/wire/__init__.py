@@ -1,1 +1,1 @@
-"""What the daemon and its clients say to each other: one peer class, and a form for each thing."""
+"""The protocol of the daemon and its clients: one peer class, and encodings of what they send."""

@@ -1,7 +1,7 @@
-"""Bytes beside a message: sealed memory files that are passed along, never copied into JSON.
+"""Bytes beside a message: sealed memory files that are passed as descriptors, not in the JSON.
 
-SECURITY: what arrives is read only if it is a memory file that nobody can change, shorten or
-lengthen any more; everything else could block the reader, or change under it.
+SECURITY: a received descriptor is read only if it is a memory file whose content and size are
+sealed; anything else could block the reader, or change while it is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def write(data: bytes | bytearray) -> int:
 
 
 def read(fd: int, most: int = MAX_BLOB_BYTES) -> bytes:
-    """What is in a memory file, of `most` bytes at most; it is closed."""
+    """Return the content of a memory file of at most `most` bytes, and close it."""
     try:
         size = os.fstat(fd).st_size if _is_sealed(fd) else -1
         if not 0 <= size <= most:
@@ -52,7 +52,7 @@ def _is_sealed(fd: int) -> bool:
 
 
 def adopt_context(facts: dict[str, Any], fd: int) -> Context:
-    """The context that a client passed, as one of ours; ConfigError if it is not what it says."""
+    """Return the context that a client passed; ConfigError if it does not fit its description."""
     try:
         context = Context(
             fd=fd,

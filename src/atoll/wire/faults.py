@@ -1,4 +1,4 @@
-"""Errors across the socket: each as its own class, with its text and its attributes."""
+"""Encodes errors for the socket, and raises them there as the same class with their attributes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_FIELDS = 1 << 20
 
 
 def to_wire(ident: str, fault: BaseException) -> bytes:
-    """The refusal of the request `ident`, as a line."""
+    """Return the error response to the request `ident`, as a line."""
     known = isinstance(fault, errors.AtollError)
     data = {
         "class": type(fault).__name__ if known else "SandboxError",
@@ -33,7 +33,7 @@ def _encoded(fields: dict[str, Any]) -> Any:
 
 
 def from_wire(error: dict[str, Any]) -> errors.AtollError:
-    """The error that the other side raised; SandboxError if there is none of its name here."""
+    """Return the error that the other side raised; SandboxError if its class is unknown here."""
     data = error.get("data")
     data = data if isinstance(data, dict) else {}
     kind = getattr(errors, str(data.get("class")), None)

@@ -1,6 +1,6 @@
-"""A client's configuration as plain JSON, and back on the daemon's side, every field checked.
+"""Encodes a client's configuration as JSON; the daemon decodes it and validates every field.
 
-Functions do not travel: their names do, and the daemon puts ones in their place that ask back.
+Functions are not sent, only their names: the daemon replaces them by functions that call back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HANDLERS, STREAMS, SENT = map(options_with, (HANDLER, STREAM, CROSSES))
 SERVICE_NAMES = {name: "template" if name == "preload" else name for name in SENT}
-"""What the options that are sent as they are are called in a request to the service."""
+"""Options that are sent unchanged, by their names in a request to the service."""
 LIMITS = tuple(
     field.name
     for field in dataclasses.fields(ExecutionPolicy)
@@ -32,7 +32,7 @@ LIMITS = tuple(
 
 
 def to_wire(config: SandboxConfig) -> dict[str, Any]:
-    """All of a configuration that concerns the daemon."""
+    """Return the part of a configuration that the daemon needs."""
     level = config.min_isolation
     return {
         **{name: getattr(config, name) for name in SENT},
@@ -49,7 +49,7 @@ def to_wire(config: SandboxConfig) -> dict[str, Any]:
 
 
 def from_wire(data: dict[str, Any], **fields: Any) -> SandboxConfig:
-    """The configuration on the daemon's side, with `fields` on top."""
+    """Return the configuration on the daemon's side, with `fields` replaced."""
     try:
         python, level = data["python"], data["min_isolation"]
         own = data.get("interpreter") == _identity() or _is_own(python)
@@ -68,13 +68,13 @@ def from_wire(data: dict[str, Any], **fields: Any) -> SandboxConfig:
 
 
 def asks(data: dict[str, Any], names: tuple[str, ...]) -> list[str]:
-    """Which of `names` the client has a function for."""
+    """Return those of `names` for which the client has a function."""
     wanted = data.get("asks")
     return [name for name in names if isinstance(wanted, list) and name in wanted]
 
 
 def network(data: dict[str, Any], on_request: OnRequest) -> NetworkPolicy | None:
-    """Return the client's network policy; `on_request` asks the client, if it wants to decide."""
+    """Return the client's network policy; `on_request` calls the client, if it wants to decide."""
     plain = data.get("network")
     if plain is None:
         return None
@@ -120,7 +120,7 @@ def _absolute(path: str) -> str:
 
 
 def _identity() -> list[Any]:
-    """Return what two names of the interpreter that runs us have in common.
+    """Return an identity that is the same for all names of the interpreter of this process.
 
     A venv has one under several names (`python`, `python3`): pip writes one of them into the
     script `atoll`, and the client may have been started by another.
@@ -130,7 +130,7 @@ def _identity() -> list[Any]:
 
 
 def _is_own(python: str) -> bool:
-    """Return whether a path is a name of the interpreter that runs us.
+    """Return whether a path is a name of the interpreter of this process.
 
     The folder decides which venv it is: two names are the same only if they are in one folder.
     """
@@ -140,7 +140,7 @@ def _is_own(python: str) -> bool:
 
 
 def _interpreter(python: str | None) -> str:
-    """Unset means the Python that runs the client, not the one that runs the daemon."""
+    """Return the interpreter to send: if unset, the client's own, not the daemon's."""
     if python is None:
         return sys.executable
     wanted = os.path.expanduser(python)

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 MAX_FDS = 4
 CROWDED = 8 << 20
-"""Unread bytes past which a call waits until the other side has read; so a guest's flood of calls
-costs itself time, and not its client the connection."""
+"""Unread bytes above which a call waits until the other side has read (back-pressure): a flood of
+calls slows the guest that makes them, and does not end its client's connection."""
 MAX_UNREAD = 64 << 20
-"""Unread bytes, those in memory files too, past which the other side is given up."""
+"""Unread bytes, including memory files, above which the connection is closed."""
 _FD_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
@@ -48,7 +48,7 @@ class Reply:
 
 
 class Peer(JsonRpcPeer):
-    """One end of a connection. `serve` answers requests, `hear` takes notifications."""
+    """One end of a connection. `serve` answers requests, `hear` receives notifications."""
 
     def __init__(
         self, sock: socket.socket, serve: Serve, hear: Hear, on_end: Callable[[str], None]
@@ -60,7 +60,7 @@ class Peer(JsonRpcPeer):
         self._outbox = Outbox(sock.fileno(), self._write, self._cannot_write, crowded=CROWDED)
         self._partial_since: float | None = None
         self.heard = float("-inf")
-        """When the other side last said anything, by the loop's clock."""
+        """When the other side last sent anything, by the loop's clock."""
         self._asked = 0.0
 
     async def call(
@@ -94,7 +94,7 @@ class Peer(JsonRpcPeer):
 
     @property
     def silent_seconds(self) -> float:
-        """For how long the other side has said and read nothing while calls wait for it."""
+        """Seconds in which the other side has sent and read nothing while calls wait for it."""
         if not self._waiting:
             return 0.0
         return self._loop.time() - max(self.heard, self._asked, self._outbox.read)
@@ -137,7 +137,7 @@ class Peer(JsonRpcPeer):
         return data
 
     def _received(self, data: bytes) -> None:
-        """Close the descriptors that came unasked: each belongs to the message it came with."""
+        """Take messages; close descriptors that no message of the same packet has announced."""
         if data.endswith(b"\n"):
             self._partial_since = None
             close_all(self._fds)
@@ -165,7 +165,7 @@ class Peer(JsonRpcPeer):
         passed_fds = self._passed_fds(result) if isinstance(result, dict) else PassedFds()
         answer = self._waiting.get(message["id"])
         if answer is None or answer.done():
-            passed_fds.close()  # it crossed with a cancel
+            passed_fds.close()  # the answer crossed with a cancel
             return
         message["result"] = Reply(result, passed_fds)
         super()._settle(message)
@@ -201,7 +201,7 @@ class Peer(JsonRpcPeer):
             fds = answer.passed_fds.hand_over()
             value = {**answer.value, "fds": len(fds)} if fds else answer.value
             line = rpc.result(ident, value)
-        except Exception as exc:  # noqa: BLE001 - whatever it is, the asker is told
+        except Exception as exc:  # noqa: BLE001 - every error is sent to the caller
             close_all(fds)
             line, fds = faults.to_wire(ident, exc), []
         self._send(line, fds)
@@ -215,9 +215,9 @@ class Peer(JsonRpcPeer):
             self._outbox.put(line, fds)
 
     def _write(self, data: bytes | memoryview, fds: list[int]) -> int:
-        """Send what there is room for. Descriptors wait until all before them has been read.
+        """Send as much as fits. Descriptors wait until everything before them was read.
 
-        Otherwise memory files without number could lie in the socket's buffer, counted by nobody.
+        Otherwise any number of memory files could be in the socket's buffer, uncounted.
         """
         if not fds:
             return self._socket.send(data)
@@ -227,7 +227,7 @@ class Peer(JsonRpcPeer):
         return self._socket.sendmsg([data], rights)
 
     def _cannot_write(self, _exc: OSError) -> None:
-        with contextlib.suppress(OSError):  # a message is lost: no answer to it may be awaited
+        with contextlib.suppress(OSError):  # a message is lost, and with it its answer
             self._socket.shutdown(socket.SHUT_RDWR)
 
 

@@ -1,10 +1,10 @@
-"""Check who is on the other end of the daemon's socket; client and daemon use the same check.
+"""Checks the process on the other end of the daemon's socket; client and daemon use this check.
 
-A process is accepted if it has our user id and is in our user and mount namespaces.
+A process is accepted if it has the same user id, user namespace and mount namespace.
 
-SECURITY: a sandbox's working folder may hold the daemon's socket (it may be the whole home), and
-a guest may run under its user's own id. So a guest could connect to the daemon, or bind a socket
-there and play the daemon to the next client. Its namespaces tell it from its user's processes.
+SECURITY: a sandbox's working folder may contain the daemon's socket (it may be the whole home), and
+a guest may have its user's own id. So a guest could connect to the daemon, or bind a socket there
+and impersonate the daemon. Its namespaces distinguish it from its user's processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class RefusedError(Exception):
-    """The process on the other end is not accepted: why."""
+    """The process on the other end is not accepted."""
 
 
 def check(sock: socket.socket) -> int:
@@ -40,7 +40,7 @@ def check(sock: socket.socket) -> int:
 
 
 def credentials(sock: socket.socket) -> tuple[int, int]:
-    """Return process and user on the other end, as the kernel knows them."""
+    """Return process id and user id of the other end, from the kernel (SO_PEERCRED)."""
     data = sock.getsockopt(_SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(data)
     return pid, uid
@@ -54,12 +54,12 @@ def _strangeness(pid: int, pidfd: int) -> str:
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     if poller.poll(0):
-        return "it has gone"  # and its number may be another's by now
+        return "it has gone"  # its pid may have been reused
     return "" if alike else "it lives in other namespaces"
 
 
 def _pidfd(sock: socket.socket, pid: int) -> int:
-    """Return a pidfd; by the process's number where the kernel has no better way."""
+    """Return a pidfd, by SO_PEERPIDFD or, on older kernels, by the pid."""
     try:
         data = sock.getsockopt(_SOL_SOCKET, _SO_PEERPIDFD, struct.calcsize("i"))
     except OSError:

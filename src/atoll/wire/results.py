@@ -1,6 +1,6 @@
-"""Results as plain JSON and back, whole: bytes and long texts travel beside them.
+"""Encodes results as JSON and back; bytes and long texts are sent beside the message.
 
-What comes back is checked field by field, as a guest's own answer is: see `checked`.
+Decoding validates every field, as for a guest's own answer: see `checked`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIELDS = {
 
 
 def to_wire(result: SandboxResult | ExecuteResponse) -> tuple[dict[str, Any], bytearray]:
-    """The fields that are not at their default, and the bytes that they point into."""
+    """Return the fields that differ from their defaults, and the bytes that they refer to."""
     beside = bytearray()
     plain: dict[str, Any] = {}
     for name, default in _FIELDS[type(result)].items():
@@ -40,12 +40,12 @@ def to_wire(result: SandboxResult | ExecuteResponse) -> tuple[dict[str, Any], by
 
 
 def from_wire(plain: dict[str, Any], beside: bytes) -> SandboxResult:
-    """The result again; SandboxError for what `to_wire` never makes."""
+    """Return the result; SandboxError if `to_wire` cannot have made it."""
     return _read(SandboxResult, plain, beside)
 
 
 def response_from_wire(plain: dict[str, Any], beside: bytes) -> ExecuteResponse:
-    """The same for a shell command."""
+    """Return the result of a shell command."""
     return _read(ExecuteResponse, plain, beside)
 
 
