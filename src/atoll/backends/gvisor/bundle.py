@@ -1,7 +1,7 @@
 """The OCI configuration of a guest's container, and the jail around runsc.
 
-SECURITY: the configuration is data that is encoded as JSON once, here. It names paths of the jail
-that runsc runs in, never paths of the host, and has no annotations, hooks or devices.
+SECURITY: the configuration is data, encoded as JSON only here. It names paths in the jail of runsc,
+never paths of the host, and has no annotations, hooks or devices.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ if TYPE_CHECKING:
 RUNSC = f"{GUEST_CODE}/runsc"
 NAME = "guest"
 STEP = 256 * MIB
-"""Address space for a context is counted in steps: one container that waits fits many of them."""
+"""Address space for a context is rounded up to steps, so that a parked container fits many."""
 RUNTIME_MEMORY = 64 * MIB
-"""What gVisor's kernel, its file server and runsc take beside the guest's memory."""
+"""Memory of gVisor's kernel, its file server and runsc, in addition to the guest's."""
 RUNTIME_PROCESSES = 2
-"""The container's first process and the guest's; with a network there is the relay, too."""
+"""Processes besides those of guest code: the container's init and the guest; a relay is extra."""
 RUNTIME_THREADS = 256
 THREADS_PER_PROCESS = 4
-"""Threads of the host that stand for one process of the guest; the limit that guest code meets
-is that of its own kernel."""
+"""Host threads for one process of the guest; gVisor's kernel enforces the limit for guest code."""
 OPEN_FILES = 1 << 16
 MAPPED = 4 << 30
-"""Address space for libraries and what they only reserve."""
+"""Address space for libraries and what they reserve."""
 RESERVED = 1 << 46
-"""Address space that gVisor sets aside."""
+"""Address space that gVisor reserves."""
 STACK = 8 * MIB
 SHM_PART = 4
 NAMESPACES = ("pid", "ipc", "uts", "mount", "network")
@@ -52,7 +51,7 @@ def make_spec(
     platform: str,
     context_size: int,
 ) -> JailSpec:
-    """Return what the supervisor is asked for."""
+    """Return the specification of the jail for the supervisor."""
     policy, context_size = config.policy, _in_steps(context_size)
     command = boot.command(interpreter, GUEST_CODE, "container")
     env = environment(interpreter) | dict(policy.env)
@@ -93,7 +92,8 @@ def configuration(
                 for name, value in limits.items()
             ],
         },
-        # Mounts of the jail are read-only. runsc may not remount what another user namespace made.
+        # Mounts of the jail are already read-only, and runsc may not remount those that another
+        # user namespace made.
         "root": {"path": GUEST_ROOT, "readonly": False},
         "hostname": HOST_NAME,
         "mounts": [
@@ -111,7 +111,7 @@ def _in_steps(context_size: int) -> int:
 
 
 def _shared(folder: str) -> dict[str, Any]:
-    """A folder that somebody outside may change: gVisor looks at it anew each time."""
+    """Return the mount of a folder that the host may change: gVisor must not cache it."""
     return {
         "destination": folder,
         "type": "bind",
@@ -121,9 +121,9 @@ def _shared(folder: str) -> dict[str, Any]:
 
 
 def _shared_memory(disk: int | None) -> dict[str, Any]:
-    """Return gVisor's own /dev/shm: semaphores in a folder of the host's are not shared.
+    """Return gVisor's own /dev/shm: processes cannot share semaphores in a folder of the host.
 
-    It has a part of the disk limit; the other folders, which are one file system, have the rest.
+    It gets a part of the disk limit; the other folders, which are one file system, get the rest.
     """
     return {
         "destination": PRIVATE_FOLDERS["shm"],
@@ -134,7 +134,7 @@ def _shared_memory(disk: int | None) -> dict[str, Any]:
 
 
 def _limits_inside(policy: ExecutionPolicy, context_size: int, runtime: int) -> dict[str, int]:
-    """Return the limits that gVisor's kernel holds guest code to."""
+    """Return the limits that gVisor's kernel enforces for guest code."""
     limits = {"CORE": 0, "STACK": STACK, "NOFILE": policy.max_open_files}
     if policy.file_size_bytes is not None:
         limits["FSIZE"] = policy.file_size_bytes
@@ -146,7 +146,7 @@ def _limits_inside(policy: ExecutionPolicy, context_size: int, runtime: int) -> 
 
 
 def limits_outside(policy: ExecutionPolicy, context_size: int) -> Limits:
-    """Return the limits of gVisor itself: those of the guest, with what it needs on top."""
+    """Return the limits of gVisor itself: those of the guest and its own overhead."""
     memory, most, disk = policy.memory_bytes, policy.max_processes, policy.disk_bytes
     return Limits(
         memory=None if memory is None else memory + RUNTIME_MEMORY,

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A kind of container: one that waits is used for the same kind alone."""
+    """A kind of container: a parked one is used only for the same kind."""
 
     spec: JailSpec
     network: bool
     folders: tuple[tuple[int, int], ...]
-    """What lies at the host paths that it sees: a folder may have been replaced meanwhile."""
+    """Identities of the host paths that it sees: a folder may have been replaced meanwhile."""
 
     @classmethod
     def of(cls, spec: JailSpec, *, network: bool) -> Wanted:
-        """Return the kind, with the host paths as they are now; OSError if one is missing."""
+        """Return the kind with the present identities of host paths; OSError if one is missing."""
         paths = [bind.source for bind in spec.binds] + ([spec.workspace] if spec.workspace else [])
         found = [os.stat(path) for path in paths]
         return cls(spec, network, tuple((one.st_dev, one.st_ino) for one in found))
@@ -63,7 +63,7 @@ class StartingContainer:
 
 
 def request_container(wanted: Wanted) -> StartingContainer:
-    """Request a guest. runsc hands on stdin alone, so the rest goes through that as a socket."""
+    """Request a guest. runsc passes only stdin on, so a socket there carries everything else."""
     sockets = Sockets(network=wanted.network)
     try:
         with pipes(4) as (requests, answers, output, errors):
@@ -80,9 +80,9 @@ def request_container(wanted: Wanted) -> StartingContainer:
 
 
 def _ask(wanted: Wanted, sockets: Sockets, errors: int) -> socket.socket:
-    """Ask for the jail of a runsc whose stderr is the guest's, opened anew.
+    """Request the jail of a runsc whose stderr is a new open of the guest's.
 
-    gVisor makes its own descriptors non-blocking; the guest's must not be the same.
+    gVisor makes its descriptors non-blocking, so the guest needs another open file description.
     """
     with open(os.devnull, "wb") as null, open(f"/proc/self/fd/{errors}", "wb") as own:
         return supervisor.ask(wanted.spec, [sockets.first_fd, null.fileno(), own.fileno()])

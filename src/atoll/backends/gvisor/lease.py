@@ -1,6 +1,6 @@
 """The lease of a guest in gVisor: interrupts and descriptors go through sockets into the container.
 
-A signal for runsc would not reach the guest, and gVisor's kernel hands on no system call.
+A signal to runsc would not reach the guest, and gVisor does not pass system calls to the host.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ class Sockets:
         self.control, self._control_inside = socket.socketpair()
         self.passed, self._passed_inside = socket.socketpair()
         self.network = socket.socketpair() if network else None
-        """The relay's, if the guest has a network."""
+        """The relay's socket, if the guest has a network."""
         for one in (self.control, self.passed, self._passed_inside):
             one.setblocking(False)
 
     @property
     def first_fd(self) -> int:
-        """What the container's first process has as stdin."""
+        """The descriptor for the stdin of the container's first process."""
         return self._control_inside.fileno()
 
     def start(self, guest_fds: list[int]) -> None:
-        """Send the guest's descriptors, and let go of what is the container's."""
+        """Send the guest's descriptors, and close the container's ends here."""
         fds = [*guest_fds, self._passed_inside.fileno()]
         fds += [self.network[1].fileno()] if self.network else []
         socket.send_fds(self.control, [_BYTE], fds)
@@ -52,25 +52,25 @@ class Sockets:
             self.network[1].close()
 
     def give(self, fds: tuple[int, ...]) -> None:
-        """Send descriptors one by one, in place of those that were not taken."""
+        """Send descriptors one by one, after dropping those that the guest did not take."""
         self._drop_untaken()
         for fd in fds:
             socket.send_fds(self.passed, [_BYTE], [fd])
 
     def interrupt(self) -> None:
-        """Have the first process interrupt the guest."""
+        """Tell the first process to interrupt the guest."""
         with contextlib.suppress(OSError):
             self.control.send(b"i")
 
     def wait_status(self) -> int | None:
-        """Return the guest's wait status as the first process told it; None if it did not."""
+        """Return the guest's wait status that the first process sent; None if it sent none."""
         try:
             return int(self.control.recv(16))
         except (OSError, ValueError):
             return None
 
     def close(self) -> None:
-        """Close all of them: the container ends."""
+        """Close all sockets, which ends the container."""
         ends = (self.control, self._control_inside, self.passed, self._passed_inside)
         for one in (*ends, *(self.network or ())):
             one.close()
@@ -102,7 +102,7 @@ class GvisorLease(Lease):
             raise SandboxError(f"the guest cannot be given a descriptor: {exc}") from None
 
     async def listener(self) -> socket.socket:
-        """Return what hands out the connections that the guest makes to its proxy."""
+        """Return the listener for the guest's connections to its proxy."""
         if self._sockets.network is None:
             raise SandboxStartError("network", "the guest was started without one")
         return RelayListener(fileno=os.dup(self._sockets.network[0].fileno()))
@@ -119,7 +119,7 @@ class GvisorLease(Lease):
 
 
 class RelayListener(socket.socket):
-    """Stands for a listening socket: for each request of the relay there is a connection."""
+    """Has the interface of a listening socket; each request of the relay is a connection."""
 
     def accept(self) -> tuple[socket.socket, None]:
         """Return one end of a new connection; the relay gets the other."""
@@ -136,7 +136,7 @@ class RelayListener(socket.socket):
 
 
 class TreeUsage(JailUsage):
-    """What all processes of a jail use, from /proc, where no control group counts it."""
+    """The usage of all processes of a jail, from /proc: for hosts without control groups."""
 
     def __init__(self, source: Mapping[str, Any]) -> None:
         super().__init__(source)
@@ -144,22 +144,22 @@ class TreeUsage(JailUsage):
         self._highest = 0
 
     def cpu_seconds(self) -> float | None:
-        """Return the CPU time of the processes that live, and of those that they waited for."""
+        """Return the CPU time of living processes and of their reaped children."""
         return meter.cpu_seconds(meter.processes([self._parent])) if self._parent else None
 
     def memory(self) -> int | None:
-        """Return what gVisor holds now, for itself and for its guest."""
+        """Return the present memory of gVisor, including its guest's."""
         return self._container.measure(meter.processes([self._parent])) if self._parent else None
 
     def peak_memory(self) -> int | None:
-        """Return the highest value that was read, now or before: no counter keeps one."""
+        """Return the highest value read so far: there is no counter of the peak."""
         now = self.memory()
         self._highest = max(self._highest, now or 0)
         return None if now is None else self._highest
 
 
 def _as_guest_ended(report: EndReport, status: int | None) -> EndReport:
-    """Return how the guest has ended, of which runsc's exit code tells only a part."""
+    """Return how the guest ended; runsc's exit code alone does not say it."""
     if status is None:  # gVisor was killed: by the host, or at its memory limit
         return dataclasses.replace(report, exit=None, signal=signal.SIGKILL)
     killed = os.WIFSIGNALED(status)

@@ -1,4 +1,4 @@
-"""Whether gVisor runs here, and on which platform: tried once, with a program that does nothing."""
+"""Finds out whether gVisor runs here, and on which platform, by running a program once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _found: dict[Runsc, str] = {}
 
 
 async def availability(config: SandboxConfig) -> Availability:
-    """Return what `atoll doctor` shows."""
+    """Return the report for `atoll doctor`."""
     try:
         found = await asyncio.to_thread(runsc.find)
         python = await asyncio.to_thread(interpreter.resolve, config.python)
@@ -53,14 +53,14 @@ async def availability(config: SandboxConfig) -> Availability:
 
 
 def require_jail(host: HostReport) -> None:
-    """Raise BackendUnavailableError where gVisor itself could not be put into a jail."""
+    """Raise BackendUnavailableError if gVisor itself cannot be jailed here."""
     if host.level < Isolation.JAILED:
         reason = f"gVisor needs a jail around it, and none can be had here ({host.failure})"
         raise BackendUnavailableError(runsc.BACKEND, reason, "`atoll doctor` says what it takes.")
 
 
 def require_level(least: Isolation | None) -> None:
-    """Raise IsolationError if more was asked for than gVisor is."""
+    """Raise IsolationError if a level above gVisor's is required."""
     if least is not None and least > Isolation.KERNEL:
         reason = f"{least} was asked for, and gVisor offers {Isolation.KERNEL}"
         raise IsolationError(runsc.BACKEND, reason, "Use backend='wasm' or 'pyodide'.")
@@ -69,7 +69,7 @@ def require_level(least: Isolation | None) -> None:
 async def platform(found: Runsc, *, tried: bool = False) -> str:
     """Return the platform to use: the first on which a program runs.
 
-    Without `tried` the only one there is counts as working; a start will tell.
+    Without `tried`, a single platform is assumed to work; otherwise the start fails.
     """
     if found in _found or (len(found.platforms) == 1 and not tried):
         return _found.get(found, found.platforms[0])
@@ -84,7 +84,7 @@ async def platform(found: Runsc, *, tried: bool = False) -> str:
 
 
 async def _try(found: Runsc, name: str) -> str:
-    """Run a program in a container; return why it failed, or nothing."""
+    """Run a program in a container; return why it failed, or ""."""
     if await asyncio.to_thread(found.is_script):
         return f"{found.path} is a script, and a jail has no shell: name the program itself"
     read, write = os.pipe2(os.O_CLOEXEC)

@@ -1,4 +1,4 @@
-"""runsc, the program that gVisor is: found on this machine, asked for its version and platforms."""
+"""Finds runsc, gVisor's program, on this machine, and its version and platforms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HINT = (
     f"path into ${VARIABLE}."
 )
 PREFERRED = ("systrap", "ptrace")
-"""Platforms, the faster first. `kvm` needs a device of the host, which a jail does not have."""
+"""Platforms, the fastest first. `kvm` needs a device of the host, which a jail does not have."""
 _TIMEOUT_SECONDS = 30
 _PLATFORMS = re.compile(r"which platform to use: ([^.]*)\.")
 _FLAG = re.compile(r"^\s+-([a-zA-Z0-9_-]+)", re.MULTILINE)
@@ -26,17 +26,17 @@ _FLAG = re.compile(r"^\s+-([a-zA-Z0-9_-]+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Runsc:
-    """A runsc that answers."""
+    """A runsc that works."""
 
     path: str
     version: str
     platforms: tuple[str, ...]
-    """Those that it has and that work without a device, the faster first."""
+    """Its platforms that need no device, the fastest first."""
     flags: frozenset[str]
     """The global flags that it knows."""
 
     def command(self, path: str, platform: str, *arguments: str) -> tuple[str, ...]:
-        """Return the command line for a runsc that lies at `path` in its jail."""
+        """Return the command line of a runsc at `path` in its jail."""
         wanted = {
             "root": "/run/state",
             "platform": platform,
@@ -53,7 +53,7 @@ class Runsc:
         return (path, *flags, *arguments)
 
     def is_script(self) -> bool:
-        """Return whether another program would have to run it."""
+        """Return whether it is a script, which needs an interpreter."""
         with open(self.path, "rb") as file:
             return file.read(2) == b"#!"
 

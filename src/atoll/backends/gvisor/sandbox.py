@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from atoll.launch.handshake import RunningGuest
 
 GRACE_SECONDS = 1.0
-"""An interrupt passes through another process of the container."""
+"""Extra seconds for an interrupt, which passes through another process of the container."""
 
 
 class GvisorSandbox(InterpreterSandbox):
-    """CPython whose system calls are answered by gVisor; gVisor itself in a jail."""
+    """CPython whose system calls gVisor handles; gVisor itself runs in a jail."""
 
     backend: ClassVar[str] = runsc.BACKEND
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.FORK}
@@ -34,7 +34,7 @@ class GvisorSandbox(InterpreterSandbox):
 
     @classmethod
     async def availability(cls, config: SandboxConfig) -> Availability:
-        """Whether this backend can run here, on which platform."""
+        """Return whether this backend can run here, and on which platform."""
         return await report.availability(config)
 
     async def _prepare(self) -> Isolation:

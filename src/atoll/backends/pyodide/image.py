@@ -45,7 +45,7 @@ sys.path.remove({GUEST_CODE!r})
 
 
 def find(pyodide: Distribution, runner: Deno) -> Path:
-    """The image for this Pyodide, this guest package and this Deno; made if there is none."""
+    """Return the image for this Pyodide, guest package and Deno; build it if there is none."""
     name = f"image-{pyodide.key}-{_guest_digest()}-{runner.version}"
     path = distribution.private_folder() / name
     if not path.exists():
@@ -69,7 +69,7 @@ def _build(pyodide: Distribution, runner: Deno, path: Path) -> None:
 
 
 def _forget_old(folder: Path) -> None:
-    """Not those of another Atoll or Deno on this host: they would build in turns for ever."""
+    """Delete unused images; recent ones may belong to another Atoll or Deno of this host."""
     for old in folder.glob("image-*"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - old.stat().st_mtime > UNUSED_SECONDS:
@@ -77,7 +77,7 @@ def _forget_old(folder: Path) -> None:
 
 
 def _make(parts: Parts) -> bytes:
-    """Have it made where guests run. SECURITY: with `index_url` what runs there is anybody's."""
+    """Build it in a jail like a guest's. SECURITY: with `index_url`, its code is untrusted."""
     host = asyncio.run(probe.host())
     if host.level < Isolation.CONFINED:
         raise _not_built(host.failure)
@@ -93,7 +93,7 @@ def _make(parts: Parts) -> bytes:
 
 
 def _hear(process: StartingGuest) -> tuple[bytes, bytes]:
-    """Return what it writes to stdout and to stderr until it ends, or says too much."""
+    """Return its stdout and stderr when it ends or exceeds the size limit."""
     heard = {fd: bytearray() for fd in (process.channel_fds[0], *process.output_fds)}
     deadline = time.monotonic() + BUILD_SECONDS
     with selectors.DefaultSelector() as selector:

@@ -1,4 +1,4 @@
-"""Where Pyodide comes from: a URL, several in turn, a folder, or what is installed (index_url)."""
+"""Finds a Pyodide: at a URL, at several in turn, in a folder, or installed (index_url)."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MAX_BYTES = 64 << 20
 
 
 class _FailedError(Exception):
-    """One place that did not give what was asked of it."""
+    """One source failed."""
 
 
 def find(index_url: str | Sequence[str] | None) -> Distribution:
-    """The distribution to use; BackendUnavailableError if no place gives one."""
+    """Return the distribution to use; BackendUnavailableError if no source has one."""
     if index_url is None:
         return _default()
     urls = [index_url] if isinstance(index_url, str) else index_url
@@ -45,7 +45,7 @@ def find(index_url: str | Sequence[str] | None) -> Distribution:
 
 
 def _default() -> Distribution:
-    """What is installed; else the CDN's; else the npm package, which is the same."""
+    """Return the installed one; else that of the CDN; else the npm package, which is the same."""
     if found := distribution.installed():
         return found
     failures = contextlib.suppress(_FailedError, BackendUnavailableError)
@@ -101,7 +101,7 @@ def _folder_url(url: str) -> str:
 
 
 def _digest(folder: Path) -> str:
-    """A name for the build: what a memory image belongs to."""
+    """Return a name for the build, by which memory images are found."""
     whole = hashlib.sha256()
     for name in FILES:
         whole.update(hashlib.sha256((folder / name).read_bytes()).digest())
@@ -109,4 +109,4 @@ def _digest(folder: Path) -> str:
 
 
 def _anything(_folder: Path) -> None:
-    """Whoever names a URL has chosen what is there; it runs in a jail, without any permission."""
+    """Accept any files: the caller chose the URL, and they run jailed and without permissions."""

@@ -1,4 +1,4 @@
-"""Starts Deno with the driver in it: in a jail where there is one, from the memory image."""
+"""Starts Deno with the driver, in a jail if possible, from the memory image."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 PAGE = 1 << 16
 MOST_PAGES = 65_536
 BASE = 64 * MIB
-"""Wasm memory that Python takes before any guest code runs, and room to start a cell."""
+"""Wasm memory of Python before any guest code runs, and to start a cell."""
 RUNTIME = 448 * MIB
-"""What Deno, V8, compiled code and the image take beside wasm memory."""
+"""Memory of Deno, V8, compiled code and the image, in addition to wasm memory."""
 STEP = 64 * MIB
 STACK_KIB = 3900
-"""Of V8's stack; a worker's thread has little more."""
+"""Kilobytes of V8's stack; a worker's thread has little more."""
 RESERVED = 1 << 46
-"""Address space that V8 sets aside, so that an index can never lead out of a memory."""
+"""Address space that V8 reserves, so that no index can leave a wasm memory."""
 PROCESSES = 128
 OPEN_FILES = 1024
 DISK = 64 * MIB
-"""Deno's own, in a jail; the guest's files are in memory and counted there."""
+"""Disk of Deno itself in a jail; the guest's files are in memory and counted there."""
 
 
 parked = ParkedProcesses(request_guest, most=1)
@@ -47,17 +47,17 @@ parked = ParkedProcesses(request_guest, most=1)
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """All that a guest is started from."""
+    """The files that a guest is started from."""
 
     runner: Deno
     pyodide: Distribution
     image: Path | None
-    """None: Python starts as it does from nothing, which takes seconds."""
+    """None: Python starts without an image, which takes seconds."""
     wheels: tuple[Path, ...]
 
     @property
     def gone(self) -> bool:
-        """Whether somebody has cleared the cache since, or installed another wheel."""
+        """Whether files were removed from the cache, or other wheels were installed."""
         kept = (self.pyodide.folder, *self.wheels, *([self.image] if self.image else []))
         return not all(path.exists() for path in kept)
 
@@ -65,7 +65,7 @@ class Parts:
 def make_spec(
     config: SandboxConfig, parts: Parts, level: Isolation, context_bytes: int
 ) -> JailSpec:
-    """What the supervisor is asked for, to have a guest."""
+    """Return the supervisor's specification of a guest."""
     pages = _pages(config.policy.memory_bytes, context_bytes)
     flags = [f"--wasm-max-mem-pages={pages}", f"--stack-size={STACK_KIB}"]
     limits = _limits(config.policy, context_bytes)
@@ -74,7 +74,7 @@ def make_spec(
 
 
 def image_spec(parts: Parts, level: Isolation, warm_up: str) -> JailSpec:
-    """The same, to have a memory image: whoever names a URL may not have looked what is there."""
+    """Return the specification to build a memory image: the code at a URL may be hostile."""
     limits = _limits(ExecutionPolicy(), 0)
     return _spec(
         parts, level, limits, "snapshot.mjs", lambda seen: {**_assets(seen), "warmUp": warm_up}
@@ -135,7 +135,7 @@ def _settings(config: SandboxConfig, seen: dict[str, str]) -> dict[str, Any]:
 
 
 def _assets(seen: dict[str, str]) -> dict[str, Any]:
-    """What is read before anything runs; see js/assets.mjs."""
+    """Return the files that are read before anything runs; see js/assets.mjs."""
     return {
         "pyodide": seen["pyodide"],
         "snapshot": seen.get("image"),
@@ -157,7 +157,7 @@ def _pages(memory: int | None, context_bytes: int) -> int:
 
 
 def _limits(policy: ExecutionPolicy, context_bytes: int) -> Limits:
-    """The second wall: all of Deno, with what the guest may use, as the kernel counts it."""
+    """Return the kernel's limits for all of Deno, including the guest's memory."""
     room = -(-4 * context_bytes // STEP) * STEP
     memory = policy.memory_bytes
     files = policy.disk_bytes or 0

@@ -1,6 +1,6 @@
-"""The hold on a Deno process, and what crosses to it beside messages: bytes, through its stdin.
+"""The lease of a Deno process, and the bytes that are sent to its stdin beside messages.
 
-Deno cannot be handed descriptors, so what other guests are given as one is read here and sent on.
+Deno cannot receive descriptors, so the host reads them and sends their content.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 18
 ABORTED = 128 + signal.SIGABRT
-"""What the driver exits with when the guest has not ended itself but is broken; see driver.mjs."""
+"""The driver's exit code if the guest is broken, not ended by itself; see driver.mjs."""
 
 
 class DenoLease(Lease):
-    """Gives a guest bytes where others give a descriptor."""
+    """Sends a guest bytes where other backends pass a descriptor."""
 
     def __init__(
         self, sock: socket.socket, channel: HostChannel, context_bytes: int, *, listens: bool
@@ -38,9 +38,9 @@ class DenoLease(Lease):
         self._into: Callable[[bytes], None] | None = None
 
     def interrupt(self) -> None:
-        """Have the driver interrupt the guest; where it does not listen, end the process.
+        """Tell the driver to interrupt the guest; kill the process if it does not listen.
 
-        A line, as a signal could overtake the request that it is about.
+        By a line, because a signal could overtake the request to interrupt.
         """
         if self._listens:
             self._channel.send_bytes(b"interrupt\n")
@@ -48,27 +48,27 @@ class DenoLease(Lease):
             self.kill()
 
     def give(self, *fds: int) -> None:
-        """Send what is in a file, or comes out of a pipe."""
+        """Send the content of a file or pipe."""
         for fd in fds:
             self._start(os.dup(fd))
 
     def collect(self, into: Callable[[bytes], None] | None) -> None:
-        """Hand on the bytes that the guest sends from now on."""
+        """Pass on the bytes that the guest sends from now on."""
         self._into = into
 
     def take(self, data: bytes) -> None:
-        """Bytes of the guest's, for whoever collects them."""
+        """Take bytes of the guest for the present collector."""
         if self._into is not None:
             self._into(data)
 
     async def close(self) -> None:
-        """End the process, and let go of what was on its way."""
+        """End the process, and drop what was not sent yet."""
         for pump in self._pumps:
             pump.cancel()
         await super().close()
 
     def _finish(self, report: EndReport) -> None:
-        """A trap of WebAssembly and the like is a crash, though Deno has outlived it."""
+        """Report a WebAssembly trap as a crash, although Deno survived it."""
         if report.exit == ABORTED:
             report = dataclasses.replace(report, exit=None, signal=signal.SIGABRT)
         super()._finish(report)
@@ -81,7 +81,7 @@ class DenoLease(Lease):
         pump.add_done_callback(lambda _: os.close(fd))
 
     async def _pump_file(self, fd: int) -> None:
-        """All of the context but its terminating NUL."""
+        """Send the context without its terminating NUL."""
         for at in range(0, self._context_bytes, CHUNK):
             await self._forward(os.pread(fd, min(CHUNK, self._context_bytes - at), at))
         await self._forward(b"")

@@ -1,4 +1,4 @@
-"""What this backend says of itself on this host, for `atoll doctor`."""
+"""The report of this backend on this host, for `atoll doctor`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SETUP = "on first use; now: atoll pyodide setup"
 def describe(
     runner: Deno, pyodide: Distribution | None, host: HostReport, *, worker: bool
 ) -> Availability:
-    """Usable with Deno and a process to keep it in; what else there is."""
+    """Return the report: usable if there are Deno and a supervisor."""
     if host.level < Isolation.CONFINED:
         return Availability(usable=False, reason=no_supervisor(host), hint=HINT)
     return Availability(
@@ -40,7 +40,7 @@ def describe(
 
 
 def no_supervisor(host: HostReport) -> str:
-    """Why Deno cannot be run so that nothing of it is left behind."""
+    """Return why Deno cannot be confined here."""
     return f"Deno cannot be kept in: {host.failure}"
 
 

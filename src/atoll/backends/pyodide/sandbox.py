@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 FILES_TIMEOUT_MS = 30_000
 GRACE_SECONDS = 1.0
-"""A signal goes through two threads, and Python looks for it only now and then."""
+"""Extra seconds: an interrupt passes two threads, and Python checks for it now and then."""
 _MISSING = {
     Capability.NETWORK,
     Capability.HOST_FOLDER,
@@ -46,7 +46,7 @@ _MISSING = {
 
 
 class PyodideSandbox(HoldsPackages, GuestSandbox):
-    """Python in a worker of Deno's without any permission; Deno itself in a jail."""
+    """Python in a worker of Deno without any permission; Deno itself runs in a jail."""
 
     backend: ClassVar[str] = deno.BACKEND
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - _MISSING
@@ -57,13 +57,13 @@ class PyodideSandbox(HoldsPackages, GuestSandbox):
     _environment: Environment | None = None
 
     def __new__(cls, config: SandboxConfig | None = None) -> PyodideSandbox:  # noqa: PYI034
-        """A direct one, if the configuration wants no worker."""
+        """Return a DirectPyodideSandbox if the configuration asks for no worker."""
         direct = config is not None and not config.use_worker
         return super().__new__(DirectPyodideSandbox if direct else cls)
 
     @classmethod
     async def availability(cls, config: SandboxConfig) -> Availability:
-        """Whether this backend can run here, and with what around it."""
+        """Return whether this backend can run here, and how it is confined."""
         try:
             runner = await asyncio.to_thread(deno.find)
             pyodide = await asyncio.to_thread(distribution.installed)
@@ -96,7 +96,7 @@ class PyodideSandbox(HoldsPackages, GuestSandbox):
             process = parked.take(spec)
             parked.refill()
             return await self._handshake(process, size)
-        except SandboxLostError:  # somebody has killed the one that waited; nothing has run in it
+        except SandboxLostError:  # the parked process was killed; nothing had run in it
             return await self._handshake(request_guest(spec), size)
 
     async def _handshake(self, process: StartingGuest, context_bytes: int) -> RunningGuest:
@@ -118,7 +118,7 @@ class PyodideSandbox(HoldsPackages, GuestSandbox):
         return guest
 
     def _hear(self, guest: RunningGuest, stream: int, data: bytes) -> None:
-        """Sort what a guest sends beside its answers; see js/wire.mjs."""
+        """Dispatch what a guest sends beside its answers; see js/wire.mjs."""
         if stream in (1, 2):
             guest.session.hear(stream, data)
         elif stream == 3 and isinstance(guest.lease, DenoLease):
@@ -131,7 +131,7 @@ class PyodideSandbox(HoldsPackages, GuestSandbox):
 
     @property
     def files(self) -> Files:
-        """The guest's files, by its own hand: they are in its memory."""
+        """The guest's files, read and written by the guest: they are in its memory."""
         return GuestFiles(self._workspace)
 
     async def _workspace(self, operation: str, params: Mapping[str, Any]) -> object:
@@ -156,7 +156,7 @@ class PyodideSandbox(HoldsPackages, GuestSandbox):
 
 
 class DirectPyodideSandbox(PyodideSandbox):
-    """Python in Deno's main thread: nothing interrupts it, a timeout ends the process."""
+    """Python in Deno's main thread: it cannot be interrupted; a timeout kills the process."""
 
     capabilities: ClassVar[frozenset[Capability]] = PyodideSandbox.capabilities - {
         Capability.CANCEL
@@ -167,10 +167,10 @@ class DirectPyodideSandbox(PyodideSandbox):
         self._config = dataclasses.replace(self._config, use_worker=False)
 
     async def cancel(self) -> None:
-        """Nothing can be done: the timeout will end it."""
+        """Do nothing: only the timeout can end the code."""
 
     async def destroy(self) -> None:
-        """End the process, whatever runs in it."""
+        """Kill the process."""
         self._open = False
         if self._guest is not None:
             self._guest.lease.kill()
@@ -184,4 +184,4 @@ def _find_parts(config: SandboxConfig, environment: Environment | None) -> Parts
 
 
 def _unheard(_stream: int, _data: bytes) -> None:
-    """Nothing runs yet that could print."""
+    """Ignore output: nothing runs yet."""

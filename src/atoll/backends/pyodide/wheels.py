@@ -1,6 +1,6 @@
 """Libraries for guests: wheels from PyPI for Pyodide (PEP 783) and pure Python ones.
 
-They are downloaded on the host by pip, kept in the private folder, and unpacked by every guest.
+pip downloads them on the host into the private folder, and every guest unpacks them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ DOWNLOAD_SECONDS = 600
 
 
 def installed() -> tuple[Path, ...]:
-    """The wheels that every guest gets, by name."""
+    """Return the wheels that every guest gets, by name."""
     return tuple(sorted(_folder().glob("*.whl")))
 
 
 def target() -> Target:
-    """Return what packages by name have to be for Pyodide: wheels that each guest unpacks."""
+    """Return the target of packages by name for Pyodide: wheels that each guest unpacks."""
     version = ".".join(map(str, distribution.PYTHON[:2]))
     return Target(
         key=f"pyodide-{TAG}-{PLATFORM}",
@@ -47,14 +47,14 @@ def target() -> Target:
 
 
 def with_packages(environment: Environment | None) -> tuple[Path, ...]:
-    """Return the wheels that every guest gets, and those by name, which come last and win."""
+    """Return the wheels that every guest gets, then those by name, which take precedence."""
     named = environment.wheels if environment is not None else ()
     names = {path.name.partition("-")[0] for path in named}
     return (*(one for one in installed() if one.name.partition("-")[0] not in names), *named)
 
 
 def install(names: Sequence[str]) -> tuple[str, ...]:
-    """Download packages and what they need; the wheels that are new."""
+    """Download packages and their dependencies; return the new wheels."""
     for name in names:
         if name.startswith("-"):
             raise ConfigError(f"{name!r} is not a package name")
@@ -100,13 +100,13 @@ def _download(names: Sequence[str], target: str) -> None:
 
 
 def _wheel_flags() -> tuple[str, ...]:
-    """Return pip's options for wheels that fit."""
+    """Return pip's options for matching wheels."""
     version = f"--python-version={distribution.PYTHON[0]}.{distribution.PYTHON[1]}"
     return (f"--platform={PLATFORM}", "--implementation=cp", f"--abi={TAG}", version)
 
 
 def _replace(wheel: Path) -> None:
-    """Keep it in place of another version of the same package."""
+    """Store a wheel in place of another version of the same package."""
     package = wheel.name.partition("-")[0]
     for old in _folder().glob(f"{package}-*.whl"):
         if old.name != wheel.name:

@@ -1,7 +1,7 @@
-"""Attributes as guest code may have them: checked reading, writing and class making.
+"""Checked access of guest code to attributes: reading, writing, and making classes.
 
-SECURITY: this is the backend's innermost check. Whatever is not plainly the guest's own, or plainly
-harmless, is refused; real types are asked, never what an object says of itself.
+SECURITY: this is the backend's innermost check. An attribute is refused unless it clearly belongs
+to the guest or is clearly harmless. Checks use type(x), never what an object says about itself.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PRIVATE = names_in("""
     _ignore_ _order_ _member_names_ _repr_html_ _repr_markdown_ _repr_latex_ _repr_svg_ _repr_png_
     _repr_json_
 """)
-"""Names with an underscore that libraries mean for everybody."""
+"""Names with an underscore that are public API of libraries."""
 HIDDEN = (
     types.ModuleType, types.FrameType, types.CodeType, io.FileIO, io.TextIOWrapper,
     io.BufferedReader, io.BufferedWriter, io.BufferedRandom,
 )  # fmt: skip
-"""What is never handed out, whatever it was found under."""
+"""Types whose instances guest code never gets."""
 PLAIN = frozenset({int, str, float, bool, list, dict, tuple, set, types.MethodType, type(None)})
 STORABLE: dict[str, frozenset[str]] = {
     "decimal.Context": names_in("prec rounding Emin Emax capitals clamp"),
@@ -53,7 +53,7 @@ _dict_of = type.__dict__["__dict__"].__get__
 
 
 def is_guest_class(cls: type) -> bool:
-    """Whether guest code has made the class: such ones alone are of the module `__main__`."""
+    """Return whether guest code made the class: only those have the module `__main__`."""
     return _module_of(cls) == GUEST  # type: ignore[no-any-return]
 
 
@@ -98,8 +98,8 @@ class Access:
         self.type_of: Callable[[Any], Any] = type
 
     def get(self, value: Any, name: str) -> Any:
-        """value.name, for any name that is not plainly harmless."""
-        if type(name) is not str:  # a subclass may compare as it likes
+        """Return value.name, for a name that is not clearly harmless."""
+        if type(name) is not str:  # a subclass of str may override comparisons
             raise TypeError("attribute name must be a plain string")
         if (type(value), name) in self._known:
             return _vetted(getattr(value, name), name)
@@ -116,7 +116,7 @@ class Access:
         return _vetted(getattr(value, name), name)
 
     def target(self, value: Any, name: str) -> Any:
-        """`value` itself, if its attribute `name` may be set or deleted."""
+        """Return `value` if its attribute `name` may be set or deleted; raise GuardError if not."""
         if type(name) is not str:
             raise TypeError("attribute name must be a plain string")
         if (type(value), name) in self._settable:
@@ -139,7 +139,7 @@ class Access:
         return value
 
     def attributes_of(self, value: Any) -> Attributes:
-        """A copy of what the guest's own objects have as attributes."""
+        """Return a copy of the attributes of a guest's own object."""
         kind = type(value)
         if self._is_guest_function(value) or isinstance(value, OpenNamespace):
             found = value.__dict__
@@ -152,7 +152,7 @@ class Access:
         return Attributes({n: v for n, v in found.items() if not is_dunder(n) and is_harmless(n)})
 
     def names_of(self, value: Any) -> list[str]:
-        """dir(value), without what may not be had."""
+        """Return dir(value) without forbidden names."""
         own = is_guest_class(type(value))
         return [
             name
@@ -167,7 +167,7 @@ class Access:
         return type(value) is types.FunctionType and value.__globals__ is self._namespace
 
     def _check_private(self, value: Any, name: str) -> None:
-        """A name with an underscore is for the class that has it, and that must be the guest's."""
+        """Raise GuardError unless the class that defines a private name is the guest's."""
         kind = type(value)
         if kind is super:
             value = value.__self__
@@ -185,7 +185,7 @@ class Access:
         raise refused(f"the private attribute {name} of {kind.__name__}", "use a public one")
 
     def _format(self, name: str, value: Any) -> Any:
-        """The checked version for a str, a guest's own method; nobody else's."""
+        """Return str.format in its checked version, or a guest's own method; refuse others."""
         kind = type(value)
         if kind is super:
             raise refused(f"super().{name}", f"write str({name}) of the text itself")
@@ -203,14 +203,14 @@ class Access:
         raise refused(f"{kind.__name__}.{name}", "format a plain str")
 
     def _reader(self, value: Any) -> Any:
-        """object.__getattribute__, super().__getattribute__: the same checks as a dot has."""
+        """Return __getattribute__ of object or super() with the checks of `x.name`."""
         if issubclass(type(value), type):
             return self.any
         own = _self_of(value)
         return lambda name: self.any(own, name)
 
     def _writer(self, method: str, value: Any) -> Any:
-        """object.__setattr__, super().__setattr__ and their like, checked."""
+        """Return a checked __setattr__ or __delattr__ of object or super()."""
         found = getattr(value, method)
         if issubclass(type(value), type):
             return lambda target, name, *new: found(self.target(target, name), name, *new)
@@ -218,7 +218,7 @@ class Access:
         return lambda name, *new: found(name, *new) if self.target(own, name) is own else None
 
     def any(self, value: Any, name: str) -> Any:
-        """value.name for a name that came as a text: less is allowed than where it is written."""
+        """Return value.name for a name in a variable: stricter than for a name in the source."""
         if type(name) is str and not name.startswith("_") and is_harmless(name) and name.isascii():
             return getattr(value, name)
         if type(name) is str and plain(name) in words.LOOKED_AT:
@@ -246,7 +246,7 @@ def _vetted(value: Any, name: str) -> Any:
 
 
 def _self_of(value: Any) -> Any:
-    """Whom super() speaks for."""
+    """Return the object that a super() object is bound to."""
     return value.__self__ if type(value) is super else value  # type: ignore[attr-defined]
 
 
@@ -264,7 +264,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _not_of_arrays(name: str, value: Any) -> Any:
-    """Files, addresses and flags of arrays, the order of classes: not for guests."""
+    """Refuse attributes of arrays for files, addresses and flags, and a class's mro."""
     if name == "mro" and isinstance(value, type):
         raise refused("the attribute mro", "use isinstance or issubclass")
     if _is_array(value):
@@ -273,7 +273,7 @@ def _not_of_arrays(name: str, value: Any) -> Any:
 
 
 def _register(value: Any) -> Any:
-    """An abstract class's: a library's class does not become an instance of a guest's by a word."""
+    """Return a checked ABC.register: a guest must not register classes of libraries."""
     found = getattr(value, "register")  # noqa: B009 - by the name that was asked for
     if not isinstance(value, abc.ABCMeta):
         return found
@@ -287,7 +287,7 @@ def _register(value: Any) -> Any:
 
 
 def _resize(value: Any) -> Any:
-    """An array's, but never while others look at its memory."""
+    """Return a checked ndarray.resize: never while other objects refer to its memory."""
     found = getattr(value, "resize")  # noqa: B009 - by the name that was asked for
     if not _is_array(value):
         return found

@@ -1,7 +1,7 @@
-"""A second look at run time: the interpreter's own audit events, most of which no guest may cause.
+"""A second check at run time, by the interpreter's audit events: most are refused for guest code.
 
-A hook cannot be taken away again. It is no wall either, as not everything is an event; it ends what
-the first check has missed before the system is touched.
+An audit hook cannot be removed. It is not isolation either, because not every operation raises an
+event; it stops operations that the first check missed before they reach the system.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 class Auditor:
-    """Refuses events while it is armed and nobody trusted works."""
+    """Refuses events while it is armed, except in trusted blocks."""
 
     def __init__(self, readable: list[str]) -> None:
         self._readable = tuple(folder.rstrip("/") + "/" for folder in readable)
@@ -35,12 +35,12 @@ class Auditor:
         sys.addaudithook(self._hear)
 
     def arm(self) -> None:
-        """From now on."""
+        """Refuse events from now on."""
         self._trusted = 0
 
     @contextlib.contextmanager
     def trusted(self) -> Iterator[None]:
-        """The runtime works: no guest code runs meanwhile."""
+        """Allow events of the runtime while the block runs; no guest code runs in it."""
         self._trusted += 1
         try:
             yield

@@ -1,6 +1,6 @@
-"""What may be in a class: every class of a guest's is looked through before it is made.
+"""Checks the names in every class of a guest before the class is made.
 
-However a name came into the body of a class (a def, an import, a for, a decorator), it is here.
+This covers every way a name can get into a class body: def, import, for, a decorator.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ IMPLICIT = names_in("""
     __classdictcell__ __classdict__ __conditional_annotations__ __orig_bases__ __type_params__
     __static_attributes__ __firstlineno__
 """)
-"""What the compiler puts into a class; no guest code can bind these."""
+"""Names that the compiler adds to a class; guest code cannot bind them."""
 _ADVICE = "leave it out, or choose another name"
 
 
 def check_names(space: MutableMapping[str, Any], allowed: frozenset[str] = frozenset()) -> None:
-    """Refuse a class with names of the interpreter's, and mend what libraries would ask it for."""
+    """Refuse a class with reserved names, and wrap the hooks that libraries would call."""
     for name in list(space):
         if type(name) is not str or (is_dunder(plain(name)) and not _known(name, allowed)):
             raise refused(f"a class with {name!r}", _ADVICE)
@@ -50,7 +50,7 @@ def _check_match_args(value: Any) -> None:
 
 
 def _hook(function: Any) -> Callable[[Any, str], Any]:
-    """A guest's __getattr__, which does not get to answer what libraries would believe."""
+    """Return a guest's __getattr__ without answers for attributes that libraries trust."""
     if type(function) is not types.FunctionType:
         raise refused("a __getattr__ that is not a function", "write it as a method")
 
@@ -63,22 +63,22 @@ def _hook(function: Any) -> Callable[[Any, str], Any]:
 
 
 class ClassMaker:
-    """In place of a metaclass: checks the body, and leaves the rest to the real one."""
+    """Replaces a metaclass: checks the body, then calls the real one."""
 
     def __init__(self, meta: Any) -> None:
         self._meta = meta
 
     def __prepare__(self, name: str, bases: Any, /, **keywords: Any) -> Any:
-        """The dict that the class's body fills."""
+        """Return the dict for the class body."""
         return self._winner(bases).__prepare__(name, bases, **keywords)
 
     def __call__(self, name: str, bases: Any, space: Any, /, **keywords: Any) -> Any:
-        """The class."""
+        """Return the class."""
         check_names(space, IMPLICIT)
         return self._winner(bases)(name, bases, space, **keywords)
 
     def _winner(self, bases: Any) -> Any:
-        """The most derived metaclass, as Python chooses it; it is told of a conflict by itself."""
+        """Return the most derived metaclass, as Python does; Python itself reports a conflict."""
         found = self._meta or type
         for base in bases:
             if issubclass(type(base), found):

@@ -1,4 +1,4 @@
-"""Guest code made runnable: checked and rewritten by us, or by RestrictedPython's policy."""
+"""Compiles guest code: checked and rewritten by this backend, or by RestrictedPython's policy."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
     from types import CodeType
 
 LAST = ".last"
-"""Where the value of a last expression goes; no guest code can say this name."""
+"""The variable for the value of a last expression; guest code cannot write this name."""
 DEEP = 20_000
 
 
 class Compiler(Protocol):
-    """Code in, something to execute out."""
+    """Turns source into a code object."""
 
     def __call__(self, code: str, name: str) -> CodeType:
-        """What leaves a last expression's value in the variable LAST; GuardError if refused."""
+        """Compile code that stores its last expression in LAST; GuardError if it is refused."""
         ...
 
 
 def checked(code: str, name: str) -> CodeType:
-    """Code that has passed our own check, with what is ambiguous asked for at run time."""
+    """Compile code that passed this backend's check; ambiguous cases are checked at run time."""
     tree = _parse(code, name)
     _require(code, "restricted")
     try:
-        with _deep():  # and no longer: C code takes a stack of its own to compile
+        with _deep():  # not for compile(), which uses the C stack
             tree = ast.fix_missing_locations(rewrite(_keep_last(tree)))
         return compile(tree, name, "exec", dont_inherit=True)
     except RecursionError:
@@ -42,7 +42,7 @@ def checked(code: str, name: str) -> CodeType:
 
 
 def by_policy(code: str, name: str) -> CodeType:
-    """Code as RestrictedPython compiles it."""
+    """Compile code with RestrictedPython."""
     library: Any = policy.load()
     tree = _parse(code, name)
     _require(code, "restrictedpython")
@@ -75,7 +75,7 @@ def _keep_last(tree: ast.Module) -> ast.Module:
 
 @contextlib.contextmanager
 def _deep() -> Iterator[None]:
-    """A tree is as deep as the parser allows, and each of its levels takes frames to walk."""
+    """Raise the recursion limit: a tree may be as deep as the parser allows."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(DEEP)
     try:

@@ -1,4 +1,4 @@
-"""str.format and str.format_map whose fields can walk public attributes only."""
+"""str.format and str.format_map whose fields can only access public attributes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class Formatting:
-    """Formats as str does; `get` is asked for every attribute."""
+    """Formats as str does; `get` reads every attribute."""
 
     def __init__(self, get: Get) -> None:
         self._walker = _Walker(get)
 
     def format(self, text: str, /, *args: Any, **kwargs: Any) -> str:
-        """text.format(*args, **kwargs)."""
-        text = str.__str__(text)  # of a subclass: what it holds, whatever its methods say
+        """Return text.format(*args, **kwargs)."""
+        text = str.__str__(text)  # the content of a subclass of str, without its methods
         if not _walks(text):
             return text.format(*args, **kwargs)
         return self._walker.vformat(text, args, kwargs)
 
     def format_map(self, text: str, mapping: Mapping[str, Any], /) -> str:
-        """text.format_map(mapping)."""
+        """Return text.format_map(mapping)."""
         text = str.__str__(text)
         if not _walks(text):
             return text.format_map(mapping)
@@ -46,7 +46,7 @@ class _Walker(string.Formatter):
 
 
 def _walks(text: str) -> bool:
-    """Whether a field, or one in a field's format, is more than a name; a bad text is str's."""
+    """Return whether a field, or one in a format spec, has attributes; str reports bad texts."""
     try:
         for _, field, spec, _ in formatter_parser(text):
             if field and ("." in field or "[" in field):

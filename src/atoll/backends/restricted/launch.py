@@ -1,4 +1,4 @@
-"""Starts a worker: a plain child process with pipes, and the first hello."""
+"""Starts a worker: a plain child process with pipes, and the handshake."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KEPT = ("LD_LIBRARY_PATH",)
 
 
 async def launch(config: SandboxConfig, context: Any, shared: Context | None) -> RunningGuest:
-    """A worker that has said hello; SandboxStartError if none comes up, and nothing is left."""
+    """Return a worker that has answered the handshake; SandboxStartError if it fails to start."""
     handle = _start_worker(config, shared)
     return await handshake(handle, config, context, shared)
 
@@ -47,7 +47,7 @@ def _start_worker(config: SandboxConfig, shared: Context | None) -> GuestHandle:
             raise SandboxStartError("start", f"{sys.executable}: {exc.strerror}") from exc
         for fd in (requests[0], answers[1], errors[1], output[1], lifeline[0]):
             os.close(fd)
-    # What else a lease can do is for files and states, which this backend does not declare.
+    # A lease's other methods are for files and states, which this backend does not support.
     lease = cast("Lease", PlainProcess(child, lifeline[1]))
     return GuestHandle(lease, HostChannel(answers[0], requests[1]), [output[0], errors[0]])
 

@@ -1,7 +1,7 @@
-"""Modules as guest code gets them: fresh objects with nothing but the offered names.
+"""The modules that guest code gets: new objects with only the offered names.
 
-A name that is a module is left out, so that `random._os`, `json.codecs`, `queue.threading` and
-their like lead nowhere. What is changed in a module by guest code is nobody's but its own.
+Attributes that are modules are left out, such as `random._os`, `json.codecs`, `queue.threading`.
+Guest code that changes a module changes only its own copy.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class OfferedModule:
 
 
 class Library:
-    """The offered modules, each made on first use."""
+    """The offered modules, each created on first use."""
 
     def __init__(self, made: Made, trusted: Callable[[], Any], shown: Callable[[Any], Any]) -> None:
         self._made, self._trusted, self._shown = made, trusted, shown
         self._modules: dict[str, OfferedModule] = {}
 
     def load(self, wanted: str) -> OfferedModule:
-        """What an import statement binds: the module; with a colon at the end, its first part."""
+        """Return what an import statement binds: the module, or with a final colon its root."""
         name = wanted.removesuffix(":")
         first, _, rest = name.partition(".")
         found, outer = self._module(name), self._module(first)
@@ -47,7 +47,7 @@ class Library:
         return found if name == wanted else outer
 
     def take(self, module: str, name: str) -> Any:
-        """What `from module import name` binds."""
+        """Return what `from module import name` binds."""
         inner = f"{module}.{name}"
         if inner in MODULES:
             return self._module(inner)

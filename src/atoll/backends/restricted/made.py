@@ -1,4 +1,4 @@
-"""Checked versions of library functions that would take a name, a class or a stream unchecked."""
+"""Checked versions of library functions that use a name, a class or a stream without a check."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _enum_create: Any = vars(enum.EnumType)["_create_"]
 
 
 def table(access: Access, standins: StandIns) -> Mapping[str, Mapping[str, Any]]:
-    """What the backend brings itself, by module."""
+    """Return the functions that the backend implements itself, by module."""
     makers = _Makers(access)
     return {
         "abc": {"ABCMeta": standins.abc},
@@ -57,9 +57,9 @@ def table(access: Access, standins: StandIns) -> Mapping[str, Mapping[str, Any]]
 
 
 def mend_library() -> None:
-    """Put checks where libraries would evaluate text, or make classes of a guest's names.
+    """Add checks where libraries would evaluate text, or make classes with a guest's names.
 
-    The process is the guest's alone, so its library is changed for good.
+    The process serves one guest, so its library is changed permanently.
     """
     vars(collections)["namedtuple"] = namedtuple  # typing.NamedTuple asks for it
     vars(typing)["get_type_hints"] = _no_type_hints  # singledispatch asks for it
@@ -74,7 +74,7 @@ def mend_library() -> None:
 
 
 def namedtuple(typename: str, field_names: Any, **options: Any) -> Any:
-    """collections.namedtuple, whose fields match by position only if their names are plain."""
+    """Return collections.namedtuple(...); refuse fields whose names are reserved."""
     options["module"] = options.get("module") or GUEST
     made = _namedtuple(typename, field_names, **options)
     if not all(is_harmless(name) for name in made._fields):
@@ -89,7 +89,7 @@ class _Makers:
         self._access = access
 
     def dataclass(self, cls: type | None = None, /, **flags: Any) -> Any:
-        """dataclasses.dataclass. It writes code with the fields' names in it: they are checked."""
+        """Apply dataclasses.dataclass, which generates code with field names: check them first."""
 
         def wrap(cls: type) -> type:
             names = _field_names(cls)
@@ -122,7 +122,7 @@ class _Makers:
         return lambda wrapper: self.update_wrapper(wrapper, wrapped)
 
     def attrgetter(self, *names: str) -> Callable[[Any], Any]:
-        """operator.attrgetter, every step checked."""
+        """Return operator.attrgetter(...) with a check of every step."""
 
         def walk(value: Any, path: str) -> Any:
             for name in path.split("."):
@@ -137,12 +137,12 @@ class _Makers:
         return lambda value: tuple(walk(value, name) for name in names)
 
     def methodcaller(self, name: str, /, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
-        """operator.methodcaller, checked."""
+        """Return operator.methodcaller(...) with a check."""
         return lambda value: self._access.any(value, name)(*args, **kwargs)
 
 
 def _field_names(cls: type) -> list[str]:
-    """The names of a class's fields, its bases' too; refused where one is no plain name."""
+    """Return the names of a class's fields, also of its bases; GuardError if one is reserved."""
     if not isinstance(cls, type) or not is_guest_class(cls):
         raise refused("a dataclass of a class that is not of this session", "subclass it")
     names = []
@@ -165,7 +165,7 @@ def _check_fields(annotations: Any) -> Any:
 
 
 def _create_enum(cls: Any, class_name: str, names: Any, **options: Any) -> Any:
-    """Enum("Name", names): names of the interpreter are none of a guest's."""
+    """Return Enum("Name", names); refuse reserved names of members."""
     if isinstance(names, str):
         names = names.replace(",", " ").split()
     elif isinstance(names, dict):
@@ -185,7 +185,7 @@ def _no_type_hints(*_args: Any, **_kwargs: Any) -> Any:
 
 
 def _no_lines(*_args: Any) -> list[str]:
-    """No file is read to show a line of it: whoever fakes a frame chooses the file."""
+    """Return no source lines: a guest that fakes a frame could choose which file is read."""
     return []
 
 

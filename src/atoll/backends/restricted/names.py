@@ -26,14 +26,14 @@ HARMLESS = names_in("""
     set slice sorted staticmethod str sum super tuple zip NotImplemented Ellipsis __debug__
 """)
 BEHIND_THE_SCENES = ("numpy", "_strptime")
-"""Imports that C code may do while guest code runs; what they give goes to it alone."""
+"""Modules that C code may import while guest code runs; guest code does not get them."""
 _MISSING = object()
 
 
 def build(
     namespace: dict[str, Any], access: Access, standins: StandIns, library: Library
 ) -> dict[str, Any]:
-    """All that guest code finds without importing it."""
+    """Return the built-ins of guest code."""
     found = {name: getattr(builtins, name) for name in HARMLESS}
     found |= {name: kind for name, kind in vars(builtins).items() if _is_exception(kind)}
     found |= _checked(namespace, access)
@@ -90,7 +90,7 @@ def _is_exception(kind: Any) -> bool:
 
 
 def import_for_c(name: str, *_rest: Any) -> None:
-    """C code that imports asks here, and takes what it wants from sys.modules itself."""
+    """Serve imports of C code, which takes the module from sys.modules itself."""
     if name in sys.modules:
         return
     if name.partition(".")[0] not in BEHIND_THE_SCENES:

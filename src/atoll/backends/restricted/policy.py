@@ -1,4 +1,4 @@
-"""What code compiled by RestrictedPython asks for at run time: its guards, its print."""
+"""The run-time functions of code compiled by RestrictedPython: its guards, its print."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _IN_PLACE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def guards(access: Access, library: Library) -> dict[str, Any]:
-    """The names that RestrictedPython's transformed code uses."""
+    """Return the names that RestrictedPython's transformed code uses."""
     library_guards: Any = importlib.import_module("RestrictedPython.Guards")
     printing: Any = importlib.import_module("RestrictedPython.PrintCollector")
 
@@ -51,7 +51,7 @@ def guards(access: Access, library: Library) -> dict[str, Any]:
 
 
 class Written:
-    """Something about to be changed: an attribute is checked, an item is not."""
+    """Wraps an object that code changes: attributes are checked, items are not."""
 
     __slots__ = ("_access", "_value")
     _access: Access
@@ -76,7 +76,7 @@ class Written:
 
 def _import(library: Library, name: str, *rest: Any) -> Any:
     wanted = rest[2] if len(rest) > 2 else None
-    if type(wanted) is list:  # C code, which takes what it wants itself
+    if type(wanted) is list:  # C code takes the module from sys.modules itself
         return import_for_c(name)
     return library.load(name if wanted else f"{name}:")
 

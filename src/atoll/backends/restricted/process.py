@@ -1,4 +1,4 @@
-"""The hold on a worker: a child of the host's own, interrupted, killed and reaped from here."""
+"""The lease of a worker: interrupts, kills and reaps a child process of the host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PlainProcess:
-    """Does for a session what a lease on a jail does for others."""
+    """Has the interface of a jail's lease, for a plain child process."""
 
     def __init__(self, process: subprocess.Popen[bytes], lifeline: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -36,22 +36,22 @@ class PlainProcess:
         return self._process.pid
 
     def interrupt(self) -> None:
-        """SIGINT for the guest."""
+        """Send SIGINT to the guest."""
         self._signal(signal.SIGINT)
 
     def kill(self) -> None:
-        """The end of the worker; `ended` follows."""
+        """Kill the worker; `ended` is set later."""
         self._signal(signal.SIGKILL)
 
     def give(self, *_fds: int) -> None:
-        """The worker was born with all that it is given."""
+        """Do nothing: the worker inherited all its descriptors."""
 
     async def cpu_seconds(self) -> float:
-        """CPU time used so far."""
+        """Return the CPU time used so far."""
         return meter.cpu_seconds([self._process.pid])
 
     async def close(self) -> None:
-        """Kill it and wait until it is gone."""
+        """Kill the worker and wait until it has ended."""
         self.kill()
         await asyncio.shield(self.ended)
 
@@ -80,7 +80,7 @@ class PlainProcess:
 def start(
     argv: Sequence[str], fds: tuple[int, int, int], passed: Sequence[int], env: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """A child in a session of its own, with nothing of ours but what is passed."""
+    """Start a child in its own session, with only the passed descriptors and environment."""
     stdin, stdout, stderr = fds
     return subprocess.Popen(
         argv,

@@ -1,4 +1,4 @@
-"""How the backend tells guest code that it may not have something: an exception with what to do."""
+"""The exception for operations that the backend refuses, with what to do instead."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ ADVICE = 'use a jailed backend for that: create_sandbox(backend="native")'
 
 
 class GuardError(PermissionError):
-    """Something that the `restricted` backend does not hand out."""
+    """The `restricted` backend refuses an operation."""
 
     __module__ = "builtins"  # as guest code sees it
 
 
 def refused(what: str, advice: str = ADVICE) -> GuardError:
-    """The error for `what`."""
+    """Return the error for `what`."""
     return GuardError(f"{what} is not available in the backend restricted; {advice}")

@@ -28,7 +28,7 @@ _OUTSIDE = re.compile(r"'await' outside|asynchronous comprehension outside|'asyn
 
 
 class RestrictedRepl(repl.Repl):
-    """One namespace whose code has nothing but what it was given."""
+    """One namespace whose code has only safe built-ins and offered modules."""
 
     def __init__(self, trusted: Callable[[], Any], *, policy_guard: bool = False) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class RestrictedRepl(repl.Repl):
             raise
 
     def _compiled(self, code: str, name: str) -> tuple[CodeType, CodeType | None]:
-        """Compile a cell as validate() wants it: without await, and with magics that do nothing."""
+        """Compile a cell for validate(): without await, and with magics that do nothing."""
         reading = guard.read(code, "restricted")
         usable = code if reading.violations else reading.code
         return compile(usable, name, "exec", dont_inherit=True), None
@@ -80,7 +80,7 @@ class RestrictedRepl(repl.Repl):
 
 
 def _leave_out_our_frames(exc: BaseException | None) -> None:
-    """A check that failed is shown at the line of the guest's that it failed for."""
+    """Remove the backend's frames, so that a traceback ends at the guest's own line."""
     for _ in range(_MOST_CHAINED):
         if exc is None:
             return

@@ -1,11 +1,11 @@
-"""Rewrites guest code so that what cannot be judged from its text is asked for at run time.
+"""Rewrites guest code so that operations that the source does not decide are checked at run time.
 
     x._private, x.format       .get(x, "_private")
     x.name = 1                 .target(x, "name").name = 1
     import math as m           m = .load("math")
     from math import pi        pi = .take("math", "pi")
 
-SECURITY: the functions' names begin with a dot. No guest code can write, bind or hide such a name.
+SECURITY: the functions' names begin with a dot, so guest code cannot write, bind or hide them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Node = TypeVar("Node", bound=ast.AST)
 
 
 def rewrite(tree: ast.Module) -> ast.Module:
-    """The tree, changed in place."""
+    """Return the tree, changed in place."""
     return cast("ast.Module", _Rewriter().visit(tree))
 
 
@@ -30,7 +30,7 @@ class _Rewriter(ast.NodeTransformer):
         self._classes: list[str] = []
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        """Private names are mangled with the name of the innermost class."""
+        """Track the innermost class, whose name Python mangles private names with."""
         self._classes.append(node.name)
         self.generic_visit(node)
         self._classes.pop()
@@ -72,7 +72,7 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _whole_module(alias: ast.alias) -> tuple[str, tuple[str, ast.expr]]:
-    """`import a.b` binds a; `import a.b as c` binds the inner one."""
+    """Return what an import binds: `import a.b` binds a; `import a.b as c` binds a.b."""
     name = plain(alias.name)
     if alias.asname is None:
         return name.partition(".")[0], (LOAD, ast.Constant(f"{name}:"))
@@ -86,5 +86,5 @@ def _call(node: ast.AST, function: str, *args: ast.expr) -> ast.expr:
 
 
 def _at(node: ast.AST, made: Node) -> Node:
-    """With the place of what it stands for, so that tracebacks show the guest's own line."""
+    """Copy the location of the replaced node, so that tracebacks show the guest's own line."""
     return made if hasattr(made, "lineno") else ast.copy_location(made, node)

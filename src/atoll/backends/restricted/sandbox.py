@@ -1,4 +1,4 @@
-"""RestrictedSandbox: a session in a plain process that a guard keeps in. Not for hostile code."""
+"""RestrictedSandbox: a session in a plain process behind a guard. Not for hostile code."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RestrictedSandbox(GuestSandbox):
 
     @classmethod
     async def availability(cls, config: SandboxConfig) -> Availability:  # noqa: ARG003 - as asked
-        """It runs wherever Python does."""
+        """Return that it is available: it runs wherever Python does."""
         return Availability(
             usable=True,
             isolation=Isolation.GUARDED,

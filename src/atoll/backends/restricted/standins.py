@@ -1,8 +1,8 @@
-"""Classes whose call would make anything of anything, as guest code sees them: by a stand-in.
+"""Stand-ins for classes that are too powerful to give to guest code.
 
-`type` and other standins make classes of any dict; an array's class makes one of any memory.
-A stand-in can be asked with (isinstance, a name in an annotation) and called, checked. It is no
-class, so nothing derives from it.
+`type` and other metaclasses make a class of any dict; an array's class makes an array over any
+memory. A stand-in works in isinstance and annotations, and its call is checked. It is not a class,
+so nothing can derive from it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from atoll.backends.restricted.access import Access
 
 _TYPE_HINT: Any = vars(typing)["Type"]
-"""`type` in an annotation, which unlike `type[...]` cannot be called."""
+"""Represents `type` in an annotation: unlike `type[...]` it cannot be called."""
 _UNION: Any = vars(typing)["Union"]
 _NO_METACLASS = "write a class decorator or __init_subclass__ instead"
 _NO_ARRAY_CLASS = "keep an array in an attribute, or make one by np.array, np.zeros"
 
 
 class StandIn:
-    """Holds the real class where no guest code can reach it or put another."""
+    """Keeps the real class where guest code can neither read nor replace it."""
 
     __slots__ = ("_of",)
 
@@ -52,7 +52,7 @@ class StandIn:
 
 
 class Metaclass(StandIn):
-    """`type`, ABCMeta and their like."""
+    """`type`, ABCMeta and other metaclasses."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class Metaclass(StandIn):
         return _TYPE_HINT[item]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As a metaclass is called: to ask for a class, or to make one."""
+        """Return the class of a value, or make a class."""
         return _family(self).call(self, args, kwargs)
 
 
@@ -84,14 +84,14 @@ class ArrayClass(StandIn):
         return getattr(real(self), name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """An array of its own memory; never one over what somebody else has."""
+        """Return an array with its own memory; GuardError for one over other memory."""
         if len(args) > 2 or set(kwargs) - {"shape", "dtype", "order", "data", "mask", "copy"}:
             raise refused("an array over other memory", _NO_ARRAY_CLASS)
         return real(self)(*args, **kwargs)
 
 
 class StandIns:
-    """The stand-ins of one guest, and the two ways to a class: a statement, and type()."""
+    """The stand-ins of one guest, and the two ways to make a class: a statement, and type()."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -101,7 +101,7 @@ class StandIns:
         access.type_of = self.type_of
 
     def shown(self, value: Any) -> Any:
-        """A value as guest code may have it: a stand-in, if it is a class that needs one."""
+        """Return a value for guest code: the stand-in of a class that needs one."""
         if not isinstance(value, type):
             return value
         if value not in self._known:
@@ -112,15 +112,15 @@ class StandIns:
         return self._known.get(value, value)
 
     def type_of(self, value: Any) -> Any:
-        """type(value): its class, or what stands for it."""
+        """Return type(value): the class, or its stand-in."""
         return self.type if isinstance(value, StandIn) else self.shown(type(value))
 
     def origin(self, hint: Any) -> Any:
-        """typing.get_origin(hint)."""
+        """Return typing.get_origin(hint)."""
         return self.shown(typing.get_origin(hint))
 
     def call(self, asked: Metaclass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """type(x), or a class made of a name, bases and a dict."""
+        """Return type(x), or a class made of a name, bases and a dict."""
         if len(args) == 1 and asked is self.type:
             return self.type_of(args[0])
         name, bases, namespace = args
@@ -130,7 +130,7 @@ class StandIns:
         return real(asked)(name, tuple(bases), {**space, "__module__": GUEST}, **kwargs)
 
     def build(self, body: Callable[..., Any], name: str, *bases: Any, **keywords: Any) -> Any:
-        """A class statement."""
+        """Run a class statement and return the class."""
         wanted = keywords.pop("metaclass", None)
         if wanted is not None and type(wanted) is not Metaclass:
             raise refused("a metaclass of your own", _NO_METACLASS)
@@ -140,7 +140,7 @@ class StandIns:
 
 
 def real(made: StandIn) -> Any:
-    """The class behind a stand-in."""
+    """Return the class behind a stand-in."""
     return object.__getattribute__(made, "_of")[0]
 
 
@@ -161,7 +161,7 @@ def _is_array(cls: type) -> bool:
 
 
 def _hint(value: Any) -> Any:
-    """What stands for a value in a union: nothing that could be taken out and called."""
+    """Return the representation of a value in a union, from which no class can be extracted."""
     if type(value) is Metaclass:
         return _TYPE_HINT
     return typing.Any if isinstance(value, StandIn) else value

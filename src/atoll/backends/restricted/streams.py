@@ -1,4 +1,4 @@
-"""sys.stdin, sys.stdout and sys.stderr as guest code sees them: no way to the files behind."""
+"""sys.stdin, sys.stdout and sys.stderr for guest code, without access to the files behind them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class GuestStream:
-    """Writes to whatever the stream of that name is now."""
+    """Writes to the stream that currently has that name."""
 
     __slots__ = ("name",)
     name: str
@@ -20,20 +20,20 @@ class GuestStream:
 
     @classmethod
     def over(cls, name: str) -> GuestStream:
-        """The stream that is sys.`name`."""
+        """Return the stream for sys.`name`."""
         made = object.__new__(cls)
         made.name = name
         return made
 
     def write(self, text: str) -> int:
-        """Print text as it is."""
+        """Write text."""
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         getattr(sys, _known(self)).write(text)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Print many."""
+        """Write several texts."""
         for line in lines:
             self.write(line)
 
@@ -42,15 +42,15 @@ class GuestStream:
         getattr(sys, _known(self)).flush()
 
     def isatty(self) -> bool:
-        """Nobody types here."""
+        """Return False."""
         return False
 
     def writable(self) -> bool:
-        """Nothing else can be done with it."""
+        """Return True."""
         return True
 
     def readable(self) -> bool:
-        """There is nothing to read."""
+        """Return False."""
         return False
 
     @property
@@ -62,13 +62,13 @@ class GuestStream:
 
 
 class GuestBytes:
-    """Bytes to whatever the stream of that name is now."""
+    """Writes bytes to the stream that currently has that name."""
 
     __slots__ = ("name",)
     name: str
 
     def write(self, data: Any) -> int:
-        """Print bytes as they are."""
+        """Write bytes."""
         stream = getattr(sys, _known(self))
         stream.flush()
         whole = bytes(data)

@@ -1,4 +1,4 @@
-"""What the kernel adds around the worker where it can: nothing of it is promised by the backend."""
+"""Kernel restrictions of the worker where supported; the backend does not promise them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 RESERVED = 2 << 30
-"""What libraries map and never touch; see guest/memory for what is really held."""
+"""Address space that libraries map and never use; guest/memory measures what is really used."""
 
 
 def folders() -> list[str]:
-    """Where the interpreter and its libraries are."""
+    """Return the folders of the interpreter and its libraries."""
     paths = [sys.prefix, sys.base_prefix, *sysconfig.get_paths().values(), *sys.path]
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     return sorted({os.path.realpath(p) for p in (*paths, package) if p and os.path.isdir(p)})
 
 
 def limit(memory: int | None, open_files: int) -> None:
-    """Hard limits: memory with room to spare, descriptors, and no file of its own at all."""
+    """Set hard limits: memory with some reserve, descriptors, and no writing of files."""
     table = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
@@ -41,7 +41,7 @@ def limit(memory: int | None, open_files: int) -> None:
 
 
 def build(readable: list[str]) -> tuple[str, ...]:
-    """Landlock, no capabilities, the filter of system calls; the names of those that stand."""
+    """Set up Landlock, capabilities and seccomp; return the names of those that worked."""
     steps: dict[str, Callable[[], object]] = {
         "no-new-privileges": lambda: syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1),
         "landlock": lambda: _restrict(readable),

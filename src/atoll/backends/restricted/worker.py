@@ -1,7 +1,7 @@
 """The worker: a plain process that serves one guest behind the guard. Started by `launch`.
 
-SECURITY: it has no environment and no descriptor of the host's but its own pipes. The kernel ends
-it when the host does, by the lifeline: a pipe whose end is a SIGKILL.
+SECURITY: it has no environment, and no descriptors but its own pipes. The kernel kills it when the
+host ends, by the lifeline: a pipe whose closing sends SIGKILL.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ METHODS = (
     "set_variable", "tools",
 )  # fmt: skip
 FORBIDDEN = ("path", "frame", "series", "index", "timestamp", "pandas.timedelta", "missing")
-"""Kinds of values whose methods open files: code that has one would need no import."""
+"""Kinds of values whose methods open files, so that code could do it without an import."""
 
 
 def main(settings: str) -> NoReturn:
-    """Serve until the host goes."""
+    """Serve until the host closes the channel."""
     facts = json.loads(settings)
-    sys.argv[:] = [""]  # guest code sees this list, and it named the host's files
+    sys.argv[:] = [""]  # guest code can read this list, which names files of the host
     _hang_on(facts["lifeline"])
     requests, answers = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST_HIGH_FD) for fd in (0, 1))
     os.dup2(facts["output"], 1)
@@ -83,7 +83,7 @@ class RestrictedServer(Server):
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
 
     def serve(self) -> None:
-        """Answer requests until the host goes."""
+        """Answer requests until the host closes the channel."""
         self.prepare()
         self._channel.send(rpc.notification("ready", {"python": list(sys.version_info[:3])}))
         try:
@@ -94,7 +94,7 @@ class RestrictedServer(Server):
             return
 
     def prepare(self) -> None:
-        """Streams and memory limit, which is the runtime's work and no guest's."""
+        """Set up streams and the memory limit, before any guest code runs."""
         with self._auditor.trusted():
             super().prepare()
 
@@ -118,28 +118,28 @@ class RestrictedServer(Server):
     def _set_variable(self, params: dict[str, Any]) -> dict[str, Any]:
         if str(params["name"]).startswith("_"):
             raise ValueError("names that begin with an underscore are not the guest's here")
-        with self._auditor.trusted():  # decoding may import; no guest code runs meanwhile
+        with self._auditor.trusted():  # decoding may import modules; no guest code runs
             return super()._set_variable(params)
 
 
 class InheritedContext:
-    """The context's memory file, which the worker was born with."""
+    """The context's memory file, which the worker inherited."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
 
     def text(self, width: int, length: int, ascii_only: bool) -> tuple[str, bool]:  # noqa: FBT001
-        """The text, and whether it is shared instead of copied."""
+        """Return the text, and whether it is shared instead of copied."""
         assert self._fd is not None
         return context.load(self._fd, width, length, ascii_only)
 
     def stream(self) -> Stream:
-        """There are no states here."""
+        """Raise an error: this backend has no states."""
         raise ValueError("this backend neither saves nor restores")
 
 
 def _hang_on(lifeline: int) -> None:
-    """Be killed by the kernel when the other end is closed: no loop of the guest's delays that."""
+    """Let the kernel send SIGKILL when the other end is closed: guest code cannot delay that."""
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(lifeline, F_SETSIG, signal.SIGKILL)
     flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)

@@ -1,9 +1,9 @@
-"""The component: built from the guest's files by componentize-py, compiled by wasmtime, once.
+"""Builds the component once: from the guest's files by componentize-py, compiled by wasmtime.
 
     sources + versions ──hash──▶ key ──▶ <cache>/wasm/<key>/python.wasm, python.cwasm, facts.json
 
-A finished folder appears whole, by a rename; a lock keeps two processes from building the same.
-SECURITY: compiled code is trusted when it is loaded, so the folder must be the user's alone.
+A finished folder appears atomically, by a rename; a lock keeps two processes from building it.
+SECURITY: compiled code is trusted when it is loaded, so only this user may write to the folder.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SOURCES = Path(__file__).resolve().parent / "component"
 GUEST = Path(guest.__file__).resolve().parent
 SECONDS = {"build": 15.0, "compile": 30.0, "inspect_component": 2.0}
-"""What each step takes about, for the bar."""
+"""About how many seconds each step takes, for the progress bar."""
 _COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
 _found: dict[Path, Built] = {}
 WASM, IMAGE, FACTS = "python.wasm", "python.cwasm", "facts.json"
@@ -52,7 +52,7 @@ class Built:
     folder: Path
     python: tuple[int, ...]
     cells: tuple[int, int, int] | None
-    """Where its Python is interrupted; None if it can only be ended."""
+    """Addresses by which its Python is interrupted; None if it can only be killed."""
 
     @property
     def image(self) -> str:
@@ -61,7 +61,7 @@ class Built:
 
 
 def find(binary: Path | None = None) -> Built | None:
-    """The component, if it has been built; BackendUnavailableError says what is not installed."""
+    """Return the component if it was built; BackendUnavailableError says what is missing."""
     try:
         folder = _folder(binary)
     except PackageNotFoundError as exc:
@@ -73,7 +73,7 @@ def find(binary: Path | None = None) -> Built | None:
 
 
 def ensure(binary: Path | None, progress: Progress) -> Built:
-    """The component, built now if it has to be."""
+    """Return the component; build it if needed."""
     if (found := find(binary)) is not None:
         return found
     folder = _folder(binary)
@@ -86,7 +86,7 @@ def ensure(binary: Path | None, progress: Progress) -> Built:
 
 
 def write_component(target: Path, progress: Progress) -> None:
-    """Build the component alone, to be kept somewhere else."""
+    """Build only the component and write it to `target`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="atoll-build-") as work:
         with progress.step("building CPython with its library", SECONDS["build"]):
@@ -95,7 +95,7 @@ def write_component(target: Path, progress: Progress) -> None:
 
 
 def _folder(binary: Path | None) -> Path:
-    """Where the component belongs that these sources and tools make, or that `binary` is."""
+    """Return the folder of the component of these sources and tools, or of `binary`."""
     facts = _sources() if binary is None else (_hash_of(binary),)
     facts += (engine.SETTINGS, engine.runtime_version(), platform.machine())
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()
@@ -104,7 +104,7 @@ def _folder(binary: Path | None) -> Path:
 
 @functools.cache
 def _sources() -> tuple[str, ...]:
-    """All that goes into a component."""
+    """Return all source files of a component."""
     facts = [version("componentize-py"), version("cloudpickle")]
     for file in sorted([*SOURCES.iterdir(), *GUEST.glob("*.py")]):
         if file.is_file():
@@ -154,9 +154,9 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _make(folder: Path, binary: Path | None, progress: Progress) -> None:
-    """Everything, beside its place; then into it at once."""
+    """Build everything in a temporary folder, then rename it."""
     prefix = f"making-{folder.name}-"
-    for left in folder.parent.glob(f"{prefix}*"):  # of one that was killed: we hold the lock
+    for left in folder.parent.glob(f"{prefix}*"):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as work:
         made = Path(work) / "made"
@@ -173,7 +173,7 @@ def _make(folder: Path, binary: Path | None, progress: Progress) -> None:
                 _run_part("inspect_component", made / IMAGE), encoding="ascii"
             )
         for file in made.iterdir():
-            file.chmod(0o644)  # guests read it as another user, whatever our umask
+            file.chmod(0o644)  # guests read it as another user, whatever the umask
         made.chmod(0o755)
         if folder.exists():  # without its image
             shutil.rmtree(folder)
@@ -193,7 +193,7 @@ def _componentize(target: Path) -> None:
 
 
 def _run_part(module: str, *files: Path) -> str:
-    """In a process of its own: whatever wasmtime does there, it does not do here."""
+    """Run a module in its own process, so that a crash of wasmtime does not end this one."""
     return _run([sys.executable, "-m", f"atoll.backends.wasm.{module}", *map(str, files)])
 
 

@@ -1,6 +1,6 @@
 """Functions that the guest imports from the worker: host calls, output, passed descriptors, time.
 
-SECURITY: all arguments are the guest's. A line is only passed on if it is a single one and a call.
+SECURITY: all arguments are the guest's. A line is passed on only if it is one line with one call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Callbacks:
         self.on_leave: Callable[[int], None] = os._exit
 
     def call(self, line: str) -> str:
-        """Hand a call on to the host, and wait for its answer; nothing if interrupted."""
+        """Send a call to the host and return its answer; "" if interrupted."""
         data = single(line)
         message = rpc.decode(data)
         if "method" not in message:
@@ -54,7 +54,7 @@ class Callbacks:
         fd = self._open_passed_fd()
         try:
             data = os.pread(fd, min(size, PIECE), self._at)
-        except OSError:  # a pipe has no places
+        except OSError:  # a pipe has no offset
             data = os.read(fd, min(size, PIECE))
         self._at += len(data)
         if not data:
@@ -74,7 +74,7 @@ class Callbacks:
         _write_all(self._open_passed_fd(), data)
 
     def sleep(self, seconds: float) -> bool:
-        """Let time pass; whether an interrupt ended it."""
+        """Sleep; return whether an interrupt ended it."""
         poll = select.poll()
         poll.register(self._interrupts.alarm, select.POLLIN)
         with self._interrupts.wait():
@@ -82,15 +82,15 @@ class Callbacks:
             return self._interrupts.due
 
     def leave(self, code: int) -> None:
-        """The guest calls its exit: a WASI exit has no code."""
+        """End the guest with an exit code: a WASI exit has none."""
         self.on_leave(code & 0xFF)
 
     def gate(self, is_open: bool) -> bool:  # noqa: FBT001 - the component's signature
-        """Guest code begins or ends."""
+        """Record that guest code begins or ends."""
         return self._interrupts.gate(is_open=is_open)
 
     def drop_passed_fd(self) -> None:
-        """Nobody takes more of it."""
+        """Close the passed descriptor."""
         if self._passed_fd >= 0:
             os.close(self._passed_fd)
         self._passed_fd, self._at = -1, 0
@@ -102,7 +102,7 @@ class Callbacks:
 
 
 def single(line: str) -> bytes:
-    """A line of the guest's as bytes; ProtocolError if it is none, or more than one."""
+    """Return a line of the guest as bytes; ProtocolError if it is not exactly one line."""
     if not line.isascii() or "\n" in line or len(line) > rpc.MAX_MESSAGE_BYTES:
         raise rpc.ProtocolError("not a line")
     return line.encode("ascii")

@@ -19,18 +19,18 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Ending(IntEnum):
-    """Why the worker has ended itself."""
+    """Why the worker ended itself."""
 
     NONE = 0
     FUEL = 1
     TRAP = 2
-    """Something that WebAssembly forbids, or the end of its stack."""
+    """A WebAssembly trap, or a stack overflow."""
     EXIT = 3
     """The guest called its exit."""
 
 
 class Reading(NamedTuple):
-    """What the last request took."""
+    """The fuel of the last request, and why the worker ended."""
 
     fuel: int
     ending: Ending = Ending.NONE

@@ -1,4 +1,4 @@
-"""How the component is compiled and loaded. What stands here is part of the cache's key."""
+"""Compiles and loads the component. This file is part of the cache's key."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from wasmtime.component import Component
 
 STACK_BYTES = 48 << 20
-"""The guest's Python stops itself long before; the worker has more (see launch.WORKER_STACK)."""
+"""Python's own limit is far below this; the worker's stack is larger (see launch.WORKER_STACK)."""
 SETTINGS = "fuel"
 
 
 def make() -> Engine:
-    """An engine that counts fuel."""
+    """Return an engine that counts fuel."""
     from wasmtime import Config, Engine, _ffi  # noqa: PLC0415 - an extra
 
     config = Config()
     config.wasm_component_model = True
     config.consume_fuel = True
-    _ffi.wasmtime_config_async_stack_size_set(config.ptr(), STACK_BYTES)  # no less may this be
+    _ffi.wasmtime_config_async_stack_size_set(config.ptr(), STACK_BYTES)  # at least the wasm stack
     config.max_wasm_stack = STACK_BYTES
     return Engine(config)
 
 
 def compile_file(path: str, target: str) -> None:
-    """Make machine code of a component, for this wasmtime and these settings alone."""
+    """Compile a component to machine code for this wasmtime and these settings."""
     from wasmtime.component import Component  # noqa: PLC0415
 
     with Component.from_file(make(), path) as component, open(target, "wb") as file:
@@ -36,14 +36,14 @@ def compile_file(path: str, target: str) -> None:
 
 
 def load(engine: Engine, path: str) -> Component:
-    """A compiled component. SECURITY: it is trusted as code is; the cache folder is private."""
+    """Load a compiled component. SECURITY: it is trusted like code; the cache is private."""
     from wasmtime.component import Component  # noqa: PLC0415
 
     return Component.deserialize_file(engine, path)
 
 
 def runtime_version() -> str:
-    """Of wasmtime."""
+    """Return the version of wasmtime."""
     return version("wasmtime")
 
 

@@ -1,6 +1,6 @@
-"""Looks into a fresh component, as a program: which Python it is, and where to interrupt it.
+"""A program that inspects a new component: its version of Python, and how to interrupt it.
 
-It tries the interrupt for real. If that does not work, guests are ended instead of interrupted.
+It tries an interrupt. If that does not work, guests are killed instead of interrupted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FACTS = "import sys; [list(sys.version_info[:3]), id(KeyboardInterrupt)]"
 
 
 class _Silence:
-    """Callbacks of a guest that nobody listens to."""
+    """Callbacks that do nothing."""
 
     def __init__(self) -> None:
         self.on_gate: Callable[[bool], None] = lambda _open: None
@@ -71,19 +71,19 @@ class Subject:
         self.ask("initialize", {})
 
     def ask(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """A request, and its result."""
+        """Send a request and return its result."""
         line = rpc.request("1", method, params)[:-1].decode("ascii")
         answer = rpc.decode(self._instance.handle(line, min(FUEL, FREE_FUEL)).encode("ascii"))
         found: dict[str, Any] = answer["result"]
         return found
 
     def facts(self) -> tuple[list[int], int]:
-        """The Python's version, and where its KeyboardInterrupt is."""
+        """Return the version of Python, and the address of KeyboardInterrupt."""
         version, interrupt = self.ask("execute", {"code": FACTS})["value"]
         return version, interrupt
 
     def find_cells(self, interrupt: int) -> Cells | None:
-        """Where it is interrupted, tried; None if that does not work."""
+        """Return the addresses for interrupts after a test; None if it fails."""
         memory = LinearMemory(self._image)
         try:
             cells = memory.cells(interrupt)
@@ -98,7 +98,7 @@ class Subject:
 
 
 def main(image: str) -> None:
-    """Print what was found, as JSON."""
+    """Print the findings as JSON."""
     threading.Timer(SECONDS * 6, os._exit, [1]).start()
     with tempfile.TemporaryDirectory() as folder:
         subject = Subject(Runtime(image, None), image, folder)

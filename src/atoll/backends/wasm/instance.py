@@ -16,10 +16,10 @@ _NEVER = 1 << 60
 
 
 class Callbacks(Protocol):
-    """What the component imports; see component/sandbox.wit."""
+    """The functions that the component imports; see component/sandbox.wit."""
 
     def call(self, line: str, /) -> str:
-        """Ask the host."""
+        """Call the host and return its answer."""
         ...
 
     def emit(self, number: int, data: str, /) -> None:
@@ -27,19 +27,19 @@ class Callbacks(Protocol):
         ...
 
     def take(self, size: int, /) -> str:
-        """Bytes on their way in."""
+        """Return bytes of the passed descriptor."""
         ...
 
     def fill(self, address: int, size: int, /) -> bool:
-        """Put them into the guest's memory."""
+        """Copy the passed file into the guest's memory."""
         ...
 
     def put(self, data: str, /) -> None:
-        """Bytes on their way out."""
+        """Write bytes to the passed descriptor."""
         ...
 
     def sleep(self, seconds: float, /) -> bool:
-        """Let time pass."""
+        """Sleep; return whether an interrupt ended it."""
         ...
 
     def leave(self, code: int, /) -> None:
@@ -47,13 +47,13 @@ class Callbacks(Protocol):
         ...
 
     def gate(self, is_open: bool, /) -> bool:  # noqa: FBT001 - the component's signature
-        """Open or shut the way for interrupts."""
+        """Allow or forbid interrupts."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder of the worker's that the guest sees."""
+    """A folder of the worker that the guest sees."""
 
     source: str
     target: str
@@ -61,7 +61,7 @@ class Place:
 
 
 class Instance:
-    """Handles requests. After a trap it is dead; `close` it, or it is never freed."""
+    """Handles requests. After a trap it is unusable; without `close` its memory leaks."""
 
     def __init__(
         self,
@@ -79,22 +79,22 @@ class Instance:
         self._handle = self._link(component, callbacks)
 
     def limit_memory(self, size: int) -> None:
-        """What the linear memory may grow to."""
+        """Limit the size of the linear memory."""
         self._store.set_limits(memory_size=size)
 
     def handle(self, line: str, fuel: int) -> str:
-        """The answer to a request; raises what wasmtime does if the guest traps."""
+        """Return the answer to a request; raises wasmtime's error if the guest traps."""
         self._store.set_fuel(fuel)
         answer: str = self._handle(self._store, line)
         self._handle.post_return(self._store)
         return answer
 
     def fuel_left(self) -> int:
-        """Of what the last request was given."""
+        """The fuel that the last request did not use."""
         return int(self._store.get_fuel())
 
     def close(self) -> None:
-        """Free it."""
+        """Free the instance."""
         self._store.close()
 
     def _link(self, component: Component, callbacks: Callbacks) -> Any:

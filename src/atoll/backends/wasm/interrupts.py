@@ -1,7 +1,7 @@
-"""SIGINT in the worker: brought to the guest wherever it is just then, by a thread of its own.
+"""Delivers SIGINT in the worker to the guest, by a thread of its own.
 
-guest computes          KeyboardInterrupt is left in its memory, and its own loop raises it
-guest waits or sleeps   the wait ends and says so; the guest raises it itself
+guest computes          KeyboardInterrupt is set in its memory, and its eval loop raises it
+guest waits or sleeps   the wait ends and reports it; the guest raises it itself
 between cells           dropped
 """
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from atoll.backends.wasm.memory import Cells, LinearMemory
 
 INSIST_SECONDS = 0.005
-"""The guest writes the same word without regard to us, so ours may be lost: we look again."""
+"""Seconds until the interrupt is checked: the guest writes the same word without a lock, so the
+worker's write may be lost."""
 
 
 class Interrupts:
@@ -32,11 +33,11 @@ class Interrupts:
         self._memory: LinearMemory | None = None
         self._cells: Cells | None = None
         self.due = False
-        """Whether a wait is to end."""
+        """Whether a wait has to end."""
         self.alarm, self._alarm_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def attach(self, memory: LinearMemory | None, cells: Cells | None) -> None:
-        """Begin, with the guest whose memory this is."""
+        """Start with the guest of this memory."""
         self._memory, self._cells = memory, cells
         wake, wake_write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(wake_write, False)
@@ -45,7 +46,7 @@ class Interrupts:
         threading.Thread(target=self._serve, args=(wake,), daemon=True).start()
 
     def gate(self, *, is_open: bool) -> bool:
-        """Guest code begins or ends; whether an interrupt is in the guest and not yet raised."""
+        """Record that guest code begins or ends; return whether an interrupt is still pending."""
         with self._lock:
             self._open = is_open
             self._hush()
@@ -53,10 +54,10 @@ class Interrupts:
 
     @contextlib.contextmanager
     def wait(self) -> Iterator[None]:
-        """The guest stands still in here: an interrupt ends the wait instead."""
+        """Run a block in which the guest waits: an interrupt ends the wait."""
         with self._lock:
             self._waiting = True
-            if self._pending():  # it came too late to be raised before
+            if self._pending():  # it came after the guest had stopped computing
                 self._withdraw()
                 self._ring()
         try:
@@ -73,7 +74,7 @@ class Interrupts:
                 time.sleep(INSIST_SECONDS)
 
     def _bring(self) -> None:
-        """An interrupt has come."""
+        """Deliver an interrupt."""
         with self._lock:
             if self._open and self._waiting:
                 self._ring()
@@ -81,7 +82,7 @@ class Interrupts:
                 self._memory.interrupt(self._cells)
 
     def _insist(self) -> bool:
-        """Whether the guest has not taken notice yet; told again, as the first word may be lost."""
+        """Set the interrupt again if it is still pending; return whether it is."""
         with self._lock:
             if not self._open or self._waiting or not self._pending():
                 return False
@@ -111,4 +112,4 @@ class Interrupts:
 
 
 def _nothing(*_: object) -> None:
-    """The thread does it; but without a handler nobody would wake it."""
+    """Do nothing: a handler is needed so that the signal wakes the thread."""

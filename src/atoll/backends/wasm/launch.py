@@ -1,4 +1,4 @@
-"""Puts a worker into a jail: forked off the zygote where that can be, else started."""
+"""Starts a worker in a jail: forked from the zygote if possible, otherwise a new process."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ PACKAGES = f"{GUEST_CODE}/wasm/site-packages"
 LIBRARY = f"{GUEST_CODE}/wasm/lib"
 SITE_PACKAGES = f"{WORK_FOLDER}/site-packages"
 NAMED_PACKAGES = "/packages"
-"""Where a guest finds packages by name, if it has some."""
+"""The guest's folder of packages by name, if it has any."""
 ROLE = "atoll.backends.wasm.worker:prepare"
 FROZEN_BYTES = 32 * MIB
-"""What the component's memory has to begin with."""
+"""Initial size of the component's memory."""
 WORKER_BYTES = 192 * MIB
-"""What the worker itself may take, beside the guest's memory."""
+"""Memory of the worker itself, in addition to the guest's."""
 CONTEXT_COPIES = 3
 MOST_CONTEXT = 2 << 30
 RESERVED = 64 << 30
-"""wasmtime sets aside gigabytes of addresses for each memory."""
+"""Address space: wasmtime reserves gigabytes for each memory."""
 WORKER_PROCESSES = 16
 WORKER_FILES = 32
-"""Descriptors of the worker's own, beside those of the guest's files."""
+"""The worker's own descriptors, in addition to the guest's files."""
 WORKER_STACK = 64 * MIB
 RETRIES = 3
 LATE = "initialize"
@@ -68,7 +68,7 @@ _BOOT = (
 async def launch(
     config: SandboxConfig, built: Built, level: Isolation, context: Any, shared: Context | None
 ) -> tuple[RunningGuest, Counters]:
-    """A worker whose guest has said hello, and its counters."""
+    """Return a worker whose guest has answered the handshake, and its counters."""
     size = shared.size if shared else 0
     if size > MOST_CONTEXT:
         text = f"a context of {size:,} bytes does not fit the wasm backend: it has 4 GiB in all"
@@ -81,8 +81,8 @@ async def launch(
         worker = workers.take(_limits(config.policy, size))
         try:
             guest = await _handshake(worker, config, context, shared)
-        except (SandboxStartError, SandboxLostError) as exc:  # nothing of the caller's has run
-            # A zygote that does not answer in time is given up as well: another may.
+        except (SandboxStartError, SandboxLostError) as exc:  # no code of the caller has run
+            # A zygote that does not answer in time is replaced as well.
             workers.forsake(whole=getattr(exc, "step", LATE) in (*LOST, LATE))
             if attempt == RETRIES - 1:
                 raise _advised(exc, built) from None
@@ -99,7 +99,7 @@ def with_packages(config: SandboxConfig, environment: Environment) -> SandboxCon
 
 
 def _advised(exc: SandboxError, built: Built) -> SandboxError:
-    """The component may be damaged: then nothing but a new one helps."""
+    """Return the error with advice to remove the component, which may be damaged."""
     if not isinstance(exc, SandboxStartError) or exc.step not in LOST:
         return exc
     hint = f"if it stays so, remove {built.folder}, and the next use builds it anew"
@@ -128,7 +128,7 @@ async def _handshake(
 
 
 def _words(config: SandboxConfig, context_size: int) -> dict[str, Any]:
-    """Return what the worker is told in addition to the guest's own parameters."""
+    """Return the worker's parameters, in addition to the guest's own."""
     return {
         "fuel": config.policy.fuel_budget,
         "linear_memory": _linear_memory(config.policy, context_size),
@@ -156,7 +156,7 @@ def _limits(policy: ExecutionPolicy, context_size: int) -> Limits:
 
 
 def _start(config: SandboxConfig, built: Built, level: Isolation, context_size: int) -> WarmWorker:
-    """Start a worker where a zygote cannot serve: with a host folder or mounts, or no jail."""
+    """Start a worker without the zygote: for a host folder, mounts, or without a jail."""
     return WarmWorker.start(_jail_spec(config, built, level, context_size))
 
 
@@ -213,7 +213,7 @@ def _settings(image: str, library: str, built: Built, places: list[list[Any]]) -
 
 
 def _wasmtime() -> Path:
-    """The package, wherever it is: a worker's interpreter has no PYTHONPATH, no user's folder."""
+    """Return the folder of wasmtime: a worker's interpreter has no PYTHONPATH or user site."""
     found = importlib.util.find_spec("wasmtime")
     if found is None or found.origin is None:
         raise BackendUnavailableError("wasm", "wasmtime is not installed", install_hint("wasm"))

@@ -1,4 +1,4 @@
-"""What a result says when a limit ended it, and what `atoll doctor` says of the backend."""
+"""The messages of results that a limit ended, and the report for `atoll doctor`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)", re.ASCII
 def explain(
     result: SandboxResult, ending: Ending, fuel: int, policy: ExecutionPolicy
 ) -> SandboxResult:
-    """The result with the worker's word for how it ended, and with what would likely do."""
+    """Return the result with the worker's reason, and a limit that would likely be enough."""
     if result.state_lost and ending is Ending.FUEL:
         return _out_of_fuel(result, fuel)
     if result.state_lost and ending is Ending.TRAP:
@@ -82,7 +82,7 @@ def _with_line(text: str, line: str) -> str:
 
 
 async def availability(config: SandboxConfig) -> Availability:
-    """Whether the backend can run here."""
+    """Return whether the backend can run here."""
     try:
         built = await asyncio.to_thread(build.find, config.wasm_binary_path)
     except BackendUnavailableError as exc:

@@ -1,4 +1,4 @@
-"""Lines between the worker and the host, with the worker's eye on interrupts."""
+"""Lines between the worker and the host; reading can be interrupted."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Lines:
         self._alarm = -1
 
     def watch(self, alarm: int) -> None:
-        """Look up from waiting when there is something on the descriptor `alarm`."""
+        """Stop waiting when the descriptor `alarm` becomes readable."""
         self._alarm = alarm
 
     def read(self, stop: Callable[[], bool] = lambda: False) -> bytes | None:
-        """The next line; None once `stop` says so; HostGoneError at the end."""
+        """Return the next line; None when `stop()` is true; HostGoneError at the end."""
         while True:
             line, found, rest = self._kept.partition(b"\n")
             if found:
@@ -43,7 +43,7 @@ class Lines:
             self._kept += data
 
     def write(self, line: bytes) -> None:
-        """One line, whole."""
+        """Write one line."""
         view = memoryview(line + b"\n")
         try:
             while view:
@@ -52,7 +52,7 @@ class Lines:
             raise HostGoneError from None
 
     def _wait(self, stop: Callable[[], bool]) -> bool:
-        """Until there is something to read; whether there is."""
+        """Wait for input; return whether there is any."""
         poll = select.poll()
         for fd in (self._read_fd, self._alarm):
             if fd >= 0:

@@ -1,10 +1,10 @@
-"""The guest's linear memory, seen from the worker: to interrupt its Python, to put a context there.
+"""The worker's access to the guest's linear memory: to interrupt its Python, to write a context.
 
-CPython says itself where its parts are: a table of offsets, marked, made for debuggers. A pending
-exception is set there as another thread would set it, and its loop raises it at the next turn.
+CPython has a table of offsets for debuggers (_Py_DebugOffsets), which gives the addresses. The
+pending exception is set there as another thread would do it, and the eval loop raises it.
 
-SECURITY: nothing read here is believed. Every write stays between the first and the last byte of
-the guest's own memory, so a guest that has moved things only harms itself.
+SECURITY: values read here are not trusted. Every write stays within the guest's own memory, so a
+guest that manipulates them harms only itself.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PYTHON_3_14 = 0x030E
 
 
 class UnknownLayoutError(Exception):
-    """The memory is not laid out as expected, so its Python cannot be interrupted softly."""
+    """The memory has an unexpected layout, so its Python cannot be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Where an interrupt is set, as addresses of the guest's."""
+    """The guest's addresses at which an interrupt is set."""
 
     breaker: int
     exception: int
@@ -41,27 +41,27 @@ class Cells:
 
 
 class LinearMemory:
-    """One instance's memory: where the worker has it."""
+    """The memory of one instance, in the worker's address space."""
 
     def __init__(self, image: str) -> None:
         self._image = image
         self._start, self._end = _find(image)
 
     def interrupt(self, cells: Cells) -> None:
-        """Have KeyboardInterrupt raised in the guest."""
+        """Set a pending KeyboardInterrupt in the guest."""
         self._set(cells.exception, cells.interrupt)
         self._set(cells.breaker, self._get(cells.breaker) | _ASYNC_EXCEPTION)
 
     def is_interrupted(self, cells: Cells) -> bool:
-        """Whether it has not been raised yet."""
+        """Return whether the interrupt is still pending."""
         return self._get(cells.exception) != 0
 
     def calm(self, cells: Cells) -> None:
-        """Take it back, while the guest stands still."""
+        """Withdraw the interrupt, while the guest does not run."""
         self._set(cells.exception, 0)
 
     def read_from(self, fd: int, address: int, size: int) -> bool:
-        """Read a file to an address of the guest's; whether it has room, and the file the bytes."""
+        """Read a file to a guest address; return whether memory and file were large enough."""
         self._start, self._end = _find(self._image)  # it may have grown
         if not 0 <= address <= self._end - self._start - size:
             return False
@@ -72,7 +72,7 @@ class LinearMemory:
         return done == size
 
     def cells(self, interrupt: int) -> Cells:
-        """Where interrupts are set; UnknownLayoutError if that is not sure."""
+        """Return the addresses for interrupts; UnknownLayoutError if they are not certain."""
         whole = ctypes.string_at(self._start, self._end - self._start)
         runtime = whole.find(MARK)
         if runtime < 0:
@@ -105,7 +105,7 @@ class LinearMemory:
 
 
 def _find(image: str) -> tuple[int, int]:
-    """First and last byte: the image is mapped into the midst of it, writable and private."""
+    """Return the first and last byte: the private writable mapping that contains the image."""
     spans = list(_writable())
     at = next((n for n, (_, _, name) in enumerate(spans) if name == image), None)
     if at is None:
@@ -119,7 +119,7 @@ def _find(image: str) -> tuple[int, int]:
 
 
 def _writable() -> Iterator[tuple[int, int, str]]:
-    """Every private, writable stretch of this process: first byte, last byte, file."""
+    """Yield every private writable mapping of this process: first byte, last byte, file."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
             span, mode, _offset, _device, _inode, *name = line.split(None, 5)

@@ -1,4 +1,4 @@
-"""One execution in a sandbox of its own, for blocking code that wants nothing more."""
+"""One blocking execution in a sandbox of its own."""
 
 from __future__ import annotations
 

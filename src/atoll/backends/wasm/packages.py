@@ -1,7 +1,7 @@
-"""Pure Python packages for guests: put into a folder that each sees as /app/site-packages.
+"""Installs pure Python packages for guests, in a folder that each sees as /app/site-packages.
 
-They are compiled by the guest's own Python, once: to compile urllib3 anew takes a guest more than
-a billion instructions.
+The guest's own Python compiles them once: compiling urllib3 in each guest would take more than a
+billion instructions.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ _COMPILE = (
 
 
 def package_folder(built: Built) -> Path:
-    """Where the packages for this component's Python are."""
+    """Return the folder of packages for this component's Python."""
     version = ".".join(map(str, built.python[:2]))
     folder = cache_folder() / "wasm" / f"site-packages-{version}"
-    if not folder.is_dir():  # else the cache may be one that we can only read
+    if not folder.is_dir():  # otherwise the cache may be read-only
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # guests read it as another user
     return folder
 
 
 def installed(built: Built) -> tuple[str, ...]:
-    """What is there, as name-version."""
+    """Return the installed packages, as name-version."""
     found = package_folder(built).glob("*.dist-info")
     return tuple(sorted(path.name.removesuffix(".dist-info") for path in found))
 
 
 def target(built: Built) -> Target:
-    """Return what packages by name have to be for this component's Python."""
+    """Return the target of packages by name for this component's Python."""
     version = ".".join(map(str, built.python[:2]))
     return Target(
         key=f"wasm-{version}",
@@ -68,7 +68,7 @@ def target(built: Built) -> Target:
 
 
 def install(built: Built, names: Sequence[str]) -> tuple[str, ...]:
-    """Have packages and what they need; those that are new. ConfigError if one is not pure."""
+    """Install packages and their dependencies; return the new ones. ConfigError if not pure."""
     for name in names:
         if name.startswith("-"):
             raise ConfigError(f"{name!r} is not a package name")
@@ -109,7 +109,7 @@ def _download(built: Built, names: Sequence[str], target: str) -> None:
 
 
 def _wheel_flags(version: str) -> tuple[str, ...]:
-    """Return pip's options for wheels that hold nothing but Python."""
+    """Return pip's options for pure Python wheels."""
     return (
         "--platform=any", "--implementation=py", "--abi=none", f"--python-version={version}",
     )  # fmt: skip
@@ -118,7 +118,7 @@ def _wheel_flags(version: str) -> tuple[str, ...]:
 async def _compile(folder: str) -> None:
     from atoll.backends.wasm.sandbox import PythonSandbox  # noqa: PLC0415 - it needs this module
 
-    _set_modes(folder, 0o777)  # the guest is another user, and the folder above is ours
+    _set_modes(folder, 0o777)  # the guest is another user; the parent folder is private
     mount = Mount(source=Path(folder), target=_PLACE, writable=True)
     policy = ExecutionPolicy(fuel_budget=None, mounts=(mount,))
     async with PythonSandbox(SandboxConfig(backend="wasm", policy=policy)) as box:
@@ -130,7 +130,7 @@ async def _compile(folder: str) -> None:
 
 
 def _set_modes(folder: str, mode: int) -> None:
-    """Of all folders; whoever may see them may read the files in them, whatever our umask."""
+    """Set the mode of all folders, and make their files readable whatever the umask."""
     for root, _folders, files in os.walk(folder):
         os.chmod(root, mode)
         for path in (os.path.join(root, name) for name in files):
@@ -139,7 +139,7 @@ def _set_modes(folder: str, mode: int) -> None:
 
 
 def _replace(entry: Path, folder: Path) -> None:
-    """Put it in place of what is there, and of another version's facts."""
+    """Move an entry into place; replace an existing one, and metadata of another version."""
     if entry.name.endswith(".dist-info"):
         package = entry.name.partition("-")[0]
         for old in folder.glob(f"{package}-*.dist-info"):

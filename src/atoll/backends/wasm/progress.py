@@ -1,4 +1,4 @@
-"""A bar for the minute that a first build takes; on a terminal only, and gone when it is done."""
+"""A progress bar for the first build, which takes a minute; on a terminal only, then cleared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOGGER = logging.getLogger("atoll")
 
 
 class Progress:
-    """One step after the other, each with a guess of how long it takes."""
+    """Steps in order, each with an estimate of its time."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -25,7 +25,7 @@ class Progress:
 
     @contextlib.contextmanager
     def step(self, what: str, seconds: float) -> Iterator[None]:
-        """While the block runs."""
+        """Show a step while the block runs."""
         _LOGGER.info("%s: %s", self._title, what)
         over = threading.Event()
         drawer = threading.Thread(target=self._draw, args=(what, seconds, over), daemon=True)

@@ -76,7 +76,7 @@ class WarmWorkers:
         self._parked.refill()
 
     def forsake(self, *, whole: bool) -> None:
-        """Drop all waiting workers after one was found dead; with `whole` the zygote too."""
+        """Drop all waiting workers after one was found dead; with `whole`, the zygote too."""
         self._parked.close()
         with self._lock:
             if whole:
@@ -84,7 +84,7 @@ class WarmWorkers:
 
     def _ensure(self) -> None:
         with self._lock:
-            forked = self._owner != os.getpid()  # what the parent has is not ours
+            forked = self._owner != os.getpid()  # a fork: they are the parent's
             if self._zygote_host is not None and (forked or hung_up(self._zygote_host)):
                 self._parked.close()
                 self._retire()

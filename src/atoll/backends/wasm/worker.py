@@ -1,6 +1,6 @@
-"""The worker: a jailed process around one instance. It passes lines on, counts, and interrupts.
+"""The worker: a jailed process around one instance. It passes lines on, counts fuel, interrupts.
 
-It is the host's code. The guest inside it has only what the callbacks below give.
+It runs Atoll's code. The guest inside it can use only the callbacks below.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 OUTPUT_FD, COUNTERS_FD = 3, 4
 FREE_FUEL = 1 << 60
 UNCOUNTED = ("initialize", "save", "restore")
-"""What the host asks for itself: to parse a context, to pack a state. Time alone limits these."""
+"""Requests of the host itself, such as parsing a context; they have a time limit but no fuel."""
 OUT_OF_FUEL = "fuel"
 FIRST_HIGH_FD = 16
 
@@ -50,12 +50,12 @@ class Worker:
         self._instance.handle("", FREE_FUEL)
 
     def serve(self) -> NoReturn:
-        """Until the host goes, or the guest traps."""
+        """Serve until the host closes the channel, or the guest traps."""
         self._lines.write(rpc.notification("ready", {})[:-1])
         try:
             while (line := self._lines.read()) is not None:
                 message = rpc.decode(line)
-                if "method" in message:  # else an answer that came too late
+                if "method" in message:  # otherwise an answer that came too late
                     self._handle(message, line.decode("ascii"))
         except HostGoneError:
             os._exit(0)
@@ -70,14 +70,14 @@ class Worker:
             answer = self._instance.handle(line, self._fuel)
         except HostGoneError:
             raise
-        except Exception as exc:  # noqa: BLE001 - whatever a guest can bring wasmtime to raise
+        except Exception as exc:  # noqa: BLE001 - a guest may make wasmtime raise anything
             self._end(exc)
         self._callbacks.drop_passed_fd()
         self._note(Ending.NONE)
         self._lines.write(single(answer))
 
     def _obey(self, params: dict[str, Any]) -> None:
-        """The limits among the first words."""
+        """Apply the limits in the handshake."""
         self._budget = FREE_FUEL if params["fuel"] is None else params["fuel"]
         if params["linear_memory"] is not None:
             self._instance.limit_memory(params["linear_memory"])
@@ -86,7 +86,7 @@ class Worker:
         self._counters.write(Reading(self._fuel - self._instance.fuel_left(), ending))
 
     def _end(self, exc: Exception) -> NoReturn:
-        """The guest is dead. The host reads why off the counters."""
+        """End the worker of a dead guest; the host reads the reason from the counters."""
         from wasmtime import ExitTrap  # noqa: PLC0415 - an extra
 
         if isinstance(exc, ExitTrap):
@@ -111,7 +111,7 @@ class Runtime:
         self.component = engine.load(self.engine, image)
 
     def memory(self) -> LinearMemory | None:
-        """The one instance's memory, if it can be seen."""
+        """Return the instance's memory, if it can be found."""
         try:
             return LinearMemory(self.image)
         except UnknownLayoutError:
@@ -124,9 +124,9 @@ def main(settings: str) -> NoReturn:
 
 
 def prepare(settings: str) -> tuple[Callable[[], NoReturn], list[int]]:
-    """In a zygote: load the component now; what to run in every child, and what to leave open.
+    """Load the component in a zygote; return what each child runs, and descriptors to keep.
 
-    wasmtime maps the image anew for each instance, by the descriptor that it has of it.
+    wasmtime maps the image again for each instance, through its own descriptor.
     """
     low = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(FIRST_HIGH_FD)]
     runtime = runtime_of(settings)
@@ -144,21 +144,21 @@ def _open_files(path: str) -> list[int]:
 
 
 def runtime_of(settings: str) -> Runtime:
-    """What the settings say of the component."""
+    """Return the engine and component of these settings."""
     given = json.loads(settings)
     sys.path.append(given["library"])
     return Runtime(given["image"], Cells(*given["cells"]) if given["cells"] else None)
 
 
 def places_of(settings: str) -> list[Place]:
-    """The folders that the guest sees: its working folder, by both its names, and others."""
+    """Return the folders that the guest sees: its working folder, by both names, and others."""
     here = os.getcwd()
     places = [Place(here, name, writable=True) for name in (WORK_FOLDER, WORK_ALIAS)]
     return places + [Place(*place) for place in json.loads(settings)["places"]]
 
 
 def _take_channel() -> tuple[int, int]:
-    """The channel moves up; what the guest prints goes to 1 and 2."""
+    """Move the channel to other descriptors, so that 1 and 2 are the guest's output."""
     requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, FIRST_HIGH_FD)
     answers = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, FIRST_HIGH_FD)
     os.dup2(OUTPUT_FD, 1)
@@ -170,7 +170,7 @@ def _take_channel() -> tuple[int, int]:
 
 
 def _reason(exc: Exception) -> str:
-    """The last line of wasmtime's report, which is the cause."""
+    """Return the last line of wasmtime's report, which has the cause."""
     lines = [line.strip() for line in str(exc).splitlines() if line.strip()]
     return lines[-1][:500] if lines else type(exc).__name__
 

@@ -1,1 +1,1 @@
-"""Sources of the component: each is a module of its own there, not of this package."""
+"""Sources of the component: there, each is a top-level module, not part of this package."""

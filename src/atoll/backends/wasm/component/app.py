@@ -1,4 +1,4 @@
-"""The guest as a WebAssembly component: imported when it is built, frozen with all it has loaded.
+"""The guest as a WebAssembly component: imported at build time, and frozen with its modules.
 
 At build time this imports the runtime and what cells use most, and packs the whole standard library
 as compiled code into a dict, because the finished component has no files of its own.
@@ -36,20 +36,20 @@ guest.loop.install()
 
 
 class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
-    """What the host calls."""
+    """The functions that the host calls."""
 
     guest: EmbeddedGuest | None = None
 
     def handle(self, line: str) -> str:
-        """The answer to a request."""
+        """Return the answer to a request."""
         if WitWorld.guest is None:
-            WitWorld.guest = _first_breath()
+            WitWorld.guest = _start_guest()
         answer: str = WitWorld.guest.handle(line) if line else WitWorld.guest.rehearse()
         return answer
 
 
-def _first_breath() -> EmbeddedGuest:
-    """What the build has frozen and every guest must have anew."""
+def _start_guest() -> EmbeddedGuest:
+    """Reset what the build has frozen (random seed, importer caches), and return a new guest."""
     random.seed(os.urandom(16))
     sys.path_importer_cache.clear()
     os.chdir(FOLDER)

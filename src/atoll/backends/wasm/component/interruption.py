@@ -1,4 +1,4 @@
-"""Interrupts in a component: set by the host from outside, while the gate is open."""
+"""Interrupts in a component: the worker sets them in its memory while the gate is open."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _BEATS = 10_000
 
 
 class WasmGate:
-    """Tells the host when guest code runs; no interrupt is set at any other moment."""
+    """Reports to the worker when guest code runs; interrupts are set only then."""
 
     def __init__(self, port: WasmPort) -> None:
         self._port = port
 
     def run(self, work: Callable[[], Any], on_interrupt: Callable[[], Any]) -> Any:
-        """`work()`, interruptible; `on_interrupt()` if an interrupt left it."""
+        """Return `work()`, which may be interrupted; then return `on_interrupt()`."""
         try:
             try:
                 self._port.gate(open=True)
@@ -31,6 +31,6 @@ class WasmGate:
             return on_interrupt()
 
     def _shut(self) -> None:
-        if self._port.gate(open=False):  # one was set just now: let it come here
+        if self._port.gate(open=False):  # one was just set: let it be raised here
             for _ in range(_BEATS):
                 pass

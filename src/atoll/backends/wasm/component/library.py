@@ -1,4 +1,4 @@
-"""The standard library inside the component: compiled, compressed, found by an importer of ours."""
+"""The standard library inside the component: compiled, compressed, with its own importer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _packed: dict[str, tuple[bool, bytes]] = {}
 
 
 class PackedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds modules in the dict."""
+    """Imports modules from the dict."""
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201, ARG002
-        """Where a module is, if it is here."""
+        """Return the spec of a module in the dict, or None."""
         if name not in _packed:
             return None
         origin = f"<library>/{name}"
@@ -41,16 +41,16 @@ class PackedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def pack() -> None:
-    """Take in every module that the build's Python has, and find it here from now on."""
+    """Pack every module of the build's Python, and import them from the dict from now on."""
     for root in [path for path in sys.path if os.path.exists(os.path.join(path, "os.py"))]:
         _pack_tree(root, "")
     for root in [path for path in sys.path if os.path.isdir(os.path.join(path, "cloudpickle"))]:
         _pack_tree(root, "cloudpickle/")
-    sys.meta_path.insert(2, PackedFinder())  # after what is built in and frozen
+    sys.meta_path.insert(2, PackedFinder())  # after built-in and frozen modules
 
 
 def preload() -> None:
-    """Import what cells use most, so that it is there at once."""
+    """Import the modules that cells use most, so that they load at once."""
     for name in PRELOADED.split():
         try:
             importlib.import_module(name)
