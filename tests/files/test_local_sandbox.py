@@ -192,7 +192,7 @@ def test_a_host_that_is_killed_leaves_nothing(tmp_path):
 
 def test_a_command_that_kills_its_supervisor_is_ended(box, tmp_path):
     found = box.execute("echo $$ > pids; kill -KILL $PPID; sleep 1000")
-    assert (found.exit_code, found.error) == (None, "what watched over the command was killed")
+    assert (found.exit_code, found.error) == (None, "the command's supervisor was killed")
     assert wait_for(lambda: not any(map(alive, pids(tmp_path / "pids"))))
 
 
