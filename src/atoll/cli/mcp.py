@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
 
-    from atoll.integrations.mcp_server import Ask
+    from atoll.integrations.mcp_toolset import Ask
 
 
 def command(args: Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What the integrations share: opening a sandbox, naming a missing package, plain values."""
+"""Shared parts of the integrations: open a sandbox, report a missing package, convert values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 LARGE = 1 << 20
-"""Characters from which a text is sent as a file, not in a message."""
+"""Least characters of a text that is sent as a file, not in a message."""
 FOLDER = "/tmp/.atoll-sent"  # noqa: S108 - the guest's own
 
 
@@ -51,7 +51,7 @@ def take_box(
 
 
 def upload_text(box: SyncSandbox, name: str, text: str, *, is_json: bool = False) -> str:
-    """Put a large text into the sandbox; return the expression that reads it there, once."""
+    """Upload a large text; return a guest expression that reads it and deletes the file."""
     path = f"{FOLDER}/{name}"
     (sent,) = box.files.upload([(path, text.encode("utf-8", "surrogatepass"))])
     if sent.error is not None:
@@ -62,7 +62,7 @@ def upload_text(box: SyncSandbox, name: str, text: str, *, is_json: bool = False
 
 
 def as_json(value: Any) -> Any:
-    """Return a guest's value as JSON has it: tuples and sets as lists, other objects as text."""
+    """Return a guest's value as JSON data: tuples and sets as lists, other objects as text."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, Opaque):

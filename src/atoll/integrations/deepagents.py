@@ -2,7 +2,7 @@
 
     agent = create_deep_agent(model=..., backend=AtollSandbox())
 
-What is not here, deepagents' own base class does by running sh and python3 in the guest.
+deepagents' own base class does the rest by running sh and python3 in the guest.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ except ImportError as exc:
 
 if TYPE_CHECKING:
     from atoll.factory import SandboxOptions
+    from atoll.policy import Isolation
 
 NEEDED = frozenset({Capability.SHELL, Capability.WORKSPACE})
 OUTPUT_LENGTH = 4_000_000
-"""What deepagents reads at once, 500 KiB, may be six times as long on its way, as JSON."""
+"""Characters: deepagents reads up to 500 KiB at once, which may be six times as long as JSON."""
 NOT_RUN = 2
 
 
 class AtollSandbox(BaseSandbox):
     """A sandbox for deepagents, blocking and async; its commands run one after another.
 
-    `box` is an open sandbox, which stays its owner's to destroy. Without it one is opened, with the
-    `options` of create_sandbox; it ends with close(), or at the end of a `with` block.
-    `timeout`: the seconds that a command has if the agent gives none; unset: the sandbox's own.
+    `box` is an open sandbox, which its owner destroys. Without it one is opened with the `options`
+    of create_sandbox; close() or the end of a `with` block ends it. `timeout` is the default of a
+    command in seconds; if unset, the sandbox's own applies.
     """
 
     def __init__(
@@ -61,14 +62,19 @@ class AtollSandbox(BaseSandbox):
         self._id = f"atoll-{self._box.backend}-{secrets.token_hex(4)}"
 
     @property
+    def isolation(self) -> Isolation:
+        """How strongly commands are isolated from the host."""
+        return self._box.isolation
+
+    @property
     def id(self) -> str:
-        """A name that no other has."""
+        """A unique name."""
         return self._id
 
     def execute(self, command: str, *, timeout: int | None = None) -> ExecuteResponse:
-        """Run a shell command in the guest; what ended it from outside is said in its output.
+        """Run a shell command in the guest; if a limit ended it, its output says so.
 
-        `timeout` is in seconds; 0 is the longest that the sandbox allows by itself.
+        `timeout` is in seconds; 0 means the sandbox's own limit.
         """
         return self._portal.run(self._execute(command, timeout))
 
@@ -82,7 +88,7 @@ class AtollSandbox(BaseSandbox):
         return await self._portal.bring(self._execute(command, timeout))
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
-        """Put files at absolute paths of the guest's: one answer each, in order."""
+        """Upload files to absolute paths of the guest; return one result each, in order."""
         return self._portal.run(self._upload(files))
 
     async def aupload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
@@ -90,7 +96,7 @@ class AtollSandbox(BaseSandbox):
         return await self._portal.bring(self._upload(files))
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
-        """Get files from absolute paths of the guest's: one answer each, in order."""
+        """Download files from absolute paths of the guest; return one result each, in order."""
         return self._portal.run(self._download(paths))
 
     async def adownload_files(self, paths: list[str]) -> list[FileDownloadResponse]:
@@ -156,5 +162,5 @@ def _joined(output: str, line: str) -> str:
 
 
 def _plain(error: str | None) -> str | None:
-    """A code as a str of its own, which whatever prints or packs it knows."""
+    """Return an error code as a plain str, not a StrEnum, for code that checks the exact type."""
     return None if error is None else str(error)

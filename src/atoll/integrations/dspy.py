@@ -2,8 +2,8 @@
 
     rlm = dspy.RLM("document, question -> answer", interpreter_factory=AtollInterpreter)
 
-It keeps the protocol `dspy.CodeInterpreter` and the manners of DSPy's own interpreter: the last
-value or what was printed is the result, SUBMIT ends the run, errors of the code can be repaired.
+It implements the protocol `dspy.CodeInterpreter` and behaves as DSPy's own interpreter: the result
+is the last value or the output, SUBMIT ends the run, and a model can repair errors of its code.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def SUBMIT({names}):
 class AtollInterpreter:
     """Runs the code of one DSPy session in one sandbox; state is kept until shutdown().
 
-    `shared` is a large text that guest code maps instead of getting a copy: a variable that is
-    this very object takes no time to pass. `options` are those of create_sandbox.
+    `shared` is a large text that guest code maps without a copy: pass the same object as a
+    variable. `options` are those of create_sandbox.
     """
 
     execution_instructions = (
@@ -99,7 +99,7 @@ class AtollInterpreter:
 
     @with_callbacks  # type: ignore[untyped-decorator]
     def start(self) -> None:
-        """Start the sandbox, or return at once if it runs."""
+        """Start the sandbox; do nothing if it runs."""
         self._require_open()
         if self._box is not None:
             return
@@ -112,7 +112,7 @@ class AtollInterpreter:
 
     @with_callbacks  # type: ignore[untyped-decorator]
     def execute(self, code: str, variables: dict[str, Any] | None = None) -> Any:
-        """Run code; return what it submits, the value of its last line, or what it prints."""
+        """Run code; return its submission, the value of its last line, or its output."""
         if not self._busy.acquire(blocking=False):
             raise CodeInterpreterError(
                 "AtollInterpreter cannot execute recursively from one of its tools, nor two at once"
@@ -135,7 +135,7 @@ class AtollInterpreter:
 
     @with_callbacks  # type: ignore[untyped-decorator]
     def invoke_tool(self, tool_name: str, kwargs: dict[str, Any]) -> Any:
-        """Call a tool of the host; called in a thread, where a coroutine can be run to its end."""
+        """Call a tool of the host; runs in a thread, so a coroutine gets its own event loop."""
         if tool_name not in self.tools:
             raise CodeInterpreterError(f"Unknown tool: {tool_name}")
         answer = self.tools[tool_name](**kwargs)
@@ -171,13 +171,13 @@ class AtollInterpreter:
             raise CodeInterpreterError(f"The interpreter session has ended: {self._ended}")
 
     def _end(self, why: str, cause: BaseException | None = None) -> NoReturn:
-        """End the session for good: its state is gone, and nothing may go on without it."""
+        """End the session permanently: later calls must not run without its lost state."""
         self._ended = why
         self.shutdown()
         raise CodeInterpreterError(f"interpreter state was lost: {why}") from cause
 
     def _offer(self, box: SyncSandbox) -> None:
-        """Offer the present tools and a SUBMIT of the present fields."""
+        """Update the guest's tools, and SUBMIT if the output fields have changed."""
         if self.tools != self._offered:
             self._offered = dict(self.tools)
             tools = {name: self._handler(name, one) for name, one in self.tools.items()}
@@ -217,7 +217,7 @@ class AtollInterpreter:
         self._submitted = as_json(fields)
 
     def _assign(self, box: SyncSandbox, given: dict[str, Any]) -> None:
-        """Set the variables; a large one is sent once, and assigned again by its name."""
+        """Set the variables; a large text is sent once, and later taken from the guest's copy."""
         lines = []
         for name, value in given.items():
             if self._shared is not None and value is self._shared:
@@ -259,7 +259,7 @@ class AtollInterpreter:
 def interpreter_factory(
     *, shared: str | None = None, **options: Any
 ) -> Callable[[], AtollInterpreter]:
-    """Return what dspy.RLM(interpreter_factory=...) takes, with options of create_sandbox."""
+    """Return a factory for dspy.RLM(interpreter_factory=...), with options of create_sandbox."""
 
     def make() -> AtollInterpreter:
         return AtollInterpreter(shared=shared, **options)

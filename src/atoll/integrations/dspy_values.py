@@ -1,4 +1,4 @@
-"""Values between DSPy and a sandbox: variables, results of tools, the value of a cell."""
+"""Converts values between DSPy and a sandbox: variables, results of tools, values of cells."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 FINAL, SUBMIT, KEPT = "_AtollFinal", "_atoll_submit", "_atoll_kept"
 RESERVED = ("SUBMIT", FINAL, SUBMIT, KEPT)
-"""Names in the guest that are not the caller's."""
+"""Names in the guest that a caller may not use for variables."""
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a variable; CodeInterpreterError if it cannot be one."""
+    """Return the name of a variable; CodeInterpreterError if it is not a valid one."""
     if not name.isidentifier() or keyword.iskeyword(name) or name in RESERVED:
         raise CodeInterpreterError(f"Invalid variable name: '{name}'")
     return name
 
 
 def plain(name: str, value: Any) -> Any:
-    """Return a variable as JSON has it; CodeInterpreterError names what cannot be carried."""
+    """Return a variable as JSON data; CodeInterpreterError names one that cannot be sent."""
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, BaseModel):
@@ -62,19 +62,19 @@ def _sorted(items: list[Any]) -> list[Any]:
 
 
 def as_text(value: Any) -> str:
-    """Return a text as it is, a container as JSON, and nothing for what is always small."""
+    """Return a text itself, a container as JSON, and "" for values that are always small."""
     if isinstance(value, str):
         return value
     return json.dumps(value) if isinstance(value, list | dict) else ""
 
 
 async def awaited(answer: Awaitable[Any]) -> Any:
-    """Return what an awaitable gives, for asyncio.run."""
+    """Await an awaitable that is not a coroutine, for asyncio.run."""
     return await answer
 
 
 def tool_result(value: Any) -> Any:
-    """Return what a tool gave as JSON has it; what has no such form as text."""
+    """Return a tool's result as JSON data; as text if it cannot be expressed in JSON."""
     found = _make_jsonable(value)
     try:
         json.dumps(found, allow_nan=False)
@@ -84,7 +84,7 @@ def tool_result(value: Any) -> Any:
 
 
 def last_value(box: SyncSandbox, result: SandboxResult) -> Any:
-    """Return the value of the last line as JSON has it; what has no such form as text."""
+    """Return the value of the last line as JSON data; as text if JSON cannot express it."""
     value = result.value
     if isinstance(value, Opaque) and value.reason == TOO_LARGE:
         try:

@@ -66,7 +66,7 @@ class AtollConfig(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     def options(self) -> dict[str, Any]:
-        """Return the options, with limits that fit what tools of Inspect do."""
+        """Return the options, with defaults for the limits that Inspect's tools need."""
         given = dict(self.__pydantic_extra__ or {})
         policy = {**_LIMITS, "stdout_max_bytes": _OUTPUT, "stderr_max_bytes": _OUTPUT}
         given["policy"] = {**policy, **given.get("policy", {})}
@@ -148,7 +148,7 @@ class AtollSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         return _result(cmd, done, timeout)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
-        """Write a file and make its parent folders; a file that is not writable is left alone."""
+        """Write a file and make its parent folders; PermissionError if it is not writable."""
         data = contents.encode() if isinstance(contents, str) else contents
         path = _absolute(file)
         allowed = await self._shell(["sh", "-c", _MAY_WRITE, "sh", path])
@@ -178,11 +178,11 @@ class AtollSandboxEnvironment(SandboxEnvironment):  # type: ignore[misc]
         raise NotImplementedError("a sandbox of Atoll belongs to the process that opened it")
 
     def default_polling_interval(self) -> float:
-        """Return how often to look for requests of a sandbox that is on this machine."""
+        """Return the seconds between polls: short, because the sandbox is on this machine."""
         return 0.2
 
     async def _stored(self, data: bytes) -> str:
-        """Write what is too long for a message to a file of the guest's; return its path."""
+        """Write input that is too long for a message to a file of the guest; return its path."""
         path = f"/tmp/.atoll-stdin-{secrets.token_hex(8)}"  # noqa: S108 - the guest's own
         (done,) = await _run(self._box.files.upload([(path, data)]))
         if done.error is not None:

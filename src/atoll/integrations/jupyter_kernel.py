@@ -1,8 +1,8 @@
 """A Jupyter kernel whose cells run in a jailed session: `atoll kernel install`.
 
-The kernel's process speaks to Jupyter; the code runs in a sandbox, so a notebook of a stranger has
-no access to this machine. SECURITY: magics take paths inside the sandbox only. What a cell shows is
-the guest's; a front end treats it as that of any kernel.
+The kernel's process talks to Jupyter; the code runs in a sandbox, so an untrusted notebook has no
+access to this machine. SECURITY: magics take paths inside the sandbox only. Displays of a cell come
+from the guest; a front end renders them as those of any kernel.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
         user_expressions: dict[str, str] | None = None,
         allow_stdin: bool = False,  # noqa: ARG002, FBT001, FBT002
     ) -> dict[str, Any]:
-        """Run a cell and publish what it shows."""
+        """Run a cell and publish its output."""
         self._printed, self._told = notebook.Printed(), self.get_parent()
         self._silent = self._quiet = silent
         if store_history and not silent:
@@ -145,7 +145,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
         return self._boxes[self._current]
 
     async def _magic(self, name: str, argument: str | None) -> str:
-        """Run a magic of the kernel's own and return what it says."""
+        """Run one of the kernel's own magics and return its message."""
         box, given = await self._box(), argument or ""
         run: dict[str, Callable[[BaseSandbox, str], Awaitable[str]]] = {
             "fork": self._fork,
@@ -185,7 +185,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
         return f"context: {len(text):,} characters\n"
 
     async def _ask(self, code: str) -> str:
-        """Run code that is not the user's, and return what it prints; "" if it fails."""
+        """Run code of the kernel itself, and return its output; "" if it fails."""
         self._silent = True
         if not code:
             return ""
@@ -203,7 +203,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
         }
 
     def _hear(self, stream: str, text: str) -> None:
-        """Publish output as it comes."""
+        """Publish output while the cell runs."""
         if text := self._printed.hear(stream, text):
             self._publish("stream", {"name": stream, "text": text})
 
@@ -233,7 +233,7 @@ class AtollKernel(_Base):  # type: ignore[misc]
         return {"status": "error", "execution_count": self.execution_count, **content}
 
     async def _in_loop(self, work: Any) -> None:
-        """Await work in the loop that the sandboxes live in, from whichever thread."""
+        """Await work in the event loop of the sandboxes, from any thread."""
         if self._loop is None or self._loop is asyncio.get_running_loop():
             await work
         else:

@@ -1,31 +1,27 @@
-"""The MCP server of `atoll mcp`: sandboxes, files and large contexts as tools of any MCP client.
+"""The MCP server of `atoll mcp`: sandboxes, files and large contexts as tools for MCP clients.
 
     asyncio.run(serve_stdio(make_server(SandboxConfig())))
 
-Everything runs in sessions that `mcp_sessions` keeps by name. SECURITY: what a client sends is
-code for a sandbox, a path inside one, or a text; none of it names a file or program of the host.
+`mcp_toolset` has the tools; they run in sessions that `mcp_sessions` keeps by name.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import functools
-import mimetypes
 from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
 from atoll.errors import AtollError
 from atoll.extras import hint
 from atoll.integrations.mcp_sessions import IDLE_SECONDS, MOST_SESSIONS, Sessions
+from atoll.integrations.mcp_toolset import Tools
 
 try:
     from mcp.server import MCPServer
-    from mcp.server.mcpserver import Context  # noqa: TC002 - the SDK reads annotations
     from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
-    from mcp.types import CallToolResult, ImageContent, ResourceLink, TextContent, ToolAnnotations
-    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+    from mcp.types import ToolAnnotations
 except ImportError as exc:
     raise ImportError(f"atoll.integrations.mcp_server needs the MCP SDK. {hint('mcp')}") from exc
 
@@ -33,16 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from atoll.config import SandboxConfig
-    from atoll.integrations.mcp_sessions import Report, Session
-    from atoll.types import ExecuteResponse, SandboxResult
+    from atoll.integrations.mcp_toolset import Ask
 
-    Ask = Callable[[str, str, Callable[[str], None]], Awaitable[str]]
-    """A question, a text to answer it from, and a function that hears of each step."""
-
-MAIN = "main"
-MOST_FILES = 1000
-MOST_HITS = 100
-MOST_PEEK = 20_000
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 CHANGES = ToolAnnotations(destructive_hint=True, open_world_hint=False)
 INSTRUCTIONS = """\
@@ -59,7 +47,7 @@ def make_server(
     most_sessions: int = MOST_SESSIONS,
     idle_seconds: float = IDLE_SECONDS,
 ) -> MCPServer[None]:
-    """Return the server; its sandboxes have this configuration. Without `ask` it has no such tool.
+    """Return the server; its sandboxes have this configuration. Without `ask` it lacks that tool.
 
     `auto` chooses a backend that is at least jailed; a weaker one has to be named.
     """
@@ -85,201 +73,22 @@ def make_server(
     tools = Tools(sessions, ask)
     for tool in (tools.run_python, tools.run_shell, tools.write_file, tools.rollback,
                  tools.close_session):  # fmt: skip
-        server.add_tool(_told(tool), annotations=CHANGES, structured_output=False)
+        server.add_tool(_with_tool_errors(tool), annotations=CHANGES, structured_output=False)
     for tool in (tools.list_files, tools.read_file, tools.context_open, tools.context_grep,
                  tools.context_peek, tools.fork, tools.checkpoint, tools.list_sessions,
                  *((tools.ask,) if ask else ())):  # fmt: skip
-        server.add_tool(_told(tool), annotations=READ_ONLY, structured_output=False)
+        server.add_tool(_with_tool_errors(tool), annotations=READ_ONLY, structured_output=False)
     server.resource("atoll://{session}/files/{+path}", description="A file of a session")(
-        _found(tools.file)
+        _with_resource_errors(tools.file)
     )
     server.resource("atoll://{session}/outputs/{number}", description="A long output, whole")(
-        _found(tools.output)
+        _with_resource_errors(tools.output)
     )
     return server
 
 
-class Tools:
-    """The tools; a docstring is what a model is told."""
-
-    def __init__(self, sessions: Sessions, ask: Ask | None = None) -> None:
-        self._sessions, self._ask = sessions, ask
-
-    async def run_python(
-        self, code: str, ctx: Context, session: str = MAIN, timeout_seconds: float | None = None
-    ) -> CallToolResult:
-        """Run Python code in a sandbox. Variables, imports and files stay for the next call.
-
-        The value of the last expression is returned; figures come back as images.
-        """
-        found = await self._session(ctx, session)
-        limit = None if timeout_seconds is None else timeout_seconds * 1000
-        work = functools.partial(found.box.execute, code, timeout_ms=limit)
-        return _cell(found, await found.run(work, _reporter(ctx)))
-
-    async def run_shell(
-        self, command: str, ctx: Context, session: str = MAIN, timeout_seconds: float | None = None
-    ) -> CallToolResult:
-        """Run a shell command (sh) in the sandbox's working folder, which run_python shares."""
-        found = await self._session(ctx, session)
-        limit = None if timeout_seconds is None else timeout_seconds * 1000
-        work = functools.partial(found.box.shell, command, timeout_ms=limit)
-        return _command(found, await found.run(work, _reporter(ctx)))
-
-    async def list_files(self, ctx: Context, path: str = ".", session: str = MAIN) -> str:
-        """List a folder of the sandbox: one line for each file, with its size."""
-        found = await self._session(ctx, session)
-        listed = await found.run(functools.partial(found.box.files.ls, path))
-        lines = [f"{one.path}/" if one.is_dir else f"{one.path}  {one.size:,}" for one in listed]
-        cut = listed.truncated or len(lines) > MOST_FILES
-        return "\n".join([*lines[:MOST_FILES], *(["..."] if cut else [])]) or "(no files)"
-
-    async def read_file(self, path: str, ctx: Context, session: str = MAIN) -> CallToolResult:
-        """Read a file of the sandbox: text, or an image. Long texts are shortened."""
-        found = await self._session(ctx, session)
-        data = await _download(found, path)
-        kind = mimetypes.guess_type(path)[0] or ""
-        if kind in ("image/png", "image/jpeg", "image/gif", "image/webp"):
-            return CallToolResult(content=[_image(data, kind)])
-        return CallToolResult(content=[*_text(found, data.decode("utf-8", "replace"))])
-
-    async def write_file(
-        self, path: str, content: str, ctx: Context, session: str = MAIN, base64_encoded: bool = False  # noqa: E501, FBT001, FBT002
-    ) -> str:  # fmt: skip
-        """Write a file of the sandbox, in place of one that is there. Bytes go as base64."""
-        try:
-            data = base64.b64decode(content, validate=True) if base64_encoded else content.encode()
-        except ValueError as exc:
-            raise ToolError(f"the content cannot be written: {exc}") from None
-        found = await self._session(ctx, session)
-        [done] = await found.run(lambda: found.box.files.upload([(path, data)]))
-        if done.error is not None:
-            raise ToolError(f"{path} cannot be written: {done.error}")
-        return f"wrote {len(data):,} bytes to {path}"
-
-    async def context_open(  # noqa: PLR0917 - the SDK passes them by name
-        self,
-        ctx: Context,
-        name: str = "text",
-        path: str | None = None,
-        output: str | None = None,
-        text: str | None = None,
-        session: str = MAIN,
-    ) -> str:
-        """Open a long text for context_grep and context_peek, under a name.
-
-        Give one of: `path`, a file of the sandbox; `output`, the number of a shortened output;
-        `text` itself.
-        """
-        if sum(one is not None for one in (path, output, text)) != 1:
-            raise ToolError("give exactly one of path, output and text")
-        if text is None:
-            found = await self._session(ctx, session)
-            text = (await _download(found, path)).decode("utf-8", "replace") if path else (
-                found.output(str(output)))  # fmt: skip
-        index = self._sessions.open_context(_connection(ctx), name, text)
-        lines = text.count("\n") + 1
-        titles = [f"{one.start:,}: {one.title}" for one in index.sections()[:30]]
-        return "\n".join([f"{name}: {index.length:,} characters in {lines:,} lines", *titles])
-
-    async def context_grep(
-        self, pattern: str, ctx: Context, name: str = "text", ignore_case: bool = False  # noqa: FBT001, FBT002
-    ) -> str:  # fmt: skip
-        """Find the lines of an open text that match a regular expression, with their offsets."""
-        index = self._sessions.context(_connection(ctx), name)
-        search = functools.partial(index.grep, pattern, most=MOST_HITS, ignore_case=ignore_case)
-        found = await asyncio.to_thread(search)
-        lines = [f"line {one.line} at {one.start}: {one.text}" for one in found.hits]
-        more = [f"... {found.total:,} in all" + ("" if found.counted else ", or more")]
-        return "\n".join(lines + more * found.more) or "nothing matches"
-
-    async def context_peek(
-        self, start: int, ctx: Context, length: int = 2000, name: str = "text"
-    ) -> str:
-        """Return up to 20,000 characters of an open text, from an offset on."""
-        index = self._sessions.context(_connection(ctx), name)
-        return index.text(start, start + min(length, MOST_PEEK))
-
-    async def fork(self, new: str, ctx: Context, session: str = MAIN) -> str:
-        """Clone a session, with all its variables and files, as a new independent one."""
-        await self._sessions.fork(_connection(ctx), session, new)
-        return f"{new} is a copy of {session}"
-
-    async def checkpoint(self, ctx: Context, session: str = MAIN) -> str:
-        """Keep a session's variables and files as they are now; return a mark for rollback."""
-        found = await self._session(ctx, session)
-        return await found.run(found.box.checkpoint)
-
-    async def rollback(self, mark: str, ctx: Context, session: str = MAIN) -> str:
-        """Restore a session's variables and files to a checkpoint, which stays usable."""
-        found = await self._session(ctx, session)
-        await found.run(functools.partial(found.box.rollback, mark))
-        return f"{session} is as it was at {mark}"
-
-    async def list_sessions(self, ctx: Context) -> str:
-        """List the open sessions."""
-        return "\n".join(self._sessions.names(_connection(ctx))) or "(no session is open)"
-
-    async def close_session(self, ctx: Context, session: str = MAIN) -> str:
-        """End a session: its variables and files are lost."""
-        await self._sessions.close(_connection(ctx), session)
-        return f"{session} has ended"
-
-    async def ask(self, question: str, ctx: Context, name: str = "text") -> str:
-        """Let a language model answer a question about an open text of any length."""
-        assert self._ask is not None
-        index = self._sessions.context(_connection(ctx), name)
-        steps = _Steps(ctx)
-        telling = asyncio.ensure_future(steps.tell())
-        try:
-            return await self._ask(question, index.text(0, index.length), steps.queue.put_nowait)
-        finally:
-            telling.cancel()
-
-    async def file(self, session: str, path: str, ctx: Context) -> str | bytes:
-        """Return a file for resources/read."""
-        return _plain(await _download(await self._session(ctx, session), path))
-
-    async def output(self, session: str, number: str, ctx: Context) -> str:
-        """Return a long output for resources/read."""
-        return (await self._session(ctx, session)).output(number)
-
-    async def _session(self, ctx: Context, name: str) -> Session:
-        return await self._sessions.get(_connection(ctx), name)
-
-
-class _Steps:
-    """Reports the steps of a run as progress."""
-
-    def __init__(self, ctx: Context) -> None:
-        self._ctx, self.queue = ctx, asyncio.Queue[str]()
-
-    async def tell(self) -> None:
-        number = 0
-        while True:
-            line, number = await self.queue.get(), number + 1
-            await self._ctx.report_progress(number, message=line[:200])
-
-
-def _connection(ctx: Context) -> str:
-    """Return the HTTP session that a call belongs to; "" on stdio, and where there are none.
-
-    A protocol without handshake has no sessions: there the header would be the client's claim.
-    """
-    if ctx.headers is None or ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
-        return ""
-    return ctx.headers.get("mcp-session-id", "")
-
-
-def _reporter(ctx: Context) -> Report:
-    async def report(progress: float, line: str) -> None:
-        await ctx.report_progress(progress, message=line)
-
-    return report
-
-
-def _told(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """Return the tool with Atoll's errors as the SDK's: a model reads their message."""
+def _with_tool_errors(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return the tool with Atoll's errors as ToolError, whose message the model sees."""
 
     @functools.wraps(tool)
     async def call(*args: Any, **kwargs: Any) -> Any:
@@ -291,7 +100,7 @@ def _told(tool: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     return call
 
 
-def _found(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _with_resource_errors(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(read)
     async def call(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -300,69 +109,3 @@ def _found(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]
             raise ResourceNotFoundError(str(exc)) from None
 
     return call
-
-
-async def _download(session: Session, path: str) -> bytes:
-    [done] = await session.run(lambda: session.box.files.download([path]))
-    if done.content is None:
-        raise ToolError(f"{path} cannot be read: {done.error}")
-    return done.content
-
-
-def _plain(data: bytes) -> str | bytes:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return data
-
-
-def _cell(session: Session, result: SandboxResult) -> CallToolResult:
-    """Return a cell's result as content: what it printed and returned, its images, its fault."""
-    images = [one for one in result.displays if one.media_type in ("image/png", "image/jpeg")]
-    value = None if images else result.value_repr
-    fault = "" if result.success or result.stderr else result.error
-    parts = [result.stdout, result.stderr, value, fault, _lost(result)]
-    content: list[Any] = list(_text(session, _joined(parts) or ("" if images else "(no output)")))
-    content += [_image(one.data, one.media_type) for one in images]
-    facts = {
-        "outcome": result.kind.value,
-        "isolation": str(result.isolation),
-        "truncated": result.truncated,
-        "state_lost": result.state_lost,
-        "files": list(result.files),
-    }
-    return CallToolResult(content=content, structured_content=facts, is_error=not result.success)
-
-
-def _lost(result: SandboxResult) -> str:
-    return "The session's variables are lost." if result.state_lost else ""
-
-
-def _command(session: Session, done: ExecuteResponse) -> CallToolResult:
-    text = _joined([done.output, done.error]) or "(no output)"
-    isolation = str(session.box.isolation)
-    facts = {"exit_code": done.exit_code, "truncated": done.truncated, "isolation": isolation}
-    code = f"exit code {done.exit_code}" if done.exit_code else ""
-    content = _text(session, _joined([text, code]))
-    return CallToolResult(
-        content=list(content), structured_content=facts, is_error=done.exit_code != 0
-    )
-
-
-def _joined(parts: list[str | None]) -> str:
-    return "\n".join(part.rstrip("\n") for part in parts if part)
-
-
-def _text(session: Session, text: str) -> list[TextContent | ResourceLink]:
-    """Return a text, shortened if it is long, with a link to the whole."""
-    shown, number = session.shorten(text)
-    if number is None:
-        return [TextContent(text=shown)] if shown else []
-    uri = f"atoll://{session.name}/outputs/{number}"
-    note = f"[{len(text):,} characters; all of them: context_open(output={number!r}), or {uri}]"
-    link = ResourceLink(uri=uri, name=f"output {number}", mime_type="text/plain")
-    return [TextContent(text=f"{shown}\n{note}"), link]
-
-
-def _image(data: bytes, media_type: str) -> ImageContent:
-    return ImageContent(data=base64.b64encode(data).decode(), mime_type=media_type)

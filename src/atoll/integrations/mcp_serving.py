@@ -1,7 +1,7 @@
 """Serves the MCP server over stdio, or over streamable HTTP.
 
-SECURITY: over HTTP a request is let in by its Host, its Origin and its token, before anything of
-its body is read. The token is compared in constant time. Without one it serves this machine alone.
+SECURITY: over HTTP, a request's Host, Origin and token are checked before its body is read. The
+token is compared in constant time. Without a token it serves only this machine.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ async def serve_http(
     names: tuple[str, ...] = (),
     on_ready: Callable[[str], None],
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; `on_ready` is told the address.
+    """Serve until SIGTERM or Ctrl-C; `on_ready` is called with the address.
 
-    `names` are those, besides localhost, that the Host header may have. Without a token `host`
-    has to be an address of this machine alone.
+    `names` are the names, besides localhost, that the Host header may have. Without a token,
+    `host` has to be a loopback address.
     """
     check_host(host, token)
     listening = _listen(host, port)
@@ -64,7 +64,7 @@ async def serve_http(
 
 
 def check_host(host: str, token: str | None) -> None:
-    """Raise ConfigError if others than this machine could connect without a token."""
+    """Raise ConfigError if other machines could connect without a token."""
     try:
         local = host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -82,7 +82,7 @@ def token_from_environment() -> str:
 
 
 class Bearer:
-    """Lets requests with `Authorization: Bearer TOKEN` through to an ASGI application."""
+    """Passes requests with `Authorization: Bearer TOKEN` to an ASGI application."""
 
     def __init__(self, app: Any, token: str) -> None:
         self._app, self._expected = app, f"Bearer {token}".encode()

@@ -1,8 +1,8 @@
 """The sandboxes behind `atoll mcp`: named sessions of each client, their outputs and contexts.
 
-SECURITY: a name is looked up under the connection that made it, so one HTTP session cannot name
-another's sandbox. The number of sandboxes, their idle time and what is kept of their output have
-limits; past them a call is refused, or the oldest output goes.
+SECURITY: a name is looked up under the connection that made it, so one HTTP session cannot use
+another's sandbox. The number of sandboxes, their idle time and their stored output have limits;
+above them a call is refused, or the oldest output is deleted.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from atoll.sandbox import BaseSandbox
 
     Report = Callable[[float, str], Awaitable[None]]
-    """Called with a number that grows, and the last line that was printed."""
+    """Called with a growing number, and the last line of output."""
 
 T = TypeVar("T")
 MOST_SESSIONS = 16
 IDLE_SECONDS = 1800.0
 MOST_CONTEXTS = 16
 SHOWN_CHARACTERS = 8192
-"""Characters of an output that a model is sent; the whole is a resource."""
+"""Characters of an output in a tool result; the whole output is a resource."""
 KEPT_BYTES = 64 << 20
-"""Bytes of outputs that one session keeps; the oldest go first."""
+"""Bytes of outputs that one session keeps; the oldest are deleted first."""
 GIVEN = "context"
 """The name of the context that the server was started with."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 
 
 class Progress:
-    """The last line that a running call printed, reported to the client as it changes."""
+    """Reports the last line of a running call's output to the client, whenever it changes."""
 
     def __init__(self, report: Report | None) -> None:
         self._report, self._heard = report, 0
@@ -51,7 +51,7 @@ class Progress:
         self._news = asyncio.Event()
 
     def hear(self, text: str) -> None:
-        """Note a piece of output."""
+        """Take a piece of output."""
         self._heard += len(text)
         lines = (self._line + text)[-4000:].splitlines()
         self._line = "" if text.endswith("\n") or not lines else lines[-1]
@@ -67,7 +67,7 @@ class Progress:
 
 
 class Session:
-    """One sandbox: a call at a time, and what its calls printed."""
+    """One sandbox, which runs one call at a time, and the outputs of its calls."""
 
     box: BaseSandbox
 
@@ -91,10 +91,10 @@ class Session:
         work: Callable[[], Coroutine[Any, Any, T]],
         report: Report | None = None,
     ) -> T:
-        """Await work on the sandbox. A caller that is cancelled interrupts it; variables stay.
+        """Await work on the sandbox. Cancelling the caller interrupts it; variables stay.
 
-        The work is a task of its own: the SDK cancels a handler again and again until it ends,
-        which would cut short the interrupt that a sandbox awaits.
+        The work is a task of its own: the SDK cancels a handler repeatedly until it ends, which
+        would cancel the interrupt itself.
         """
         task = asyncio.ensure_future(self._alone(work, report))
         try:
@@ -114,7 +114,7 @@ class Session:
                 self.used = time.monotonic()
 
     def shorten(self, text: str) -> tuple[str, str | None]:
-        """Return what to show of an output, and the number under which a long one is kept."""
+        """Return the text to show of an output, and the number under which a long one is kept."""
         if len(text) <= SHOWN_CHARACTERS:
             return text, None
         self._count += 1
@@ -126,7 +126,7 @@ class Session:
         return shown, None
 
     def output(self, number: str) -> str:
-        """Return a kept output whole; ConfigError if there is none of that number."""
+        """Return a whole stored output; ConfigError if there is none of that number."""
         path = self._outputs.paths().get(f"{number}.txt")
         if path is None:
             raise ConfigError(
@@ -191,7 +191,7 @@ class Sessions:
         await found.close()
 
     async def sweep(self) -> None:
-        """End sessions that were not used for long, until cancelled."""
+        """End idle sessions, until cancelled."""
         while True:
             await asyncio.sleep(self._idle / 10)
             async with self._opening:

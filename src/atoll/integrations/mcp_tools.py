@@ -3,9 +3,9 @@
     with atoll.MCPTools("my-server", "--stdio") as server:
         env = atoll.REPLEnvironment(tools=[server])
 
-The client of the official SDK runs in a thread of its own with its event loop, so that blocking and
-async code can use one connection. SECURITY: a server of a command runs on the host as the caller
-does; guest code reaches it only by calls whose arguments fit the schemas. Results are untrusted.
+The official SDK's client runs in its own thread and event loop, so that blocking and async code can
+share one connection. SECURITY: a server that is a command runs on the host as the caller; guest
+code reaches it only by calls whose arguments match the schemas. Results are untrusted.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class MCPTools:
     ) -> None:
         """`server` is a program, with its arguments, or a URL.
 
-        `prefix` begins the name of every tool, `read_only` names those that change nothing (what
-        a server says of itself is not believed), `facts` are fields of Tool for all of them.
+        `prefix` begins the name of every tool, `read_only` names those that change nothing (the
+        server's own annotations are not trusted), `facts` are fields of Tool for all of them.
         """
         self._server, self._arguments, self._env = server, arguments, env
         self._prefix, self._read_only = prefix, frozenset(read_only)
@@ -60,7 +60,7 @@ class MCPTools:
         self._thread: threading.Thread | None = None
 
     def atoll_tools(self) -> tuple[Tool, ...]:
-        """Return the server's tools; connect first, if that was not done."""
+        """Return the server's tools; connect first if needed."""
         with self._opening:
             if self._loop is None:
                 self._open()
@@ -119,7 +119,7 @@ class MCPTools:
                 limit.reschedule(None)
                 ready.set_result(listed)
                 await self._ending.wait()
-        except BaseException as exc:  # noqa: BLE001 - it is raised where the connection was asked for
+        except BaseException as exc:  # noqa: BLE001 - raised in the thread that connects
             if not ready.done():
                 ready.set_exception(_cause(exc))
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Opener:
-    """Opens sandboxes of one configuration, out of a pool of its own where one can serve.
+    """Opens sandboxes of one configuration, from its own pool if the backend allows it.
 
-    `auto` is a jailed process here, and nothing weaker. A backend that was named is used as it is.
+    `auto` means a jailed process here, and nothing weaker. A named backend is used as it is.
     """
 
     def __init__(self, config: SandboxConfig) -> None:
@@ -31,16 +31,16 @@ class Opener:
         self._pool = Pool(PoolSettings(python=config.python)) if pooled else None
 
     async def open(self, on_output: OutputCallback | None = None) -> BaseSandbox:
-        """Return a started sandbox; `on_output` is called with what it prints, as it comes."""
+        """Return a started sandbox; `on_output` is called with its output while code runs."""
         config = dataclasses.replace(self.config, on_output=on_output)
         if self._pool is not None and self._pool.usable:
             return await self._pool.open(config)
         return await open_sandbox(config)
 
     async def fork(self, box: BaseSandbox, on_output: OutputCallback | None = None) -> BaseSandbox:
-        """Return a live clone, with a callback of its own; UnsupportedError if there can be none.
+        """Return a live clone with its own callback; UnsupportedError if it cannot be forked.
 
-        Without the pool a clone keeps the callback of the sandbox that it was forked from.
+        Without the pool a clone keeps the callback of its parent.
         """
         fork_with = getattr(box, "fork_with", None)
         if fork_with is None:

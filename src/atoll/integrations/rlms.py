@@ -3,8 +3,8 @@
     register()
     RLM(backend="openai", environment="atoll", ...)
 
-It is rlms' own local environment with another place to run code: llm_query and rlm_query are
-answered on the host by the same functions, through its socket to the model.
+It is rlms' own local environment, except that code runs in a sandbox: rlms' own functions answer
+llm_query and rlm_query on the host, through its socket to the model.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ import json
 import sys
 import threading
 import time
-from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import VariableError
-from atoll.guest.values import Opaque
 from atoll.integrations.common import LARGE, missing, open_box, upload_text
+from atoll.integrations.rlms_variables import GuestVariables
 from atoll.policy import Capability
 
 try:
@@ -31,7 +29,7 @@ except ImportError as exc:
     raise ImportError(missing("rlms", "rlms")) from exc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from rlm.environments import BaseEnv
 
@@ -70,9 +68,9 @@ _rlms_restore()
 
 
 class AtollREPL(LocalREPL):  # type: ignore[misc]
-    """The sandbox of one completion, or of many if rlms is told to keep it.
+    """The sandbox of one completion, or of many with `persistent=True`.
 
-    `sandbox` are options of create_sandbox; everything else is as in rlms' LocalREPL.
+    `sandbox` has options of create_sandbox; everything else is as in rlms' LocalREPL.
     """
 
     _context_count: int
@@ -103,7 +101,7 @@ class AtollREPL(LocalREPL):  # type: ignore[misc]
         self._fill()
 
     def _fill(self) -> None:
-        """Put rlms' names into a new guest."""
+        """Define rlms' names in a new guest."""
         shared = "" if self._shared is None else "context_0 = context\n"
         self._run(shared + _PRELUDE % (QUERIES,))
         for name, value in self._constants.items():
@@ -129,13 +127,13 @@ class AtollREPL(LocalREPL):  # type: ignore[misc]
         return index
 
     def append_compaction_entry(self, entry: list[dict[str, Any]] | dict[str, Any]) -> None:
-        """Add what rlms has summarised to the variable `history`."""
+        """Add a summary of rlms to the variable `history`."""
         if self.compaction:
             super().append_compaction_entry(entry)
             self._set("history", self._compaction_history)
 
     def execute_code(self, code: str) -> REPLResult:
-        """Run code; what overwrote rlms' names is undone after it."""
+        """Run code; then restore rlms' names that it has overwritten."""
         started = time.perf_counter()
         self._pending_llm_calls = []
         result = self._box.execute(code)
@@ -182,67 +180,10 @@ class AtollREPL(LocalREPL):  # type: ignore[misc]
         return done
 
 
-class GuestVariables(MutableMapping[str, Any]):
-    """The variables of a sandbox, read when they are asked for."""
-
-    def __init__(self, box: SyncSandbox) -> None:
-        self._box: SyncSandbox | None = box
-
-    @property
-    def closed(self) -> bool:
-        """Whether the sandbox has ended."""
-        return self._box is None
-
-    def close(self) -> None:
-        """Be empty from now on."""
-        self._box = None
-
-    def small(self) -> dict[str, Any]:
-        """Return all of them; of a large one its description."""
-        found: dict[str, Any] = {}
-        for one in self._box.variables() if self._box else ():
-            large = (one.size or 0) > LARGE or max(one.shape or (0,)) > LARGE
-            told = f"<{one.type}, shape {one.shape}, not copied: it is large>"
-            if one.type not in ("function", "module", "type"):
-                found[one.name] = told if large else self._read(one.name)
-        return found
-
-    def __getitem__(self, name: str) -> Any:
-        if self._box is None or not self._box.has_variable(name):
-            raise KeyError(name)
-        return self._read(name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if self._box is not None:
-            self._box.set_variable(name, value)
-
-    def __delitem__(self, name: str) -> None:
-        if self._box is None or not self._box.execute(f"del {name}").success:
-            raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._box.variables().names if self._box else ())
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def clear(self) -> None:
-        """Forget the sandbox; rlms empties the variables of one that has ended."""
-        self.close()
-
-    def _read(self, name: str) -> Any:
-        assert self._box is not None
-        try:
-            value = self._box.get_variable(name, plain=True)
-        except VariableError as exc:
-            return f"<{name}: {exc}>"
-        return value.repr if isinstance(value, Opaque) else value
-
-
 def register(*, as_local: bool = False) -> None:
-    """Let rlms know the environment "atoll".
+    """Register the environment "atoll" with rlms.
 
-    rlms gives sub-calls (max_depth > 1), compaction and persistence only to environments whose
+    rlms supports sub-calls (max_depth > 1), compaction and persistence only for environments whose
     names it knows: `as_local` makes "local", its default, this environment.
     """
     known = rlm.environments.get_environment

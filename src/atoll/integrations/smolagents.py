@@ -2,8 +2,8 @@
 
     agent = CodeAgent(tools=[...], model=model, executor=AtollExecutor())
 
-SECURITY: tools are called by name through the bridge, so their code and credentials never enter the
-sandbox, and nothing that comes out of it is unpickled. Images cross as PNG.
+SECURITY: code calls tools by name through the bridge, so their source and credentials never enter
+the sandbox. The host unpickles nothing from the sandbox. Images are transferred as PNG.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class AtollExecutor(PythonExecutor):  # type: ignore[misc]
                 self._run(f"{name} = _atoll_unpack({name})")
 
     def __call__(self, code_action: str) -> CodeOutput:
-        """Run code; an error of it is an AgentError with its traceback."""
+        """Run code; raise AgentError with the traceback if it fails."""
         result = self._box.execute(code_action)
         if result.error_type == _FINAL and self._answer is not None:
             args, kwargs = self._box.get_variable(_ANSWER)
