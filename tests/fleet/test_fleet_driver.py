@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,13 @@ pytest.importorskip("obstore", reason="the extra `ray` is not installed")
 from without_ray import FleetHere, fleet_here
 
 from atoll.aio import create_sandbox
+from atoll.daemon.paths import DaemonPaths
 from atoll.errors import BusyError, ConfigError, FleetError, SandboxLostError
+from atoll.fleet import cluster
 from atoll.fleet.client import Fleet
+from atoll.fleet.driver import Driver
 from atoll.fleet.log import SessionLog
+from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
 
 
@@ -164,3 +169,24 @@ async def test_a_client_that_goes_leaves_its_state_and_frees_its_place(fleet: Fl
         taken = await client.attach(box.session)
         assert (await taken.execute("x")).value == 3
         await taken.destroy()
+
+
+async def test_a_driver_that_waits_for_a_node_has_no_socket_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that found one would connect, and be told nothing until it gives up."""
+    settings = FleetSettings(store=str(tmp_path / "store"))
+    driver, steps = Driver(settings, Store(settings.store)), []
+
+    async def ready() -> None:
+        steps.append("a node")
+
+    def listen() -> socket.socket:
+        steps.append("a socket")
+        return DaemonPaths(tmp_path / "d.sock").listen()
+
+    monkeypatch.setattr(driver._router, "ready", ready)
+    monkeypatch.setattr(cluster, "nodes", list)
+    await driver.start(listen)
+    assert steps == ["a node", "a socket"]
+    await driver.stop()

@@ -95,7 +95,7 @@ async def fleet_here(
         return paths.socket
 
     monkeypatch.setattr(lifecycle, "ensure", ensure)
-    await fleet.driver.start(paths.listen())
+    await fleet.driver.start(paths.listen)
     while len(fleet.driver.stats()["nodes"]) < len(names):  # noqa: ASYNC110 - it polls too
         await asyncio.sleep(0.02)
     try:

@@ -20,8 +20,8 @@ NAMESPACE = "atoll"
 RESOURCE = "atoll"
 """What a node has that takes sessions."""
 CONNECT_SECONDS = 60.0
-MOST_CALLS = 10_000
-"""Exchanges that may wait in a node's actor: each of them costs a coroutine."""
+MOST_CALLS = 1000
+"""Calls of a node's actor at one time: drivers that connect, contexts that are put there."""
 ENVIRONMENT = {
     "RAY_ENABLE_AUTO_CONNECT": "0",  # a stray call would start a cluster of its own
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -134,9 +134,9 @@ def node_actor(row: NodeRow, settings: str) -> Any:
         NodeAffinitySchedulingStrategy,
     )
 
-    from atoll.fleet.node import NodeHost  # noqa: PLC0415 - it has the pool, and the jail
+    from atoll.fleet.actor import NodeActor  # noqa: PLC0415 - it has the pool, and the jail
 
-    made = library().remote(NodeHost)
+    made = library().remote(NodeActor)
     return made.options(
         name=f"node-{row.ident}",
         namespace=NAMESPACE,

@@ -38,7 +38,7 @@ from atoll.wire.peer import Reply
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Coroutine
+    from collections.abc import Callable, Coroutine
 
     from atoll.fleet.router import DriverLink
     from atoll.fleet.settings import FleetSettings
@@ -95,12 +95,12 @@ class Driver:
         """For how long no client has been there."""
         return 0.0 if self._clients else time.monotonic() - self.used
 
-    async def start(self, listener: socket.socket) -> None:
-        """Wait for a node, then take connections."""
+    async def start(self, listen: Callable[[], socket.socket]) -> None:
+        """Wait for a node, then listen: a client that finds the socket is answered at once."""
         await self._router.ready()
         self._spawn(self._router.watch())
         self._spawn(self._watch())
-        self._listener.start(listener)
+        self._listener.start(listen())
 
     async def stop(self) -> None:
         """End every session that no log keeps, and part from the clients."""

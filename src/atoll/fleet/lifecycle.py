@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll.backends.daemon import connection as connections
 from atoll.config import fleet_socket
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from atoll.backends.daemon.connection import DaemonConnection
 
 START_SECONDS = 150.0
+ANSWER_SECONDS = 10.0
+"""What a driver may take to answer: it shares its machine with those who ask it."""
 ATTEMPTS = 3
 DYING_SECONDS = 1.0
 """What the kernel may take to end a driver that was killed."""
@@ -44,6 +46,21 @@ async def connection(address: str) -> DaemonConnection:
                 raise FleetError(f"the fleet's driver cannot be used: {exc.reason}") from None
             await asyncio.sleep(DYING_SECONDS)
     raise AssertionError("the last attempt returns or raises")
+
+
+async def ask(address: str) -> dict[str, Any]:
+    """Return what the driver says of the fleet; FleetError if it says nothing in time."""
+    used = await connection(address)
+    name = used.hold()
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return await used.ping()
+    except TimeoutError:
+        raise FleetError(
+            f"the driver of the fleet at {address} has not answered for {ANSWER_SECONDS:g} s"
+        ) from None
+    finally:
+        used.let_go(name)
 
 
 def start(address: str) -> None:

@@ -3,7 +3,7 @@
     driver ─▶ Link ─▶ MessagePeer ─▶ NodeHost ─▶ Dispatch ─▶ Session ─▶ sandbox of the pool
                                         └──────▶ DurableSession: commits to the store
 
-Ray makes one actor of this class on each node, and never a second one in its place.
+Ray makes one actor with this on each node (`actor`), and never a second one in its place.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _NOT_HERE = frozenset({"attach", "folders"})
 
 
 class NodeHost:
-    """The sessions of one node. Ray calls its methods; drivers connect to it at `address`."""
+    """The sessions of one node. Drivers connect to it at `address`."""
 
     def __init__(self, name: str, settings: str, address: str = "127.0.0.1") -> None:
         self.name, self._settings = name, FleetSettings.from_json(settings)

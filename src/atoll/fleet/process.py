@@ -32,7 +32,7 @@ async def serve(paths: DaemonPaths, settings: FleetSettings) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     driver = drivers.Driver(settings, Store(settings.store))
     say_progress("waiting for a node")
-    await driver.start(paths.listen())
+    await driver.start(paths.listen)
     say_ready()
     while not stop.is_set() and driver.idle_seconds < IDLE_SECONDS:
         with contextlib.suppress(TimeoutError):

@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.availability import Availability
-from atoll.backends.daemon import connection as connections
 from atoll.backends.daemon.sandbox import DaemonClientSandbox
 from atoll.config import SandboxConfig, fleet_address
 from atoll.errors import AtollError, ConfigError
@@ -64,7 +63,7 @@ class RaySandbox(DaemonClientSandbox):
         """Whether a fleet can be joined, and how strong its sandboxes are."""
         try:
             address = fleet_address(config.url)
-            facts = await connections.ping((await lifecycle.connection(address)).path)
+            facts = await lifecycle.ask(address)
         except AtollError as exc:
             hint = "Type: atoll fleet start"
             return Availability(usable=False, reason=str(exc), hint=hint)
