@@ -129,7 +129,8 @@ class Service:
         if lost := self.ledger.start():
             _LOG.warning("%d sessions of an earlier process are lost", lost)
         try:
-            box = await self._opener(SandboxConfig(backend="native"), "pass")
+            code = () if self.fleet is None else ("pass",)  # it needs no state there
+            box = await self._opener(SandboxConfig(backend="native"), *code)
             self.isolation = str(box.isolation)
             await box.destroy()
         except AtollError as exc:
