@@ -1,4 +1,4 @@
-"""Rows about calls from the guest to the host, against what one would do without a bridge: HTTP."""
+"""Rows about calls from the guest to the host, compared with HTTP."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _sandbox(handler: Callable[[str], object]) -> atoll.SyncSandbox:
 
 
 def _in_guest(box: atoll.SyncSandbox) -> Probe:
-    """Seconds a call, by the guest's own clock."""
+    """Return the seconds per call, by the guest's own clock."""
 
     def probe() -> float:
         result = box.execute(IN_GUEST)
@@ -80,7 +80,7 @@ def _in_guest(box: atoll.SyncSandbox) -> Probe:
 
 @contextlib.contextmanager
 def _echo_server() -> Iterator[Probe]:
-    """A probe: seconds a call to a server in another process, as our handler is in another."""
+    """Yield a probe of the seconds per call to an HTTP server in another process."""
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         address = f"http://127.0.0.1:{int(server.stdout.readline())}/"

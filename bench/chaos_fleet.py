@@ -39,7 +39,7 @@ CELL = "n += 1; trace.append({0}); (n, sum(trace))"
 
 @dataclass
 class Findings:
-    """What was seen; `faults` has to stay empty."""
+    """Counts of a run; `faults` has to stay empty."""
 
     answers: int = 0
     retried: int = 0
@@ -110,7 +110,7 @@ async def harm(fleet: LocalFleet, found: Findings) -> None:
 
 
 async def check_log(store: Store, session: str, cells: int, found: Findings) -> None:
-    """Look for what must not be in a session's log."""
+    """Check a session's log: complete numbers, one owner at a time, one result for each key."""
     entries = await SessionLog(store, session).entries()
     found.entries += len(entries)
     found.claims += sum(one.kind == CLAIM for one in entries)

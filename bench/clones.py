@@ -61,7 +61,7 @@ def rollback(scale: Scale) -> Iterator[Arms]:
 
 @contextlib.contextmanager
 def _blocking_session() -> Iterator[SyncSandbox]:
-    """A session of a pool in the loop that blocking callers use."""
+    """Yield a session of a pool in the event loop of blocking callers."""
     portal = Portal.shared()
     pool = portal.run(_open_pool())
     try:
@@ -95,7 +95,7 @@ def session_with_array(size: int) -> Iterator[tuple[warm.Warm, PooledSandbox]]:
 
 
 async def time_fork(box: PooledSandbox) -> float:
-    """Return the seconds until the clone is there; its end is off the clock."""
+    """Return the seconds until the clone is ready; destroying it is not measured."""
     started = time.perf_counter()
     twin = await box.fork()
     took = time.perf_counter() - started
@@ -109,7 +109,7 @@ async def _there_and_back(box: PooledSandbox) -> None:
 
 
 def _round_trip(scale: Scale) -> Probe:
-    """The same array through a pickle, in this process: what one does without live clones."""
+    """Return a probe that pickles and unpickles the same array in this process."""
     needs("numpy", "cloudpickle", extra="data,state")
     import cloudpickle  # noqa: PLC0415 - an extra
     import numpy as np  # noqa: PLC0415 - an extra

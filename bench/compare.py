@@ -38,12 +38,12 @@ for i in range(150000):
     total += i * i % 7
 """
 REST_SECONDS = 0.3
-"""Before each fresh start, off the clock: time to refill what is kept warm, as between requests."""
+"""Seconds before each fresh start, not measured, in which warm pools refill as between requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    """What one contender can do; None where it has no such thing."""
+    """The probes of one contender; None for something that it cannot do."""
 
     fresh: Probe
     cell: Probe | None
@@ -52,7 +52,7 @@ class Probes:
 
 @dataclass(slots=True)
 class Line:
-    """One contender and what was measured of it so far."""
+    """One contender and its samples so far."""
 
     name: str
     probes: Probes
@@ -65,12 +65,12 @@ class Line:
             self.samples.setdefault(what, []).append(probe())
 
     def median(self, what: str) -> float | None:
-        """The median of all samples but the first, which warmed up."""
+        """Return the median of all samples but the first, which warms up."""
         taken = self.samples.get(what)
         return statistics.median(taken[1:]) if taken else None
 
     def best(self, what: str) -> float:
-        """The smallest sample: what the work itself takes."""
+        """Return the smallest sample."""
         return min(self.samples[what])
 
 
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def as_markdown(lines: list[Line]) -> str:
-    """The table; the first line is what the ratios are about."""
+    """Return the table; ratios are relative to the first line."""
     rows = ["| | fresh + `print` | | next cell | computing |", "| --- | --- | --- | --- | --- |"]
     base = lines[0].median("fresh") or 0.0
     for line in lines:
@@ -107,7 +107,7 @@ def as_markdown(lines: list[Line]) -> str:
 
 
 def contenders() -> dict[str, Callable[[], AbstractContextManager[Probes]]]:
-    """What is compared, in the order of the table, where it is installed."""
+    """Yield the installed contenders, in the order of the table."""
     found: dict[str, Callable[[], AbstractContextManager[Probes]]] = {
         "subprocess: `python -c`": plain_subprocess,
         "Atoll `native`": lambda: sandbox("native"),

@@ -1,6 +1,6 @@
-"""Rows about a large context: how soon the guest has it, and what making and reading it costs.
+"""Rows about a large context: how soon the guest has it, and the cost of making and reading it.
 
-The text is ASCII, which `bytes.decode()` is quickest with: any other text is kinder to us.
+The text is ASCII, for which `bytes.decode()` is the fastest: other texts give better ratios.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ THERE = Goal(ratio=1 / 20, value=0.020, at_full_size=True)
 
 
 def text_bytes(scale: Scale) -> bytes:
-    """As many bytes of text as the scale asks for."""
+    """Return text of the scale's size."""
     return (LINE * (scale.context_bytes // len(LINE) + 1))[: scale.context_bytes]
 
 
@@ -70,7 +70,7 @@ def context_read(scale: Scale) -> Iterator[Arms]:
 
 
 def _first_answer(context: atoll.Context | None, code: str, expected: int) -> float:
-    """Seconds from the wish for a sandbox to its first answer; its end is not counted."""
+    """Return the seconds from creating a sandbox to its first answer, without its end."""
     started = time.perf_counter()
     with atoll.create_sandbox(backend="native", context=context) as box:
         answer = box.execute(code).value

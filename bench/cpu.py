@@ -1,7 +1,7 @@
-"""Rows about CPU time: what a fresh execution costs all processes together, and each of them.
+"""Rows about CPU time: the cost of a fresh execution in all processes together, and in each.
 
-CPU time holds on a machine that others use too, where a rate does not. `python -m bench.cpu` prints
-it by process.
+CPU time is meaningful on a busy machine, where a rate is not. `python -m bench.cpu` prints it by
+process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _arms(tier: str, scale: Scale) -> Iterator[Arms]:
 
 
 def measure(pool: warm.Warm, config: SandboxConfig, count: int) -> dict[str, float]:
-    """CPU-ms of one fresh execution, by process."""
+    """Return the CPU-ms of one fresh execution, by process."""
     before = used()
     pool.run(_execute(pool, config, count))
     return {name: (now - before.get(name, 0.0)) / count for name, now in used().items()}
@@ -94,7 +94,7 @@ def _fork_arms(scale: Scale) -> Iterator[Arms]:
 
 
 def _of_each(work: Callable[[], object]) -> float:
-    """CPU-ms that `work` takes this process and all below it, as the mean of some in a row."""
+    """Return the mean CPU-ms of `work` in this process and all its descendants."""
     before = _all_below()
     for _ in range(TIMES):
         work()
@@ -102,16 +102,16 @@ def _of_each(work: Callable[[], object]) -> float:
 
 
 def _all_below() -> float:
-    """CPU-ms so far of this process and of all below it, with those that they have reaped."""
+    """Return the CPU-ms so far of this process and its descendants, reaped ones included."""
     found = 0.0
     for pid in (os.getpid(), *processes.descendants(os.getpid())):
-        with contextlib.suppress(OSError):  # it has just ended: its parent counts it
+        with contextlib.suppress(OSError):  # it has just ended: its parent's counter includes it
             found += sum(_times(pid))
     return found
 
 
 def used() -> dict[str, float]:
-    """CPU-ms so far of the host, the supervisor, and each zygote's host and zygote with guests."""
+    """Return the CPU-ms so far of the host, the supervisor, and each zygote with its guests."""
     found = {"host": _own(os.getpid()), "supervisor": _own(supervisor.pid)}
     for number, (host, zygote) in enumerate(processes.zygote_hosts_and_zygotes(supervisor.pid)):
         found[f"zygote host {number}"] = _own(host) + _children(host)
@@ -125,7 +125,7 @@ def _own(pid: int | None) -> float:
 
 
 def _children(pid: int) -> float:
-    """Those that have ended and were waited for."""
+    """Return the CPU-ms of a process's reaped children."""
     return sum(_times(pid)[2:])
 
 
@@ -155,7 +155,7 @@ for _tier, _goal in GOALS.items():
 
 
 def main() -> None:
-    """Print what each process takes."""
+    """Print the CPU time of each process."""
     pool = warm.shared()
     for tier in GOALS:
         config = pool.config(tier)

@@ -1,7 +1,7 @@
-"""A labelled set for search: functions of installed libraries, asked for by their docstrings.
+"""A labelled set for search: functions of installed libraries, queried by their docstrings.
 
-A query is the first sentence of a function's docstring, the answer is that function, and the
-docstring is taken out of the source before it is indexed.
+A query is the first sentence of a function's docstring, and the function is the answer. Docstrings
+are removed from the source before it is indexed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEED = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A sentence, and the function that it was said of."""
+    """A sentence, and the function whose docstring it is from."""
 
     query: str
     path: str
@@ -34,7 +34,7 @@ class Question:
 
 
 def make_set(folder: Path, files: int, questions: int) -> list[Question]:
-    """Write so many source files below a folder, less the docstrings of what is asked for."""
+    """Write source files below a folder, without the docstrings of the queried functions."""
     dice = random.Random(SEED)
     sources = _sources()
     chosen = sorted(dice.sample(sources, min(files, len(sources))))

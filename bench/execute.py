@@ -1,4 +1,4 @@
-"""Rows about a cell in a live session: ours against a Jupyter kernel, blocking and async."""
+"""Rows about a cell in a live session, compared with a Jupyter kernel, blocking and async."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CELL = "x = 1"
 CELLS = 10
-"""In a row, as both are warm then: one at a time, each finds the caches full of the other."""
+"""Cells in a row, so that both are warm: in turns, each would find the other's data in caches."""
 FIFTEENTH, TWENTIETH = Goal(ratio=1 / 15), Goal(ratio=1 / 20)
 
 
@@ -45,7 +45,7 @@ async def _open() -> atoll.BaseSandbox:
 
 
 def timed_in(runner: asyncio.Runner, work: Callable[[], Awaitable[object]]) -> Probe:
-    """Timed inside the loop: entering and leaving the loop is no part of either."""
+    """Return a probe that measures inside the loop, without entering and leaving it."""
 
     async def once() -> float:
         started = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Rows about a context that is explored: a search of it beside ripgrep on a file of the same bytes.
+"""Rows about searches of a context, compared with ripgrep on a file of the same bytes.
 
-Cold is the first search of a context: nothing is known of it. ripgrep's file is in the page cache.
+Cold is the first search of a context, without an index. ripgrep's file is in the page cache.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def explore_catastrophic(_scale: Scale) -> Iterator[Arms]:
 
 
 def _cold(scale: Scale, pattern: str, *, from_file: bool = False) -> Iterator[Arms]:
-    """Both must find as many lines."""
+    """Return both searches; both must find the same number of lines."""
     with _places(scale, from_file=from_file) as (path, context):
         expected = _ripgrep(path, pattern)
 
@@ -132,7 +132,7 @@ def _places(scale: Scale, *, from_file: bool = False) -> Iterator[tuple[Path, at
 
 
 def _write(path: Path, total: int) -> None:
-    """Lines of words in no order; the needle is in it eight times, and last near its end."""
+    """Write lines of random words with eight needles, the last one near the end."""
     dice, lines, written = random.Random(1), _lines(), 0
     with path.open("w") as file:
         for needle in range(1, 9):
@@ -143,7 +143,7 @@ def _write(path: Path, total: int) -> None:
         while written < total:
             written += file.write(dice.choice(lines))
         file.flush()
-        os.fsync(file.fileno())  # else the disk is written to while others are measured
+        os.fsync(file.fileno())  # or the disk would be written during a measurement
 
 
 @functools.cache

@@ -1,7 +1,7 @@
-"""Rows about files: `box.files` beside the same by shell commands, a search beside ripgrep.
+"""Rows about files: `box.files` compared with shell commands, and a search with ripgrep.
 
-ripgrep may follow paths, as nobody moves them here; a search of a guest's folder may not. Its start
-as a process is counted, as one pays it.
+ripgrep opens files by path; a search of a guest's folder may not, because a guest may move them.
+The start of ripgrep's process is included.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _beside_shell(
 def _beside_ripgrep(
     scale: Scale, path: str, pattern: str, *, regex: bool = False
 ) -> Iterator[Arms]:
-    """Both must find the same number of lines. numpy is loaded, as after a first large search."""
+    """Return both searches, which must find as many lines. numpy is loaded as after a first one."""
     needs("numpy", extra="search")
     load_numpy()
     program = shutil.which("rg")
@@ -159,7 +159,7 @@ def _folder() -> Iterator[tuple[Path, OpenFolders]]:
 
 
 def _write_tree(folder: Path, total: int) -> int:
-    """Files of 2 to 70 kB, ten in a folder, one in fifty with the needle; how many have it."""
+    """Write files of 2 to 70 kB, one in fifty with the needle; return how many have it."""
     dice, lines = random.Random(1), _lines()
     number = written = needles = 0
     while written < total:

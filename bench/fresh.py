@@ -1,4 +1,4 @@
-"""Rows about fresh sandboxes out of a pool: one a request, how soon, and how many a second."""
+"""Rows about fresh sandboxes of a pool, one for each request: latency and rate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PASS = "python -c pass"
 EIGHTH, TWO_HUNDREDTH = Goal(ratio=1 / 8), Goal(ratio=1 / 200)
 REQUESTS, QUICK_REQUESTS = 96, 4
 TIMES = {"bare": Goal(times=2.0), "full": Goal(times=1.0)}
-"""Where there are several at a time, which keeps the cores busy."""
+"""Executions at one time, which keep the cores busy."""
 
 
 @row(what="fresh, full preload, parked: print('hi')", against=PASS, rounds=50, goal=EIGHTH)
@@ -76,7 +76,7 @@ def run_python(code: str) -> None:
 
 
 def _rate_arms(tier: str, workers: int, scale: Scale) -> Iterator[Arms]:
-    """All of it counts, the end of each sandbox too."""
+    """Return both rates; destroying each sandbox is included."""
     pool = warm.shared()
     config = pool.config(tier)
     count = max(workers, QUICK_REQUESTS) if scale.quick else REQUESTS

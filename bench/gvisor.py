@@ -103,7 +103,7 @@ def _cold() -> float:
 
 
 def _warm() -> float:
-    """Wait off the clock until a container waits and has come up."""
+    """Wait, unmeasured, until a parked container has started."""
     end = time.monotonic() + READY_SECONDS
     while not (parked.waiting and parked.waiting[0].ready) and time.monotonic() < end:
         time.sleep(0.02)
@@ -114,7 +114,7 @@ def _warm() -> float:
 
 
 def _jail_cpu(backend: str) -> float:
-    """Return the CPU time of a jail from its start to the first answer: its control group's."""
+    """Return the CPU time of a jail's control group from its start to the first answer."""
     parked.close()
     with atoll.create_sandbox(backend=backend) as box:
         assert box.execute("print('hi')").success
@@ -143,7 +143,7 @@ def _memory(backend: str) -> float:
     with atoll.create_sandbox(backend=backend) as box:
         assert box.execute("print('hi')").success
         parked.close()
-        time.sleep(0.2)  # for the end of the one that waited
+        time.sleep(0.2)  # until the parked container has ended
         return float(sum(map(_pss, descendants(supervisor.pid) - before)))
 
 

@@ -1,4 +1,4 @@
-"""Measures rows: ours and theirs in turn, round by round, so that noise is fair to both."""
+"""Measures rows: ours and theirs in turn, round by round, so that noise affects both alike."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One line of the table: every round's numbers, or why there are none."""
+    """One line of the table: the numbers of every round, or why there are none."""
 
     row: Row
     samples: dict[str, list[float]] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class Result:
 
     @property
     def ours(self) -> float:
-        """Our median, less that of `minus` where there is one."""
+        """Our median, minus that of `minus` if there is one."""
         taken_off = statistics.median(self.samples.get("minus", [0.0]))
         return statistics.median(self.samples["ours"]) - taken_off
 
@@ -40,12 +40,12 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Ours as a multiple of theirs: below 1 is better than them."""
+        """Ours as a multiple of theirs: below 1 is better."""
         return self.ours / self.theirs
 
 
 def measure(row: Row, scale: Scale, progress: Progress) -> Result:
-    """Every arm once unmeasured, then round by round. A row that fails does not stop the others."""
+    """Run every arm once unmeasured, then in rounds. A failing row does not stop the others."""
     rounds = scale.rounds(row.rounds)
     try:
         with row.open(scale) as arms:
@@ -64,7 +64,7 @@ def _interleave(
     order, dice = list(probes.items()), random.Random(1)
     for done in range(rounds + 1):
         progress(done, rounds)
-        dice.shuffle(order)  # whoever comes after another's clean-up is slower: let it be anyone
+        dice.shuffle(order)  # random order: the arm that runs after another's clean-up is slower
         for name, probe in order:
             samples[name].append(probe())
-    return {name: numbers[1:] for name, numbers in samples.items()}  # the first warmed up
+    return {name: numbers[1:] for name, numbers in samples.items()}  # the first round warms up

@@ -1,4 +1,4 @@
-"""The peer of a session: a real Jupyter kernel on this interpreter, driven as a client does."""
+"""A real Jupyter kernel on this interpreter, used as a client does, to compare sessions with."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_SECONDS = 60
 
 @contextlib.contextmanager
 def blocking() -> Iterator[Callable[[str], None]]:
-    """A function that runs a cell: back when the reply is there and the kernel is idle."""
+    """Yield a function that runs a cell and returns after the reply, when the kernel is idle."""
     _check()
     from jupyter_client.manager import start_new_kernel  # noqa: PLC0415 - an extra
 
@@ -34,7 +34,7 @@ def blocking() -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def asynchronous(runner: asyncio.Runner) -> Iterator[Callable[[str], Awaitable[None]]]:
-    """The same in the runner's loop."""
+    """Yield the same function for the runner's event loop."""
     _check()
     from jupyter_client.manager import start_new_async_kernel  # noqa: PLC0415 - an extra
 

@@ -96,7 +96,7 @@ class LocalFleet:
         raise AssertionError(f"the node {name} did not start: {log.read_text()[-500:]}")
 
     def kill(self, name: str) -> None:
-        """Cut the node's power."""
+        """Kill all processes of a node with SIGKILL."""
         process = self.nodes.pop(name)
         for child in children(process.pid):  # pid 1 of its namespace
             with contextlib.suppress(ProcessLookupError):
@@ -118,7 +118,7 @@ class LocalFleet:
         return DaemonPaths(self.folder / "sock" / f"fleet-{self._host}-{self.port}.sock")
 
     def environment(self) -> dict[str, str]:
-        """What leads the `ray` backend to this fleet."""
+        """Return the environment variables that connect the `ray` backend to this fleet."""
         return {"ATOLL_FLEET": self.address, "ATOLL_FLEET_FOLDER": str(self.folder / "sock")}
 
     def stop(self) -> None:
@@ -229,7 +229,7 @@ def _tasks(pid: int) -> list[str]:
 
 
 def until(check: Any, seconds: float = PATIENCE_SECONDS) -> Any:
-    """Return what `check` returns once it is true."""
+    """Wait until `check` returns a true value, and return it."""
     end = time.monotonic() + seconds
     while not (found := check()):
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""Rows about memory: a context is held once, however many sandboxes have read all of it."""
+"""Rows about memory: a context is in memory once, however many sandboxes have read it."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def _held(context: atoll.Context | None) -> float:
 
 
 def _rollup(pid: int) -> dict[str, int]:
-    """The fields of a process's smaps_rollup, in bytes."""
+    """Return the fields of a process's smaps_rollup, in bytes."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     except ProcessLookupError:
-        return {"Pss": 0, "Pss_Shmem": 0}  # ended, and not waited for yet
+        return {"Pss": 0, "Pss_Shmem": 0}  # a zombie
     except PermissionError:
-        return {"Pss": 0, "Pss_Shmem": 0}  # a jail's init: closed to us, and it maps no context
+        return {"Pss": 0, "Pss_Shmem": 0}  # a jail's init: not readable, no context
     fields = (line.split(":") for line in lines)
     return {name: int(rest.split()[0]) * 1024 for name, rest in fields}

@@ -50,7 +50,7 @@ def needle(_scale: Scale) -> Iterator[Arms]:
 
 
 def _explored(text: str) -> float:
-    """Every turn is sent with all that came before it."""
+    """Return the tokens of all turns; each turn is sent with all earlier ones."""
     sent, history = 0.0, f"{SYSTEM}\n{QUESTION}\n"
     with atoll.REPLEnvironment(backend="native", context=text) as env:
         for code in SCRIPT:

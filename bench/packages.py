@@ -70,7 +70,7 @@ def _environment(folder: str) -> Hold:
 
 
 def _fresh(config: SandboxConfig, hold: Hold) -> Probe:
-    """A probe like that of the plain tier: the next guest is parked off the clock."""
+    """Return a probe like that of the plain tier: the next guest is parked unmeasured."""
     shared = warm.shared()
     assert config.preload is not None
 

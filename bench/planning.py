@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WAYS = ("direct", "scan", "search", "delegated")
 DEFAULT = "mixed"
-"""What a run does without advice."""
+"""The strategy of a run without advice."""
 LEARNING, MEASURED = 50, 80
 NOUNS = (
     "order", "invoice", "letter", "ticket", "shipment", "contract", "meeting", "recipe", "patient",
@@ -94,14 +94,14 @@ UNSEEN = Family(
 
 @dataclass(slots=True)
 class Score:
-    """What a planner has used, and how many of its answers were right."""
+    """The tokens that a planner has used, and how many of its answers were right."""
 
     tokens: int = 0
     right: int = 0
     tasks: int = 0
 
     def add(self, tokens: int) -> None:
-        """Count a task: the scripted model's answer is right, whatever the way."""
+        """Count a task: the scripted model's answer is right with every strategy."""
         self.tokens += tokens
         self.right += 1
         self.tasks += 1
@@ -121,7 +121,7 @@ def cost(rng: random.Random, family: Family, way: str) -> int:
 
 
 def learned(memory: EpisodicMemory, question: str, spend: Callable[[str], int]) -> int:
-    """Make one run with advice, tell the memory how it went, and return its tokens."""
+    """Do one run with advice, record its outcome in the memory, and return its tokens."""
     learner = Learner(memory, on_failure=_fail)
     way = learner.advise(question, WAYS).strategy or DEFAULT
     tokens = spend(way)

@@ -1,4 +1,4 @@
-"""What /proc says of processes: who descends from whom, who is the zygote, what they hold."""
+"""Reads /proc: descendants of processes, zygotes, memory and descriptors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def descendants(root: int | None) -> set[int]:
-    """Every process below `root`."""
+    """Return every descendant of `root`."""
     parents = dict(_parent(entry) for entry in Path("/proc").iterdir() if entry.name.isdigit())
     found = {root}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
@@ -17,7 +17,7 @@ def descendants(root: int | None) -> set[int]:
 
 
 def zygote_host_and_zygote(supervisor: int | None) -> tuple[int, int] | None:
-    """The first zygote host of a supervisor and its zygote; None while there is no such pair."""
+    """Return the first zygote host of a supervisor and its zygote; None if there is none yet."""
     return next(iter(zygote_hosts_and_zygotes(supervisor)), None)
 
 
@@ -35,7 +35,7 @@ def zygote_hosts_and_zygotes(supervisor: int | None) -> list[tuple[int, int]]:
 
 
 def own_memory(pid: int) -> int:
-    """Bytes of a process that no file backs; 0 if it is gone."""
+    """Return the anonymous memory of a process in bytes; 0 if it has ended."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
@@ -43,12 +43,12 @@ def own_memory(pid: int) -> int:
 
 
 def descriptors(pid: int) -> int:
-    """How many files a process has open."""
+    """Return how many files a process has open."""
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def _parent(entry: Path) -> tuple[int, int]:
-    with contextlib.suppress(OSError):  # it may end as we look
+    with contextlib.suppress(OSError):  # it may end meanwhile
         return int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])
     return int(entry.name), 0
 

@@ -1,4 +1,4 @@
-"""Rows about Python as WebAssembly: what image and parked process save, what a context costs."""
+"""Rows about Pyodide: savings by the memory image and a parked process, cost of a context."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _warm() -> float:
 
 
 def _start(context: Any = None) -> float:
-    """Until the first answer; the process that is parked then is not waited for."""
+    """Return the seconds to the first answer, without the start of the next parked process."""
     started = time.perf_counter()
     with atoll.create_sandbox(backend="pyodide", context=context) as box:
         assert box.execute("1 + 1").value == 2

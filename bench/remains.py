@@ -1,4 +1,4 @@
-"""What a soak could leave behind, counted before and after; and what it could make grow."""
+"""Counts what a soak may leave behind, and memory that may grow, before and after it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from bench import processes
 
 MOST_GROWTH = 0.05
 SLACK = 2 << 20
-"""What is forgiven beside it: a small process grows by more than a share when a list does."""
+"""Bytes allowed in addition: a small process exceeds the share as soon as a list grows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """Counts of all that executions make and have to clear away."""
+    """Counts of everything that executions create and have to remove."""
 
     processes: int
     descriptors: int
@@ -30,7 +30,7 @@ class Remains:
 
     @classmethod
     def now(cls) -> Remains:
-        """As it is at this moment; the supervisor must be there."""
+        """Count now; the supervisor must be running."""
         assert supervisor.pid is not None
         return cls(
             processes=len(processes.descendants(os.getpid())),
@@ -42,7 +42,7 @@ class Remains:
         )
 
     def more_than(self, before: Remains) -> list[str]:
-        """What there is more of than before, in words."""
+        """Return what there is more of than before, in words."""
         then = asdict(before)
         return [
             f"{name.replace('_', ' ')}: {then[name]} before, {count} after"
@@ -57,7 +57,7 @@ def temporary_files(maker: int) -> int:
 
 
 def memory() -> dict[str, int]:
-    """Bytes that the lasting processes hold of their own."""
+    """Return the anonymous memory of the long-lived processes, in bytes."""
     pair = processes.zygote_host_and_zygote(supervisor.pid) or (0, 0)
     pids = {
         "host": os.getpid(),
@@ -69,7 +69,7 @@ def memory() -> dict[str, int]:
 
 
 def grown(before: dict[str, int], after: dict[str, int]) -> list[str]:
-    """Which processes hold more than they may, in words."""
+    """Return which processes have grown by more than is allowed, in words."""
     for name, held in after.items():
         line = f"memory of the {name}: {before[name] / 1e6:.1f} MB, then {held / 1e6:.1f} MB"
         print(line, file=sys.stderr)

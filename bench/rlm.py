@@ -64,7 +64,7 @@ def rlm_batch(_scale: Scale) -> Iterator[Arms]:
 
 
 def _batch(count: int) -> float:
-    """Seconds that a batch takes, on the guest's own clock: a run's start is not in it."""
+    """Return the seconds of a batch by the guest's clock, without the start of the run."""
     main = ScriptedModel([f"```python\n{TIMED.format(count=count)}\n```"])
     sub = ScriptedModel([lambda messages: messages[-1].content], delay=DELAY, forever=True)
     rlm = RLM(main, sub_model=sub, backend="native", direct_tokens=1, concurrency=BATCH)
@@ -72,7 +72,7 @@ def _batch(count: int) -> float:
 
 
 def _tokens(context: Context) -> float:
-    """All that went to models, and came from them, until the right answer was given."""
+    """Return the tokens to and from models until the right answer."""
     main = ScriptedModel([f"```python\n{code}\n```" for code in SCRIPT])
     sub = ScriptedModel(["V-1182"])
     answer = RLM(main, sub_model=sub, backend="native").completion(
@@ -84,13 +84,13 @@ def _tokens(context: Context) -> float:
 
 
 def _context(size: int) -> Context:
-    """A log of so many characters with one line that matters, two thirds into it."""
+    """Return a log of this size with the one relevant line at two thirds of it."""
     lines = size // len(LINE)
     return Context.from_text(LINE * (lines * 2 // 3) + NEEDLE + LINE * (lines // 3))
 
 
 def table() -> str:
-    """The tokens by the size of the context."""
+    """Return the tokens by the size of the context."""
     lines = ["context        tokens  ratio"]
     first = None
     for size in SIZES:

@@ -1,4 +1,4 @@
-"""What a row of the table is: one small function that offers two things to measure.
+"""A row of the table: one small function that returns two things to measure.
 
     @row(what="start", against="python -c", rounds=30)
     def start(scale: Scale) -> Iterator[Arms]:
@@ -24,15 +24,15 @@ FULL_CONTEXT, QUICK_CONTEXT = 10**9, 64 * 10**6
 QUICK_SHARE, FEWEST_ROUNDS = 10, 2
 
 Probe = Callable[[], float]
-"""Does the thing once; returns what it took, in the row's unit."""
+"""Runs the operation once; returns its cost in the row's unit."""
 
 
 class UnavailableError(Exception):
-    """A row cannot be measured here; the message stands in its place."""
+    """A row cannot be measured here; the table shows the message instead."""
 
 
 def needs(*modules: str, extra: str) -> None:
-    """UnavailableError unless all are installed, with what would install them."""
+    """Raise UnavailableError, which says what to type, unless all are installed."""
     if not all(map(find_spec, modules)):
         raise UnavailableError(f"not installed: pip install '.[{extra}]'")
 
@@ -50,11 +50,11 @@ class Scale:
 
     @property
     def size(self) -> str:
-        """The same as text, for `{size}` in a row's words."""
+        """The size of the context as text, for `{size}` in a row's title."""
         return f"{self.context_bytes // 10**6:,} MB"
 
     def rounds(self, full: int) -> int:
-        """How many rounds of a row that has `full` in a full run."""
+        """Return the number of rounds of a row that has `full` in a full run."""
         return max(FEWEST_ROUNDS, full // QUICK_SHARE) if self.quick else full
 
 
@@ -70,12 +70,12 @@ class Goal:
     floor: float | None = None
     times: float | None = None
     at_full_size: bool = False
-    """Whether it only means something with the context of a full run."""
+    """Whether it applies only to the context of a full run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arms:
-    """What is measured in turn. `minus` comes off ours: the same without what the row is about."""
+    """The probes of a row, measured in turn. `minus`, a baseline, is subtracted from ours."""
 
     ours: Probe
     theirs: Probe
@@ -112,7 +112,7 @@ def row(
     goal: Goal | None = None,
     name: str = "",
 ) -> Callable[[Callable[[Scale], Iterator[Arms]]], Callable[[Scale], Iterator[Arms]]]:
-    """Put the function into the table, under its own name unless another is given."""
+    """Add the function to the table, by its own name unless another is given."""
 
     def add(function: Callable[[Scale], Iterator[Arms]]) -> Callable[[Scale], Iterator[Arms]]:
         key = name or function.__name__.replace("_", "-")
@@ -126,12 +126,12 @@ def row(
 
 
 def timed(work: Callable[[], object], *, times: int = 1) -> Probe:
-    """A probe that tells how many seconds `work` takes, as the mean of so many in a row."""
+    """Return a probe of the seconds that `work` takes, as the mean of `times` runs."""
 
     def probe() -> float:
         started = time.perf_counter()
         for _ in range(times):
-            kept = work()  # the last is let go of only after the clock is read
+            kept = work()  # the last result is freed only after the clock is read
         took = time.perf_counter() - started
         del kept
         return took / times

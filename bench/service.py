@@ -1,4 +1,4 @@
-"""Rows about `atoll serve`: what HTTP adds to a fresh execution, and how soon output is seen."""
+"""Rows about `atoll serve`: the overhead of HTTP, and the time until output is seen."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ for _ in range(10):
     goal=Goal(ratio=1.5),
 )
 def http_run(scale: Scale) -> Iterator[Arms]:
-    """The client is another process, whose CPU time does not count."""
+    """Measure a run over HTTP; the client is another process, whose CPU time is not counted."""
     needs("uvicorn", "starlette", "msgspec", extra="server")
     pool = warm.shared()
     config, count = pool.config("bare"), QUICK_EXECUTIONS if scale.quick else EXECUTIONS
@@ -89,7 +89,7 @@ def http_run(scale: Scale) -> Iterator[Arms]:
     goal=Goal(ratio=0.1),
 )
 def http_nsjail(scale: Scale) -> Iterator[Arms]:
-    """The time of a request is that of all of them, divided by how many there were."""
+    """Measure the mean time of a request, compared with a service that starts nsjail."""
     needs("uvicorn", "starlette", "msgspec", extra="server")
     needs("nsjail", extra="peers")
     pool = warm.shared()
@@ -117,7 +117,7 @@ def http_nsjail(scale: Scale) -> Iterator[Arms]:
     goal=Goal(value=5),
 )
 def http_first_byte(_scale: Scale) -> Iterator[Arms]:
-    """Clocks of guest and client are the same: the machine's monotonic one."""
+    """Measure the time until output arrives; guest and client share the monotonic clock."""
     needs("uvicorn", "starlette", "msgspec", extra="server")
     pool = warm.shared()
     pool.config("bare")
@@ -131,7 +131,7 @@ def http_first_byte(_scale: Scale) -> Iterator[Arms]:
 
 
 async def _requests(host: str, port: int, key: str, count: int) -> None:
-    """Have another process send the requests."""
+    """Send the requests from another process."""
     arguments = [host, str(port), key, str(count), str(AT_ONCE)]
     client = await asyncio.create_subprocess_exec(sys.executable, "-c", CLIENT, *arguments)
     assert await client.wait() == 0
@@ -174,7 +174,7 @@ def _delay_of_a_pipe() -> float:
 
 @contextlib.contextmanager
 def _serving(pool: warm.Warm) -> Iterator[tuple[str, int, str]]:
-    """A service on the pool of all rows; it runs while the pool's loop does."""
+    """Yield a service on the pool of all rows, in the pool's event loop."""
     from atoll.service import serving  # noqa: PLC0415 - an extra
     from atoll.service.keys import Quota  # noqa: PLC0415
     from atoll.service.service import Service  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The command: `python -m bench.soak`. Many fresh executions, zygotes killed meanwhile, no loss.
+"""`python -m bench.soak`: many fresh executions while zygotes are killed; none may be lost.
 
 Every execution prints a number that nobody else has, in a sandbox where nobody has been. It is
 answered, or gets an error that says to try again; and in the end nothing is left.
@@ -62,7 +62,7 @@ async def _through_pool(tier: str) -> AsyncIterator[Run]:
 
 @contextlib.asynccontextmanager
 async def _through_daemon(tier: str) -> AsyncIterator[Run]:
-    """A daemon in this very process, so that its memory and descriptors are counted with ours."""
+    """Yield a daemon in this process, so that its memory and descriptors are counted too."""
 
     async def run(code: str) -> atoll.SandboxResult:
         async with atoll.aio.create_sandbox(backend="daemon", preload=tier) as box:
@@ -99,7 +99,7 @@ class Tally:
         return self.ends.total()
 
     def broken(self) -> list[str]:
-        """The bounds that were not kept, in words."""
+        """The bounds that were exceeded, in words."""
         wrong = [f"{self.ends[end]} {end}" for end in ("crossed", "failed") if self.ends[end]]
         if self.ends["to be retried"] > self.done * MOST_LOST:
             wrong.append(f"{self.ends['to be retried']} lost: more than {MOST_LOST:.0%}")
@@ -116,13 +116,13 @@ class Soak:
         self._first_memory: dict[str, int] = {}
 
     async def run(self) -> list[str]:
-        """All executions; the bounds that were broken, in words."""
+        """Run all executions; return the bounds that were exceeded, in words."""
         await self._once_unmeasured()
         before = remains.Remains.now()
         async with THROUGH[self._options.through](self._options.tier) as run:
             workers = range(self._options.concurrency)
             await asyncio.gather(*(self._work(run) for _ in workers))
-            await run("1")  # so that there is a zygote, even if the last was just killed
+            await run("1")  # there must be a zygote, even if the last was just killed
             growth = remains.grown(self._first_memory, await self._memory())
         return self.tally.broken() + growth + await _left_behind(before)
 
@@ -167,7 +167,7 @@ class Soak:
             self.tally.kills += 1
 
     async def _memory(self) -> dict[str, int]:
-        """Once there is a zygote: it may have been killed a moment ago."""
+        """Return the memory as soon as there is a zygote: the last one may have been killed."""
         async with asyncio.timeout(ANSWER_SECONDS):
             while not all((held := remains.memory()).values()):  # noqa: ASYNC110 - the kernel's
                 await asyncio.sleep(0.01)
@@ -175,7 +175,7 @@ class Soak:
 
 
 async def _left_behind(before: remains.Remains) -> list[str]:
-    """What is more than before; what is on its way out has some seconds."""
+    """Return what there is more of than before, after some seconds for processes that end."""
     end = time.monotonic() + SETTLE_SECONDS
     while (left := remains.Remains.now().more_than(before)) and time.monotonic() < end:  # noqa: ASYNC110
         await asyncio.sleep(0.1)
@@ -183,7 +183,7 @@ async def _left_behind(before: remains.Remains) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Soak, print the summary; 1 if a bound was broken."""
+    """Run the soak and print a summary; return 1 if a bound was exceeded."""
     options = _parser().parse_args(arguments)
     soak = Soak(options)
     started = time.perf_counter()
@@ -208,7 +208,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _show(tally: Tally, executions: int) -> None:
-    """A bar that is written over where somebody looks; a line each tenth where nobody does."""
+    """Show progress: a bar on a terminal, otherwise a line for each tenth."""
     share = tally.done / executions
     line = f"[{'#' * int(share * 40):40}] {tally.done:,}/{executions:,}, {tally.kills} kills"
     if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""The command: `python -m bench.soak_http`. The service under clients and kills that mean harm.
+"""`python -m bench.soak_http`: the service under hostile clients and killed processes.
 
 Each scenario has a bound; the program prints what it measured, and fails if a bound was broken.
 """
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 GROWTH = 48 << 20
-"""Bytes that the service may grow by while a slow reader takes its output."""
+"""Bytes by which the service may grow while a slow client reads its output."""
 
 
 def idle_sockets(server: Server, count: int) -> list[str]:
-    """Connections that send nothing do not keep a client out."""
+    """Check that idle connections do not block other clients."""
     socks, refused = [], 0
     for _ in range(count):
         try:
@@ -56,7 +56,7 @@ def idle_sockets(server: Server, count: int) -> list[str]:
 
 
 def slow_reader(server: Server, size: int) -> list[str]:
-    """A client that takes its output slowly does not make the service grow."""
+    """Check that a client that reads slowly does not make the service grow."""
     before = peak = server.memory
     text = f"for _ in range({size >> 16}): print('x' * 65535)"
     body = {"code": text, "template": "bare", "timeout_ms": 600_000,
@@ -78,7 +78,7 @@ def slow_reader(server: Server, size: int) -> list[str]:
 
 
 def gone_clients(server: Server, count: int) -> list[str]:
-    """Clients that leave at any moment leave nothing behind."""
+    """Check that clients that disconnect at any moment leave nothing behind."""
     body = json.dumps({"code": "import time\ntime.sleep(30)", "template": "bare"}).encode()
     head = (
         f"POST /api/v1/run HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {server.key}\r\n"
@@ -101,7 +101,7 @@ def gone_clients(server: Server, count: int) -> list[str]:
 
 
 def drain(server: Server, count: int) -> list[str]:
-    """What was accepted before SIGTERM is answered."""
+    """Check that requests accepted before SIGTERM are answered."""
     ends: Counter[str] = Counter()
     accepted = threading.Semaphore(0)
 
@@ -133,7 +133,7 @@ def drain(server: Server, count: int) -> list[str]:
 
 
 def full_disk(folder: Path) -> list[str]:
-    """With its disk full, the service runs code, refuses what it cannot keep, and recovers."""
+    """Check that with a full disk the service runs code, refuses to store, and recovers."""
     place = folder / "small"
     place.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", place], check=False,
@@ -175,7 +175,7 @@ SCENARIOS: dict[str, tuple[Callable[[Server, int], list[str]], int]] = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the scenarios; 1 if a bound was broken."""
+    """Run the scenarios; return 1 if a bound was exceeded."""
     parser = argparse.ArgumentParser(prog="python -m bench.soak_http", description=__doc__)
     parser.add_argument("--only", choices=[*SCENARIOS, "full-disk"], action="append")
     parser.add_argument("--scale", type=float, default=1.0, help="a share of the whole figures")

@@ -26,7 +26,7 @@ REQUESTS_A_KILL = 40
 KILLS_A_LINE = 25
 VICTIMS = ("zygote", "zygote_host", "supervisor", "service")
 CLEAR = {"session_lost", "outcome_unknown"}
-"""Codes that say plainly that a request was begun, and that its outcome is lost."""
+"""Error codes of a request that was begun and whose outcome is lost."""
 TRIES = 400
 LEFT_SECONDS = 30
 
@@ -147,7 +147,7 @@ def kills(server: Server, count: int) -> list[str]:
 
 
 def _too_many_lost(ends: Counter[str], killed: Counter[str]) -> list[str]:
-    """A kill loses what runs at that moment, and nothing else."""
+    """Return a message if more requests were lost than were running at the kills."""
     lost, most = ends.total() - ends["answered"], killed.total() * WORKERS
     return [f"{lost} lost by {killed.total()} kills of at most {WORKERS}"] if lost > most else []
 
@@ -158,7 +158,7 @@ def _started(server: Server) -> dict[int, str]:
 
 
 def _orphans(seen: dict[int, str]) -> list[str]:
-    """What a killed service had started is gone soon."""
+    """Return a message if processes of a killed service are still running."""
     end = time.monotonic() + LEFT_SECONDS
     while left := [pid for pid, start in seen.items() if start and _start(pid) == start]:
         if time.monotonic() > end:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CELLS_AN_HOUR = 360
 ROUNDS = 6
-"""Parts of the hour; the first two fill caches and rings of what is kept for readers."""
+"""Parts of the hour; the first two fill caches and ring buffers."""
 SETTLED = 2
 CONNECTIONS = 8
 GROWTH = 16 << 20
@@ -28,7 +28,7 @@ CODE = "x = [n * n for n in range(1000)]; print(len(x))"
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the service and its sandboxes hold at one moment."""
+    """Memory and descriptors of the service and its sandboxes at one moment."""
 
     service: int
     guests: int
@@ -48,7 +48,7 @@ class Held:
 
 
 def many_sessions(server: Server, count: int) -> list[str]:
-    """Open sessions, use a tenth of them for an hour's worth of cells; nothing grows."""
+    """Open sessions, use a tenth of them for an hour's worth of cells; check that nothing grows."""
     idents: list[str] = []
     for _ in range(count):
         status, told = server.ask("POST", "/api/v1/sessions", {"template": "bare"})

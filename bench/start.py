@@ -1,4 +1,4 @@
-"""Rows about starting: from nothing to an answer, and all of it gone again."""
+"""Rows about starting: from nothing to an answer and to the end of all processes."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ async def _there_and_back(pool: warm.Warm, config: SandboxConfig, box: PooledSan
 
 
 def _plainly() -> Probe:
-    """As one would write it down, in this process: no sandbox, no signature, no files."""
+    """Pickle and unpickle in this process: no sandbox, no signature, no files."""
     needs("numpy", "pandas", "cloudpickle", "lz4", extra="data,state")
     import cloudpickle  # noqa: PLC0415 - an extra
     import lz4.frame  # noqa: PLC0415 - an extra

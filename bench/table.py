@@ -17,14 +17,14 @@ GAP = "  "
 
 
 def as_text(results: list[Result], scale: Scale) -> str:
-    """The table, in monospace columns."""
+    """Return the table, in monospace columns."""
     lines = [HEADINGS, *(_cells(result, scale) for result in results)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(_line(cells, widths) for cells in lines)
 
 
 def as_json(results: list[Result], scale: Scale) -> dict[str, Any]:
-    """The same as data, with where it was measured."""
+    """Return the results as JSON, with facts about the machine."""
     return {
         "quick": scale.quick,
         "context_bytes": scale.context_bytes,
@@ -37,7 +37,7 @@ def as_json(results: list[Result], scale: Scale) -> dict[str, Any]:
 
 
 def is_met(result: Result, scale: Scale) -> bool | None:
-    """Whether a goal is reached; None if there is none to reach here."""
+    """Return whether a goal is reached; None if there is none for this run."""
     goal = result.row.goal
     if goal is None or result.note or (scale.quick and goal.at_full_size):
         return None
@@ -49,7 +49,7 @@ def is_met(result: Result, scale: Scale) -> bool | None:
 
 
 def quantity(value: float, unit: str) -> str:
-    """A number of seconds or bytes, with a unit that suits it; any other as it is."""
+    """Return seconds or bytes with a suitable unit; other numbers unchanged."""
     if unit == "bytes":
         return f"{value / 1e6:,.1f} MB"
     if unit == "share":
@@ -91,7 +91,7 @@ def _goal_text(goal: Goal | None, unit: str) -> str:
 
 
 def _ratio_text(ratio: float) -> str:
-    """Below a half as a fraction, since "a tenth" is how a goal is put."""
+    """Return a ratio as text; below a half as a fraction, because goals are such as "a tenth"."""
     return f"1/{1 / ratio:.3g}" if 0 < ratio < 0.5 else f"{ratio:.2f}"
 
 

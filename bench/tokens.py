@@ -1,4 +1,4 @@
-"""Rows about tokens of o200k: what `to_text` makes of values beside JSON; 1 - ratio is the saving.
+"""Rows about tokens of o200k: values by `to_text` compared with JSON; 1 - ratio is the saving.
 
 Each row says which form `to_text` takes, and fails if it takes the other. The shapes are fixed, so
 every round is the same.
@@ -79,7 +79,7 @@ def _words(dice: random.Random, count: int) -> str:
 
 
 def _rows(name: str, what: str, make: Make, *, form: str, indented: Goal | None = None) -> None:
-    """One beside JSON as it is mostly written, and one beside JSON without a blank."""
+    """Add two rows: compared with indented JSON, and with JSON without spaces."""
     for against, goal, options in (
         ("indented JSON", indented, {"indent": 2}),
         ("compact JSON", NEVER_MORE, {"separators": (",", ":")}),
@@ -109,7 +109,7 @@ def _beside_json(
 
 
 def tokens(text: str) -> float:
-    """How many a model counts."""
+    """Return the number of tokens of a text."""
     return float(len(_encoding().encode(text)))
 
 

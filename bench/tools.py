@@ -1,4 +1,4 @@
-"""Row about tool calls: read-only calls that run side by side while their cell runs."""
+"""A row about tool calls: read-only calls that run in parallel while their cell runs."""
 
 from __future__ import annotations
 

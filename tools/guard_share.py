@@ -4,7 +4,7 @@
     python tools/guard_share.py json re    these modules alone
 
 An example of an offered module counts if it ends in the backend as it does outside: with a value,
-or with the same exception. Of all others the guard `ast` is asked alone, as it runs nothing.
+or with the same exception. All other examples are only checked by the guard `ast`, not run.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ HIDDEN_FOLDERS = ("test", "idlelib", "lib2to3", "site-packages", "turtledemo", "
 
 @dataclass(slots=True)
 class Share:
-    """Examples that were tried, that worked, and why the others did not."""
+    """How many examples were tried and worked, and why the others failed."""
 
     tried: int = 0
     worked: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
 
     def note(self, *, worked: bool, reason: str = "") -> None:
-        """Count one."""
+        """Count one example."""
         self.tried += 1
         self.worked += worked
         if not worked:
             self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
     def add(self, other: Share) -> None:
-        """Count another's too."""
+        """Add the counts of another share."""
         self.tried += other.tried
         self.worked += other.worked
         for reason, count in other.reasons.items():
             self.reasons[reason] = self.reasons.get(reason, 0) + count
 
     def row(self, name: str) -> str:
-        """A line of a table."""
+        """Return a line of the table."""
         share = f"{self.worked / self.tried:.1%}" if self.tried else "-"
         why = sorted(self.reasons.items(), key=lambda item: -item[1])[:3]
         text = "; ".join(f"{count} {reason}" for reason, count in why)
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def print_tables(wanted: list[str]) -> None:
-    """Print how much works of these modules; of all, and of the whole library, without any."""
+    """Print the shares of these modules; without any, of all modules and the whole library."""
     print("| module | examples | work in `restricted` | the others |\n| --- | --- | --- | --- |")
     whole = Share()
     for name in wanted or sorted(MODULES):
@@ -97,7 +97,7 @@ def print_tables(wanted: list[str]) -> None:
 
 
 def module_share(name: str) -> Share:
-    """How many of an offered module's own examples work in the backend."""
+    """Return how many of an offered module's own examples work in the backend."""
     share, end = Share(), time.monotonic() + MODULE_SECONDS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -110,7 +110,7 @@ def module_share(name: str) -> Share:
 
 
 def library_share() -> Share:
-    """How many examples in the whole standard library the guard `ast` lets pass."""
+    """Return how many examples in the whole standard library pass the guard `ast`."""
     share = Share()
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
         if not set(path.parts) & set(HIDDEN_FOLDERS):
@@ -128,7 +128,7 @@ def _tests(module: Any) -> list[doctest.DocTest]:
 
 
 def _compare(name: str, test: doctest.DocTest) -> Iterator[tuple[bool, str]]:
-    """Each example of a test: whether it ends in the backend as it does outside."""
+    """Yield for each example whether it ends in the backend as it does outside."""
     plain = {name: value for name, value in test.globs.items() if not name.startswith("_")}
     plain["__name__"] = "__main__"
     inside = RestrictedRepl(contextlib.nullcontext)
@@ -148,7 +148,7 @@ def _compare(name: str, test: doctest.DocTest) -> Iterator[tuple[bool, str]]:
 
 
 def _needs_another_library(source: str) -> bool:
-    """Whether an example is about more than its own library: matplotlib, mostly."""
+    """Return whether an example needs another library, mostly matplotlib."""
     try:
         nodes = list(ast.walk(ast.parse(source)))
     except SyntaxError:
@@ -167,7 +167,7 @@ def _plainly(source: str, namespace: dict[str, Any]) -> str:
 
 
 def _ending(run: Any) -> str:
-    """How it ended: ok, or the exception's name."""
+    """Return how a call ended: ok, or the exception's name."""
     try:
         with _quietly():
             run()
@@ -198,7 +198,7 @@ def _short(error: str) -> str:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """No output, and an end."""
+    """Suppress output, and stop the block after a timeout."""
     signal.signal(signal.SIGALRM, _too_long)
     signal.setitimer(signal.ITIMER_REAL, EXAMPLE_SECONDS)
     hook = sys.displayhook
@@ -216,7 +216,7 @@ def _too_long(*_args: object) -> None:
 
 
 def _examples_in(path: Path) -> Iterator[str]:
-    """The examples in a file's docstrings."""
+    """Return the examples in a file's docstrings."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):

