@@ -138,6 +138,9 @@ class Mount:
         paths: tuple[object, object] = (self.source, self.target)
         if not isinstance(paths[0], str | Path) or not isinstance(paths[1], str):
             raise ConfigError(f"a mount takes two paths, not {paths[0]!r} and {paths[1]!r}")
+        for path in (str(self.source), self.target):
+            if "\0" in path:
+                raise ConfigError(f"a path of a mount has no zero bytes: {path!r:.200}")
         object.__setattr__(self, "source", Path(self.source))
         parts = self.target.split("/")
         if not self.target.startswith("/") or ".." in parts or len(parts) < 2 or not parts[-1]:

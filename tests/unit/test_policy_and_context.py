@@ -41,6 +41,8 @@ def test_a_dict_is_a_policy_with_these_fields():
         ({"mounts": ["/data"]}, "a mount is a Mount, a dict or"),
         ({"mounts": [("/data",)]}, "a mount is a Mount, a dict or"),
         ({"mounts": [("/data", "data")]}, "a mount's target must be an absolute path below /"),
+        ({"mounts": [("/data", "/a\0b")]}, "a path of a mount has no zero bytes"),
+        ({"mounts": [("/da\0ta", "/a")]}, "a path of a mount has no zero bytes"),
         ({"mounts": [{"source": "/data", "targt": "/data"}]}, "unknown mount field 'targt': did you mean 'target'?"),
         ({"mounts": [{"target": "/data"}]}, "a mount takes two paths, not None and '/data'"),
         ("strict", "policy must be an ExecutionPolicy or a dict, not str"),
