@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 pytest.importorskip("obstore", reason="the extra `ray` is not installed")
 
 from atoll.errors import BusyError
+from atoll.fleet import cluster
 from atoll.fleet.cluster import NodeRow
 from atoll.fleet.router import DriverLink, Router
 from atoll.fleet.settings import FleetSettings
@@ -68,3 +70,16 @@ def test_full_drained_and_excluded_nodes_are_not_taken() -> None:
     assert nodes.pick().row.name == "c"
     with pytest.raises(BusyError, match="all 3 nodes of the fleet are full"):
         nodes.pick(without=frozenset("c"))
+
+
+async def test_a_node_that_could_not_be_used_is_forgotten_when_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that dies is lost before Ray knows: until then it is tried in vain."""
+    nodes = router()
+    nodes.refused = {"a": "it has another key", "b": "the actor died"}
+    monkeypatch.setattr(nodes, "_connect", lambda _row: asyncio.sleep(0))
+    row = NodeRow(ident="a", name="a", address="x")
+    monkeypatch.setattr(cluster, "nodes", lambda: [row])
+    await nodes.refresh()
+    assert nodes.refused == {"a": "it has another key"}

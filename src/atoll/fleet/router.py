@@ -129,6 +129,8 @@ class Router:
             self.problem = f"the fleet's head does not answer: {_reason(exc)}"
             return
         self.problem = ""
+        names = {row.name for row in rows.values()}
+        self.refused = {name: why for name, why in self.refused.items() if name in names}
         for ident, link in list(self.links.items()):
             if ident not in rows:
                 link.end("Ray says that it is dead")
