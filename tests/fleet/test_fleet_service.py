@@ -146,6 +146,18 @@ async def shows_its_nodes(one: Replica) -> None:
     assert health["problems"] == []
 
 
+async def test_a_service_finds_a_driver_that_was_started_again(
+    fleet: FleetHere, tmp_path: Path
+) -> None:
+    async with replica(tmp_path / "1") as one:
+        share_key(one)
+        for client in list(fleet.driver._clients):
+            client.peer.end("the driver died")
+        one.service.fleet._asked = float("-inf")
+        await shows_its_nodes(one)
+        assert await one.run(await one.session(), "1") == 1
+
+
 async def test_a_session_goes_on_at_another_service_when_its_own_is_gone(
     pair: tuple[Replica, Replica],
 ) -> None:

@@ -54,7 +54,7 @@ async def ask(address: str) -> dict[str, Any]:
     name = used.hold()
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            return await used.ping()
+            return dict((await used.call("stats", {})).value)
     except TimeoutError:
         raise FleetError(
             f"the driver of the fleet at {address} has not answered for {ANSWER_SECONDS:g} s"

@@ -15,8 +15,9 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, cast
 
+from atoll.config import fleet_address
 from atoll.errors import AtollError, FleetError, SandboxClosedError, SandboxLostError
-from atoll.fleet.client import Fleet
+from atoll.fleet import lifecycle
 from atoll.fleet.sandbox import RaySandbox
 from atoll.fleet.store import Store
 from atoll.service.directory import Directory, SessionRecord
@@ -49,11 +50,11 @@ _LOG = logging.getLogger("atoll.service")
 class FleetSandboxes:
     """Opens a service's sandboxes on a fleet, and knows which service has which session."""
 
-    def __init__(self, settings: ServiceSettings, fleet: Fleet, store: str) -> None:
-        self._settings, self._fleet = settings, fleet
-        self.directory = Directory(Store(store), settings.own_url)
+    def __init__(self, settings: ServiceSettings, facts: dict[str, Any]) -> None:
+        self._settings, self._address = settings, fleet_address(settings.fleet)
+        self.directory = Directory(Store(facts["store"]), settings.own_url)
         self._adopting: dict[str, asyncio.Lock] = {}
-        self.facts: dict[str, Any] = {}
+        self.facts = facts
         """What the fleet said of itself last: nodes, load, sessions."""
         self.problem = ""
         self._asked = float("-inf")
@@ -67,7 +68,7 @@ class FleetSandboxes:
 
     def _on_fleet(self, config: SandboxConfig, durability: str) -> SandboxConfig:
         return dataclasses.replace(
-            config, backend="ray", url=self._fleet.address, durability=durability,
+            config, backend="ray", url=self._address, durability=durability,
             auto_recover=durability != "none",
         )  # fmt: skip
 
@@ -160,7 +161,7 @@ class FleetSandboxes:
         self._asked = now
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                self.facts, self.problem = await self._fleet.status(), ""
+                self.facts, self.problem = await lifecycle.ask(self._address), ""
         except (AtollError, TimeoutError) as exc:
             self.problem = f"the fleet does not answer: {exc or type(exc).__name__}"
 
@@ -169,7 +170,7 @@ class FleetSandboxes:
         refused = [f"{name}: {why}" for name, why in self.facts.get("refused", {}).items()]
         nodes = self.facts.get("nodes", ())
         return {
-            "address": self._fleet.address,
+            "address": self._address,
             "ident": self.facts.get("fleet"),
             "problems": [one for one in (self.problem, self.facts.get("reason", "")) if one]
             + refused,
@@ -193,13 +194,8 @@ class FleetSandboxes:
 @contextlib.asynccontextmanager
 async def fleet_sandboxes(settings: ServiceSettings) -> AsyncIterator[FleetSandboxes]:
     """Yield the sandboxes of the fleet that the settings name; FleetError if it is not there."""
-    async with Fleet.connect(settings.fleet) as fleet:
-        facts = await fleet.status()
-        if not facts["nodes"]:
-            raise FleetError(f"the fleet has no node that takes sessions. {facts['reason']}")
-        made = FleetSandboxes(settings, fleet, facts["store"])
-        made.facts = facts
-        try:
-            yield made
-        finally:
-            made.close()
+    facts = await lifecycle.ask(fleet_address(settings.fleet))
+    if not facts["nodes"]:
+        raise FleetError(f"the fleet has no node that takes sessions. {facts['reason']}")
+    with contextlib.closing(FleetSandboxes(settings, facts)) as made:
+        yield made
