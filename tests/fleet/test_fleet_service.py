@@ -18,6 +18,7 @@ import httpx2
 from without_ray import FleetHere, fleet_here
 
 from atoll.errors import FleetError
+from atoll.fleet.store import Store
 from atoll.service import serving
 from atoll.service.keys import SCOPES
 from atoll.service.service import Service
@@ -144,6 +145,25 @@ async def shows_its_nodes(one: Replica) -> None:
     assert 'atoll_fleet_node_parked{node="b",tier="bare"}' in told
     health = (await one.client.get("/health/detailed")).json()
     assert health["problems"] == []
+
+
+async def test_a_store_that_takes_no_record_is_said_and_leaves_no_session(
+    fleet: FleetHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with replica(tmp_path / "1") as one:
+        share_key(one)
+        create = Store.create
+
+        async def full(store: Store, key: str, data: bytes) -> bool:
+            if key.startswith("service/"):
+                raise FleetError("the store is full")
+            return await create(store, key, data)
+
+        monkeypatch.setattr(Store, "create", full)
+        refused = await one.ask("POST", "/sessions", json={})
+        assert (refused.status_code, refused.json()["detail"]) == (503, "the store is full")
+        assert one.service.sessions.idents == []
+        assert one.service.quotas.now(one.service.keys.list()[0]["id"])["sessions"] == 0
 
 
 async def test_a_service_finds_a_driver_that_was_started_again(

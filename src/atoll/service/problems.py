@@ -76,6 +76,7 @@ _STATUSES: tuple[tuple[type[errors.AtollError], int, str], ...] = (
     (errors.SandboxClosedError, 404, "not_found"),
     (errors.SandboxLostError, 410, "session_lost"),
     (errors.BackendUnavailableError, 503, "unavailable"),
+    (errors.FleetError, 503, "fleet"),
     (errors.UnsupportedError, 501, "unsupported"),
     (errors.StateError, 422, "state"),
     (errors.PackageError, 422, "packages"),

@@ -19,7 +19,7 @@ from atoll.daemon.concurrency import CancelledInQueueError, ConcurrencyLimit, Wa
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.session_table import SessionTable
 from atoll.daemon.sessions import Storage
-from atoll.errors import AtollError, ConfigError, SandboxClosedError, SandboxLostError
+from atoll.errors import AtollError, ConfigError, FleetError, SandboxClosedError, SandboxLostError
 from atoll.log import SandboxLogger
 from atoll.service import clock
 from atoll.service.blobs import blobs
@@ -327,7 +327,12 @@ class Service:
         """Say to other services what this one has, and what these sessions are like now."""
         if self.fleet is not None:
             for hosted in changed:
-                await self.fleet.record(hosted)
+                try:
+                    await self.fleet.record(hosted)
+                except FleetError:  # the store is full, or away
+                    if hosted.record is None:
+                        await self.sessions.end(hosted, "it could not be recorded")
+                    raise
         if self.replicas is not None:
             running = [one.id for one in self.executions.running]
             known = [*self.sessions.idents, *self.gateway.idents, *running]
