@@ -37,23 +37,35 @@ def test_what_cannot_be_sent_to_a_new_process_says_so(box):
     assert result.error == f"NameError: name 'secrets' is not defined: {NOT_SENT}"
 
 
-@pytest.mark.parametrize(
-    ("method", "error"),
-    [
-        ("fork", "HostCallError: a child process cannot call the host: call it from threads"),
-        ("spawn", "NameError: name 'llm_query' is not defined: it exists only in the session's"),
-    ],
+CANNOT_CALL = (
+    "HostCallError: a child process cannot call the host: call it from threads, or many at once "
+    "with batch_llm_query"
 )
-def test_a_call_to_the_host_from_a_child_process_says_what_to_do(open_box, method, error):
-    box = open_box(on_llm_query=lambda prompt: prompt)
+
+
+@pytest.mark.parametrize("function", ["llm_query", "look_up"])
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_call_to_the_host_from_a_child_process_says_what_to_do(open_box, method, function):
+    box = open_box(on_llm_query=lambda prompt: prompt, tools={"look_up": lambda key: key})
     code = (
-        "import multiprocessing\ndef ask(p): return llm_query(p)\n"
+        f"import multiprocessing\ndef ask(p): return {function}(p)\n"
         f"with multiprocessing.get_context({method!r}).Pool(1) as pool: pool.map(ask, ['?'])"
     )
     result = box.execute(code)
-    assert result.error.startswith(error)
-    assert "batch_llm_query" in result.error
-    assert box.execute("llm_query('again')").value == "again"
+    assert result.error == CANNOT_CALL
+    assert box.execute(f"{function}('again')").value == "again"
+
+
+def test_a_call_to_the_host_from_a_child_of_joblib_says_what_to_do(open_box):
+    box = open_box(on_llm_query=lambda prompt: prompt)
+    if not box.execute("import joblib").success:
+        pytest.skip("this backend has no joblib")
+    code = (
+        "def ask(p):\n    try: return llm_query(p)\n    except HostCallError as exc: return str(exc)\n"
+        "joblib.Parallel(n_jobs=2)(joblib.delayed(ask)(n) for n in 'ab')"
+    )
+    result = box.execute(code)
+    assert result.value == [CANNOT_CALL.partition(": ")[2]] * 2, result.error
 
 
 def test_a_large_pool_of_threads_starts(open_box):

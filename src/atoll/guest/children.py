@@ -1,8 +1,10 @@
-"""Lets `multiprocessing` by spawn and forkserver find what cells define.
+"""Lets `multiprocessing` by spawn and forkserver find what cells define, and joblib as well.
 
 Such a child starts a new interpreter and imports the parent's `__main__` from its file, which a
 session does not have. So the session's variables are written to a file of their own, by the same
-code that saves states, and the child's `__main__` reads them from there.
+code that saves states, and the child's `__main__` reads them from there. Functions that call the
+host are there by name, and say that no child process can. joblib's children (loky) are sent the
+functions themselves, and need these names alone.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from .imports import when_loaded
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
-    from typing import Any, NoReturn
+    from typing import Any, Callable, NoReturn
 
     from .hidden import HiddenPackage
 
 MAX_BYTES = 64 << 20
 """Of variables together; those that do not fit are left out, the largest first."""
 PLACE = "/tmp/.main-of-{}"  # noqa: S108 - the guest's own
+LOKY = ("joblib.externals.loky.backend.spawn", "loky.backend.spawn")
 _SCRIPT = """\
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location(
@@ -29,7 +32,10 @@ spec = importlib.util.spec_from_file_location(
 )
 sys.modules["guest"] = importlib.util.module_from_spec(spec)
 import guest.children
-guest.children.load_into(sys.modules[__name__], {state!r}, {cloudpickle!r}, {left_out!r})
+guest.children.name_host_functions({offered!r})
+if {state!r}:
+    guest.children.load_into(sys.modules[__name__], {state!r}, {cloudpickle!r}, {left_out!r})
+guest.children.hide()
 del importlib, spec, guest
 """
 
@@ -37,23 +43,33 @@ del importlib, spec, guest
 class ImportableMain:
     """Writes a session's namespace to where a child process can import it from."""
 
-    def __init__(self, module: ModuleType, offered: dict[str, Any], runtime: HiddenPackage) -> None:
+    def __init__(
+        self,
+        module: ModuleType,
+        offered: dict[str, Any],
+        runtime: HiddenPackage,
+        host_functions: Callable[[], list[str]],
+    ) -> None:
+        """`host_functions` returns the names of functions that call the host."""
         self._module, self._offered, self._runtime = module, offered, runtime
+        self._host_functions = host_functions
 
     def serve_multiprocessing(self) -> None:
         """Give children the session's `__main__`, once multiprocessing is imported."""
-        when_loaded("multiprocessing.spawn", self._change)
+        when_loaded("multiprocessing.spawn", lambda spawn: self._change(spawn, self._write))
+        for name in LOKY:
+            when_loaded(name, lambda spawn: self._change(spawn, self._write_names))
 
-    def _change(self, spawn: Any) -> None:
+    def _change(self, spawn: Any, write: Callable[[], str]) -> None:
         real = spawn.get_preparation_data
         if hasattr(real, "__wrapped__"):
             return
 
-        def get_preparation_data(name: str) -> dict[str, Any]:
-            data: dict[str, Any] = real(name)
+        def get_preparation_data(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            data: dict[str, Any] = real(*args, **kwargs)
             has_main = "init_main_from_name" in data or "init_main_from_path" in data
             if sys.modules.get("__main__") is self._module and not has_main:
-                data["init_main_from_path"] = self._write()
+                data["init_main_from_path"] = write()
             return data
 
         get_preparation_data.__doc__ = real.__doc__
@@ -74,12 +90,25 @@ class ImportableMain:
             left_out = keeper.save_variables(file, MAX_BYTES, cloudpickle)
         _require_classes(self._module, left_out)
         functions = {n: why for n, why in left_out.items() if callable(vars(self._module).get(n))}
+        return self._write_script(path + ".py", state, cloudpickle, functions)
+
+    def _write_names(self) -> str:
+        """Write a script that only names the functions that call the host; return its path."""
+        return self._write_script(PLACE.format(os.getpid()) + ".names.py", "", "", {})
+
+    def _write_script(
+        self, path: str, state: str, cloudpickle: str, left_out: dict[str, str]
+    ) -> str:
         script = _SCRIPT.format(
-            folder=folder, state=state, cloudpickle=cloudpickle, left_out=functions
+            folder=os.path.dirname(os.path.abspath(__file__)),
+            offered=self._host_functions(),
+            state=state,
+            cloudpickle=cloudpickle,
+            left_out=left_out,
         )
-        with _Replacing(path + ".py") as file:
+        with _Replacing(path) as file:
             file.write(script.encode("utf-8", "surrogatepass"))
-        return path + ".py"
+        return path
 
 
 class _Replacing:
@@ -122,7 +151,6 @@ class NotSent:
 
 def load_into(module: ModuleType, state: str, cloudpickle: str, left_out: dict[str, str]) -> None:
     """Fill the `__main__` of a child process with the variables of the session."""
-    from .hidden import HiddenPackage
     from .state import Keeper
 
     main = sys.modules.get("__main__")
@@ -136,4 +164,23 @@ def load_into(module: ModuleType, state: str, cloudpickle: str, left_out: dict[s
         sys.modules["__main__"] = main  # type: ignore[assignment]
     for name, reason in left_out.items():
         vars(module).setdefault(name, NotSent(name, reason))
+
+
+def name_host_functions(names: list[str]) -> None:
+    """Offer functions of these names, in a child process, that say who can call the host."""
+    import builtins
+
+    from .channel import IN_CHILD
+    from .failures import HostCallError
+
+    def refuse(*_args: Any, **_kwargs: Any) -> NoReturn:
+        raise HostCallError(IN_CHILD)
+
+    vars(builtins).update(dict.fromkeys(names, refuse), HostCallError=HostCallError)
+
+
+def hide() -> None:
+    """Take the runtime out of the modules of a child process."""
+    from .hidden import HiddenPackage
+
     HiddenPackage("guest").hide()

@@ -6,6 +6,7 @@ import os
 import sys
 
 from . import clone, delta, memory, rights, rpc, shell
+from .bridge import Bridge
 from .channel import ChannelClosedError
 from .children import ImportableMain
 from .server import Server
@@ -44,7 +45,9 @@ class ProcessServer(Server):
         self._channel, self._kept, self._own_gate = channel, streams, gate
         self._pid = os.getpid()
         self._methods.update(fork=self._fork, shell=self._shell)
-        self._main = ImportableMain(self._repl.module, self._offered, runtime)
+        self._main = ImportableMain(
+            self._repl.module, self._offered, runtime, lambda: [*Bridge.NAMES, *self._tools]
+        )
         self._methods["interrupts"] = lambda _params: {"seen": gate.seen}
 
     def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
