@@ -9,7 +9,10 @@ from poolkit import said
 from atoll.aio import create_sandbox
 
 LOOK = """
-import json, os, resource
+import json, os, re, resource
+def groups():
+    with open('/proc/self/cgroup') as file:
+        return [re.sub('atoll-[0-9-]+', 'its own', line.strip()) for line in file]
 def status(*names):
     with open('/proc/self/status') as file:
         lines = dict(line.split(':', 1) for line in file)
@@ -26,6 +29,7 @@ print(json.dumps({
         **status('Uid', 'Gid', 'Groups', 'CapInh', 'CapEff', 'CapBnd', 'CapAmb', 'NoNewPrivs', 'Seccomp', 'Seccomp_filters'),
         'rlimits': [resource.getrlimit(getattr(resource, kind)) for kind in kinds],
         'mounts': open('/proc/self/mountinfo').read(),
+        'groups': groups(),
         'host': os.uname().nodename,
         'read_only': [refused(path) for path in ('/x', '/usr/x', '/etc/x', '/proc/x', '/dev/x')],
         'owners': [os.stat(path).st_uid for path in ('/app', '/tmp', '/dev/shm', '/home/guest')],
