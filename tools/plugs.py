@@ -179,7 +179,7 @@ def environment(name: str, judge: Judge) -> Path | None:
 
 def unpacked(package: str) -> Path:
     """Return the folder of a package's newest source distribution."""
-    newest = download(package, "*.tar.gz", "--no-binary", ":all:")
+    newest = download(package, "*.tar.gz", "--no-binary", package)  # not its build requirements
     with tarfile.open(newest) as archive:
         archive.extractall(newest.parent, filter="data")
     return newest.parent / newest.name.removesuffix(".tar.gz")
