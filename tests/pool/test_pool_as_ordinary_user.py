@@ -49,6 +49,14 @@ async def walls(family):
     from test_walls import test_walls_are_the_same_on_every_path
     await test_walls_are_the_same_on_every_path(family)
 
+async def shared_kernel(family):
+    from kernel_attacks import bitten
+    from atoll.aio import create_sandbox
+    box, origin = await family.open(), await family.open()
+    async with create_sandbox(backend='native', timeout_ms=20_000) as cold:
+        found = [await bitten(cold), await bitten(box), await bitten(await family.fork(origin))]
+        assert found == [{}, {}, {}], found
+
 async def limits(family):
     box = await family.open(memory_bytes=100 * MIB, max_processes=6, disk_bytes=8 * MIB)
     stranger = await family.open()
@@ -99,7 +107,9 @@ asyncio.run(main())
 
 
 @pytest.mark.spec("R2.10")
-@pytest.mark.parametrize("test", ["state_and_files", "apart", "walls", "limits", "losses"])
+@pytest.mark.parametrize(
+    "test", ["state_and_files", "apart", "walls", "shared_kernel", "limits", "losses"]
+)
 def test_as_ordinary_user(test):
     if os.geteuid() != 0:
         pytest.skip("these tests run as an ordinary user already")
