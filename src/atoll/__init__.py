@@ -11,7 +11,11 @@ Importing this package loads nothing: each name is loaded on first use.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+
+# Without importing typing: a Ctrl-C while the command line starts falls into fewer imports.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 

@@ -115,7 +115,7 @@ def _environment(given: object) -> dict[str, str]:
         raise ConfigError(f"env must map names to texts, not {given!r:.60}")
     for name, value in given.items():
         if not _text("a name in env", name) or "=" in name:
-            raise ConfigError(f"no variable can be called {name!r:.60}")
+            raise ConfigError(f"not the name of an environment variable: {name!r:.60}")
         _text(f"env[{name!r:.60}]", value)
     return dict(given)
 

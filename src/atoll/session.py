@@ -175,7 +175,7 @@ class GuestSession:
             raise StateError(f"the guest did not {method}: {str(exc)[:1000]}") from None
         if answer is None:
             fields = await self._death(stopped, timeout_ms)
-            raise StateError(f"the guest did not survive to {method}: {fields['error']}")
+            raise StateError(f"the guest ended during {method}: {fields['error']}")
         if answer.get("interrupted"):
             why = self._stop_fields(stopped, timeout_ms)["error"] if stopped else "it was stopped"
             raise StateError(f"the guest did not {method}: {why}")

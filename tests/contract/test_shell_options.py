@@ -72,7 +72,7 @@ def test_stderr_that_is_apart_has_a_limit_of_its_own(open_box):
         ([""], {}, "empty name"),
         (b"ls", {}, "a str or a list"),
         ("ls", {"cwd": 3}, "cwd must be a str"),
-        ("ls", {"env": {"A=B": "c"}}, "no variable can be called"),
+        ("ls", {"env": {"A=B": "c"}}, "not the name of an environment variable"),
         ("ls", {"env": {"A": 1}}, r"env\['A'\] must be a str"),
         ("ls", {"env": ["A"]}, "env must map names to texts"),
         ("ls", {"stdin": 5}, "stdin must be a str or bytes"),

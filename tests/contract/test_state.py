@@ -283,7 +283,7 @@ def test_saving_that_will_not_be_stopped_loses_the_session_and_says_so(open_box)
         "kept = 1\nclass Stubborn:\n def __reduce__(self):\n  n = 0\n  while True:\n   try:\n"
         "    for _ in iter(int, 1): n += 1\n   except BaseException: pass\ns = Stubborn()"
     )
-    with pytest.raises(atoll.StateError, match="did not survive to save"):
+    with pytest.raises(atoll.StateError, match="ended during save"):
         box.save()
     with pytest.raises(atoll.StateError, match="nothing to save"):
         box.save()
@@ -296,10 +296,10 @@ def test_saving_that_will_not_be_stopped_loses_the_session_and_says_so(open_box)
     [
         (SPIN, "took longer than 1000 ms"),
         ("1 / 0", "could not restore: .*ZeroDivisionError"),
-        ("__import__('os')._exit(3)", "did not survive to restore"),
+        ("__import__('os')._exit(3)", "ended during restore"),
         pytest.param(
             "__import__('os').kill(__import__('os').getpid(), 9)",
-            "did not survive to restore",
+            "ended during restore",
             marks=pytest.mark.needs(Capability.SUBPROCESS),
         ),
         ("__import__('sys').exit(0)", "could not restore: SystemExit"),

@@ -165,7 +165,7 @@ async def test_an_answer_that_cannot_be_searched_is_refused(origin):
         origin.answers["/"] = answer(b"\x0b\x02\x80abc\x03", Content_Encoding=packing)
         async with serving(with_secret(origin)) as client:
             reply = await client.get(f"http://{NAME}:{origin.port}/")
-        words = b"HTTP/1.1 502 NetworkNotAllowed: the server packs its answer by '%s'"
+        words = b"HTTP/1.1 502 NetworkNotAllowed: the server sent the encoding '%s'"
         assert reply.startswith(words % packing.encode()), reply
 
 

@@ -107,7 +107,7 @@ def test_without_runsc_the_level_fails_with_what_to_type():
 @pytest.mark.usefixtures("no_runsc")
 async def test_without_runsc_doctor_says_how_to_install_it():
     found = await registry.load("gvisor").availability(atoll.SandboxConfig())
-    assert (found.usable, found.reason) == (False, "no runsc here")
+    assert (found.usable, found.reason) == (False, "runsc is not installed")
     assert "apt-get install runsc" in found.hint
 
 

@@ -223,7 +223,9 @@ def test_options_that_make_no_sense_are_refused(options, why):
 def test_an_open_sandbox_takes_no_options():
     with atoll.create_sandbox(backend="native") as box, pytest.raises(atoll.ConfigError) as caught:
         AtollSandbox(box, backend="native")
-    assert str(caught.value) == "backend is for a new sandbox, and there is one already"
+    assert str(caught.value) == (
+        "leave out backend: it is for a new sandbox, and `box` is one already"
+    )
 
 
 def test_without_deepagents_the_import_says_what_to_type():

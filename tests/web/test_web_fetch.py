@@ -169,9 +169,9 @@ def test_no_more_is_unpacked_than_there_is_room_for(monkeypatch):
 
 async def test_a_packing_that_was_not_asked_for_is_refused(server):
     async with fetcher(server) as fetching:
-        with pytest.raises(atoll.WebError, match="packs by 'br', which was not asked for"):
+        with pytest.raises(atoll.WebError, match="encoding 'br', which was not asked for"):
             await fetching.fetch(server.page("/", b"x", Content_Encoding="br"))
-        with pytest.raises(atoll.WebError, match="packed data is damaged"):
+        with pytest.raises(atoll.WebError, match="compressed data is damaged"):
             await fetching.fetch(server.page("/", b"no gzip", Content_Encoding="gzip"))
 
 

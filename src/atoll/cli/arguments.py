@@ -139,7 +139,7 @@ def _add_sandbox_options(command: Parser) -> None:
         type=mount,
         action="append",
         default=[],
-        help="show a file or folder SRC as DST inside, read-only without :rw; repeatable",
+        help="show the file or folder SRC as DST in the sandbox, read-only unless :rw; repeatable",
     )
     group.add_argument(
         "--env",
@@ -161,7 +161,7 @@ def _add_sandbox_options(command: Parser) -> None:
     group.add_argument(
         "--url",
         metavar="URL",
-        help="run in `atoll serve` there, with the key in $ATOLL_API_KEY: --backend remote",
+        help="run on the `atoll serve` at this address, with the key in $ATOLL_API_KEY",
     )
 
 
@@ -181,7 +181,7 @@ def _add_limits(group: argparse._ActionsContainer) -> None:
         "--timeout",
         metavar="SECONDS",
         type=seconds,
-        help="time that one program or cell may take (default 600)",
+        help="time limit of one program or cell (default 600)",
     )
     group.add_argument(
         "--memory",
@@ -214,7 +214,7 @@ def _add_backend_options(group: argparse._ActionsContainer) -> None:
         help=f"{', '.join(BACKENDS)} (default: $ATOLL_BACKEND or auto)",
     )
     group.add_argument(
-        "--python", metavar="PATH", help="interpreter to use inside, such as .venv/bin/python"
+        "--python", metavar="PATH", help="the sandbox's interpreter, such as .venv/bin/python"
     )
     group.add_argument(
         "--min-isolation",
@@ -229,7 +229,7 @@ def _add_repl_server(server: Parser) -> None:
         "--no-prefetch",
         dest="prefetch",
         action="store_false",
-        help="start each sandbox when it is needed, with no library imported ahead",
+        help="start each sandbox only when it is needed, without preloaded libraries",
     )
     _add_preload(server)
     server.add_argument(
@@ -372,7 +372,9 @@ def _add_colgrep(search: Parser) -> None:
     search.add_argument(
         "path", nargs="?", default=".", metavar="PATH", help="a folder (default: .)"
     )
-    search.add_argument("-e", "--pattern", metavar="REGEX", help="only units that it matches")
+    search.add_argument(
+        "-e", "--pattern", metavar="REGEX", help="show only code that this pattern matches"
+    )
     search.add_argument("-k", type=count, default=10, metavar="N", help="results (default: 10)")
     search.add_argument("--search-server", metavar="URL", help="a NextPLAID server")
     search.add_argument("--json", action="store_true", help="print JSON, with the code")

@@ -31,7 +31,7 @@ def add_ask(ask: argparse.ArgumentParser) -> None:
     ask.add_argument(
         "--memory-file",
         metavar="FILE",
-        help="learn in FILE which way of looking serves which question: see atoll memory",
+        help="keep in FILE which strategy worked for which question: see atoll memory",
     )
     ask.add_argument("--json", action="store_true", help="print one JSON object")
     ask.add_argument("--quiet", action="store_true", help="print the answer only")
@@ -70,19 +70,25 @@ def _add_models(group: argparse._ArgumentGroup) -> None:
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--budget-usd", metavar="X", type=dollars, help="dollars in all (default: no limit)"
+        "--budget-usd",
+        metavar="X",
+        type=dollars,
+        help="dollars for the whole run (default: no limit)",
     )
     group.add_argument(
-        "--budget-seconds", metavar="S", type=seconds, help="seconds in all (default: 600)"
+        "--budget-seconds",
+        metavar="S",
+        type=seconds,
+        help="seconds for the whole run (default: 600)",
     )
     group.add_argument(
         "--budget-tokens",
         metavar="N",
         type=count,
-        help="tokens read and written in all (default: no limit)",
+        help="tokens read and written by the whole run (default: no limit)",
     )
     group.add_argument(
-        "--max-turns", metavar="N", type=count, help="replies of the model (default: 30)"
+        "--max-turns", metavar="N", type=count, help="replies of the model at most (default: 30)"
     )
     group.add_argument(
         "--max-depth", metavar="N", type=depth, help="depth of runs inside runs (default: 1)"

@@ -32,11 +32,11 @@ def add_packages(group: argparse._ActionsContainer) -> None:
 def add_env(command: Callable[[str, str], Parser]) -> None:
     """Add the actions of `atoll env`; `command` adds one by its name and a brief text."""
     create = command("create", "resolve packages and build an environment")
-    create.add_argument("name", metavar="NAME", help="how sandboxes name it: --package @NAME")
+    create.add_argument("name", metavar="NAME", help="the name that sandboxes use: --package @NAME")
     add_packages(create)
-    create.add_argument("--python", metavar="PATH", help="the interpreter of the guests")
+    create.add_argument("--python", metavar="PATH", help="the interpreter that sandboxes will use")
     create.add_argument(
-        "--refresh", action="store_true", help="resolve anew, to newer versions where there are"
+        "--refresh", action="store_true", help="resolve again, to newer versions if there are any"
     )
     listing = command("list", "list the environments, with sizes and when they were used")
     show = command("show", "print the packages of an environment, with versions and hashes")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, cast
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -61,7 +61,8 @@ def _run(given: list[str]) -> int:
     except SystemExit as exc:  # argparse has printed help, or an error
         return int(exc.code or 0)
     module = import_module(f"atoll.cli.{args.command.replace('-', '_')}")
-    return cast("Callable[[object], int]", module.command)(args)
+    command: Callable[[object], int] = module.command
+    return command(args)
 
 
 def short_help() -> str:

@@ -20,13 +20,19 @@ _FOLDER = "keys, states and contexts (default: $ATOLL_SERVE_FOLDER or ~/.local/s
 
 def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
     """Add the options of `atoll serve`; each has a variable ATOLL_SERVE_NAME too."""
-    serve.add_argument("--host", metavar="ADDRESS", help="listen here (default 127.0.0.1)")
-    serve.add_argument("--port", metavar="N", type=port, help="listen here (default 8437; 0: any)")
+    serve.add_argument(
+        "--host", metavar="ADDRESS", help="listen on this address (default 127.0.0.1)"
+    )
+    serve.add_argument(
+        "--port", metavar="N", type=port, help="listen on this port (default 8437; 0: any free one)"
+    )
     serve.add_argument("--folder", metavar="DIR", help=_FOLDER)
     serve.add_argument(
         "--tls-certificate", metavar="FILE", help="serve https with this certificate (PEM)"
     )
-    serve.add_argument("--tls-key", metavar="FILE", help="its key, if it is in another file")
+    serve.add_argument(
+        "--tls-key", metavar="FILE", help="the certificate's key, if it is in another file"
+    )
     serve.add_argument(
         "--allow-host",
         metavar="NAME",
@@ -56,14 +62,26 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
         help="a model that agents may use through POST /runs; repeatable",
     )
     _add_surroundings(serve)
-    serve.add_argument("--tier", choices=tiers, help="libraries that sessions find (default full)")
+    serve.add_argument(
+        "--tier", choices=tiers, help="libraries that sessions find imported (default full)"
+    )
     for name, metavar, kind, text in (
         ("--max-running", "N", count, "executions at one time (default 2 per core)"),
         ("--max-queue", "N", count, "executions that may wait for their turn (default 256)"),
         ("--max-sessions", "N", count, "sessions in all (default 1024)"),
         ("--max-live", "N", count, "sessions kept in memory (default 128)"),
-        ("--idle-seconds", "SECONDS", seconds, "end an unused session (default 1800)"),
-        ("--drain-seconds", "SECONDS", seconds, "what runs may take after SIGTERM (default 30)"),
+        (
+            "--idle-seconds",
+            "SECONDS",
+            seconds,
+            "end a session that was unused for this long (default 1800)",
+        ),
+        (
+            "--drain-seconds",
+            "SECONDS",
+            seconds,
+            "how long running cells may go on after SIGTERM (default 30)",
+        ),
     ):
         serve.add_argument(name, metavar=metavar, type=kind, help=text)
     serve.add_argument("--debug", action="store_true", help="log every request and its answer")
@@ -72,20 +90,24 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
 def _add_surroundings(serve: Parser) -> None:
     """Add the options for LibreChat, and for several services that work together."""
     group = serve.add_argument_group("LibreChat")
-    group.add_argument("--jwt-keys", metavar="PATH", help="public keys of its tokens: JWKS or PEMs")
     group.add_argument(
-        "--librechat-key", metavar="ID", help="the key that it acts by when it sends none"
+        "--jwt-keys",
+        metavar="PATH",
+        help="public keys that verify its tokens: a JWKS file, or a folder of PEM files",
+    )
+    group.add_argument(
+        "--librechat-key", metavar="ID", help="id of the key that counts for requests without a key"
     )
     group.add_argument(
         "--librechat-network",
         metavar="NETWORK",
         action="append",
         default=[],
-        help="where it may come from without a key (default: this machine); repeatable",
+        help="a network whose requests need no key (default: this machine); repeatable",
     )
     group = serve.add_argument_group("several machines")
     group.add_argument(
-        "--fleet", metavar="HOST:PORT", help="open the sandboxes on the fleet of this head"
+        "--fleet", metavar="HOST:PORT", help="open sandboxes on the fleet with this head"
     )
     group.add_argument(
         "--durability",
@@ -94,7 +116,9 @@ def _add_surroundings(serve: Parser) -> None:
     )
     group = serve.add_argument_group("several services")
     group.add_argument("--blobs", metavar="URL", help="keep states and files in s3://BUCKET/PREFIX")
-    group.add_argument("--redis", metavar="URL", help="share quotas and sessions by a Redis")
+    group.add_argument(
+        "--redis", metavar="URL", help="share quotas and sessions through a Redis server"
+    )
     group.add_argument("--own-url", metavar="URL", help="where the other services reach this one")
 
 
@@ -103,16 +127,20 @@ def add_keys(add: Parser, show: Parser, revoke: Parser) -> None:
     for action in (add, show, revoke):
         action.add_argument("--folder", metavar="DIR", help=_FOLDER)
     add.add_argument("name", nargs="?", default="", metavar="NAME", help="what the key is for")
-    add.add_argument("--tenant", default="default", help="whose sessions it sees (default default)")
+    add.add_argument(
+        "--tenant",
+        default="default",
+        help="the tenant whose sessions the key sees (default: default)",
+    )
     add.add_argument(
         "--scope",
         metavar="SCOPE",
         action="append",
         choices=SCOPES,
-        help=f"what it may do: {', '.join(SCOPES)}; repeatable (default: the first three)",
+        help=f"what the key may do: {', '.join(SCOPES)}; repeatable (default: the first three)",
     )
     add.add_argument(
-        "--expires", metavar="SECONDS", type=seconds, help="refuse it after this many seconds"
+        "--expires", metavar="SECONDS", type=seconds, help="refuse the key after this many seconds"
     )
     add.add_argument(
         "--quota",

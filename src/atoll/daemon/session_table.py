@@ -79,7 +79,9 @@ class SessionTable:
         """The session of a token."""
         session = self._kept.get(_digest(token))
         if session is None:
-            raise SandboxClosedError("no session has this token: it has ended, or never was")
+            raise SandboxClosedError(
+                "no session has this token: the session has ended, or the token is wrong"
+            )
         return session
 
     async def end(self, session: Session) -> None:

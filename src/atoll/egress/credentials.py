@@ -85,7 +85,7 @@ class Unpacker:
     def __init__(self, encoding: str) -> None:
         if encoding not in _PACKED:
             raise RefusedError(
-                f"the server packs its answer by {encoding[:40]!r}, which cannot be searched for "
+                f"the server sent the encoding {encoding[:40]!r}, which cannot be searched for "
                 f"the policy's secrets",
                 502,
             )
@@ -101,7 +101,7 @@ class Unpacker:
                     data = self._stream.unused_data
                     self._stream = zlib.decompressobj(_ZLIB_OR_GZIP)
         except zlib.error:
-            raise RefusedError("the server's packed answer is damaged", 502) from None
+            raise RefusedError("the server's compressed answer is damaged", 502) from None
 
 
 def _forms(value: str) -> Iterable[str]:

@@ -161,4 +161,4 @@ def line_around(characters: Characters, start: int) -> tuple[str, int]:
 def check_most(most: int) -> None:
     """Raise ConfigError if `most` is not a valid number of hits."""
     if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MOST_HITS:
-        raise ConfigError(f"most is {most!r}: a whole number from 1 to {MOST_HITS:,}")
+        raise ConfigError(f"most must be a whole number from 1 to {MOST_HITS:,}, not {most!r}")

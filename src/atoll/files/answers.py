@@ -16,7 +16,7 @@ def checked(operation: str, answer: object) -> dict[str, Any]:
     try:
         return _SHAPES[operation](_of(dict, answer))
     except (LookupError, TypeError, ValueError, OverflowError) as exc:
-        text = f"the answer to {operation} makes no sense: {str(exc)[:200]}"
+        text = f"the answer to {operation} cannot be read: {str(exc)[:200]}"
         raise SandboxError(text) from None
 
 

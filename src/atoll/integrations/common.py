@@ -44,7 +44,9 @@ def take_box(
     if box is None:
         return open_box(options, needed)
     if options:
-        raise ConfigError(f"{min(options)} is for a new sandbox, and there is one already")
+        raise ConfigError(
+            f"leave out {min(options)}: it is for a new sandbox, and `box` is one already"
+        )
     for lacking in sorted(needed - box.capabilities):
         raise UnsupportedError(box.backend, lacking)
     return box

@@ -54,7 +54,9 @@ class AtollSandbox(BaseSandbox):
     ) -> None:
         check_positive("timeout", timeout)
         if box is not None and options:
-            raise ConfigError(f"{min(options)} is for a new sandbox, and there is one already")
+            raise ConfigError(
+                f"leave out {min(options)}: it is for a new sandbox, and `box` is one already"
+            )
         self._owned = box is None
         self._box = _open(options) if box is None else _checked(box)
         self._timeout = timeout

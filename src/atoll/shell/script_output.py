@@ -47,7 +47,7 @@ def _or_nonsense(parse: Callable[P, T]) -> Callable[P, T]:
         try:
             return parse(*args, **kwargs)
         except (ValueError, LookupError, OverflowError) as exc:
-            raise SandboxError(f"the sandbox's answer makes no sense: {str(exc)[:200]}") from None
+            raise SandboxError(f"the sandbox's answer cannot be read: {str(exc)[:200]}") from None
 
     return guarded
 

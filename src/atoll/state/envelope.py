@@ -74,7 +74,7 @@ def unseal(blob: bytes) -> tuple[StateInfo, memoryview]:
     header, start = _header(blob)
     end = start + header["payload"]
     if len(blob) == end:
-        raise StateError("the state has no signature: it was not made by save()")
+        raise StateError("the state has no signature: pass the bytes that save() returned")
     if len(blob) != end + MAC_BYTES:
         raise StateError(
             f"the state is cut or padded: {len(blob):,} bytes, not {end + MAC_BYTES:,}"

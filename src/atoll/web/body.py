@@ -49,7 +49,7 @@ class Body:
         try:
             return self._packed.decompress(piece, most)
         except zlib.error as exc:
-            raise WebError(f"the server's packed data is damaged: {exc}") from None
+            raise WebError(f"the server's compressed data is damaged: {exc}") from None
 
 
 def _unpacker(encoding: str) -> Decompressor | None:
@@ -57,5 +57,5 @@ def _unpacker(encoding: str) -> Decompressor | None:
     if name in {"", "identity"}:
         return None
     if name not in _WBITS:
-        raise WebError(f"the server packs by {name[:100]!r}, which was not asked for")
+        raise WebError(f"the server sent the encoding {name[:100]!r}, which was not asked for")
     return Zlib(_WBITS[name])

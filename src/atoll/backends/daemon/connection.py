@@ -135,7 +135,7 @@ class DaemonConnection:
     async def _serve(self, method: str, params: dict[str, Any], _passed_fds: PassedFds) -> Reply:
         session = str(params.get("session"))
         if session not in self._sandboxes:
-            raise SandboxError("no such sandbox here")
+            raise SandboxError("the daemon does not know this sandbox")
         try:
             return Reply(await self._sandboxes[session][1](method, params))
         except CallFailedError as exc:

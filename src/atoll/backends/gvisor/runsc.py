@@ -67,7 +67,7 @@ def find() -> Runsc:
             reason = f"${VARIABLE} names {named!r}, which cannot be run"
             hint = f"Let ${VARIABLE} name a runsc, or unset it to use the one on PATH."
             raise BackendUnavailableError(BACKEND, reason, hint)
-        raise BackendUnavailableError(BACKEND, "no runsc here", HINT)
+        raise BackendUnavailableError(BACKEND, "runsc is not installed", HINT)
     path = os.path.realpath(path)
     return _ask(path, os.stat(path).st_mtime_ns)
 

@@ -83,4 +83,4 @@ def _why_missing() -> tuple[str, str]:
             "Deno's wheel is for glibc, and this host has another C library (musl, as on Alpine)",
             "Use a glibc image (Debian, Ubuntu, Fedora ...), or put a deno for musl on PATH.",
         )
-    return "there is no Deno here", install_hint("pyodide")
+    return "Deno is not installed", install_hint("pyodide")

@@ -59,7 +59,7 @@ def _from(url: str) -> Distribution:
     if parts.scheme in ("", "file"):
         return _folder(Path(parts.path))
     if parts.scheme not in ("http", "https"):
-        raise _FailedError(f"{parts.scheme}: is nothing that can be fetched from")
+        raise _FailedError(f"cannot download from an address that begins with {parts.scheme}:")
     name = f"index-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
     with distribution.locked(name):
         folder = distribution.private_folder() / name
@@ -71,7 +71,7 @@ def _from(url: str) -> Distribution:
 def _folder(folder: Path) -> Distribution:
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
-        raise _FailedError(f"{', '.join(missing)} are not there")
+        raise _FailedError(f"files are missing: {', '.join(missing)}")
     return Distribution(folder.resolve(), _digest(folder))
 
 
