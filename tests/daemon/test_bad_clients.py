@@ -279,12 +279,12 @@ async def test_no_descriptor_left_is_waited_out(serve):
     try:
         sock.connect(str(daemon.path))
         sock.setblocking(False)
-        started = time.process_time()
+        started = time.thread_time()
         for _ in range(50):
             with contextlib.suppress(OSError):  # what other threads of this process close is taken
                 taken.append(os.dup(0))
             await asyncio.sleep(0.01)
-        assert time.process_time() - started < 0.3, "it spins"
+        assert time.thread_time() - started < 0.3, "it spins"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         for fd in taken:
