@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,18 @@ PTH = "import sys; sys.ran_pth = True\n"
 SEEN = (
     "import sys; before = 'tiny' in sys.modules; import tiny; [before, tiny.version, sys.ran_pth]"
 )
+
+LOADED = """
+import sys
+import atoll.cli.run, atoll.backends.daemon.sandbox, atoll.backends.native.sandbox
+print(*{"atoll.packages.build", "configparser", "tarfile", "tomllib", "zipfile"} & set(sys.modules))
+"""
+
+
+def test_a_sandbox_without_packages_does_not_load_what_builds_them():
+    command = [sys.executable, "-c", LOADED]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
 
 
 async def test_a_pool_has_zygotes_of_its_own_for_an_environment(cache, index, without_pip, target):

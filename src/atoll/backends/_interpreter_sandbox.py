@@ -11,8 +11,8 @@ from atoll import command as commands
 from atoll.errors import UnsupportedError
 from atoll.launch import interpreter, library
 from atoll.launch.sandbox import GuestSandbox
-from atoll.packages import for_interpreter
 from atoll.packages.sandbox import HoldsPackages
+from atoll.packages.target import for_interpreter
 from atoll.policy import Isolation
 
 if TYPE_CHECKING:

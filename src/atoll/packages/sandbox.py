@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from atoll.packages.environment import ensure, find
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,6 +23,8 @@ class HoldsPackages:
     ) -> Environment | None:
         """Return the environment of the configuration's packages, if it has any."""
         if self._packages is None and config.packages:
+            from atoll.packages.environment import ensure, find  # noqa: PLC0415 - most have none
+
             asks = config.python is not None  # no thread for the default: it slows a warm start
             target = await asyncio.to_thread(make_target) if asks else make_target()
             self._packages = find(config.packages, target) or await asyncio.to_thread(
