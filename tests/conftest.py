@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import gc
 import os
 import signal
@@ -11,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,6 +101,17 @@ def _hear_ctrl_c() -> None:
     """A shell that runs the tests in the background makes them, and all they start, deaf to it."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[object]:
+    """Have one test process rewrite the assertions of a file: the others wait, and read what it wrote."""
+    with ExitStack() as stack:
+        if isinstance(collector, pytest.Module) and hasattr(collector.config, "workerinput"):
+            file = stack.enter_context(collector.path.open("rb"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            stack.callback(fcntl.flock, file, fcntl.LOCK_UN)
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
