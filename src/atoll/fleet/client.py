@@ -73,7 +73,7 @@ class Fleet:
         return dict((await self._call("drain", {"node": node, "draining": draining})).value)
 
     async def attach(self, session: str, config: SandboxConfig | None = None) -> RaySandbox:
-        """Take over a session with a state, whoever had it: RaySandbox.session is its name."""
+        """Take over a session with a state from its process, by its name: `RaySandbox.session`."""
         given = config or SandboxConfig(backend="ray", url=self.address, durability="cell")
         box = RaySandbox(given, session=session)
         await box.initialize(given.context)

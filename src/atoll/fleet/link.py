@@ -92,7 +92,7 @@ class Link(asyncio.Protocol):
             self._transport.abort()
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(why))
-            self.ready.exception()  # nobody may wait for it
+            self.ready.exception()  # asyncio would warn if no caller waits for it
         self._on_end(self, why)
 
     def _beat(self) -> None:

@@ -94,7 +94,7 @@ class SessionLog:
         return list(await asyncio.gather(*map(self._read, names)))
 
     async def claim(self, owner: str) -> Entry:
-        """Take the session over, whoever has it; SandboxClosedError if it has ended."""
+        """Take the session over from its owner; SandboxClosedError if it has ended."""
         while True:
             last = await self.last()
             if last.kind == END:
@@ -155,7 +155,7 @@ class SessionLog:
     async def forget(self, old: Entry, last: Entry) -> None:
         """Delete a commit that `last` replaces: its state, and its entry if no key needs it.
 
-        Its number is not free then: whoever would take it would have to own an epoch that has
+        Its number is not free then: a node that takes it would have to own an epoch that has
         claimed the session, and entries of claims are never deleted.
         """
         gone = [old.state] if old.state is not None and old.state != last.state else []

@@ -1,4 +1,4 @@
-"""One machine of a fleet: Ray's processes on it, started so that nobody else can reach them."""
+"""One machine of a fleet: its processes of Ray, which listen on one address alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """One end of the conversation between a driver and a node: requests, replies and notifications.
 
 The same conversation as on the daemon's socket (`wire.peer`), as plain messages with bytes beside
-them: whoever holds a peer moves what `take` returns to the other end, in its order.
+them. The link that holds a peer moves what `take` returns to the other end, in its order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The driver's process: joins the fleet, serves at its socket, ends when nobody has used it."""
+"""The driver's process: joins the fleet, serves at its socket, ends if no client is left."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def main() -> int:
             settings = drivers.connect(sys.argv[2])
             asyncio.run(serve(paths, settings))
     except (AtollError, OSError) as exc:
-        print(exc, file=sys.stderr)  # noqa: T201 - whoever starts us reads it
+        print(exc, file=sys.stderr)  # noqa: T201 - the process that starts it reads this
         return 1
     finally:
         paths.remove_socket()

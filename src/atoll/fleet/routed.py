@@ -79,7 +79,7 @@ class RoutedSession:
                 self.lose(link)
 
     async def open(self, *, claim: bool = False) -> Reply:
-        """Open it on a node; with `claim`, take it over from whoever has it."""
+        """Open it on a node; with `claim`, take it over from its owner."""
         without: frozenset[str] = frozenset()
         while True:
             shared = self.opening.shared
