@@ -251,11 +251,8 @@ def _add_doctor(doctor: Parser) -> None:
 
 
 def _add_fleet(fleet: Commands) -> None:
-    fleet_arguments.add_start(_command(fleet, "start", "start a fleet, or join one"), TIERS)
-    fleet_arguments.add_status(_command(fleet, "status", "show nodes, sessions and load"))
-    fleet_arguments.add_map(_command(fleet, "map", "run a program once for each item"))
-    fleet_arguments.add_drain(_command(fleet, "drain", "move a node's sessions elsewhere"))
-    fleet_arguments.add_stop(_command(fleet, "stop", "stop what was started on this machine"))
+    for name, (brief, add) in fleet_arguments.actions(TIERS).items():
+        add(_command(fleet, name, brief))
 
 
 def _add_daemon(daemon: Parser) -> None:

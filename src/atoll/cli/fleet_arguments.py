@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from atoll.cli.argument_types import count, port, seconds, size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from atoll.cli.parser import Parser
 
 _ADDRESS = "HOST:PORT of the fleet's head (default: $ATOLL_FLEET or 127.0.0.1:6379)"
+
+
+def actions(tiers: tuple[str, ...]) -> dict[str, tuple[str, Callable[[Parser], None]]]:
+    """Return each action of `atoll fleet`: what it does, and what adds its options."""
+    return {
+        "start": ("start a fleet, or join one", partial(add_start, tiers=tiers)),
+        "status": ("show nodes, sessions and load", add_status),
+        "map": ("run a program once for each item", add_map),
+        "drain": ("move a node's sessions elsewhere", add_drain),
+        "stop": ("stop what was started on this machine", add_stop),
+    }
 
 
 def add_start(start: Parser, tiers: tuple[str, ...]) -> None:

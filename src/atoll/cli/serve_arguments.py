@@ -65,6 +65,12 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
     serve.add_argument(
         "--tier", choices=tiers, help="libraries that sessions find imported (default full)"
     )
+    _add_limits(serve)
+    serve.add_argument("--debug", action="store_true", help="log every request and its answer")
+
+
+def _add_limits(serve: Parser) -> None:
+    """Add the options that say how much runs and is kept."""
     for name, metavar, kind, text in (
         ("--max-running", "N", count, "executions at one time (default 2 per core)"),
         ("--max-queue", "N", count, "executions that may wait for their turn (default 256)"),
@@ -84,7 +90,6 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
         ),
     ):
         serve.add_argument(name, metavar=metavar, type=kind, help=text)
-    serve.add_argument("--debug", action="store_true", help="log every request and its answer")
 
 
 def _add_surroundings(serve: Parser) -> None:
