@@ -65,8 +65,17 @@ DANGEROUS = """
 """.split()  # noqa: SIM905 - read as a list of names
 
 
-def run(program: bytes, number: int, args: tuple[int, ...] = (), arch: int | None = None) -> int:
-    """What a program answers to a call: struct seccomp_data in, the verdict out."""
+def run(
+    program: bytes,
+    number: int,
+    args: tuple[int, ...] = (),
+    arch: int | None = None,
+    seen: list[int] | None = None,
+) -> int:
+    """What a program answers to a call: struct seccomp_data in, the verdict out.
+
+    `seen` gets the places in the program that it came by.
+    """
     arch = ARCHES[syscalls.ARCH] if arch is None else arch
     padded = [value & (1 << 64) - 1 for value in (*args, *[0] * (6 - len(args)))]
     data = struct.pack("<IIQ6Q", number, arch, 0, *padded)
@@ -74,11 +83,15 @@ def run(program: bytes, number: int, args: tuple[int, ...] = (), arch: int | Non
     accumulator = at = 0
     while True:
         operation, yes, no, k = code[at]
+        if seen is not None:
+            seen.append(at)
         at += 1
         if operation == 0x20:  # LD W ABS
             (accumulator,) = struct.unpack_from("<I", data, k)
         elif operation == 0x06:  # RET K
             return k
+        elif operation == 0x05:  # JA
+            at += k
         else:
             tests = {0x15: accumulator == k, 0x35: accumulator >= k, 0x45: bool(accumulator & k)}
             at += yes if tests[operation] else no
@@ -125,11 +138,25 @@ def asker(program):
     return ask
 
 
+def test_a_call_is_found_in_a_few_tests(arch):
+    """The kernel runs a new filter once for each number: a long row of tests would take longer."""
+    for program in (seccomp.jail_program(clones=True), seccomp.confined_program()):
+        longest = max(len(_path(program, number)) for number in range(600))
+        assert longest < 40
+
+
+def _path(program: bytes, number: int) -> list[int]:
+    """The places in a program that a call comes by."""
+    seen: list[int] = []
+    run(program, number, seen=seen)
+    return seen
+
+
 def test_a_program_is_well_formed(arch):
     for program in (seccomp.jail_program(), seccomp.confined_program(), secluded.program()):
         code = list(struct.iter_unpack("HBBI", program))
         assert len(code) <= 4096  # BPF_MAXINSNS
-        assert {operation for operation, *_ in code} <= {0x20, 0x15, 0x35, 0x45, 0x06}
+        assert {operation for operation, *_ in code} <= {0x20, 0x15, 0x35, 0x45, 0x05, 0x06}
         assert code[-1][0] == 0x06
         for at, (operation, yes, no, k) in enumerate(code):
             if operation in (0x15, 0x35, 0x45):

@@ -114,8 +114,9 @@ def _handled() -> Iterator[int]:
 
 def files_elsewhere(root: str) -> Iterator[str]:
     """Yield what lies in folders of the guest's that are not saved."""
+    own = _identity(root)
     for folder in ELSEWHERE:
-        if os.path.realpath(folder) == os.path.realpath(root):
+        if _identity(folder) == own:
             continue
         try:
             names = sorted(os.listdir(folder))
@@ -123,6 +124,15 @@ def files_elsewhere(root: str) -> Iterator[str]:
             continue  # there is no such folder in this backend
         for name in names:
             yield folder + "/" + name
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return what two names of one folder have in common; None if there is no such folder."""
+    try:
+        info = os.stat(path)
+    except OSError:
+        return None
+    return info.st_dev, info.st_ino
 
 
 def _threads() -> int:

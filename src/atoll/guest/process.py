@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 
 from . import clone, delta, memory, rights, rpc, shell
 from .bridge import Bridge
 from .channel import ChannelClosedError
 from .children import ImportableMain
+from .repl import Repl
 from .server import Server
 
 TYPE_CHECKING = False
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
     from .interrupt import InterruptGate
     from .streams import StandardStreams
 
+READY = rpc.notification("ready", {"python": list(sys.version_info[:3])})
+REHEARSALS = 32
+"""More than the interpreter takes to specialise code."""
+REHEARSED = "print('')\n1"
+MOST_ANSWERED, REHEARSED_MEMORY = 1 << 16, 1 << 50
 CLONE_FDS = 4
 """Channel and streams of a clone, which come on its status socket."""
 
@@ -61,9 +68,37 @@ class ProcessServer(Server):
         self._memory.renew(stack)  # whichever there is by then: a session may start anew
 
     def rehearse(self) -> None:
-        """Do in a zygote what all its guests would do: be initialized as most are, run a cell."""
+        """Do in a zygote what all its guests would do: be initialized as most are, run cells.
+
+        Cells are run until the interpreter has specialised the code that runs for one. Such code
+        reads fewer objects, so a guest copies fewer of the pages that it shares with its zygote.
+        """
         self._initialize({"private_folder": True})
-        super().rehearse()
+        kept = self._repl, self._files, sys.modules["__main__"]
+        limit = resource.getrlimit(resource.RLIMIT_DATA)
+        self._repl = Repl()
+        self._limit_memory(REHEARSED_MEMORY)
+        try:
+            self._rehearse_cells()
+        finally:
+            self._repl, self._files, sys.modules["__main__"] = kept
+            resource.setrlimit(resource.RLIMIT_DATA, limit)
+
+    def _rehearse_cells(self) -> None:
+        """Answer requests as a guest does, on pipes that are closed afterwards."""
+        requests, answers = os.pipe(), os.pipe()
+        try:
+            self._kept.keep(requests[1])
+            self._channel.reopen(requests[0], answers[1])
+            for number in range(REHEARSALS):
+                os.write(requests[1], rpc.request(str(number), "execute", {"code": REHEARSED}))
+                self._serve_next()
+                os.read(answers[0], MOST_ANSWERED)
+        finally:
+            self._channel.reopen(-1, -1)
+            self._kept.forget()
+            for fd in (*requests, *answers):
+                os.close(fd)
 
     def begin(self, memory_bytes: int | None, inherited: int) -> None:
         """Note what differs among the guests of a zygote: process, memory limit, private folders.
@@ -79,17 +114,20 @@ class ProcessServer(Server):
         self._say_ready()
         while True:
             try:
-                message = self._channel.next_request()
-                self._channel.send(self.answer(message))
-                self.prepare()
+                self._serve_next()
             except BecameClone:
                 self._say_ready()
             except ChannelClosedError:
                 return
 
+    def _serve_next(self) -> None:
+        message = self._channel.next_request()
+        self._channel.send(self.answer(message))
+        self.prepare()
+
     def _say_ready(self) -> None:
         self.prepare()
-        self._channel.send(rpc.notification("ready", {"python": list(sys.version_info[:3])}))
+        self._channel.send(READY)
 
     def _cell_ended(self) -> None:
         if os.getpid() != self._pid:  # the cell forked, and this is the child at the cell's end

@@ -24,6 +24,12 @@ class StandardStreams:
         self._keep_at = at
         self._kept = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, at) for fd in (1, 2)}
 
+    def forget(self) -> None:
+        """Close the copies."""
+        for fd in self._kept.values():
+            os.close(fd)
+        self._kept = {}
+
     @property
     def output(self) -> int:
         """Where what is printed goes, whatever guest code did to descriptor 1."""

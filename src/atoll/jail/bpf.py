@@ -17,13 +17,17 @@ from atoll.jail.syscall_table import ALLOWED
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+LOAD, EQUAL, AT_LEAST, ANY_BIT, JUMP, RETURN = 0x20, 0x15, 0x35, 0x45, 0x05, 0x06
 ALLOW, _KILL, _ASK = 0x7FFF0000, 0x80000000, 0x7FC00000
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32 = 0x40000000
 _NUMBER_AT, _ARCH_AT, _ARGS_AT = 0, 4, 16
+_LONGEST_TEST = 255
+"""How far a test can jump."""
 
 Instruction = tuple[int, int, int, int]
+Span = tuple[int, list[Instruction]]
+"""The first of a row of numbers, and the steps that each of them takes."""
 
 
 def assemble(
@@ -45,16 +49,11 @@ def assemble(
         (AT_LEAST, 0, 1, _X32),
         (RETURN, 0, 0, _KILL),
     ]
-    for first, last in _ranges([allowed[name] for name in allowed.keys() - rules.keys()]):
-        program += [(AT_LEAST, 0, 2, first), (AT_LEAST, 1, 0, last + 1), (RETURN, 0, 0, ALLOW)]
-    for name in allowed.keys() & rules.keys():
-        program += [(EQUAL, 0, len(rules[name]), allowed[name]), *rules[name]]
-    for first, last in _ranges(list(refused)):
-        answer = (RETURN, 0, 0, refuse(errno.EPERM))
-        program += [(AT_LEAST, 0, 2, first), (AT_LEAST, 1, 0, last + 1), answer]
-    for number in asked:
-        program += [(EQUAL, 0, 1, number), (RETURN, 0, 0, _ASK)]
-    program.append((RETURN, 0, 0, refuse(otherwise)))
+    steps = {number: [(RETURN, 0, 0, _ASK)] for number in asked}
+    steps |= {number: [(RETURN, 0, 0, refuse(errno.EPERM))] for number in refused}
+    allow = [(RETURN, 0, 0, ALLOW)]
+    steps |= {number: rules.get(name, allow) for name, number in allowed.items()}
+    program += _search(_spans(steps, [(RETURN, 0, 0, refuse(otherwise))]))
     return b"".join(struct.pack("HBBI", code, yes, no, k) for code, yes, no, k in program)
 
 
@@ -99,12 +98,26 @@ def argument(index: int) -> Instruction:
     return (LOAD, 0, 0, _ARGS_AT + 8 * index)
 
 
-def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
-    """First and last of each row of numbers without a gap: a filter is checked by its length."""
-    found: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if found and found[-1][1] == number - 1:
-            found[-1] = found[-1][0], number
-        else:
-            found.append((number, number))
+def _spans(steps: dict[int, list[Instruction]], otherwise: list[Instruction]) -> list[Span]:
+    """Return where each row of numbers with the same steps begins, and these steps."""
+    found: list[Span] = [(0, otherwise)]
+    for number in sorted({edge for known in steps for edge in (known, known + 1)}):
+        taken = steps.get(number, otherwise)
+        if taken != found[-1][1]:
+            found.append((number, taken))
     return found
+
+
+def _search(spans: list[Span]) -> list[Instruction]:
+    """Return a program that finds the span of a number by halving, and takes its steps.
+
+    When a filter is installed, the kernel runs it once for every number there is. One that tests
+    the spans in a row takes longer for that than all else of the installation.
+    """
+    if len(spans) == 1:
+        return spans[0][1]
+    middle = len(spans) // 2
+    (start, _), below, above = spans[middle], _search(spans[:middle]), _search(spans[middle:])
+    if len(below) <= _LONGEST_TEST:
+        return [(AT_LEAST, len(below), 0, start), *below, *above]
+    return [(AT_LEAST, 0, 1, start), (JUMP, 0, 0, len(below)), *below, *above]

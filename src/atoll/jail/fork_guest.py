@@ -7,13 +7,14 @@ guest's user. It runs only this file and its imports until the seccomp filter is
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # `signal` makes enums of all it returns
+import dataclasses
 import importlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from atoll.jail import packets, steps, syscalls
-from atoll.jail.spec import PACKAGES, WORK_FOLDER, Limits
+from atoll.jail import packets, rehearsal, steps, syscalls
+from atoll.jail.spec import NO_LIMITS, PACKAGES, WORK_FOLDER, Limits
 
 if TYPE_CHECKING:
     import socket
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PARTS = ("__main__", "clone", "state")
+_REHEARSED = {"memory": 1, "disk": 1, "file_size": 1}
 _ENTERED = b'{"kind": "entered", "number": %d, "pid": %d}'
 """Not packets.send: the JSON encoder would copy pages of the zygote."""
 _run_guest: list[Callable[[int | None], NoReturn]] = []
@@ -43,6 +45,12 @@ def prepare(names: dict[str, ModuleType], role: str = "", settings: str = "") ->
     guest = start.Guest(WORK_FOLDER, names)
     guest.rehearse()
     _run_guest.append(lambda memory: guest.run(memory, _held["memory"]))
+
+
+def rehearse() -> None:
+    """Enter a jail without effect, so that a child finds the code of its steps specialised."""
+    request = {"limits": {**dataclasses.asdict(NO_LIMITS), **_REHEARSED}, "groups": 1}
+    rehearsal.rehearse(lambda: _enter([0], jail(request, [0], 0, 0), 0))
 
 
 def measure() -> None:
@@ -78,18 +86,12 @@ def become(
     number, given = request["number"], fds[request["groups"] :]
     try:
         pid = int(os.readlink("/proc/self"))  # the pid in the zygote host's namespace
-        _reset_signals()
-        held = [jail.init, os.pidfd_open(os.getpid())]
-        own = _lower(given)
-        # Before there is a limit of descriptors, which those of the zygote would count against.
-        syscalls.close_all_but({*own, *_kept, *jail.descriptors(), *held, control.fileno()})
-        steps.take(steps.FORKED, jail)
-        held += [] if jail.listener is None else [jail.listener]
+        held = _enter(given, jail, control.fileno())
         # The descriptors that all of this user's processes have under way count against the limit
         # that this process has by now: as an ordinary user it may have to wait for the others.
         entered = _ENTERED % (number, pid)
         packets.send_bytes(control, entered, held, packets.PATIENT_ATTEMPTS)
-        syscalls.close_all_but({*own, *_kept})
+        syscalls.close_all_but({*range(len(given)), *_kept})
         _freshen()
         _run_guest[0](jail.limits.memory)
     except steps.StepError as exc:
@@ -98,6 +100,17 @@ def become(
         reason = f"enter_jail: {type(exc).__name__}: {exc}"
         packets.send(control, "failed", number=number, reason=reason)
     os._exit(1)
+
+
+def _enter(given: list[int], jail: steps.Jail, control: int) -> list[int]:
+    """Enter the jail with the descriptors `given`; return those for the supervisor."""
+    _reset_signals()
+    held = [jail.init, os.pidfd_open(os.getpid())]
+    own = _lower(given)
+    # Before there is a limit of descriptors, which those of the zygote would count against.
+    syscalls.close_all_but({*own, *_kept, *jail.descriptors(), *held, control})
+    steps.take(steps.FORKED, jail)
+    return held if jail.listener is None else [*held, jail.listener]
 
 
 def _reset_signals() -> None:

@@ -52,6 +52,7 @@ _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
 _libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 _unshare, _setns, _capset, _mount = _libc.unshare, _libc.setns, _libc.capset, _libc.mount
+_prctl = _libc.prctl  # not looked up at each call, which is slow
 _mount.argtypes = (*(ctypes.c_char_p,) * 3, ctypes.c_ulong, ctypes.c_char_p)
 _sleepers_stack = ctypes.create_string_buffer(1 << 14)
 
@@ -148,7 +149,7 @@ def attach_tree(tree_fd: int, target: str) -> None:
 
 def prctl(option: int, value: int = 0) -> None:
     """Set an option of this process."""
-    _check(_libc.prctl(option, value, 0, 0, 0), f"prctl {option}")
+    _check(_prctl(option, value, 0, 0, 0), f"prctl {option}")
 
 
 def drop_capabilities(dormant: int = 0) -> None:
@@ -156,7 +157,7 @@ def drop_capabilities(dormant: int = 0) -> None:
 
     The set `dormant` stays permitted to this very process, and is not in effect.
     """
-    drop = _libc.prctl
+    drop = _prctl
     for capability in range(_LAST_CAPABILITY + 1):
         if drop(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break  # past the last one that this kernel has

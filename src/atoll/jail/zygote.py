@@ -41,6 +41,7 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
     fork_guest.prepare(names, role, settings)
     blocks.clear()
     steps.prepare_forked()
+    fork_guest.rehearse()
     gc.collect()
     gc.freeze()
     memory = zygote_memory.settle()
