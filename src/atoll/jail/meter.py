@@ -29,7 +29,7 @@ def children(pid: int) -> list[int]:
     found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+            found += map(int, read(f"/proc/{pid}/task/{task}/children").split())
     except OSError:
         pass
     return found
@@ -40,7 +40,7 @@ def cpu_seconds(pids: list[int]) -> float:
     total = 0
     for pid in pids:
         try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            fields = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         except OSError:
             continue
         total += sum(map(int, fields[11:15]))
@@ -50,7 +50,7 @@ def cpu_seconds(pids: list[int]) -> float:
 def cpu_of_ended_children(pid: int) -> float:
     """CPU time of the children that a process has waited for."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return 0.0
     return sum(map(int, fields[13:15])) / _TICKS
@@ -124,7 +124,7 @@ def _socket_buffers(pids: list[int]) -> int:
 
 def _statm(pid: int, field: int) -> int:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[field]) * _PAGE
+        return int(read(f"/proc/{pid}/statm").split()[field]) * _PAGE
     except OSError:
         return 0
 
@@ -151,5 +151,11 @@ def _proportional(pid: int) -> int:
 
 def pid_of(pidfd: int) -> int:
     """Return the pid behind a pidfd; 0 or less if the process is gone."""
-    with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as lines:
-        return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), 0)
+    lines = read(f"/proc/self/fdinfo/{pidfd}").split(b"\n")
+    return next((int(line.split()[1]) for line in lines if line.startswith(b"Pid:")), 0)
+
+
+def read(path: str) -> bytes:
+    """Return what a file of /proc says; a Path or a text file would take twice as long."""
+    with open(path, "rb", 0) as file:
+        return file.read()

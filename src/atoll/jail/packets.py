@@ -84,7 +84,7 @@ def receive(sock: socket.socket, size: int = MAX_PACKET) -> Message | None:
     data, fds = receive_bytes(sock, size)
     if not data:
         return None
-    fields = json.loads(data)
+    fields = json.loads(data.decode())  # of bytes it would guess the encoding
     return Message(fields.pop("kind"), fields, fds)
 
 

@@ -104,11 +104,8 @@ def has_capabilities(pid: int) -> bool:
     """Return whether a thread of the process has effective capabilities."""
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
-            with open(
-                f"/proc/{pid}/task/{task}/status", encoding="utf-8", errors="replace"
-            ) as file:
-                rights = next(line for line in file if line.startswith("CapEff:"))
-            if int(rights.split()[1], 16):
+            status = meter.read(f"/proc/{pid}/task/{task}/status")
+            if int(status.rpartition(b"\nCapEff:")[2].split()[0], 16):
                 return True
     return False
 
@@ -124,8 +121,7 @@ def namespace_of(pid: int) -> int:
 def parent_of(pid: int) -> int:
     """Return the parent's pid; 0 if the process is gone."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
+        return int(meter.read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
     except OSError:
         return 0
 

@@ -26,6 +26,9 @@ ROOM_A_LINE = 12 << 20
 GUEST_FDS = 8
 """The most descriptors that a guest may be given."""
 HOST_GONE = "the zygote host is gone"
+_TAKEN = packets.encode("taken", {})
+_ENDED = b'{"kind": "ended", "number": %d, "status": %d}'
+"""Made without the JSON encoder: the zygote would copy the pages of it for each guest."""
 
 
 def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
@@ -94,7 +97,7 @@ class Zygote:
         """Report each end with the jail's pid 1, which the supervisor may not know yet."""
         for pid, status in reap():
             number, init = self._guests.pop(pid)
-            packets.send(self._control, "ended", [init], number=number, status=status)
+            packets.send_bytes(self._control, _ENDED % (number, status), [init])
             os.close(init)
 
     def _on_request(self) -> None:
@@ -142,7 +145,7 @@ class Zygote:
         """
         reason = ""
         for _ in range(READY_INITS + 1):
-            packets.send(self._inits, "taken")
+            packets.send_bytes(self._inits, _TAKEN)
             jail = packets.receive(self._inits) or packets.Message("jail", {"error": HOST_GONE})
             try:
                 if jail.fields["error"]:
