@@ -161,7 +161,7 @@ def _add_sandbox_options(command: Parser) -> None:
     group.add_argument(
         "--url",
         metavar="URL",
-        help="run on the `atoll serve` at this address, with the key in $ATOLL_API_KEY",
+        help="run on the `atoll serve` there, with the key in $ATOLL_API_KEY",
     )
 
 
@@ -229,7 +229,7 @@ def _add_repl_server(server: Parser) -> None:
         "--no-prefetch",
         dest="prefetch",
         action="store_false",
-        help="start each sandbox only when it is needed, without preloaded libraries",
+        help="start each sandbox when it is needed, without libraries",
     )
     _add_preload(server)
     server.add_argument(
@@ -369,9 +369,7 @@ def _add_colgrep(search: Parser) -> None:
     search.add_argument(
         "path", nargs="?", default=".", metavar="PATH", help="a folder (default: .)"
     )
-    search.add_argument(
-        "-e", "--pattern", metavar="REGEX", help="show only code that this pattern matches"
-    )
+    search.add_argument("-e", "--pattern", metavar="REGEX", help="only code that it matches")
     search.add_argument("-k", type=count, default=10, metavar="N", help="results (default: 10)")
     search.add_argument("--search-server", metavar="URL", help="a NextPLAID server")
     search.add_argument("--json", action="store_true", help="print JSON, with the code")
