@@ -12,7 +12,8 @@ from atoll.cli.argument_types import size
 from atoll.rlm.models.local import server
 from atoll.rlm.models.local.weights import Store
 from evals.answers import Answers
-from evals.arms import ARMS, Setup, ask
+from evals.arms import ARMS, Setup
+from evals.asking import ask
 from evals.families import FAMILIES
 from evals.report import Row, table
 
@@ -32,12 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     with _setup(args) as setup:
         answers = Answers(args.out, setup.facts)
         rows = [
-            row
+            _answered(FAMILIES[family](args.seed * 1_000 + number, args.size), arm, setup, answers)
+            for arm in args.arms  # one after the other: a server keeps what it has read of a prompt
             for number in range(args.n)
             for family in args.families
-            for row in _answered(
-                FAMILIES[family](args.seed * 1_000 + number, args.size), args.arms, setup, answers
-            )
         ]
     print(table(rows))
     return 0
@@ -55,9 +54,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=REPORT_SEED)
     parser.add_argument("--calls", type=int, default=12, help="calls of the model for a task")
     parser.add_argument("--seconds", type=float, default=3600.0, help="for a task")
+    parser.add_argument("--cpu-seconds", type=float, help="of the local model's server, for a task")
     parser.add_argument("--max-tokens", type=int, default=400, help="of one reply")
     parser.add_argument("--out", type=Path, help="JSON lines; answers in it are kept")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.cpu_seconds is not None and args.model != LOCAL:
+        parser.error(
+            "--cpu-seconds counts the local model's server: leave out --model, or use --seconds"
+        )
+    return args
 
 
 @contextlib.contextmanager
@@ -67,6 +72,7 @@ def _setup(args: argparse.Namespace) -> Iterator[Setup]:
         "window": args.window,
         "calls": args.calls,
         "seconds": args.seconds,
+        "cpu_seconds": args.cpu_seconds,
         "max_tokens": args.max_tokens,
     }
     if args.model != LOCAL:
@@ -80,18 +86,18 @@ def _setup(args: argparse.Namespace) -> Iterator[Setup]:
         yield Setup(model=name, base_url=served.url, server=served.pid, **common)
 
 
-def _answered(task: Task, arms: Sequence[str], setup: Setup, answers: Answers) -> Iterator[Row]:
-    """Yield a row for each arm; what is known from an earlier run is not asked again."""
-    for arm in arms:
-        row = answers.known(task, arm)
-        if row is None:
-            result = ask(arm, task, setup)
-            right = task.is_right(result.said)
-            row = Row(family=task.family, arm=arm, right=right, result=result)
-            answers.keep(task, row)
-        verdict = "right" if row.right else "wrong"
-        print(f"{task.name} {arm}: {verdict}", file=sys.stderr, flush=True)
-        yield row
+def _answered(task: Task, arm: str, setup: Setup, answers: Answers) -> Row:
+    """Return what an arm answered; what is known from an earlier run is not asked again."""
+    row = answers.known(task, arm)
+    if row is None:
+        result = ask(arm, task, setup)
+        right = task.is_right(result.said)
+        row = Row(family=task.family, arm=arm, right=right, result=result)
+        answers.keep(task, row)
+    why = f" ({row.result.reason})" if row.result.reason else ""
+    verdict = "right" if row.right else "wrong"
+    print(f"{task.name} {arm}: {verdict}, {row.result.ended}{why}", file=sys.stderr, flush=True)
+    return row
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from evals.arms import Result
+from evals.asking import Result
 from evals.report import Row
 
 if TYPE_CHECKING:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
+import contextlib
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import atoll
-from atoll.errors import AtollError, ModelError
+from atoll.errors import ModelError
 from atoll.rlm.models.resolve import resolve
 from atoll.rlm.models.types import Message
 from atoll.text.tokens import estimate
+from atoll.trajectory.events import ModelAnswered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from atoll.rlm.models.resolve import AnyModel
     from atoll.rlm.models.types import Completion, Model
@@ -45,6 +43,8 @@ class Setup:
     max_tokens: int = 400
     calls: int = 12
     seconds: float = 3600.0
+    cpu_seconds: float | None = None
+    """CPU time of the model's server for one task; a task that takes more is stopped."""
     temperature: float | None = 0.0
     backend: str = "auto"
     server: int | None = None
@@ -53,67 +53,63 @@ class Setup:
     @property
     def facts(self) -> dict[str, Any]:
         """What has to be the same for answers to be comparable."""
-        names = ("window", "max_tokens", "calls", "seconds", "temperature")
+        names = ("window", "max_tokens", "calls", "seconds", "cpu_seconds", "temperature")
         return {"model": str(self.model), **{name: getattr(self, name) for name in names}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """One answer and what it took."""
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What an arm answered, and how it ended."""
 
-    said: str
-    ended: str
-    tokens: int = 0
-    calls: int = 0
-    seconds: float = 0.0
-    cpu_seconds: float = 0.0
-    """CPU time of the model's server: it does not depend on what else the machine does."""
+    text: str
+    ended: str = ANSWERED
     reason: str = ""
 
 
-def ask_atoll(task: Task, setup: Setup) -> Result:
+@dataclass(slots=True)
+class Spent:
+    """Tokens and calls of one task; counted call by call, so that a stopped task has them too."""
+
+    tokens: int = 0
+    calls: int = 0
+
+    def add(self, tokens: int) -> None:
+        """Count one call."""
+        self.tokens += tokens
+        self.calls += 1
+
+
+async def ask_atoll(task: Task, setup: Setup, spent: Spent) -> Said:
     """Ask through `atoll.RLM`."""
     limits = atoll.Budget(calls=setup.calls, seconds=setup.seconds, iterations=setup.calls)
+
+    def count(event: object) -> None:
+        if isinstance(event, ModelAnswered):
+            spent.add(event.usage.input + event.usage.output)
+
     with tempfile.TemporaryDirectory() as folder:
-        rlm = atoll.RLM(
-            setup.model,
-            base_url=setup.base_url,
+        async with atoll.aio.RLM(
+            resolve(setup.model, base_url=setup.base_url, timeout_seconds=setup.seconds),
             window=setup.window,
             max_tokens=setup.max_tokens,
             temperature=setup.temperature,
             budget=limits,
             backend=setup.backend,
-        )
-        answer = rlm.completion(task.question, _context(task, Path(folder)))
-    return Result(
-        said=answer.text,
-        ended=answer.ended.value,
-        tokens=answer.usage.input_tokens + answer.usage.output_tokens,
-        calls=answer.calls,
-        seconds=answer.seconds,
-        reason=answer.reason,
-    )
+            on_event=count,
+        ) as rlm:
+            answer = await rlm.completion(task.question, _context(task, Path(folder)))
+    return Said(answer.text, answer.ended.value, answer.reason)
 
 
-def ask_bare(task: Task, setup: Setup) -> Result:
+async def ask_bare(task: Task, setup: Setup, spent: Spent) -> Said:
     """Ask the model itself, with as much of the text, from its beginning, as its window takes."""
-    return asyncio.run(_ask_bare(task, setup))
-
-
-async def _ask_bare(task: Task, setup: Setup) -> Result:
     model = resolve(setup.model, base_url=setup.base_url, timeout_seconds=setup.seconds)
-    begun = time.monotonic()
     try:
-        async with asyncio.timeout(setup.seconds):
-            said = await _fitted(model, task, setup)
-    except TimeoutError:
-        seconds = time.monotonic() - begun
-        return Result(said="", ended=UNANSWERED, calls=1, seconds=seconds, reason="out of time")
+        said = await _fitted(model, task, setup)
     finally:
         await model.close()
-    used = said.usage.input_tokens + said.usage.output_tokens
-    seconds = time.monotonic() - begun
-    return Result(said=said.text, ended=ANSWERED, tokens=used, calls=1, seconds=seconds)
+    spent.add(said.usage.input_tokens + said.usage.output_tokens)
+    return Said(said.text)
 
 
 async def _fitted(model: Model, task: Task, setup: Setup) -> Completion:
@@ -133,13 +129,10 @@ async def _fitted(model: Model, task: Task, setup: Setup) -> Completion:
     raise AssertionError("the last share returns or raises")
 
 
-def ask_peer(task: Task, setup: Setup) -> Result:
-    """Ask through `rlms`, in a process that is killed at the end of the budget.
-
-    `rlms` runs the model's code in that process, without isolation.
-    """
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
+async def ask_peer(task: Task, setup: Setup, spent: Spent) -> Said:
+    """Ask through `rlms`, in a process of its own: it runs the model's code without isolation."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         given = {
             "question": task.question,
             "model": str(setup.model).partition("/")[2],
@@ -148,51 +141,44 @@ def ask_peer(task: Task, setup: Setup) -> Result:
             "seconds": setup.seconds,
             "sampling": {"temperature": setup.temperature, "max_tokens": setup.max_tokens},
         }
-        Path(folder, "context.txt").write_text(task.whole)
-        Path(folder, "given.json").write_text(json.dumps(given))
+        (folder / "context.txt").write_text(task.whole)
+        (folder / "given.json").write_text(json.dumps(given))
         try:
-            done = subprocess.run(
-                [sys.executable, str(PEER)],
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                timeout=setup.seconds + 30,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            seconds = time.monotonic() - begun
-            return Result(said="", ended=UNANSWERED, seconds=seconds, reason="out of time")
-        found = Path(folder, "answer.json")
+            errors = await _run(PEER, folder)
+        finally:
+            used = folder / "used.txt"
+            for tokens in used.read_text().split() if used.exists() else ():
+                spent.add(int(tokens))
+        found = folder / "answer.json"
         if not found.exists():
-            seconds, why = time.monotonic() - begun, done.stderr.strip()[-200:]
-            return Result(said="", ended=UNANSWERED, seconds=seconds, reason=why)
-        return Result(**json.loads(found.read_text()))
+            return Said("", UNANSWERED, errors.strip()[-200:])
+        return Said(**json.loads(found.read_text()))
 
 
-ARMS: dict[str, Callable[[Task, Setup], Result]] = {
+async def _run(program: Path, folder: Path) -> str:
+    """Run a Python program in a folder and return its stderr; kill it if this is cancelled."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(program),
+        cwd=folder,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        _, errors = await process.communicate()
+    except asyncio.CancelledError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    return errors.decode(errors="replace")
+
+
+ARMS: dict[str, Callable[[Task, Setup, Spent], Awaitable[Said]]] = {
     "atoll": ask_atoll,
     "bare": ask_bare,
     "rlms": ask_peer,
 }
-
-
-def ask(arm: str, task: Task, setup: Setup) -> Result:
-    """Return an arm's answer; an error of the model or of the sandbox is a task not answered."""
-    begun, used = time.monotonic(), _cpu_seconds(setup.server)
-    try:
-        result = ARMS[arm](task, setup)
-    except AtollError as exc:
-        seconds = time.monotonic() - begun
-        result = Result(said="", ended=UNANSWERED, seconds=seconds, reason=f"{exc}"[:200])
-    return dataclasses.replace(result, cpu_seconds=_cpu_seconds(setup.server) - used)
-
-
-def _cpu_seconds(process: int | None) -> float:
-    """Return the CPU time that a process has used so far; 0 for none."""
-    if process is None:
-        return 0.0
-    after_name = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def fitting(text: str, tokens: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from evals.arms import Result
+    from evals.asking import Result
 
 COLUMNS = (
     "family", "arm", "tasks", "right", "answered", "forced or refused", "unanswered",
@@ -42,10 +42,17 @@ def table(rows: Iterable[Row]) -> str:
 def _line(family: str, arm: str, rows: Sequence[Row]) -> str:
     ended = [one.result.ended for one in rows]
     cut = sum(one in ("forced", "refused") for one in ended)
-    cells = [family, arm, len(rows), sum(one.right for one in rows)]
-    cells += [ended.count("answered"), cut, ended.count("unanswered")]
+    cells: list[object] = [family, arm, len(rows), sum(one.right for one in rows)]
+    cells += [ended.count("answered"), cut, _unanswered(rows)]
     means = ("tokens", "calls", "cpu_seconds", "seconds")
     return _cells([*cells, *(f"{_mean(rows, name):,.0f}" for name in means)])
+
+
+def _unanswered(rows: Sequence[Row]) -> str:
+    """Return how many have no answer, and how many of them because a limit of time was reached."""
+    count = sum(one.result.ended == "unanswered" for one in rows)
+    stopped = sum(one.result.stopped for one in rows)
+    return f"{count} ({stopped} stopped)" if stopped else f"{count}"
 
 
 def _cells(cells: Iterable[object]) -> str:

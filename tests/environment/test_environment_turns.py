@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import threading
+import zipfile
 
 import pytest
 
@@ -241,6 +242,30 @@ def test_a_function_that_does_not_exist_is_told_with_the_one_that_was_meant(env,
     assert told.endswith("is not defined" if meant is None else f"(did you mean {meant}?)")
 
 
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (
+            "len(archive_open('a.zip'))",
+            "(archive_open found 1,200 members, and its list holds 1,000",
+        ),
+        ("archive_open('a.zip')\nlen(archive_search('foo'))", "found at least 100 lines"),
+        ("search_context('foo')[:1]", "3,000 found; this list holds 1 of them"),
+        ("search_context('foo').total", "3000"),
+        ("doc_search('foo', 2)", "2 that fit best:"),
+        ("for n in range(250): globals()[f'v{n}'] = n\nSHOW_VARS()['...']", "older variables"),
+        ("for n in range(250): globals()[f'v{n}'] = n\nFINAL_VAR('zzz')", "v249, and 2"),
+    ],
+)
+def test_every_list_that_is_cut_says_how_many_there_are(tmp_path, code, told):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for n in range(1_200):
+            archive.writestr(f"m{n}.txt", "foo\n")
+    text = "".join(f"line {n} foo\n" for n in range(3_000))
+    with atoll.REPLEnvironment(backend="native", context=text, documents=tmp_path) as env:
+        assert told in env.execute(code).observation
+
+
 def test_a_list_that_is_too_long_to_show_says_how_many_it_shows(tmp_path):
     text = "".join(f"{n} {'word ' * 40}\n" for n in range(90))
     with atoll.REPLEnvironment(backend="native", context=text) as env:
@@ -261,12 +286,20 @@ def test_long_output_is_spilled_whole_and_what_is_lost_is_said(tmp_path):
     assert re.search(r"spill/turn_1.txt has this much; 30,\d\d\d bytes .* are lost", told)
 
 
-@pytest.mark.parametrize("value", ["'x' * 2_000_000", "list(range(30_000))"])
-def test_a_large_last_value_is_spilled_whole(value, tmp_path):
+@pytest.mark.parametrize(
+    ("value", "end"),
+    [
+        ("'x' * 2_000_000", "x"),
+        ("list(range(30_000))", "29999]"),
+        ("b'x' * 200_000", "x'"),
+        ("import collections\ncollections.Counter(range(30_000))", "[29999,1]]}"),
+    ],
+)
+def test_a_large_last_value_is_spilled_whole(value, end, tmp_path):
     with atoll.REPLEnvironment(backend="native", spill_dir=tmp_path) as env:
         turn = env.execute(value)
         kept = turn.spilled.read_text()
-    assert kept.rstrip("]").endswith("x" if "x" in value else "29999")
+    assert kept.endswith(end)
     assert len(kept) > 100_000
 
 

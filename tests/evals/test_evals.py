@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
+import subprocess
+import sys
 import time
 
 import pytest
@@ -11,8 +14,10 @@ import pytest
 from atoll.errors import ModelReplyError
 from atoll.rlm.models.scripted import ScriptedModel
 from atoll.text.tokens import estimate
+from evals import arms
 from evals.__main__ import main
-from evals.arms import ARMS, Result, Setup, ask, fitting
+from evals.arms import ARMS, Said, Setup, Spent, fitting
+from evals.asking import Result, ask
 from evals.families import FAMILIES
 from evals.report import Row, table
 
@@ -122,9 +127,9 @@ def test_the_table_has_forced_and_unanswered_apart():
 def test_an_evaluation_that_was_stopped_is_continued(tmp_path, monkeypatch, capsys):
     asked = []
 
-    def answer(task, setup):
+    async def answer(task, setup, spent):
         asked.append(task.name)
-        return Result(said="AAA-1111", ended="answered", tokens=5)
+        return Said("AAA-1111")
 
     monkeypatch.setitem(ARMS, "bare", answer)
     out = tmp_path / "answers.jsonl"
@@ -138,17 +143,136 @@ def test_an_evaluation_that_was_stopped_is_continued(tmp_path, monkeypatch, caps
     assert len(asked) == 3, "answers under another budget are not the same"
 
 
-def test_the_cpu_time_of_the_models_server_is_counted(monkeypatch):
-    def work(task, setup):
-        until = time.process_time() + 0.05
-        while time.process_time() < until:
-            pass
-        return Result(said="", ended="answered")
+def test_one_arm_is_asked_all_tasks_before_the_next(monkeypatch):
+    asked = []
 
-    monkeypatch.setitem(ARMS, "bare", work)
+    def arm(name):
+        async def answer(task, setup, spent):
+            asked.append((name, task.family))
+            return Said("")
+
+        return answer
+
+    for name in ("atoll", "bare"):
+        monkeypatch.setitem(ARMS, name, arm(name))
+    given = ["--model", "openai/x", "--arms", "bare", "atoll", "--size", "30k"]
+    main([*given, "--families", "needle", "hops"])
+    assert asked == [(arm, task) for arm in ("bare", "atoll") for task in ("needle", "hops")]
+
+
+def work(seconds):
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+def test_the_cpu_time_of_the_models_server_is_counted(monkeypatch):
+    async def answer(task, setup, spent):
+        work(0.05)
+        return Said("")
+
+    monkeypatch.setitem(ARMS, "bare", answer)
     task = FAMILIES["needle"](1, SIZE)
     assert ask("bare", task, Setup(model="x", server=os.getpid())).cpu_seconds > 0.02
     assert ask("bare", task, Setup(model="x")).cpu_seconds == 0
+
+
+@pytest.fixture
+def busy_server():
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as process:
+        yield process.pid
+        process.kill()
+
+
+def test_a_task_over_its_cpu_seconds_is_stopped_and_keeps_what_it_used(monkeypatch, busy_server):
+    ended = []
+
+    async def answer(task, setup, spent):
+        spent.add(70)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(task.name)
+
+    monkeypatch.setitem(ARMS, "bare", answer)
+    monkeypatch.setattr("evals.asking.POLL_SECONDS", 0.01)
+    task = FAMILIES["needle"](1, SIZE)
+    found = ask("bare", task, Setup(model="x", server=busy_server, cpu_seconds=0.2))
+    assert (found.said, found.ended, found.stopped) == ("", "unanswered", True)
+    assert (found.tokens, found.calls) == (70, 1)
+    assert found.cpu_seconds >= 0.2
+    assert found.reason == "stopped after 0.2 CPU seconds of the model"
+    assert ended == [task.name]
+
+
+def test_an_answer_that_comes_with_the_limit_is_taken(monkeypatch):
+    async def answer(task, setup, spent):
+        work(0.3)
+        return Said("all done")
+
+    monkeypatch.setitem(ARMS, "bare", answer)
+    task = FAMILIES["needle"](1, SIZE)
+    found = ask("bare", task, Setup(model="x", server=os.getpid(), cpu_seconds=0.1))
+    assert (found.said, found.ended, found.stopped) == ("all done", "answered", False)
+
+
+def test_the_process_of_a_peer_that_is_stopped_is_ended_and_its_calls_are_counted(
+    tmp_path, monkeypatch
+):
+    """The program stands in for `rlms`: two calls, then it works on without end."""
+    program = tmp_path / "peer.py"
+    noted = "open('used.txt', 'a').write('30\\n12\\n')"
+    program.write_text(
+        f"import os, time\n{noted}\nopen({str(tmp_path / 'pid')!r}, 'w')"
+        ".write(str(os.getpid()))\ntime.sleep(3600)\n"
+    )
+    monkeypatch.setattr(arms, "PEER", program)
+    spent = Spent()
+
+    async def stopped():
+        begun = tmp_path / "pid"
+        asked = asyncio.ensure_future(
+            ARMS["rlms"](FAMILIES["needle"](1, SIZE), Setup(model="local/x"), spent)
+        )
+        while not (begun.exists() and begun.read_text()):  # noqa: ASYNC110 - another process's file
+            await asyncio.sleep(0.01)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+
+    asyncio.run(stopped())
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert (spent.tokens, spent.calls) == (42, 2)
+
+
+def test_a_peer_that_fails_is_a_task_not_answered(tmp_path, monkeypatch):
+    program = tmp_path / "peer.py"
+    program.write_text("raise SystemExit('no module named rlm')")
+    monkeypatch.setattr(arms, "PEER", program)
+    found = ask("rlms", FAMILIES["needle"](1, SIZE), Setup(model="local/x"))
+    assert (found.said, found.ended, found.stopped) == ("", "unanswered", False)
+    assert found.reason == "no module named rlm"
+
+
+def test_the_table_says_how_many_were_stopped():
+    rows = [
+        Row(
+            family="needle",
+            arm="rlms",
+            right=False,
+            result=Result(said="", ended="unanswered", stopped=stopped),
+        )
+        for stopped in (True, False)
+    ]
+    line = table(rows).splitlines()[2]
+    assert line == "| needle | rlms | 2 | 0 | 0 | 0 | 2 (1 stopped) | 0 | 0 | 0 | 0 |"
+
+
+def test_cpu_seconds_without_the_local_model_say_what_to_do(capsys):
+    with pytest.raises(SystemExit):
+        main(["--model", "openai/x", "--cpu-seconds", "5"])
+    assert "use --seconds" in capsys.readouterr().err
 
 
 def test_without_the_local_model_it_says_what_to_type(monkeypatch, tmp_path):

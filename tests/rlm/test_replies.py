@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from atoll.rlm.replies import parse, plain_answer
+from atoll.rlm.replies import parse, plain_answer, without_thoughts
 
 TRICKY = 'text = """\n```\nnot the end\n```\n"""\nprint(text)'
 
@@ -72,8 +72,61 @@ def test_a_fence_that_is_open_when_the_reply_was_cut_is_no_cell():
 
 
 @pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("<think>\nFINAL('no')\n</think>\nIt is 5.", "\nIt is 5."),
+        ("<thinking>a</thinking><think>b</think>c", "c"),
+        ("It may be 4.\n</think>\n\nIt is 5.", "\n\nIt is 5."),
+        ("<think>it never ends ```python\nx\n```", ""),
+        ("</think>", ""),
+        ("A block begins with <think> and ends with </think>.", None),
+        ("x = '</think>'", None),
+        ("", None),
+    ],
+)
+def test_reasoning_that_a_server_leaves_in_a_reply_is_taken_out(text, rest):
+    assert without_thoughts(text) == (text if rest is None else rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "prose"),
+    [
+        ("```javascript\nconsole.log(1)\n```", ""),
+        ("```bash\nls\n```\n\n```sql\nSELECT 1\n```", ""),
+        ('{"name": "FINAL", "arguments": {"answer": "5"}}', ""),
+        ('<tool_call>\n{"tool": "grep", "parameters": {}}\n</tool_call>', ""),
+        ('```json\n{"total": 5}\n```', '```json\n{"total": 5}\n```'),
+        ("It is:\n```yaml\na: 1\n```", "It is:\n```yaml\na: 1\n```"),
+        ('{"name": "Ada", "age": 5}', '{"name": "Ada", "age": 5}'),
+        ("[1, 2]", "[1, 2]"),
+    ],
+)
+def test_a_reply_of_nothing_but_code_or_a_tool_call_is_no_prose(text, prose):
+    reply = parse(text)
+    assert (reply.cells, reply.prose, plain_answer(text)) == ((), prose, prose)
+
+
+def test_an_answer_with_quotes_in_prose_is_a_cell_so_that_they_are_checked():
+    reply = parse("So:\nFINAL('it is so', quotes=['a', 'b'])")
+    assert reply.cells == ("FINAL('it is so', quotes=['a', 'b'])",)
+    assert reply.answer is None
+    assert plain_answer("FINAL('it is so', quotes=['a', 'b'])") == "it is so"
+
+
+def test_an_answer_without_quotation_marks_may_be_the_name_of_a_variable():
+    assert (parse("FINAL(total)").answer, parse("FINAL(total)").variable) == ("total", "total")
+    assert parse("FINAL('total')").variable is None
+    assert parse("FINAL(two words)").variable is None
+
+
+@pytest.mark.parametrize(
     "text",
     [
+        "```" + " " * 10**6 + "x`",
+        "```" + "a" * 10**6 + "`",
+        "<think>" * 10**5,
+        "<think></think>" * 50_000,
+        "</think>\n" * 10**5,
         "(" * 10**6,
         "FINAL(" + "'" * 10**5,
         'FINAL("' + '\\"' * 500_000,
@@ -86,11 +139,12 @@ def test_a_fence_that_is_open_when_the_reply_was_cut_is_no_cell():
         "<code>" * 10**5,
         "f(" * 9_000,
     ],
-    ids=range(11),
+    ids=range(16),
 )
 def test_a_reply_is_read_in_linear_time(text):
     """A megabyte takes a second or so; what is quadratic takes hours."""
     started = time.process_time()
     parse(text)
     plain_answer(text)
+    without_thoughts(text)
     assert time.process_time() - started < 20

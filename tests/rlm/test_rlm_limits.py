@@ -207,6 +207,23 @@ async def test_a_parent_that_answers_with_what_a_forced_child_said_was_forced_to
     assert answer.reason == "it is the answer of an rlm_query that was forced"
 
 
+@pytest.mark.parametrize(
+    "replies",
+    [
+        [cell("got = rlm_query('one')\nFINAL('It is: ' + got)")],
+        [cell("got = rlm_query('one')", "FINAL(len(got))")],
+        [cell("got = batch_rlm_query([{'task': 'one'}])\nFINAL({'all': list(got)})")],
+    ],
+)
+async def test_an_answer_given_before_the_model_knew_that_a_child_was_forced_is_forced(replies):
+    sub = script(cell("a = 1"), cell("a = 2"), "Two of three.")
+    answer = await ask(script(*replies), sub_model=sub, budget=Budget(calls=8))
+    assert answer.ended == "forced"
+    assert (
+        answer.reason == "it was given in one turn with 1 answer of rlm_query that ended as forced"
+    )
+
+
 async def test_a_child_without_an_answer_is_an_error_in_its_parent():
     main = script(cell("rlm_query('one')"), cell(DONE))
     answer = await ask(main, sub_model=script("", "", ""))

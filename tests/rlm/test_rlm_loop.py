@@ -128,6 +128,15 @@ async def test_after_its_turns_a_model_has_to_answer():
         ("I think 49.\n" + cell("grep('x')"), "forced", "I think 49."),
         (cell("grep('x')"), "unanswered", ""),
         ("FINAL_VAR(x)", "unanswered", ""),
+        ("FINAL_VAR(a)", "forced", "1"),
+        ("FINAL(a)", "forced", "1"),
+        ("FINAL(fifty)", "forced", "fifty"),
+        (cell("FINAL(a + 1)"), "forced", "2"),
+        (cell("FINAL(llm_query('x'))"), "unanswered", ""),
+        ("```javascript\nconsole.log(49)\n```", "unanswered", ""),
+        ('{"name": "FINAL", "arguments": {"answer": "49"}}', "unanswered", ""),
+        ("<think>It is 48.</think>It is 49.", "forced", "It is 49."),
+        ("<think>It is 48.</think>", "unanswered", ""),
         (" ", "unanswered", ""),
         ("```python\nFINAL('It is 4", "unanswered", ""),
         ("FINAL('It is 4", "unanswered", ""),
@@ -154,6 +163,39 @@ async def test_a_forced_answer_is_prose_or_none(last, ended, text):
 async def test_a_last_reply_without_an_answer_says_what_it_was(last, what):
     answer = await ask(script(cell("a = 1"), last), budget=Budget(calls=2))
     assert answer.reason.endswith(f"and the last reply was {what}")
+
+
+async def test_a_forced_answer_that_was_cut_says_so():
+    answer = await ask(script(cell("a = 1"), cut("It is 4", 77)), budget=Budget(calls=2))
+    assert (answer.text, answer.ended) == ("It is 4", "forced")
+    assert answer.reason.endswith("and the last reply was cut off after 77 tokens")
+
+
+async def test_code_in_the_reasoning_of_a_model_is_not_run_and_reasoning_is_no_answer():
+    thought = "<think>perhaps\n" + cell("FINAL('wrong')") + "\n</think>\n"
+    answer = await ask(script(thought + cell("FINAL('right')")))
+    assert [one.code for one in told(answer, events.CodeRan)] == ["FINAL('right')"]
+    assert told(answer, events.ModelAnswered)[0].text.startswith("<think>"), "for the record"
+    model = script("<think>It is 5." + " Or not." * 30, "<think>So it is</think>", "")
+    unanswered = await ask(model)
+    assert (unanswered.text, unanswered.ended) == ("", "unanswered")
+    assert "tokens went into reasoning" in model.asked[1].messages[-1].content
+    sub = script("<think>five?</think>Five.")
+    asked = await ask(script(cell("FINAL(llm_query('x'))")), sub_model=sub)
+    assert asked.text == "Five."
+    direct = await ask(script("<think>five?</think>Five."), "short", direct_tokens=1000)
+    assert (direct.text, direct.way) == ("Five.", "direct")
+
+
+async def test_a_name_in_prose_is_the_variable_if_there_is_one():
+    answer = await ask(script(cell("total = 40 + 2"), "FINAL(total)"))
+    assert (answer.text, answer.value, answer.ended) == ("42", 42, "answered")
+    assert (await ask(script("FINAL(nothing)"))).text == "nothing"
+
+
+async def test_an_answer_in_the_manner_of_the_loop_is_taken_from_a_direct_reply():
+    answer = await ask(script("FINAL('five')"), "short", direct_tokens=1000)
+    assert (answer.text, answer.way) == ("five", "direct")
 
 
 async def test_one_call_is_the_last_one_and_told_so():
@@ -214,8 +256,9 @@ async def test_a_direct_answer_that_was_cut_is_continued_and_an_empty_one_asked_
     assert (half.text, half.ended) == ("on and on and on and ", "forced")
 
 
-async def test_quotes_that_are_not_in_the_context_are_told_once_and_then_marked():
-    wrong = cell("FINAL('x', quotes=['entry 7: value 49', 'entry 7: value 50'])")
+@pytest.mark.parametrize("write", [cell, str])
+async def test_quotes_that_are_not_in_the_context_are_told_once_and_then_marked(write):
+    wrong = write("FINAL('x', quotes=['entry 7: value 49', 'entry 7: value 50'])")
     model = script(wrong, wrong)
     answer = await ask(model)
     assert "1 of 2 quotes are not in the context" in model.asked[1].messages[-1].content

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.archive import Archive
+    from atoll.environment.context_tools import CutLists
     from atoll.environment.documents import Documents
 
 MOST_TOLD = 1_000
@@ -28,8 +29,8 @@ WAIT_SECONDS = 60.0
 class Archives:
     """Tools that run in threads, one after the other."""
 
-    def __init__(self, documents: Documents, max_results: int) -> None:
-        self._documents, self._most = documents, max_results
+    def __init__(self, documents: Documents, max_results: int, cut: CutLists) -> None:
+        self._documents, self._most, self._cut = documents, max_results, cut
         self._archive: Archive | None = None
         self._lock, self._closed = threading.Lock(), False
 
@@ -46,6 +47,7 @@ class Archives:
             self._archive = archive
             members = archive.members
             told = [{"name": one.name, "size": one.size} for one in members[:MOST_TOLD]]
+        self._cut.note("archive_open", "members", told, len(members), counted=True)
         return {"members": told, "total": len(members)}
 
     def archive_file(self, name: str) -> str:
@@ -64,6 +66,7 @@ class Archives:
         with self._turn():
             found = self._opened().search(arguments.text(query, "query"), most=self._most)
         hits = [{"path": hit.member, "line": hit.line, "text": hit.text} for hit in found]
+        self._cut.note("archive_search", "lines", hits, len(hits), counted=not found.truncated)
         return {"hits": hits, "total": len(hits), "counted": not found.truncated}
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.environment.answers import Answers
 from atoll.environment.archives import Archives
-from atoll.environment.context_tools import ContextTools
+from atoll.environment.context_tools import ContextTools, CutLists
 from atoll.environment.documents import Documents
 from atoll.environment.registry import Registry
 from atoll.environment.research_tools import ResearchTools
@@ -43,24 +43,26 @@ class BuiltinTools:
         self.sources = Sources(index)
         self.registry = Registry(self.sources, config.approver)
         self.ledger, self.shown = Ledger(0 if index is None else index.length), Shown(index)
+        self.cut = CutLists()
         log, fields = self.registry.log, config.submit_fields
         self.answers = Answers(config, log, self.ledger, index, fields)
         with contextlib.ExitStack() as parts:
             documents = Documents(config.documents, spilled)
             parts.callback(documents.close)
-            archives = Archives(documents, config.max_grep_results)
+            archives = Archives(documents, config.max_grep_results, self.cut)
             parts.callback(archives.close)
             search = SearchTools(config.documents, index, config.search_server)
             parts.callback(search.close)
-            self.context = ContextTools(
+            context = ContextTools(
                 index,
                 documents,
                 ledger=self.ledger,
                 shown=self.shown,
                 sources=self.sources,
+                cut=self.cut,
                 max_results=config.max_grep_results,
             )
-            self._add(_context_tools(self.context))
+            self._add(_context_tools(context))
             self._add(_search_tools(search), shown=config.documents is not None)
             self._add(_archive_tools(archives), shown=config.documents is not None)
             self._add([_web_tool(Web(config.web))], shown=config.web is not None)

@@ -11,9 +11,11 @@ from atoll.environment import arguments
 from atoll.environment.chain_prefetch import note
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from atoll.environment.documents import Documents
     from atoll.environment.taint import Sources
-    from atoll.explore.grep import Grep, Hit
+    from atoll.explore.grep import Hit
     from atoll.explore.index import ContextIndex
     from atoll.explore.ledger import Ledger
     from atoll.explore.spans_shown import Shown
@@ -23,13 +25,45 @@ HIT = ("line", "start", "end", "text")
 ELSEWHERE = "elsewhere"
 """The host has nothing of that name; the guest may."""
 MOST_TOLD = 3
-"""Searches of one cell whose lists were cut, as far as a model is told of them."""
+"""Calls of one cell whose lists were cut, as far as a model is told of them."""
 LONGEST_PATTERN = 60
 MOST_WORDS = 6
 """Words of a pattern that was not found whose lines are counted."""
 LARGEST_COUNTED = 64 << 20
 """Characters of a context up to which they are: each count reads it once."""
 _WORD, _ESCAPED = re.compile(r"\w{3,40}"), re.compile(r"\\.", re.DOTALL)
+
+
+class CutLists:
+    """Lists of hits of the turn that runs now which were cut: a model must be told of them."""
+
+    def __init__(self) -> None:
+        self._cut: deque[tuple[str, str]] = deque(maxlen=MOST_TOLD)
+        """How a list itself says the number, and a line that does."""
+
+    def note(
+        self, call: str, things: str, hits: Sequence[Any], total: int, *, counted: bool
+    ) -> None:
+        """Remember a call whose list has fewer things than it found."""
+        if counted and len(hits) >= total:
+            return
+        number = f"{total:,}" if counted else f"at least {total:,}"
+        told = f"({call} found {number} {things}, and its list holds {len(hits):,} of them"
+        self._cut.append((number, f"{told}: .total is the number)" if counted else f"{told})"))
+
+    def since(self, text: str) -> list[str]:
+        """Return a line for each such call since the last time, and forget them.
+
+        Calls are left out whose number of hits `text` is, or says.
+        """
+        cut = [self._cut.popleft() for _ in range(len(self._cut))]
+        whole = text.strip()
+        untold = (
+            line
+            for number, line in cut
+            if f"{number} found" not in text and whole != number.replace(",", "")
+        )
+        return list(dict.fromkeys(untold))
 
 
 class ContextTools:
@@ -43,11 +77,12 @@ class ContextTools:
         ledger: Ledger,
         shown: Shown,
         sources: Sources,
+        cut: CutLists,
         max_results: int,
     ) -> None:
         self._index, self._documents, self._sources = index, documents, sources
         self._ledger, self._shown, self._most = ledger, shown, max_results
-        self._cut: deque[tuple[int, str]] = deque(maxlen=MOST_TOLD)
+        self._cut = cut
 
     def peek(self, n: int, start: int = 0, path: str | None = None) -> dict[str, Any]:
         """`n` characters from `start` on; a start below 0 counts from the end."""
@@ -73,20 +108,11 @@ class ContextTools:
         wanted = arguments.text(pattern, "pattern")
         found = index.grep(wanted, most=self._most, ignore_case=bool(ignore_case))
         self._note(path, found.scanned, [(hit.at, hit.text) for hit in found.hits])
-        if found.more:
-            self._cut.append((found.total, _cut(wanted, found)))
+        call = f"grep({wanted[:LONGEST_PATTERN]!r})"
+        self._cut.note(call, "lines", found.hits, found.total, counted=found.counted)
         hits = [_hit(hit, index.file_at(hit.start)) for hit in found.hits]
         words = {} if found.total else _word_counts(index, wanted)
         return {"hits": hits, "total": found.total, "counted": found.counted, "words": words}
-
-    def cut_since(self, text: str) -> list[str]:
-        """Return a line for each search since the last time whose list was cut, and forget them.
-
-        Searches are left out whose number of hits `text` is, or says.
-        """
-        cut = [self._cut.popleft() for _ in range(len(self._cut))]
-        untold = (n for n in cut if f"{n[0]:,} found" not in text and text.strip() != str(n[0]))
-        return list(dict.fromkeys(line for _, line in untold))
 
     def list_dir(self, path: str = ".") -> dict[str, Any]:
         """The documents in a folder; no names if there is no such folder here."""
@@ -127,14 +153,6 @@ def _word_counts(index: ContextIndex, pattern: str) -> dict[str, int]:
         word: index.grep(word, most=1, literal=True).total for word in islice(words, MOST_WORDS)
     }
     return {word: count for word, count in counts.items() if count}
-
-
-def _cut(pattern: str, found: Grep) -> str:
-    least = "" if found.counted else "at least "
-    return (
-        f"(grep({pattern[:LONGEST_PATTERN]!r}) found {least}{found.total:,} lines, and its list "
-        f"holds {len(found.hits):,} of them: .total is the number)"
-    )
 
 
 def _hit(hit: Hit, file: tuple[str, int] | None) -> dict[str, Any]:

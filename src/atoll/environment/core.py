@@ -7,6 +7,7 @@ alone, as plain values; it has no reference to any of them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
 import os
@@ -246,6 +247,15 @@ class REPLEnvironment:
             **({} if tree is None else {"research": tree}),
         }
 
+    async def variable_names(self) -> list[str]:
+        """Return the names of the guest's variables, the newest last; [] if the guest is gone.
+
+        A key of globals() that is not an identifier is left out: it could be a text for the model.
+        """
+        with contextlib.suppress(SandboxError):
+            return [one.name for one in await self.box.variables() if one.name.isidentifier()]
+        return []
+
     async def save(self) -> bytes:
         """Return variables, files, research and coverage as signed bytes, for the option `state`.
 
@@ -329,7 +339,7 @@ class REPLEnvironment:
             note=trouble,
             whole=whole,
         )
-        return self._clean("\n".join([text, *self._tools.context.cut_since(text)]))
+        return self._clean("\n".join([text, *self._tools.cut.since(text)]))
 
     def _overheard(self, handler: Handler | None) -> Handler | None:
         """A handler whose prompts lose their secrets, and count as shown to a model."""

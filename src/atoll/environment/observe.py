@@ -19,6 +19,8 @@ OPENINGS: dict[type, tuple[str, ...]] = {
     list: ("[",), tuple: ("(",), dict: ("{",), set: ("{", "set("), frozenset: ("frozenset(",),
 }  # fmt: skip
 """How the repr of plain data begins. Another one is that of a type with its own way to be shown."""
+NO_OPENING = "\0"
+CONTAINERS = tuple(OPENINGS)
 
 
 def render(
@@ -57,9 +59,12 @@ def _value(result: SandboxResult, toon: bool, whole: Any) -> str:  # noqa: FBT00
     value = result.value if whole is None else whole
     if isinstance(value, str):
         return value
-    opening = OPENINGS.get(type(value))
-    if opening is None or not text.startswith(opening):
-        cut = CUT_VALUE.format(most=MAX_REPR) if is_cut(result) else ""
-        return "\n".join(part for part in (text, cut) if part)
+    if isinstance(value, bytes) and len(text) > MAX_REPR:
+        return repr(value)
+    is_own = not text.startswith(OPENINGS.get(type(value), NO_OPENING))
+    if is_own and len(text) <= MAX_REPR:
+        return text
+    if is_own and not isinstance(value, CONTAINERS):
+        return f"{text}\n{CUT_VALUE.format(most=MAX_REPR)}"
     told = to_text(value, toon=toon)
     return told if len(text) >= MAX_REPR or len(told) < len(text) else text

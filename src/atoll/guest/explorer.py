@@ -5,7 +5,7 @@ A file of the guest's own is looked into here: no host has to open what a guest 
 
 from __future__ import annotations
 
-from .own_files import Hits, entries_of, grep_file, open_own, peek_file
+from .own_files import Hits, Ranked, entries_of, grep_file, open_own, peek_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,8 @@ PEEKED = 500
 """Characters that peek() shows unless it is told how many."""
 LARGEST_SENT = 16 << 20
 """Bytes of an archive of the guest's own that are handed to the host."""
-SHOWN_VARIABLES = 200
+SHOWN_VARIABLES, NAMED = 200, 40
+"""Variables that SHOW_VARS() has, and those that an error names: the newest."""
 NOTHING = object()
 
 
@@ -113,15 +114,15 @@ class Explorer:
 
     def code_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
         """The functions, classes and methods that fit a question best."""
-        return Hits(self._call("code_search", query, k))
+        return Ranked(self._call("code_search", query, k), k)
 
     def doc_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
         """The sections of documents that fit a question best."""
-        return Hits(self._call("doc_search", query, k))
+        return Ranked(self._call("doc_search", query, k), k)
 
     def colgrep(self, query: str, pattern: str | None = None, k: int = 10) -> list[dict[str, Any]]:
         """Units of code by meaning, token by token; with `pattern`, those that it matches."""
-        return Hits(self._call("colgrep", query, pattern, k))
+        return Ranked(self._call("colgrep", query, pattern, k), k)
 
     def archive_open(self, path: Any) -> list[dict[str, Any]]:
         """Open a zip, tar, 7z or pdf (a path, or its bytes): its members, for archive_file."""
@@ -158,7 +159,9 @@ class Explorer:
             raise TypeError("FINAL_VAR takes a variable's name as a text: FINAL_VAR('result')")
         key = name.strip().strip("\"'")
         if key not in self._namespace:
-            known = ", ".join(self._variables()) or "none yet"
+            names = self._variables()
+            more = ["and {:,} more".format(len(names) - NAMED)] if len(names) > NAMED else []
+            known = ", ".join(names[-NAMED:] + more) or "none yet"
             raise NameError(
                 "there is no variable {!r} to give as the answer; there are: {}. "
                 "Assign it first, then call FINAL_VAR".format(key[:100], known)
@@ -172,8 +175,12 @@ class Explorer:
         self._finish("SUBMIT", _value(values[0] if values else fields, "SUBMIT"), ())
 
     def SHOW_VARS(self) -> dict[str, str]:  # noqa: N802 - as models know it
-        """The variables that there are, and their types."""
-        return {name: type(self._namespace[name]).__name__ for name in self._variables()}
+        """The variables that there are, and their types; of very many, the newest."""
+        names = self._variables()
+        kinds = {name: type(self._namespace[name]).__name__ for name in names[-SHOWN_VARIABLES:]}
+        if len(names) > SHOWN_VARIABLES:
+            kinds["..."] = "{:,} older variables".format(len(names) - SHOWN_VARIABLES)
+        return kinds
 
     def SHOW_TOOLS(self) -> str:  # noqa: N802 - beside SHOW_VARS
         """The functions that there are, one a line; help(function) says more."""
@@ -188,8 +195,7 @@ class Explorer:
         raise SystemExit(0)
 
     def _variables(self) -> list[str]:
-        names = [name for name in self._namespace if not name.startswith("_")]
-        return names[:SHOWN_VARIABLES]
+        return [name for name in self._namespace if not name.startswith("_")]
 
     def _mine(self, answer: Any, path: str) -> bool:
         """Whether the host has left a path to us: it has nothing of that name."""

@@ -5,6 +5,8 @@ A pattern is a regular expression, matched line by line (`^` and `$` are a line'
 
 from __future__ import annotations
 
+from .own_files import Hits
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
@@ -98,14 +100,19 @@ class ContextHelpers:
     def search_context(
         self, pattern: str, window: int = 200, max_results: int = 100
     ) -> list[dict[str, Any]]:
-        """Matches with `window` characters around: dicts of match, start, end, line, text."""
+        """Matches with `window` characters around: dicts of match, start, end, line, text.
+
+        The list has the first `max_results`, and its .total is how many there are.
+        """
         if window < 0:
             raise ValueError("window must not be negative, not {}".format(window))
         text, line, seen = self._text(), 1, 0
         hits: list[dict[str, Any]] = []
+        total = 0
         for mark in self._matches(pattern, text):
-            if len(hits) == max_results:
-                break
+            total += 1
+            if total > max_results:
+                continue
             line, seen = line + text.count("\n", seen, mark.start()), mark.start()
             hits.append(
                 {
@@ -116,7 +123,7 @@ class ContextHelpers:
                     "text": text[max(0, mark.start() - window) : mark.end() + window],
                 }
             )
-        return hits
+        return Hits(hits, total)
 
     def find_line(self, pattern: str) -> list[tuple[int, str]]:
         """Lines that match, as (number, line); numbers start at 1."""

@@ -71,6 +71,19 @@ class Hits(list):  # type: ignore[type-arg]
         return head + ":"
 
 
+class Ranked(Hits):
+    """The hits that fit a query best: as many as were asked for, if there are so many."""
+
+    def __init__(self, items: Iterable[Any], most: int) -> None:
+        """Take the hits, and how many were asked for."""
+        super().__init__(items)
+        self._full = len(self) >= most
+
+    def _head(self, shown: int) -> str:
+        head = super()._head(shown)
+        return head.replace(" found", " that fit best", 1) if self._full else head
+
+
 def _line(item: Any) -> str:
     """A hit as `line [start:end] text`; anything else as its fields."""
     if not isinstance(item, dict):

@@ -7,6 +7,7 @@ One call is kept back from the start. If a limit is reached, it asks for an answ
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from atoll.rlm import prompts
@@ -22,7 +23,7 @@ from atoll.types import Outcome
 
 if TYPE_CHECKING:
     from atoll.environment.core import REPLEnvironment
-    from atoll.environment.types import Turn
+    from atoll.environment.types import Final, Turn
     from atoll.rlm.budget import Kept
     from atoll.rlm.model_calls import ModelCalls
     from atoll.rlm.models.types import Completion
@@ -38,6 +39,8 @@ LAST_SECONDS, LAST_SHARE = 60.0, 0.2
 """Seconds kept back for the last call: so many, or this share of the budget if that is less."""
 MOST_CALLS = 200
 """Tool calls of one turn that the trajectory has."""
+LEAST_THOUGHT = 20
+"""Tokens of a reply without a text from which on they must have been reasoning."""
 MOST_IDLE = 3
 """Replies without code in a row after which the run ends."""
 
@@ -128,6 +131,7 @@ class Loop:
         most = self._calls.account.budget.iterations
         while self._turns < most:
             self._turns += 1
+            self._subcalls.begin_turn()
             completion = await self._ask(history.messages, self._config.max_tokens)
             reply = parse(completion.text, is_cut=completion.finish == "length")
             observations = [await self._cell(code) for code in reply.cells]
@@ -168,12 +172,18 @@ class Loop:
 
         Return what is wrong with them, if they are not taken.
         """
-        if self._env.final is None and reply.variable is not None:
+        if self._env.final is None and await self._names_variable(reply):
             return [await self._cell(f"FINAL_VAR({reply.variable!r})")]
         if self._env.final is None and reply.answer is not None:
             trouble = await self._env.take_answer(reply.answer)
             return [] if trouble is None else [trouble]
         return []
+
+    async def _names_variable(self, reply: Reply) -> bool:
+        """Return whether an answer is given by FINAL_VAR, or by FINAL with a variable's name."""
+        if reply.variable is None or reply.answer is None:
+            return reply.variable is not None
+        return reply.variable in await self._env.variable_names()
 
     async def _ending(self, completion: Completion, reply: Reply) -> Ending | None:
         """Return the ending, if there is an answer or the model has stopped writing code."""
@@ -187,7 +197,10 @@ class Loop:
         final = self._env.final
         if final is None:
             return None
-        ended, reason = self._subcalls.unsure(final.text) or (Ended.ANSWERED, "")
+        return self._given(final, *(self._subcalls.unsure(final.text) or (Ended.ANSWERED, "")))
+
+    def _given(self, final: Final, ended: Ended, reason: str) -> Ending:
+        """Return the ending of a run whose code has given an answer."""
         return Ending(
             ended=ended,
             reason=reason,
@@ -219,8 +232,8 @@ class Loop:
         if completion.finish == "length" and completion.text.strip():
             return [prompts.CUT.format(tokens=tokens)]
         if not completion.text.strip():
-            is_cut = completion.finish == "length"
-            return [prompts.ONLY_THOUGHT.format(tokens=tokens) if is_cut else prompts.EMPTY]
+            thought = completion.finish == "length" or tokens >= LEAST_THOUGHT
+            return [prompts.ONLY_THOUGHT.format(tokens=tokens) if thought else prompts.EMPTY]
         if reply.cells or observed:
             return []
         return [prompts.NO_CODE_AGAIN if self._idle == MOST_IDLE - 1 else prompts.NO_CODE]
@@ -234,12 +247,29 @@ class Loop:
             completion = await self._ask_last(history, prompts.LAST.format(why=why))
         except BudgetError as exc:
             return self._ended(Ended.UNANSWERED, "", f"{why}; and no last answer: {exc}")
+        is_cut = completion.finish == "length"
+        await self._run_last(parse(completion.text, is_cut=is_cut))
+        if self._env.final is not None:
+            return self._given(self._env.final, Ended.FORCED, why)
         text = plain_answer(completion.text)
         if not text:
-            is_cut = completion.finish == "length"
             what = "cut off" if is_cut else "code" if completion.text.strip() else "empty"
             return self._ended(Ended.UNANSWERED, "", f"{why}; and the last reply was {what}")
-        return self._ended(Ended.FORCED, text, why)
+        cut = f"; and the last reply was cut off after {completion.usage.output_tokens:,} tokens"
+        return self._ended(Ended.FORCED, text, why + cut * is_cut)
+
+    async def _run_last(self, reply: Reply) -> None:
+        """Run a last reply that gives its answer by code, such as FINAL(total).
+
+        No call of a model is left, so that code which asks one fails. What it prints is not shown.
+        """
+        last = (f"FINAL_VAR({reply.variable!r})",) if await self._names_variable(reply) else ()
+        cells = (*reply.cells, *last)
+        if not any(name in code for code in cells for name in ("FINAL", "SUBMIT")):
+            return
+        with contextlib.suppress(BudgetError):  # there may be no time left
+            for code in cells:
+                await self._cell(code)
 
     async def _ask_last(self, history: History, last: str) -> Completion:
         """Send the whole conversation if it can be paid for, else the newest part of it."""

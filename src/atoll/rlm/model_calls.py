@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from atoll.errors import ModelError, ModelReplyError, ModelTimeoutError
 from atoll.rlm.budget import UNLIMITED
 from atoll.rlm.models.types import Usage
+from atoll.rlm.replies import without_thoughts
 from atoll.text.tokens import estimate
 from atoll.trajectory.events import ModelAnswered, ModelAsked
 from atoll.trajectory.fields import Usage as UsageFields
@@ -101,7 +102,10 @@ class ModelCalls:
     async def ask(
         self, model: Model, messages: Sequence[Message], call: str, max_tokens: int = MAX_TOKENS
     ) -> Completion:
-        """Return a model's reply; BudgetError if it cannot be paid for or does not come in time."""
+        """Return a model's reply, without reasoning in tags at its beginning.
+
+        Raise BudgetError if it cannot be paid for or does not come in time.
+        """
         self.account.check("calls", "seconds")
         left = self.account.left("seconds")
         try:
@@ -114,7 +118,7 @@ class ModelCalls:
             self.account.refuse("seconds")
         self._count(completion)
         self._tell_answered(completion, call)
-        return completion
+        return replace(completion, text=without_thoughts(completion.text))
 
     async def _paid(
         self, model: Model, messages: Sequence[Message], call: str, max_tokens: int

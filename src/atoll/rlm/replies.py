@@ -7,13 +7,28 @@ of times, and Python's own parser sees only short texts: it can be slow on neste
 from __future__ import annotations
 
 import ast
+import json
 import re
 import warnings
 from dataclasses import dataclass
+from typing import NamedTuple
 
-OPENING = re.compile(r"^[ \t]{0,12}(`{3,}|~{3,})[ \t]*([\w.+-]*)[^\n`]*$")
+OPENING = re.compile(r"[ \t]{0,12}+(`{3,}+|~{3,}+)[ \t]*+([\w.+-]*+)[^\n`]*+\Z")
+"""Possessive, so that nothing is tried twice."""
 LANGUAGES = frozenset({"", "python", "python3", "py", "repl", "ipython", "tool_code", "code"})
+DATA_FORMATS = frozenset(
+    {
+        "json", "jsonl", "yaml", "yml", "toml", "ini", "csv", "tsv", "xml", "html", "text", "txt",
+        "plain", "plaintext", "markdown", "md",
+    }
+)  # fmt: skip
+"""Blocks of these may be an answer; a block in another language is code."""
 TAGS = ("<code>", "</code>")
+THOUGHTS = re.compile(r"\s*+<(think|thinking|thought|reasoning)>")
+END_OF_THOUGHTS = re.compile(
+    r"^[ \t]*+</(?:think|thinking|thought|reasoning)>[ \t]*+$", re.MULTILINE
+)
+TOOL_NAMES, TOOL_ARGUMENTS = {"name", "tool", "function"}, {"arguments", "parameters", "args"}
 ANSWER = re.compile(r"^[ \t]*(FINAL|FINAL_VAR)\(", re.MULTILINE)
 MOST_BLOCKS = 20
 LONGEST = 1 << 20
@@ -33,7 +48,7 @@ class Reply:
     answer: str | None = None
     """The argument of FINAL(...) outside of code."""
     variable: str | None = None
-    """The argument of FINAL_VAR(...) outside of code."""
+    """The argument of FINAL_VAR(...) outside of code; with an answer, a name that may be one."""
     prose: str = ""
     """The text outside of cells."""
     is_open: bool = False
@@ -46,21 +61,40 @@ def parse(text: str, *, is_cut: bool = False) -> Reply:
     Of a reply that was cut off, a cell that has no end is left out.
     """
     text = text[:LONGEST]
-    cells, prose, is_open = _fenced(text.splitlines())
+    found = _fenced(text.splitlines())
+    cells, prose, is_open = found.cells, found.prose, found.is_open
     if not cells:
         cells, prose, is_open = _tagged(text)
+        if not cells and (found.is_all_code or _is_tool_call(text)):
+            prose = ""
     name, inner, prose = _answer(prose, is_cut=is_cut)
-    if not cells and name is None and _is_code(text):
+    if not cells and name is None and prose and _is_code(text):
         cells, prose, is_open = [text], "", True
     if is_cut and is_open and cells:
         cells.pop()
+    if name == "FINAL" and _has_quotes(inner):
+        cells, name = [*cells, f"FINAL({inner})"], None  # so that the quotes are checked
     return Reply(
         cells=tuple(cell for cell in cells if cell.strip())[:MOST_BLOCKS],
         answer=_literal(inner) if name == "FINAL" else None,
-        variable=inner.strip().strip("\"'") if name == "FINAL_VAR" else None,
+        variable=_variable(name, inner),
         prose=prose.strip(),
         is_open=is_open,
     )
+
+
+def without_thoughts(text: str) -> str:
+    """Return a reply without the reasoning that some servers leave at its beginning, in tags.
+
+    Reasoning without an end is all that there is. A server may have sent the first tag itself: then
+    a line with the last tag alone ends the reasoning.
+    """
+    if END_OF_THOUGHTS.search(text) and not THOUGHTS.match(text):
+        text = f"<think>{text}"
+    while opened := THOUGHTS.match(text):
+        tag = f"</{opened[1]}>"
+        text = text[opened.end() :].partition(tag)[2]
+    return text
 
 
 def plain_answer(text: str) -> str:
@@ -75,10 +109,21 @@ def plain_answer(text: str) -> str:
     return "" if reply.variable is not None else reply.prose
 
 
-def _fenced(lines: list[str]) -> tuple[list[str], str, bool]:
-    """Return cells, the prose between them, and whether the last fence is never closed."""
+class _Blocks(NamedTuple):
+    """The fenced blocks of a reply."""
+
+    cells: list[str]
+    prose: str
+    """The text between the blocks."""
+    is_open: bool
+    """Whether the last fence is never closed."""
+    is_all_code: bool
+    """Whether there is nothing but blocks of code, in any language."""
+
+
+def _fenced(lines: list[str]) -> _Blocks:
     cells, prose, at, is_open = [], [], 0, False
-    fences = _Fences(lines)
+    fences, languages = _Fences(lines), set[str]()
     while at < len(lines):
         fence = OPENING.match(lines[at])
         if fence is None:
@@ -87,10 +132,13 @@ def _fenced(lines: list[str]) -> tuple[list[str], str, bool]:
             continue
         end = fences.closing(at + 1, fence.group(1))
         is_open = end == len(lines)
+        languages.add(fence.group(2).lower())
         if fence.group(2).lower() in LANGUAGES:
             cells.append(_dedented(lines[at + 1 : end], len(lines[at]) - len(lines[at].lstrip())))
         at = end + 1
-    return cells, "\n".join(prose), is_open
+    outside = "\n".join(prose)
+    is_all_code = bool(languages) and not languages & DATA_FORMATS and not outside.strip()
+    return _Blocks(cells, outside, is_open, is_all_code)
 
 
 def _tagged(text: str) -> tuple[list[str], str, bool]:
@@ -101,6 +149,18 @@ def _tagged(text: str) -> tuple[list[str], str, bool]:
     cells = [code.strip("\n") for code, closed, _ in pairs if closed]
     prose = head + "".join(rest if closed else code for code, closed, rest in pairs)
     return cells, prose, False
+
+
+def _is_tool_call(text: str) -> bool:
+    """Return whether a reply is a call in JSON, as models write it that were trained on tools."""
+    text = text.strip().removeprefix("<tool_call>").removesuffix("</tool_call>").strip()
+    if not text.startswith("{") or len(text) > LONGEST_PROGRAM:
+        return False
+    try:
+        call = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return bool(call.keys() & TOOL_NAMES and call.keys() & TOOL_ARGUMENTS)
 
 
 class _Fences:
@@ -245,12 +305,24 @@ def _literal(inner: str) -> str:
 
 
 def _first_argument(inner: str) -> str:
-    """Return the text of a literal that other arguments follow; else all of it."""
-    if inner[:1] in ("'", '"'):
-        end = _Strings(inner).after(0)
-        if re.match(r"\s*,\s*quotes\s*=", inner[end : end + 100]):
-            return _literal(inner[:end])
-    return inner
+    """Return the text of a literal that quotes follow; else all of it."""
+    return _literal(inner[: _Strings(inner).after(0)]) if _has_quotes(inner) else inner
+
+
+def _has_quotes(inner: str) -> bool:
+    """Return whether the arguments of FINAL are a literal and quotes=..."""
+    inner = inner.lstrip()
+    if inner[:1] not in ("'", '"'):
+        return False
+    end = _Strings(inner).after(0)
+    return re.match(r"\s*,\s*quotes\s*=", inner[end : end + 100]) is not None
+
+
+def _variable(name: str | None, inner: str) -> str | None:
+    """Return the variable that FINAL_VAR names; of FINAL, what may be the name of one."""
+    if name == "FINAL_VAR":
+        return inner.strip().strip("\"'")
+    return inner.strip() if name == "FINAL" and inner.strip().isidentifier() else None
 
 
 def _is_code(text: str) -> bool:

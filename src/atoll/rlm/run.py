@@ -17,6 +17,7 @@ from atoll.rlm.learning import Learning
 from atoll.rlm.loop import Loop
 from atoll.rlm.models.types import Message, Usage
 from atoll.rlm.prompts import describe, facts
+from atoll.rlm.replies import parse
 from atoll.rlm.session import LiveEnvironment
 from atoll.rlm.subcalls import Subcalls
 from atoll.rlm.types import Ended, Ending
@@ -147,7 +148,9 @@ class Run:
             if not is_cut and not is_empty:
                 return _direct_ending(parts, "")
             messages += _follow_up(completion.text, prompts.EMPTY if is_empty else prompts.CONTINUE)
-        return _direct_ending(parts, f"{MOST_PARTS} replies of {most:,} tokens were empty or cut")
+        return _direct_ending(
+            parts, f"{MOST_PARTS} replies of at most {most:,} tokens were empty or cut"
+        )
 
     async def _explore(
         self,
@@ -218,6 +221,8 @@ def _final(ending: Ending, place: dict[str, Any]) -> events.FinalGiven:
 
 def _direct_ending(parts: list[str], trouble: str) -> Ending:
     text = "".join(parts)
+    if text.lstrip().startswith("FINAL("):  # a model may do so, though it was not asked to
+        text = parse(text).answer or text
     if not text.strip():
         return Ending(ended=Ended.UNANSWERED, reason=trouble, turns=1)
     return Ending(

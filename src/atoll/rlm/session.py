@@ -8,7 +8,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Self
 
 from atoll.environment.core import REPLEnvironment
-from atoll.errors import AtollError, SandboxClosedError, SandboxError
+from atoll.errors import AtollError, SandboxClosedError
 from atoll.rlm.context_sources import read_context
 from atoll.text.quoting import quoted
 
@@ -27,8 +27,6 @@ CLOSED = (
 )
 GIVEN = ("context", "answer")
 """Variables that every question has."""
-MOST_NAMES = 20
-"""Variables that a model is told of."""
 
 
 class Session:
@@ -107,10 +105,7 @@ class LiveEnvironment:
         """Return the names of variables that earlier questions left; the newest are last."""
         if self._env is None or not self._used:
             return []
-        with contextlib.suppress(SandboxError):
-            names = [one.name for one in await self._env.box.variables()]
-            return [one for one in names if one not in GIVEN][-MOST_NAMES:]
-        return []
+        return [one for one in await self._env.variable_names() if one not in GIVEN]
 
     async def close(self) -> None:
         """End the environment."""

@@ -14,6 +14,7 @@ from atoll.context import Context
 from atoll.environment.registry import CALLING
 from atoll.errors import ConfigError, ModelReplyError
 from atoll.guest.bridge import ANSWER_KEY
+from atoll.rlm.budget import counted
 from atoll.rlm.events import SubcallEvents
 from atoll.rlm.model_calls import ModelCalls, Totals
 from atoll.rlm.models.types import Message
@@ -83,6 +84,7 @@ class Subcalls:
         self._tasks: set[asyncio.Task[Ending]] = set()
         self._notes: list[str] = []
         self._unsure: dict[str, Ending] = {}
+        self._untold: list[Ending] = []
         self.ledger: Ledger | None = None
         """What the loop has seen of its context; children that share the context add to it."""
 
@@ -121,12 +123,21 @@ class Subcalls:
         notes, self._notes = list(dict.fromkeys(self._notes)), []
         return notes
 
+    def begin_turn(self) -> None:
+        """Note that the model has been told of the runs below that ended so far."""
+        self._untold = []
+
     def unsure(self, text: str) -> tuple[Ended, str] | None:
-        """Return how a run below ended, and why, if this text is its answer and it was forced."""
-        ending = self._unsure.get(text.strip())
-        if ending is None:
+        """Return how a run below ended, and why, if it was forced or refused and this rests on it.
+
+        It does if the text is the run's answer, or if the model was not told of that run before.
+        """
+        if ending := self._unsure.get(text.strip()):
+            return ending.ended, f"it is the answer of an rlm_query that was {ending.ended}"
+        if not self._untold:
             return None
-        return ending.ended, f"it is the answer of an rlm_query that was {ending.ended}"
+        ended, many = self._untold[0].ended, counted(len(self._untold), "answers")
+        return ended, f"it was given in one turn with {many} of rlm_query that ended as {ended}"
 
     async def close(self) -> None:
         """End what is still under way."""
@@ -140,6 +151,7 @@ class Subcalls:
             raise ModelReplyError(f"the run ended without an answer: {ending.reason}")
         if ending.ended is not Ended.ANSWERED:
             self._unsure[ending.text.strip()] = ending
+            self._untold.append(ending)
             self._notes.append(f"an answer of rlm_query is {ending.ended}: {ending.reason}")
         return {
             ANSWER_KEY: ending.text,
