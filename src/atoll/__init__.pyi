@@ -12,9 +12,12 @@ from atoll.config import SandboxConfig as SandboxConfig
 from atoll.context import Context as Context
 from atoll.environment.blocking import REPLEnvironment as REPLEnvironment
 from atoll.environment.chain import ChainReport as ChainReport
+from atoll.environment.exploration import Exploration as Exploration
+from atoll.environment.exploration import ExplorationLog as ExplorationLog
 from atoll.environment.invocations import Invocation as Invocation
 from atoll.environment.options import EnvironmentConfig as EnvironmentConfig
 from atoll.environment.options import REPLConfig as REPLConfig
+from atoll.environment.research import ResearchContext as ResearchContext
 from atoll.environment.taint import Approval as Approval
 from atoll.environment.taint import Origin as Origin
 from atoll.environment.types import Final as Final
@@ -74,6 +77,7 @@ from atoll.replserver.blocking import SyncREPLExecutor as SyncREPLExecutor
 from atoll.replserver.executor import REPLExecutor as REPLExecutor
 from atoll.replserver.messages import REPLResponse as REPLResponse
 from atoll.rlm.blocking import RLM as RLM
+from atoll.rlm.blocking import Session as Session
 from atoll.rlm.budget import Budget as Budget
 from atoll.rlm.budget import BudgetError as BudgetError
 from atoll.rlm.models.recorded import Recorder as Recorder
@@ -98,6 +102,7 @@ from atoll.state.store import StateStore as StateStore
 from atoll.sync import SyncSandbox as SyncSandbox
 from atoll.tools import Tool as Tool
 from atoll.tools import tool as tool
+from atoll.trajectory.events import Event as Event
 from atoll.trajectory.reader import Trajectory as Trajectory
 from atoll.types import Artifact as Artifact
 from atoll.types import Display as Display

@@ -22,6 +22,7 @@ from typing import Any, overload
 from atoll import schemas
 from atoll.config import BUILT_IN
 from atoll.errors import ConfigError
+from atoll.policy import checked_keywords
 from atoll.signatures import DESCRIPTION, describe
 
 Function = Callable[..., Any]
@@ -33,6 +34,7 @@ TREATMENTS = ("allow", "ask", "refuse")
 _PLAIN = (str, int, float, bool, list, dict)
 
 
+@checked_keywords("fact of a tool")
 @dataclass(frozen=True, kw_only=True)
 class Tool:
     """A function that guest code may call by its name. It is called as the function is."""

@@ -33,7 +33,7 @@ LOOK = "```python\ngrep('key')\n```"
 TWICE = "```python\ntry: {0}\nexcept ValueError: {0}\n```"
 """A quote that is not in the context is refused once, then marked."""
 ANSWER = TWICE.format(f"FINAL('under the third step', quotes=['{NEEDLE[:-1]}', 'nowhere'])")
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 90
 
 
 @pytest.fixture(autouse=True)

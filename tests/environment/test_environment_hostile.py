@@ -14,6 +14,7 @@ import pytest
 import atoll
 from atoll.environment import archives, core, documents
 from atoll.environment.archives import Archives
+from atoll.environment.context_tools import CutLists
 from atoll.environment.documents import Documents
 from atoll.environment.observe import render
 from atoll.environment.search_tools import passage
@@ -169,7 +170,7 @@ def test_archives_that_are_opened_again_and_again_are_one(env):
 
 def test_closing_ends_the_calls_that_wait_and_leaves_no_archive(monkeypatch):
     texts = Documents(None, dict)
-    held, opened = Archives(texts, 10), []
+    held, opened = Archives(texts, 10, CutLists()), []
     monkeypatch.setattr(archives, "open_archive", lambda *_: opened.append(1))
     failures = []
 
@@ -194,7 +195,7 @@ def test_closing_ends_the_calls_that_wait_and_leaves_no_archive(monkeypatch):
 
 def test_a_call_does_not_wait_for_ever_behind_others(monkeypatch):
     monkeypatch.setattr(archives, "WAIT_SECONDS", 0.01)
-    held = Archives(Documents(None, dict), 10)
+    held = Archives(Documents(None, dict), 10, CutLists())
     with held._lock, pytest.raises(ValueError, match="make one after the other"):
         held.archive_file("a")
 

@@ -322,6 +322,16 @@ def test_a_slice_of_the_context_in_a_prompt_counts_as_shown_in_full():
         assert env.coverage.shown == 80_000
 
 
+def test_a_slice_of_a_context_of_a_hundred_megabytes_counts_as_shown_too():
+    text = "".join(f"entry {n}: {n * n % 9973} and {n * 7919 % 104729}\n" for n in range(2_800_000))
+    assert len(text) > 64 << 20
+    with atoll.REPLEnvironment(
+        backend="native", context=text, on_llm_query=lambda prompt: "x"
+    ) as env:
+        env.execute("llm_query('Count this: ' + context[60_000_000:60_050_000] + '\\nHow many?')")
+        assert env.coverage.shown == 50_000
+
+
 def test_documents_of_any_size_are_searched_and_hits_can_be_opened():
     line = "2031-05-02 station S12: pressure normal, flow normal\n"
     text = line * 100_000 + "the valve of Ekofisk was replaced in April\n" + line * 10_000

@@ -173,7 +173,8 @@ def test_lookups_are_bounded(seen, monkeypatch):
     assert seen.match(TEXT) == ()
     monkeypatch.setattr(spans_shown, "LOOKUP_SECONDS", 60)
     monkeypatch.setattr(spans_shown, "LARGEST_LOOKUP", 10)
-    assert seen.match(TEXT) == ()
+    assert seen.match("\n--\n".join(lines)) == (), "single lines of a large context"
+    assert seen.match(TEXT) == ((0, len(TEXT)),), "but passages of one of any size"
 
 
 def test_what_is_remembered_is_bounded(seen, monkeypatch):

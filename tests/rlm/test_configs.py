@@ -17,6 +17,9 @@ MISSPELT = {
     "RLMConfig": lambda: atoll.RLMConfig(max_dpeth=1),
     "Budget": lambda: atoll.Budget(cals=5),
     "a dict of limits": lambda: atoll.RLM(str, budget={"iteration": 5}),
+    "Tool": lambda: atoll.Tool(nme="x"),
+    "tool": lambda: atoll.tool(str, read_onl=True),
+    "WebPolicy": lambda: atoll.WebPolicy(alow=()),
     "ExecutionPolicy": lambda: atoll.ExecutionPolicy(memory_byte=5),
 }
 

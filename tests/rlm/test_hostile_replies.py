@@ -25,6 +25,9 @@ OTHERS = [
     "\u202eLANIF\u202c('x')",
     "\x00\x01\x1b[2J",
     "\ud83d" + "half",
+    "<think>FINAL('a thought')",
+    "<think>so</think>",
+    "```" + " " * 20_000 + "`",
 ]
 BROKEN = [
     "FINAL(",
@@ -98,32 +101,39 @@ def test_there_are_two_hundred():
     assert len(REPLIES) == 200
 
 
+LAST = "The last word."
+GIVING = ("FINAL", "SUBMIT", "answer")
+"""What a reply must have in it to give an answer by itself."""
+
+
 @pytest.mark.parametrize("part", range(8))
 async def test_hostile_replies_end_in_an_honest_answer_within_the_budget(part):
-    """Twenty-five replies, five to a run: one sandbox each, so that it costs little."""
-    chosen = REPLIES[part * 25 : part * 25 + 25]
-    for at in range(0, 25, 5):
-        model = ScriptedModel(
-            [*chosen[at : at + 5], "The last word."], forever=True, usd_per_call=0.01
-        )
-        limits = Budget(usd=0.06, calls=6, iterations=5, seconds=120)
-        rlm = RLM(model, backend="native", direct_tokens=1, timeout_ms=5_000, budget=limits)
-        answer = await rlm.completion("What is it?", TEXT)
-        spent = answer.usage.input_tokens + answer.usage.output_tokens
-        assert answer.calls <= 6
-        assert answer.cost <= 0.06
-        assert spent > 0
-        check(answer)
+    """Each reply has a run of its own: that reply, then prose, then the last answer in prose.
+
+    So a run is forced with the last answer, unless the reply itself gave one. The runs of a part
+    share a sandbox, so that it costs little.
+    """
+    next_reply: list[str | Completion] = []
+    model = ScriptedModel(
+        [lambda _: next_reply.pop() if next_reply else LAST], forever=True, usd_per_call=0.01
+    )
+    limits = Budget(usd=0.03, calls=3, iterations=2, seconds=120)
+    rlm = RLM(model, backend="native", direct_tokens=1, timeout_ms=5_000, budget=limits)
+    async with rlm, rlm.session(TEXT) as session:
+        for reply in REPLIES[part * 25 : part * 25 + 25]:
+            next_reply[:] = [reply]
+            answer = await session.ask("What is it?")
+            assert answer.calls <= 3
+            assert answer.cost <= 0.03
+            check(answer, reply if isinstance(reply, str) else reply.text)
 
 
-def check(answer):
-    """An answer has a text that is not code, or there is none and the reason is said."""
-    if answer.ended == "unanswered":
-        assert answer.text == ""
-        assert answer.reason
-        return
-    assert answer.text.strip()
-    if answer.ended in ("forced", "refused"):
-        assert answer.reason
-        assert not parse(answer.text).cells or answer.ended == "refused"
-    assert not (answer.ended == "answered" and answer.text.startswith("```python"))
+def check(answer, reply):
+    """The reply gave an answer of its own, which is not code, or the last answer was asked for."""
+    if answer.ended == "answered":
+        assert any(word in reply for word in GIVING), reply[:200]
+        assert answer.text.strip()
+        assert not parse(answer.text).cells
+    else:
+        assert (answer.text, answer.ended) == (LAST, "forced"), reply[:200]
+        assert answer.reason == "2 turns were made"

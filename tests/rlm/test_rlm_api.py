@@ -56,6 +56,26 @@ def test_a_budget_is_dollars_or_limits_by_name(given, usd, calls):
     assert (made.usd, made.calls) == (usd, calls)
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"calls": 2.5}, "calls must be a whole number, not 2.5"),
+        ({"tokens": 1e6}, "tokens must be a whole number"),
+        ({"iterations": None}, "iterations must be a number"),
+    ],
+)
+def test_a_limit_that_cannot_be_counted_is_told_with_what_to_write(limits, said):
+    with pytest.raises(atoll.ConfigError, match=said):
+        atoll.RLM(script(), budget=limits)
+
+
+@pytest.mark.parametrize(
+    "name", ["Event", "Exploration", "ExplorationLog", "ResearchContext", "Session"]
+)
+def test_what_answers_and_runs_are_made_of_can_be_named(name):
+    assert isinstance(getattr(atoll, name), type)
+
+
 async def test_a_trajectory_is_an_object_that_can_be_kept_and_shown(tmp_path):
     main = script(cell("print(llm_query('a question'))"), cell(DONE))
     trajectory = (await ask(main, sub_model=script("an answer"))).trajectory

@@ -119,6 +119,16 @@ BREAKING = [
 ]
 
 
+async def test_titles_that_were_not_all_counted_are_told_as_at_least_so_many():
+    for count, said in (
+        (5_200, "... and at least 4,988 more sections"),
+        (20, "... and 8 more sect"),
+    ):
+        model = script(cell("FINAL('x')"))
+        await ask(model, "".join(f"# Title {n}\ntext\n" for n in range(count)))
+        assert said in first_message(model.asked[0].messages)
+
+
 @pytest.mark.parametrize("text", BREAKING, ids=range(len(BREAKING)))
 @pytest.mark.parametrize("place", ["text", "title", "output", "direct", "sub-call"])
 async def test_no_text_of_a_document_can_end_its_block(place, text):

@@ -51,7 +51,7 @@ ANSWER_SECONDS = 10.0
 """How long reading the dict `answer` may take: it may be anything, and code of the guest's runs."""
 DEFAULT_OUTPUT_LENGTH = SandboxConfig().max_output_length
 MATCH_SECONDS = 3.0
-"""How long a turn may look for what a model was shown of the context; then too little is noted."""
+"""CPU time in which a turn looks for what a model was shown of the context; then it notes less."""
 MOST_PROMPTS = 2_000
 """Prompts of one turn that are looked through; of more, the latest."""
 SPILLED = 8 << 20
@@ -370,7 +370,7 @@ class REPLEnvironment:
 
     def _show_all(self, observation: str) -> None:
         """Note what the model, and the models of sub-calls, were shown of the context."""
-        until = time.monotonic() + MATCH_SECONDS
+        until = time.thread_time() + MATCH_SECONDS
         texts = [observation]
         while self._prompts:
             texts.append(self._prompts.popleft())

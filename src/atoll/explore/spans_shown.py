@@ -36,10 +36,13 @@ TELLING = 24
 """Least characters of a partial line that identifies its place in the context."""
 MOST_LOOKUPS = 50
 LARGEST_LOOKUP = 64 << 20
-"""Largest context in which lines are searched for that no tool returned."""
+"""Largest context in which single lines are searched for that no tool returned. Passages are
+searched for in a context of any size."""
 MOST_COMPARED = 48 << 20
 """Characters that may be compared for one observation."""
-LOOKUP_SECONDS = 2.0
+LOOKUP_SECONDS, PATIENCE = 2.0, 10
+"""CPU seconds of this thread for the lookups of one text, and how often that by the clock: how
+much counts as shown must not depend on what else the machine does."""
 PROBE, PASSAGE = 64, 200
 """Characters that give a passage's place in the context, and least characters of a passage."""
 STRIDE, BLOCK = 1_000, 1 << 16
@@ -55,6 +58,8 @@ class Shown:
         self._index, self._lock = index, Lock()
         self._pieces: deque[Piece] = deque()
         self._characters = 0
+        self._last = 0
+        """Where the last passage ended: code mostly takes a context apart from its beginning on."""
 
     def note(self, pieces: Iterable[Piece]) -> None:
         """Add pieces that a tool returned; the oldest are dropped if there are too many."""
@@ -68,38 +73,45 @@ class Shown:
     def match(self, observation: str, *, until: float | None = None) -> tuple[Span, ...]:
         """Return the ranges of the context that occur in an observation.
 
-        At `until`, by the monotonic clock, the search returns what it found so far.
+        At `until`, by the CPU time of this thread, the search returns what it found so far.
         """
         with self._lock:
             pieces = list(self._pieces)
         pieces.reverse()  # the newest pieces are the most likely to be shown
-        lookup = _Lookup(self._index, until)
+        lookup = _Lookup(self._index, until, self._last)
         passages, rest = lookup.passages(observation[:LONGEST_OBSERVATION])
         seen = _Observation(rest)
         spans = passages + [span for start, text in pieces for span in seen.spans(start, text)]
         spans += seen.parts_of(pieces)
-        looked_up = map(lookup.span, seen.unexplained()[:MOST_LOOKUPS])
+        self._last = lookup.last
+        few = self._index is not None and self._index.length <= LARGEST_LOOKUP
+        looked_up = map(lookup.span, seen.unexplained()[: MOST_LOOKUPS * few])
         return (*spans, *(span for span in looked_up if span is not None))
 
 
 class _Lookup:
     """Finds text that guest code itself took from the context, until the deadline."""
 
-    def __init__(self, index: ContextIndex | None, until: float | None) -> None:
-        self._index = index if index is not None and index.length <= LARGEST_LOOKUP else None
-        self._until = min(time.monotonic() + LOOKUP_SECONDS, until or float("inf"))
+    def __init__(self, index: ContextIndex | None, until: float | None, last: int) -> None:
+        self._index, self.last = index, last
+        self._until = min(time.thread_time() + LOOKUP_SECONDS, until or float("inf"))
 
     def passages(self, text: str) -> tuple[list[Span], str]:
         """Return the ranges of a text's long passages, and the text without the passages."""
         spans: list[Span] = []
         rest: list[str] = []
-        at, tries = 0, MOST_LOOKUPS
+        # A prompt mostly begins with words of its own, and a text that the context does not have is
+        # dear to look for. So the second line is first; what fits before it is taken with it.
+        second, tries = _next_probe(text, 0), MOST_LOOKUPS
+        at = second if len(text) - second >= PASSAGE else 0
+        rest.append(text[:at])
         while self._index is not None and tries and len(text) - at >= PASSAGE:
             found = self.span(text[at : at + PROBE])
             size = 0 if found is None else self._common(text, at, found[0])
             if found is not None and size >= PASSAGE:
                 begun = found[0] - self._common_before(text, at, found[0])
-                spans.append((begun, found[0] + size))
+                self.last = found[0] + size
+                spans.append((begun, self.last))
                 rest.append("\n")
                 at += size
                 continue
@@ -128,15 +140,18 @@ class _Lookup:
         return _same_from_start(*(one[::-1] for one in before))
 
     def span(self, text: str) -> Span | None:
-        """Return the range of a text in the context."""
-        left = self._until - time.monotonic()
-        if self._index is None or not TELLING <= len(text) <= LONGEST_OBSERVATION or left <= 0:
-            return None
-        try:
-            start = next(self._index.places(text, seconds=left), -1)
-        except ExecutionTimeoutError:
-            return None
-        return None if start < 0 else (start, start + len(text))
+        """Where the context has this text: after the last passage, or else anywhere."""
+        for begin in (self.last, 0) if self.last else (0,):
+            left = self._until - time.thread_time()
+            if self._index is None or not TELLING <= len(text) <= LONGEST_OBSERVATION or left <= 0:
+                return None
+            try:
+                start = next(self._index.places(text, begin, seconds=PATIENCE * left), -1)
+            except ExecutionTimeoutError:
+                return None
+            if start >= 0:
+                return start, start + len(text)
+        return None
 
 
 def _same_from_start(here: str, there: str) -> int:

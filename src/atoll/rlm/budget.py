@@ -57,6 +57,11 @@ class Budget:
     def __post_init__(self) -> None:
         for name in (*METERED, "iterations"):
             check_positive(name, getattr(self, name))
+        for name in ("tokens", "calls", "iterations"):
+            if isinstance(amount := getattr(self, name), float):
+                raise ConfigError(f"{name} must be a whole number, not {amount!r}")
+        if self.iterations is None:
+            raise ConfigError("iterations must be a number: a loop has a limit of turns")
 
     @classmethod
     def of(cls, given: AnyBudget) -> Budget:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
+from atoll.explore.sections import MOST_SECTIONS as MOST_FOUND
 from atoll.text.quoting import quoted
 
 if TYPE_CHECKING:
@@ -350,4 +351,5 @@ def _titles(index: ContextIndex) -> list[str]:
     sections = index.sections()
     titles = [" ".join(one.title.split())[:LONGEST_TITLE] for one in sections[:MOST_SECTIONS]]
     more = len(sections) - len(titles)
-    return [*titles, f"... and {more:,} more sections"] if more else titles
+    least = "at least " if len(sections) >= MOST_FOUND else ""
+    return [*titles, f"... and {least}{more:,} more sections"] if more else titles

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from atoll.errors import ConfigError
-from atoll.policy import MIB, check_positive
+from atoll.policy import MIB, check_positive, checked_keywords
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NUMBERS = ("max_bytes", "timeout_seconds", "max_redirects", "cache_seconds")
 
 
+@checked_keywords("option of WebPolicy")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPolicy:
     """What may be fetched: nothing, unless hosts are named."""
