@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 CELLS_AN_HOUR = 360
 ROUNDS = 6
-"""Parts of the hour; the first two fill caches and ring buffers."""
-SETTLED = 2
+"""Parts of the hour."""
+SETTLED = 4
+"""Parts in which the rings of finished executions and of cells, which are bounded, get full."""
 CONNECTIONS = 8
 GROWTH = 16 << 20
 CODE = "x = [n * n for n in range(1000)]; print(len(x))"

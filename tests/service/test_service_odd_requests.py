@@ -11,7 +11,9 @@ from clients import Api, connect
 from own_service import OwnService
 
 from atoll.service import clock
-from atoll.service.keys import SCOPES, Quota
+from atoll.service.executions import Execution
+from atoll.service.history import MOST_BYTES, MOST_CELLS, MOST_TEXT, History
+from atoll.service.keys import SCOPES, Principal, Quota
 
 
 @pytest.fixture(scope="module")
@@ -254,3 +256,55 @@ def test_the_use_of_keys_that_do_nothing_is_forgotten(strict, client, key):
     strict.call(quotas.save)
     assert use not in quotas._uses.values()
     assert client.get("/api/v1/sessions").status_code == 200
+
+
+def test_a_method_that_is_not_served_is_answered_with_those_that_are(client):
+    done = client.request("TRACE", "/api/v1/contexts")
+    assert (done.status_code, done.headers["allow"]) == (405, "GET, POST")
+
+
+def test_the_openapi_document_names_the_query_and_the_credentials_of_each_api(client):
+    paths = client.get("/openapi.json").json()["paths"]
+    content = paths["/api/v1/sessions/{session}/files/content"]["get"]
+    named = {one["name"]: one["required"] for one in content["parameters"] if one["in"] == "query"}
+    assert named == {"path": True}
+    ways = {
+        name: next(iter(paths[path][method]["security"][0]))
+        for name, path, method in (
+            ("native", "/api/v1/run", "post"),
+            ("librechat", "/v1/exec", "post"),
+            ("jupyter", "/jupyter/api/kernels", "get"),
+            ("e2b control", "/e2b/sandboxes", "get"),
+            ("e2b sandbox", "/e2b/execute", "post"),
+        )
+    }
+    assert ways == {"native": "key", "librechat": "librechat", "jupyter": "jupyter",
+                    "e2b control": "e2b_key", "e2b sandbox": "e2b_token"}  # fmt: skip
+    assert "content" not in paths["/e2b/sandboxes"]["get"]["responses"]["default"]
+
+
+def test_a_finished_execution_keeps_its_answer_and_not_its_sandbox(strict, client):
+    events = client.events("/api/v1/run", {"code": "print(1)", "context": {"text": "x" * 10**6}})
+    ident = events[0]["execution"]
+    kept = strict.service.executions._finished[ident]
+    assert (kept.has_run, kept.interrupt, kept.task) == (True, None, None)
+    assert kept.size < 10_000, "the answer is kept once"
+    again = client.get(f"/api/v1/executions/{ident}/events?after=1").content.splitlines()
+    assert [json.loads(one) for one in again] == events[1:]
+
+
+def test_a_history_forgets_its_oldest_cells_by_number_and_by_size():
+    principal = Principal(key="k", tenant="t")
+    history = History()
+    for _ in range(MOST_CELLS + 5):
+        execution = Execution(principal, None, 1000)
+        history.add(execution, "execute", "1")
+        execution.finish(200, {})
+    assert (len(history.cells), history.cells[0].number) == (MOST_CELLS, 6)
+    for _ in range(100):
+        execution = Execution(principal, None, 1000)
+        history.add(execution, "execute", "x" * MOST_TEXT)
+        execution.finish(200, {})
+    fork = History(history)
+    assert sum(one.size for one in history.cells) <= MOST_BYTES
+    assert len(fork.cells) == len(history.cells) == MOST_BYTES // MOST_TEXT - 1

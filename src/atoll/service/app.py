@@ -167,8 +167,9 @@ class App:
                     return route, match.groupdict()
                 allowed.append(route.method)
         if allowed:
-            text = f"{request.method} is not served here: use {', '.join(sorted(allowed))}"
-            raise Problem(405, "method", text)
+            known = sorted(allowed)
+            text = f"{request.method[:20]} is not served here: use {', '.join(known)}"
+            raise Problem(405, "method", text, allow=known)
         text = "there is no such route: /openapi.json lists them, with their bodies"
         raise Problem(404, "not_found", text)
 

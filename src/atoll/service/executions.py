@@ -50,10 +50,14 @@ class Execution:
         self.key = ""
         """What the request's idempotency key is in the session's log, on a fleet."""
         self.interrupt: Callable[[], Awaitable[None]] | None = None
-        """Interrupts the guest; None until the code has started."""
+        """Interrupts the guest; None before the code starts and after it has ended."""
+        self.has_run = False
         self._events: deque[Event] = deque()
         self._size, self._room, self._seq, self._dropped = 0, event_bytes, 0, 0
-        self._news = asyncio.Event()
+        self._last: tuple[str, str] | None = None
+        """Kind of the last event, and the field that has the body."""
+        self._news: asyncio.Event | None = None
+        """What readers wait for; None while none waits."""
         self._calls: dict[str, asyncio.Future[ToolResult]] = {}
         self._answered: set[str] = set()
         self.on_call: Callable[[str], None] = lambda _outcome: None
@@ -71,15 +75,16 @@ class Execution:
         return self._size + len(self.body) + sum(len(one.data) for one in self.displays)
 
     def emit(self, kind: str, /, **fields: Any) -> int:
-        """Tell every reader of an event; return its number."""
+        """Tell every reader of an event; return its number. After the last one nothing is told."""
+        if self._last is not None:
+            return self._seq
         self._seq += 1
         line = encode({"seq": self._seq, "type": kind, **fields})
         self._events.append((self._seq, kind, line))
         self._size += len(line)
         if self._size > self._room:
             self._drop()
-        self._news.set()
-        self._news = asyncio.Event()
+        self._wake()
         return self._seq
 
     def begin(self) -> None:
@@ -131,10 +136,17 @@ class Execution:
     def finish(self, status: int, body: Any) -> None:
         """End it with a result, or with a problem."""
         self.status, self.body, self.ended = status, encode(body), clock.now()
-        if status < 400:
-            self.emit("result", result=msgspec.Raw(self.body))
-        else:
-            self.emit("fault", problem=msgspec.Raw(self.body))
+        self._last = ("result", "result") if status < 400 else ("fault", "problem")
+        self._seq += 1
+        self._wake()
+
+    def settle(self) -> None:
+        """Let go of all but what can still be asked for.
+
+        It would keep the sandbox, with its context, in memory for as long as its own result.
+        """
+        self.has_run, self.interrupt, self.task = self.interrupt is not None, None, None
+        self._calls.clear()
 
     async def events(self, after: int, pause: float) -> AsyncIterator[list[Event]]:
         """Yield events after a number, as many at a time as there are, until the last one.
@@ -142,7 +154,7 @@ class Execution:
         An event with number 0 is no event: it keeps the connection alive.
         """
         while True:
-            news, ended = self._news, self.done
+            news = self._news = self._news or asyncio.Event()
             ready = self._after(after)
             if ready:
                 missing = ready[0][0] - after - 1
@@ -151,7 +163,7 @@ class Execution:
                     ready.insert(0, (0, "dropped", lost))
                 after = ready[-1][0]
                 yield ready
-            elif ended:
+            elif self.done:
                 return
             else:
                 try:
@@ -161,6 +173,10 @@ class Execution:
 
     def _after(self, after: int) -> list[Event]:
         found = []
+        if self._last is not None and after < self._seq:
+            kind, field = self._last
+            line = encode({"seq": self._seq, "type": kind, field: msgspec.Raw(self.body)})
+            found.append((self._seq, kind, line))
         for event in reversed(self._events):
             if event[0] <= after:
                 break
@@ -178,8 +194,13 @@ class Execution:
 
     async def wait(self) -> None:
         """Wait until it has ended."""
-        if self.task is not None:
+        if self.task is not None:  # it lets go of it in the end
             await asyncio.wait({self.task})
+
+    def _wake(self) -> None:
+        if self._news is not None:
+            self._news.set()
+            self._news = None
 
     def _drop(self) -> None:
         """Forget the oldest output while there is too much of it."""
@@ -244,6 +265,7 @@ class Executions:
 
     def _ended(self, execution: Execution) -> None:
         self._running.pop(execution.id, None)
+        execution.settle()
         self._finished[execution.id] = execution
         self._bytes += execution.size
         self.sweep()

@@ -12,7 +12,7 @@ from atoll.service import clock
 if TYPE_CHECKING:
     from atoll.service.executions import Execution
 
-MOST_CELLS = 500
+MOST_CELLS = 200
 MOST_BYTES = 4 << 20
 """What the finished cells of one session may take in memory."""
 MOST_TEXT = 64 << 10
@@ -71,6 +71,8 @@ class History:
 
     def __init__(self, parent: History | None = None) -> None:
         self.cells: deque[Cell] = deque() if parent is None else parent.cells.copy()
+        self._open = [cell for cell in self.cells if not cell.settle()]
+        self._size = sum(cell.size for cell in self.cells)
         self.begins_at = self._next = 1 if parent is None else parent.following
         """The number of the first cell that is the session's own."""
 
@@ -81,13 +83,20 @@ class History:
 
     def add(self, execution: Execution, verb: str, text: str) -> None:
         """Keep a cell that begins; forget the oldest ones if they are too many or too large."""
-        self.cells.append(Cell(self._next, execution, verb, text))
-        self._next += 1
-        for cell in self.cells:
-            cell.settle()
-        size = sum(cell.size for cell in self.cells)
-        while len(self.cells) > MOST_CELLS or (size > MOST_BYTES and len(self.cells) > 1):
-            size -= self.cells.popleft().size
+        before = sum(cell.size for cell in self._open)
+        left = [cell for cell in self._open if not cell.settle()]
+        self._size += sum(cell.size for cell in self._open) - before
+        made = Cell(self._next, execution, verb, text)
+        self.cells.append(made)
+        self._open, self._size, self._next = [*left, made], self._size + made.size, self._next + 1
+        while len(self.cells) > MOST_CELLS or (self._size > MOST_BYTES and len(self.cells) > 1):
+            self._size -= self._forget(self.cells.popleft())
+
+    def _forget(self, cell: Cell) -> int:
+        """Return the size of a cell that is not kept any more."""
+        if cell in self._open:
+            self._open.remove(cell)
+        return cell.size
 
     def page(self, after: int, limit: int) -> dict[str, Any]:
         """Return cells after a number, and the number that the next page begins after."""

@@ -7,6 +7,7 @@ needed. Everything that is not a known, valid key is refused.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import hmac
 import json
@@ -149,12 +150,18 @@ class Keys:
         if row["used"] is None or now - row["used"] > USED_SECONDS:
             with contextlib.suppress(sqlite3.Error):  # a full disk does not make a key invalid
                 self._ledger.write("UPDATE keys SET used = ? WHERE id = ?", now, row["id"])
-        return Principal(
-            key=row["id"],
-            tenant=row["tenant"],
-            scopes=frozenset(row["scopes"].split()),
-            quota=Quota(**json.loads(row["quota"])),
-        )
+        return _principal(row["id"], row["tenant"], row["scopes"], row["quota"])
+
+
+@functools.lru_cache(1024)
+def _principal(key: str, tenant: str, scopes: str, quota: str) -> Principal:
+    """Return who a row stands for; checking a quota again for each request takes a while."""
+    return Principal(
+        key=key,
+        tenant=tenant,
+        scopes=frozenset(scopes.split()),
+        quota=Quota(**json.loads(quota)),
+    )
 
 
 def _credential(headers: Headers) -> str:

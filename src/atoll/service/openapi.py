@@ -30,6 +30,16 @@ _PROBLEM = {
 }
 
 
+_SECURITY = {
+    "key": {"type": "http", "scheme": "bearer"},
+    "librechat": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    "jupyter": {"type": "apiKey", "in": "query", "name": "token"},
+    "e2b_key": {"type": "apiKey", "in": "header", "name": "X-API-KEY"},
+    "e2b_token": {"type": "apiKey", "in": "header", "name": "X-Access-Token"},
+    "e2b_signature": {"type": "apiKey", "in": "query", "name": "signature"},
+}
+
+
 def document() -> dict[str, Any]:
     """Return the document."""
     routes = all_routes()
@@ -47,7 +57,7 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {**schemas, "Problem": _PROBLEM},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": _SECURITY,
         },
     }
 
@@ -61,18 +71,26 @@ def _operation(route: Route, known: dict[int, Any]) -> dict[str, Any]:
     if route.method == "POST" and name in _KEYED:
         text = {"type": "string", "maxLength": 200}
         parameters.append({"name": "Idempotency-Key", "in": "header", "schema": text})
+    parameters += [
+        {"name": one.rstrip("!"), "in": "query", "required": one.endswith("!"),
+         "schema": {"type": "string"}}
+        for one in route.query.split()
+    ]  # fmt: skip
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    refused: dict[str, Any] = {"description": "it was refused, or failed", "content": problem}
+    if route.refuse is not None:
+        refused = {"description": "it was refused, or failed, as this API tells it"}
     found: dict[str, Any] = {
         "operationId": f"{route.handler.__module__.rpartition('.')[2]}_{name}",
         "summary": (route.handler.__doc__ or "").strip().split("\n")[0],
         "parameters": parameters,
         "responses": {
             str(route.status): {"description": "as the summary says"},
-            "default": {"description": "it was refused, or failed", "content": problem},
+            "default": refused,
         },
     }
     if route.scope is not None:
-        found["security"] = [{"key": [route.scope] if route.scope else []}]
+        found["security"] = [{route.security: [route.scope] if route.scope else []}]
     if route.body is bytes:
         found["requestBody"] = {"content": {"application/octet-stream": {}}}
     elif route.body is not None:

@@ -55,6 +55,8 @@ class Problem(Exception):  # noqa: N818 - the RFC's own word
         headers = {}
         if self.retry_after is not None:
             headers["retry-after"] = str(self._seconds)
+        if "allow" in self.more:
+            headers["allow"] = ", ".join(self.more["allow"])
         if self.status == HTTPStatus.UNAUTHORIZED:
             headers["www-authenticate"] = "Bearer"
         return Response(

@@ -174,7 +174,7 @@ def _abandon(call: Call, execution: Execution) -> None:
 
 
 def _remember(call: Call, place: tuple[str, str, str], execution: Execution) -> None:
-    refused = execution.status in (400, 403, 429, 503) and execution.interrupt is None
+    refused = execution.status in (400, 403, 429, 503) and not execution.has_run
     answer = None if refused else Answer(execution.status, execution.body)
     call.service.answers.finish(place, answer)
 

@@ -118,6 +118,7 @@ def _rows(
         {
             "method": method, "path": prefix + path, "handler": handler, "scope": scope,
             "new_work": handler in _NEW_WORK, "who": who, "refuse": refuse,
+            "security": "e2b_" + who.__name__.removeprefix("by_"),
         }
         for method, path, handler, scope in rows
     ]  # fmt: skip

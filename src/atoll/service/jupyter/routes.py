@@ -108,6 +108,7 @@ def facts() -> list[dict[str, Any]]:
         {
             "method": method, "path": PREFIX + path, "handler": handler, "scope": scope,
             "new_work": handler in (start, restart), "who": by_token, "refuse": refuse,
+            "security": "jupyter",
         }
         for method, path, handler, scope in rows
     ]  # fmt: skip

@@ -42,6 +42,7 @@ def facts() -> list[dict[str, Any]]:
         {
             "method": method, "path": prefix + path, "handler": _with_profile(handler),
             "scope": scope, "new_work": new_work, "who": who, "refuse": wire.refusal,
+            "security": "librechat",
         }
         for prefix in ("/v1", "")
         for method, path, handler, scope, new_work in TABLE

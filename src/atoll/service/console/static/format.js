@@ -24,7 +24,7 @@ export function milliseconds(time) {
 
 export function seconds(time) {
   if (time === null || time === undefined) return "–";
-  if (time > 0 && time < 0.1) return milliseconds(time * 1000);
+  if (time < 0.1) return milliseconds(time * 1000);
   if (time < 10) return `${time.toFixed(1)} s`;
   if (time < 60) return `${Math.round(time)} s`;
   if (time < 3600) return two(time, 60, "min", 1, "s");
