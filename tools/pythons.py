@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
+SUPPORTED = ("3.11", "3.12", "3.13")
 BACKENDS = "native,daemon,restricted"
 WITH_PYODIDE = (
     "tests/unit/test_registry.py::test_auto_goes_on_to_pyodide_where_native_is_not_to_be_had"

@@ -146,15 +146,21 @@ def ended_by_host(reason: str) -> dict[str, Any]:
 
 def death(report: EndReport) -> dict[str, Any]:
     """Fields of a guest whose process has ended by itself."""
+    text = end_of_process(report)
     if report.signal is not None:
-        name = _signal_name(report.signal)
-        text = f"the guest's process was ended by {name}"
         return fault(Outcome.CRASHED, "ProcessCrashed", text, 128 + report.signal)
     if report.exit is None:
-        text = "the guest's process has ended for an unknown reason"
         return fault(Outcome.CRASHED, "ProcessCrashed", text, 1)
-    text = f"the guest's process ended itself with exit code {report.exit}"
     return fault(Outcome.EXITED, "ProcessExited", text, report.exit or 0)
+
+
+def end_of_process(report: EndReport) -> str:
+    """Return a sentence that says how a guest's process ended."""
+    if report.signal is not None:
+        return f"the guest's process was ended by {_signal_name(report.signal)}"
+    if report.exit is None:
+        return "the guest's process has ended for an unknown reason"
+    return f"the guest's process ended itself with exit code {report.exit}"
 
 
 def fault(kind: Outcome, error_type: str, text: str, exit_code: int) -> dict[str, Any]:

@@ -8,9 +8,11 @@ import pytest
 from poolkit import until
 
 from atoll import ExecutionPolicy, SandboxConfig
+from atoll.channel import ChannelEndedError
 from atoll.errors import SandboxStartError
+from atoll.launch import handshake
 from atoll.pool import pool as pools
-from atoll.types import Outcome
+from atoll.types import EndReport, Outcome
 
 BARE = SandboxConfig(preload="bare", timeout_ms=20_000)
 
@@ -56,3 +58,20 @@ async def test_a_refused_handshake_is_a_failed_start_though_the_code_was_sent(po
     monkeypatch.setattr("atoll.launch.handshake._parameters", lambda *_: refused)
     with pytest.raises(SandboxStartError, match="guest"):
         await pool.run("print(1)", BARE)
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (EndReport(signal=9), "the guest's process was ended by signal 9 (SIGKILL)"),
+        (EndReport(exit=3), "the guest's process ended itself with exit code 3"),
+        (EndReport(), "the guest's process has ended for an unknown reason"),
+    ],
+)
+async def test_a_guest_that_dies_during_the_handshake_is_told_in_words(report, words):
+    class DeadGuest:
+        async def end_report(self):
+            return report
+
+    error = await handshake._lost(DeadGuest(), ChannelEndedError())
+    assert str(error).endswith(f"the guest has gone; {words}")

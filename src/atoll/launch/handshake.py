@@ -12,6 +12,7 @@ from atoll.channel import ChannelEndedError, RemoteError
 from atoll.egress import Gateway
 from atoll.errors import SandboxStartError
 from atoll.guest import values
+from atoll.result_fields import end_of_process
 from atoll.session import GuestSession
 
 if TYPE_CHECKING:
@@ -192,5 +193,5 @@ def _late() -> SandboxStartError:
 
 async def _lost(lease: Lease, exc: ChannelEndedError) -> SandboxStartError:
     """Return why the guest has ended; raise the supervisor's reason if it has one."""
-    report = await lease.end_report()
-    return SandboxStartError("guest", f"{exc}; {report}")
+    ended = end_of_process(await lease.end_report())
+    return SandboxStartError("guest", f"{exc}; {ended}")
