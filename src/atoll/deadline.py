@@ -1,4 +1,4 @@
-"""A deadline that is set for every request and seldom reached: one timer serves many."""
+"""A deadline that is set for every request and seldom reached, and the grace after it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
+
+    from atoll.types import Usage
+
+LONGEST_GRACE_SECONDS = 2.0
+"""What a guest has at most to react to an interrupt, on a machine with more work than cores."""
+_REACTED = 0.6
+"""A guest that had this share of its grace as CPU time could have reacted."""
 
 
 class Deadline:
@@ -45,3 +53,22 @@ class Deadline:
         else:
             self._at = None
             self._on_late()
+
+
+async def ends_within_grace(request: asyncio.Future[Any], seconds: float, usage: Usage) -> bool:
+    """Wait for a request whose guest was interrupted; return False if it does not end.
+
+    The guest has `seconds` to react, and more where it gets no CPU time to do so: while it waits
+    for a core. One that sleeps through the interrupt, or computes on, has no more.
+    """
+    loop, before = asyncio.get_running_loop(), usage.cpu_seconds()
+    end = loop.time() + max(seconds, LONGEST_GRACE_SECONDS)
+    while True:
+        done, _ = await asyncio.wait({request}, timeout=min(seconds, end - loop.time()))
+        if done:
+            return True
+        used = usage.cpu_seconds()
+        if used is None or before is None or used - before >= _REACTED * seconds:
+            return False
+        if loop.time() >= end or not usage.is_runnable():
+            return False

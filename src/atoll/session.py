@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import result_fields, variables
 from atoll.channel import ChannelEndedError, RemoteError
-from atoll.deadline import Deadline
+from atoll.deadline import Deadline, ends_within_grace
 from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import rpc, values
 from atoll.output import make_captures
@@ -278,8 +278,8 @@ class GuestSession:
     async def _interrupt(self, request: asyncio.Future[Any], method: str) -> None:
         least = SHELL_GRACE_SECONDS if method == "shell" else 0
         self._process.interrupt()
-        done, _ = await asyncio.wait({request}, timeout=max(least, self.grace_seconds))
-        if not done:
+        grace = max(least, self.grace_seconds)
+        if not await ends_within_grace(request, grace, self._process.usage):
             self.alive = False
             self._note_usage()
             self._process.kill()

@@ -63,6 +63,10 @@ class Usage(Protocol):
         """The most memory that was in use, in bytes."""
         ...
 
+    def is_runnable(self) -> bool:
+        """Whether one of its processes has a core, or waits for one."""
+        ...
+
 
 class GuestProcess(Protocol):
     """What a session needs of the process that the guest runs in."""

@@ -56,6 +56,14 @@ def cpu_of_ended_children(pid: int) -> float:
     return sum(map(int, fields[13:15])) / _TICKS
 
 
+def is_runnable(pid: int) -> bool:
+    """Return whether a process's main thread has a core, or waits for one."""
+    try:
+        return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] == b"R"
+    except (OSError, IndexError):
+        return False
+
+
 def memory_bytes(init: int, pids: list[int], enough: int) -> int:
     """Memory of a jail's processes; exact (shared pages counted once) only where over `enough`.
 

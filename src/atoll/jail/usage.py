@@ -20,6 +20,8 @@ _CLOCK_OF_ALL_THREADS = 2  # CPUCLOCK_SCHED, see clock_getcpuclockid(3)
 _SIZE = 4096
 _NOW = {"memory.max_usage_in_bytes": "memory.usage_in_bytes", "memory.peak": "memory.current"}
 """The file of memory in use, beside the one of the most that ever was, for both versions."""
+_MOST_LOOKED_AT = 64
+"""Processes whose state is read."""
 _UNCOUNTED = 1 << 20
 """The kernel counts pages for each core apart and sums up now and then: so much may be missing."""
 
@@ -56,12 +58,15 @@ class JailUsage:
 
     def processes(self) -> int | None:
         """Return how many processes the control group has; None without one."""
-        folder = os.path.dirname(self._paths.get("memory", ""))
-        try:
-            found = Path(folder, "cgroup.procs").read_bytes().split() if folder else None
-        except OSError:
-            return None
+        found = self._members()
         return None if found is None else len(found)
+
+    def is_runnable(self) -> bool:
+        """Return whether one of its processes has a core, or waits for one."""
+        members = self._members()
+        if members is None:
+            return self._of_process().is_runnable()
+        return any(meter.is_runnable(int(pid)) for pid in members[:_MOST_LOOKED_AT])
 
     def freezer(self) -> Freezer:
         """Return what stops and continues the jail's processes."""
@@ -73,6 +78,13 @@ class JailUsage:
         while self._fds:
             os.close(self._fds.popitem()[1])
         self._paths = {}
+
+    def _members(self) -> list[bytes] | None:
+        folder = os.path.dirname(self._paths.get("memory", ""))
+        try:
+            return Path(folder, "cgroup.procs").read_bytes().split() if folder else None
+        except OSError:
+            return None
 
     def _read(self, name: str, parse: Callable[[bytes], float]) -> float | None:
         if name not in self._paths:
@@ -122,6 +134,10 @@ class ProcessUsage:
         if peak is None or self._before is None:
             return None
         return max(0, peak - self._before) + _UNCOUNTED
+
+    def is_runnable(self) -> bool:
+        """Return whether it has a core, or waits for one."""
+        return meter.is_runnable(self._pid)
 
     def memory(self) -> int | None:
         """Return what it holds now; None if it has ended."""

@@ -1,0 +1,81 @@
+"""How long an interrupted guest has to react: longer only where it waits for a core."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from atoll import deadline
+from atoll.jail.usage import ProcessUsage
+
+GRACE = 0.02
+
+
+class Guest:
+    """The usage of a guest that gets `share` of a core after it was interrupted."""
+
+    def __init__(self, share: float, *, runnable: bool, counted: bool = True) -> None:
+        self._share, self._runnable, self._counted = share, runnable, counted
+        self._begun = time.monotonic()
+        self.looks = 0
+
+    def cpu_seconds(self) -> float | None:
+        return self._share * (time.monotonic() - self._begun) if self._counted else None
+
+    def peak_memory(self) -> int | None:
+        return None
+
+    def is_runnable(self) -> bool:
+        self.looks += 1
+        return self._runnable
+
+
+async def test_a_guest_that_waits_for_a_core_is_waited_for():
+    guest, request = Guest(0.0, runnable=True), asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(deadline.ends_within_grace(request, GRACE, guest))
+    while guest.looks < 3:  # noqa: ASYNC110 - it is asked by what is tested
+        await asyncio.sleep(GRACE)
+    request.set_result(None)
+    assert await waiting
+
+
+@pytest.mark.parametrize(
+    "guest",
+    [
+        pytest.param(lambda: Guest(1.0, runnable=True), id="computes on"),
+        pytest.param(lambda: Guest(0.0, runnable=False), id="sleeps on"),
+        pytest.param(lambda: Guest(0.0, runnable=True, counted=False), id="not measured"),
+    ],
+)
+async def test_a_guest_that_could_have_reacted_has_no_more_than_its_grace(guest):
+    found = guest()
+    request = asyncio.get_running_loop().create_future()
+    assert not await deadline.ends_within_grace(request, GRACE, found)
+    assert found.looks <= 1
+
+
+async def test_waiting_for_a_core_has_an_end(monkeypatch):
+    monkeypatch.setattr(deadline, "LONGEST_GRACE_SECONDS", 5 * GRACE)
+    guest, request = Guest(0.0, runnable=True), asyncio.get_running_loop().create_future()
+    assert not await deadline.ends_within_grace(request, GRACE, guest)
+    assert 1 <= guest.looks <= 5
+
+
+def test_a_process_that_computes_is_runnable_and_one_that_waits_is_not():
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        usage = ProcessUsage(busy.pid)
+        while (usage.cpu_seconds() or 0) < 0.1:
+            time.sleep(0.01)
+        assert usage.is_runnable()
+        busy.kill()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as idle:
+        waiting = ProcessUsage(idle.pid)
+        while b"python" in os.readlink(f"/proc/{idle.pid}/exe").encode() and waiting.is_runnable():
+            time.sleep(0.01)
+        assert not waiting.is_runnable()
+        idle.kill()
