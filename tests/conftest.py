@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*capabilities): what a backend must be able to do")
     os.environ.setdefault("ATOLL_CACHE", os.path.join(sys.prefix, "cache"))
-    _hear_ctrl_c()
+    _pass_on_no_ignored_signals()
     if not hasattr(config, "workerinput"):  # once, before any test: it takes a minute
         with ThreadPoolExecutor() as threads:
             made = [threads.submit(make) for name, make in _BUILDS.items() if name in BACKENDS]
@@ -97,10 +97,15 @@ def _make_image() -> None:
 _BUILDS = {"wasm": _build_component, "pyodide": _make_image}
 
 
-def _hear_ctrl_c() -> None:
-    """A shell that runs the tests in the background makes them, and all they start, deaf to it."""
+def _pass_on_no_ignored_signals() -> None:
+    """A test run in the background ignores Ctrl-C, one by nohup SIGHUP, and so would what it starts.
+
+    What a process handles, the programs that it starts do not.
+    """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.hookimpl(wrapper=True)

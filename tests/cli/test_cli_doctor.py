@@ -65,7 +65,7 @@ def test_without_a_usable_backend_it_exits_with_1_and_says_what_to_type(atoll, m
     code, out, _ = atoll("doctor")
     assert code == 1
     assert "lost: not usable - gone\n" in out
-    assert "  because   No module named 'atoll.backends.nowhere'\n" in out
+    assert "  because   atoll.backends.nowhere is not installed\n" in out
     assert f"  to do     {extras.hint('gone')}\n" in out
 
 

@@ -11,8 +11,17 @@ import pytest
 from atoll.channel import ChannelEndedError, HostChannel
 
 
-@pytest.mark.parametrize("stream", ["1e999", "-1e999", '"x"', "[]", "null"])
-async def test_output_of_a_stream_that_is_no_number_breaks_the_protocol(stream):
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [
+        ("1e999", "a number over all limits"),
+        ("-1e999", "a number over all limits"),
+        ('"x"', "output of no known shape"),
+        ("[]", "output of no known shape"),
+        ("null", "output of no known shape"),
+    ],
+)
+async def test_output_of_a_stream_that_is_no_number_breaks_the_protocol(stream, words):
     answers, requests = os.pipe(), os.pipe()
     channel = HostChannel(answers[0], requests[1])
     channel.on_output = lambda _stream, _data: None
@@ -20,7 +29,7 @@ async def test_output_of_a_stream_that_is_no_number_breaks_the_protocol(stream):
     line = f'{{"jsonrpc":"2.0","method":"output","params":{{"stream":{stream},"text":"x"}}}}\n'
     os.write(answers[1], line.encode())
     try:
-        with pytest.raises(ChannelEndedError, match="output of no known shape"):
+        with pytest.raises(ChannelEndedError, match=words):
             async with asyncio.timeout(5):
                 await waiting
     finally:

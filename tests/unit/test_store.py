@@ -51,10 +51,9 @@ def test_another_store_on_the_same_file_sees_them(store, path):
     other.close()
 
 
-def test_old_ones_are_gone(path, monkeypatch):
-    store = SqliteStateStore(path, ttl_seconds=100)
+def test_old_ones_are_gone(path):
     now = 1_000_000.0
-    monkeypatch.setattr("atoll.state.store.time.time", lambda: now)
+    store = SqliteStateStore(path, ttl_seconds=100, now=lambda: now)
     store.put("old", b"1")
     now += 60
     store.put("new", b"2")

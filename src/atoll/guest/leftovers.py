@@ -87,16 +87,22 @@ def find(root: str, before: set[str], clones: list[int]) -> dict[str, str]:
     return found
 
 
-def own_modules(root: str) -> dict[str, str]:
+def own_modules(root: str, before: set[str]) -> dict[str, str]:
     """Return modules that were imported from the session's own folders, each with the reason.
 
-    A restored session imports them again, with the variables that they have then.
+    A restored session imports them again, with the variables that they have then. `before` is as
+    in `find`: an interpreter may lie in one of these folders, too.
     """
     folders = tuple(os.path.join(one, "") for one in (root, *ELSEWHERE) if one)
+    mounted = tuple(os.path.join(one, "") for one in before)
     known = [
         (name, getattr(module, "__file__", None)) for name, module in dict(sys.modules).items()
     ]
-    own = [name for name, file in known if isinstance(file, str) and file.startswith(folders)]
+    own = [
+        name
+        for name, file in known
+        if isinstance(file, str) and file.startswith(folders) and not file.startswith(mounted)
+    ]
     return {"module " + name: OWN_MODULE for name in own}
 
 

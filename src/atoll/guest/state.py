@@ -71,7 +71,10 @@ class Keeper:
         left_out.update(leftovers.find(self._root, self.elsewhere, self.clones))
         if self.tasks():
             left_out["tasks"] = "running tasks of asyncio are not saved"
-        left_out.update(leftovers.own_modules(self._root) if whole else _named(others))
+        if whole:
+            left_out.update(leftovers.own_modules(self._root, self.elsewhere))
+        else:
+            left_out.update(_named(others))
         left_out = shortened(left_out)
         return dict(facts, stored=writer.stored, codec=writer.codec_name, left_out=left_out)
 
