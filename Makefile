@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LIBRARY := $(VENV)/.library
 STAMP := $(VENV)/.installed
-JOBS ?= 4
+JOBS ?= 3
 PYTEST = $(BIN)/python -m pytest
 TESTS = $(PYTEST) -n $(JOBS) --dist loadgroup --ignore tests/faults --ignore tests/integrations
 # Two groups of tests run beside the others, and report after them. Faults mostly wait, and count what
