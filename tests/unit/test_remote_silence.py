@@ -94,3 +94,14 @@ async def test_a_slow_answer_of_a_service_that_lives_is_waited_for():
         box = await opening(url)
         assert asked.count("/health") >= 3
         await box.destroy()
+
+
+async def test_a_service_that_lives_and_never_answers_a_request_is_given_up(monkeypatch):
+    monkeypatch.setattr(connection, "LONGEST_SECONDS", 0.3)
+
+    async def forgets(path):
+        return b"{}" if path.endswith("/health") else None
+
+    async with service(forgets) as url, asyncio.timeout(30):
+        with pytest.raises(atoll.SandboxLostError, match=r"lives but gave no answer within 0\.3 s"):
+            await opening(url)

@@ -29,6 +29,8 @@ QUIET_SECONDS = 10.0
 """How long an answer may take before the service is asked whether it lives."""
 ALIVE_SECONDS = 10.0
 """How long it may take to answer that."""
+LONGEST_SECONDS = 900.0
+"""How long an answer may take at all: packages are built, and large states sent, in less."""
 SILENT_SECONDS = 30.0
 """How long a stream of events may be silent; the service says every few seconds that it lives."""
 MAX_EVENT_BYTES = 64 << 20
@@ -80,12 +82,16 @@ class RemoteConnection:
     async def _while_alive(self, request: Coroutine[Any, Any, httpx2.Response]) -> httpx2.Response:
         """Await an answer; SandboxLostError once the service does not answer anything any more.
 
-        A session may wait for packages, or a state for a large upload. So there is no limit for
-        one answer: a service that lives says so meanwhile, and one that is stopped does not.
+        A session may wait for packages, or a state for a large upload. So one answer has long: a
+        service that lives says so meanwhile, and one that is stopped does not.
         """
-        answer = asyncio.ensure_future(request)
+        answer, loop = asyncio.ensure_future(request), asyncio.get_running_loop()
+        end = loop.time() + LONGEST_SECONDS
         try:
             while not (await asyncio.wait({answer}, timeout=QUIET_SECONDS))[0]:
+                if loop.time() >= end:
+                    text = f"{self.url} lives but gave no answer within {LONGEST_SECONDS:g} s"
+                    raise SandboxLostError(text)
                 await self._client.get(f"{self.url.rstrip('/')}/health", timeout=ALIVE_SECONDS)
             return await answer
         except httpx2.HTTPError as exc:
