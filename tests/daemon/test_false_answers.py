@@ -72,6 +72,8 @@ async def play_daemon(tmp_path, monkeypatch):
                     if writer.is_closing():
                         break
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
         return asyncio.start_unix_server(serve, sock=listener)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import subprocess
 import sys
+import types
 
 import pytest
 from costs import least_cpu_seconds
 
-from atoll.jail import meter
+from atoll.jail import jail_record, meter
 from atoll.jail.container_memory import ContainerMemory
 
 MANY = 60_000
@@ -95,3 +97,26 @@ def test_a_container_has_what_its_memory_file_holds_mapped_or_not(memory_file):
 def test_a_memory_file_of_another_name_is_not_a_container_s():
     with open(os.memfd_create("atoll-context"), "wb"):
         assert ContainerMemory().measure([os.getpid(), 1 << 30]) is None
+
+
+def test_memory_that_cannot_be_read_for_a_moment_ends_no_sandbox():
+    readable, killed = False, []
+
+    def processes():
+        if not readable:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return [1]
+
+    record = types.SimpleNamespace(
+        limits=types.SimpleNamespace(memory=1), _reaped=False, _measure_at=0.0, _unmeasured=0,
+        _measured=lambda: True, _processes=processes, _exceeds=lambda _limit, _pids: True,
+        kill=lambda: killed.append(True),
+    )  # fmt: skip
+    for _ in range(jail_record.MOST_UNMEASURED):
+        jail_record.JailRecord.check_memory(record)
+    assert killed == []
+    with pytest.raises(OSError, match="Too many open files"):  # the supervisor ends it then
+        jail_record.JailRecord.check_memory(record)
+    readable = True
+    jail_record.JailRecord.check_memory(record)
+    assert (killed, record._unmeasured) == ([True], 0)

@@ -38,6 +38,8 @@ the process that reaps it, or reports its pids, may be stopped."""
 MEMORY_SLACK = 32 << 20
 MEASURE_PAUSE = 20
 """Measuring takes at most a twentieth of the time: large sandboxes are measured less often."""
+MOST_UNMEASURED = 10
+"""Times in a row that memory may be unreadable; then the sandbox ends: its limit does not hold."""
 _SHOWN = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -56,7 +58,7 @@ class JailRecord(ABC):
         self._wait_status: int | None = None
         self._failure: str | None = None
         self._deadline: float | None = None
-        self._kill_deadline, self._measure_at = math.inf, 0.0
+        self._kill_deadline, self._measure_at, self._unmeasured = math.inf, 0.0, 0
         self._final: dict[str, Any] = {}
         self._passed_fds: deque[int] = deque()
         lease.setblocking(False)
@@ -140,8 +142,16 @@ class JailRecord(ABC):
             return
         assert self.limits is not None
         assert self.limits.memory is not None
-        found = self._processes()
-        if found and self._exceeds(self.limits.memory + MEMORY_SLACK, found):
+        try:
+            found = self._processes()
+            exceeds = found and self._exceeds(self.limits.memory + MEMORY_SLACK, found)
+        except OSError:  # no descriptor is free, for a moment: this sandbox has no part in it
+            self._unmeasured += 1
+            if self._unmeasured > MOST_UNMEASURED:
+                raise
+            return
+        self._unmeasured = 0
+        if exceeds:
             self._over_memory = True
             self.kill()
         took = time.monotonic() - started
