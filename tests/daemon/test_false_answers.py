@@ -60,20 +60,28 @@ async def play_daemon(tmp_path, monkeypatch):
     def start(answer):
         async def serve(reader, writer):
             tasks.append(asyncio.current_task())
-            with contextlib.suppress(ConnectionError, asyncio.CancelledError):
-                while line := await reader.readline():
-                    message = json.loads(line)
-                    if "id" not in message:
-                        continue
-                    if "config" in message["params"]:
-                        writer.write(result(message, OPENED))
-                    elif (reply := answer(message)) is not None:
-                        writer.write(reply)
-                    if writer.is_closing():
-                        break
-            writer.close()
-            with contextlib.suppress(ConnectionError):
-                await writer.wait_closed()
+            try:
+                with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+                    await talk(reader, writer)
+            finally:
+                writer.close()
+                with contextlib.suppress(ConnectionError, TimeoutError):
+                    async with asyncio.timeout(1):  # the client may have stopped to read
+                        await writer.wait_closed()
+                writer.transport.abort()
+
+        async def talk(reader, writer):
+            while line := await reader.readline():
+                message = json.loads(line)
+                if "id" not in message:
+                    continue
+                if "config" in message["params"]:
+                    writer.write(result(message, OPENED))
+                elif (reply := answer(message)) is not None:
+                    writer.write(reply)
+                if writer.is_closing():
+                    break
+                await writer.drain()
 
         return asyncio.start_unix_server(serve, sock=listener)
 
