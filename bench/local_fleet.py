@@ -183,7 +183,7 @@ class Network:
         return ["ip", "netns", "exec", self._name(name)]
 
     def cut(self, name: str) -> None:
-        """Let no packet through, either way; nobody is told."""
+        """Drop every packet in both directions without an answer, as an unplugged cable does."""
         _ip("link", "set", self._name(name), "down")
 
     def join(self, name: str) -> None:

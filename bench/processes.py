@@ -17,7 +17,7 @@ def descendants(root: int | None) -> set[int]:
 
 
 def zygote_host_and_zygote(supervisor: int | None) -> tuple[int, int] | None:
-    """Return the first zygote host of a supervisor and its zygote; None if there is none yet."""
+    """Return the pids of a supervisor's first zygote host and zygote; None before they start."""
     return next(iter(zygote_hosts_and_zygotes(supervisor)), None)
 
 

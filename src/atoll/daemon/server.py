@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import time
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
@@ -22,6 +21,7 @@ from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.listener import ClientListener, watched_peer
 from atoll.daemon.session_table import SessionTable
 from atoll.errors import AtollError, SandboxError
+from atoll.wire import faults
 from atoll.wire.peer import Reply
 
 if TYPE_CHECKING:
@@ -151,9 +151,7 @@ class DaemonServer:
         except AtollError:
             raise
         except Exception as exc:
-            where = "".join(traceback.format_tb(exc.__traceback__))  # its text may be a guest's
-            _LOG.error("%s failed: %s\n%s", method, type(exc).__name__, where)
-            raise SandboxError(f"the daemon failed: {type(exc).__name__}") from exc
+            raise faults.unexpected(_LOG, "the daemon", method, exc) from exc
 
     async def _watch(self) -> None:
         """Drop clients whose messages never end; look after idle sessions."""

@@ -11,7 +11,6 @@ import logging
 import os
 import secrets
 import time
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
@@ -33,7 +32,7 @@ from atoll.fleet.routed import OpenRequest, RoutedSession, put_context
 from atoll.fleet.router import Router
 from atoll.fleet.shared import SharedContexts
 from atoll.pool import tiers
-from atoll.wire import blobs
+from atoll.wire import blobs, faults
 from atoll.wire.peer import Reply
 
 if TYPE_CHECKING:
@@ -162,9 +161,7 @@ class Driver:
         except AtollError:
             raise
         except Exception as exc:
-            where = "".join(traceback.format_tb(exc.__traceback__))  # its text may be a guest's
-            _LOG.error("%s failed: %s\n%s", method, type(exc).__name__, where)
-            raise SandboxError(f"the fleet's driver failed: {type(exc).__name__}") from exc
+            raise faults.unexpected(_LOG, "the fleet's driver", method, exc) from exc
 
     async def _carry_out(
         self, client: Client, method: str, params: dict[str, Any], fds: PassedFds

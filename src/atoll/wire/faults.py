@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import traceback
+from typing import TYPE_CHECKING, Any
 
 from atoll import errors
 from atoll.guest import rpc, values
+
+if TYPE_CHECKING:
+    import logging
 
 MAX_TEXT = 10_000
 MAX_FIELDS = 1 << 20
@@ -22,6 +26,16 @@ def to_wire(ident: str, fault: BaseException) -> bytes:
     text = str(fault) if known else f"{type(fault).__name__}: {fault}"
     error = {"code": rpc.HOST_CALL_FAILED, "message": text[:MAX_TEXT], "data": data}
     return rpc.encode({"jsonrpc": "2.0", "id": ident, "error": error})
+
+
+def unexpected(log: logging.Logger, who: str, method: str, fault: Exception) -> errors.SandboxError:
+    """Log where a request failed by a bug of ours; return the error that its client gets.
+
+    SECURITY: neither has the fault's text, which may be a guest's or another client's.
+    """
+    where = "".join(traceback.format_tb(fault.__traceback__))
+    log.error("%s failed: %s\n%s", method, type(fault).__name__, where)
+    return errors.SandboxError(f"{who} failed: {type(fault).__name__}")
 
 
 def _encoded(fields: dict[str, Any]) -> Any:
