@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,7 @@ import pytest
 import atoll
 from atoll.backends.native import launch
 from atoll.jail import spec as specs
-from atoll.jail.client import supervisor
+from atoll.jail.client import Lease, supervisor
 from atoll.jail.spec import Bind, JailSpec, Limits
 from atoll.launch import interpreter
 from atoll.policy import Isolation, Mount
@@ -92,6 +93,21 @@ async def test_a_supervisor_killed_during_a_start_is_a_clear_error_and_the_next_
             await opening
         async with atoll.aio.create_sandbox() as box:
             assert (await box.execute("6 * 7")).value == 42
+
+
+async def test_a_supervisor_whose_leases_closed_before_its_process_ended_is_replaced():
+    async with atoll.aio.create_sandbox():
+        pass
+    first = supervisor.pid
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    lease = Lease(ours)
+    theirs.close()
+    with pytest.raises(atoll.SandboxLostError, match="the supervisor has gone"):
+        await lease.ended
+    threading.Timer(0.05, os.kill, (first, signal.SIGKILL)).start()
+    async with atoll.aio.create_sandbox() as box:
+        assert (await box.execute("6 * 7")).value == 42
+    assert supervisor.pid != first
 
 
 async def test_a_supervisor_that_is_about_to_end_is_replaced_at_once():

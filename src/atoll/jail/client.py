@@ -28,6 +28,7 @@ _BOOT = (
 )
 _SEND_BUFFER = 1 << 20
 _EXIT_SECONDS = 5
+_DYING_SECONDS = 0.2
 MAX_EVENT = 1 << 16
 FULL_SECONDS = 0.005
 ANSWER_SECONDS = 20.0
@@ -172,6 +173,7 @@ class Lease:
             self._take_folders([])
             return
         if message is None:
+            supervisor.suspect(self._supervisor)
             self._fail(SandboxLostError("the supervisor has gone, and the sandbox with it"))
             return
         self._note(message.kind, message.fields, message.fds)
@@ -263,6 +265,7 @@ class SupervisorClient:
         self._owner = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._suspected: int | None = None
 
     def request(self, wanted: Spec, guest_fds: list[int]) -> Lease:
         """Request a jail. The caller closes the descriptors."""
@@ -290,6 +293,10 @@ class SupervisorClient:
             if self._process is not None and self._process.pid == pid:
                 self._process.kill()
 
+    def suspect(self, pid: int | None) -> None:
+        """Note that a lease of the supervisor with this pid was closed without a report."""
+        self._suspected = pid
+
     @property
     def pid(self) -> int | None:
         """The supervisor's process, if it runs."""
@@ -308,7 +315,7 @@ class SupervisorClient:
             if self._control is not None:
                 self._control.close()
             self._process = self._control = None
-        if self._control is not None and self._process and self._process.poll() is None:
+        if self._control is not None and self._process and self._runs(self._process):
             return self._control
         self._forget()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -319,6 +326,14 @@ class SupervisorClient:
         self._control, self._owner = ours, os.getpid()
         atexit.register(self.stop)
         return ours
+
+    def _runs(self, process: subprocess.Popen[bytes]) -> bool:
+        """Whether the supervisor lives. A dying one has closed its leases, not yet its process."""
+        if self._suspected == process.pid:
+            self._suspected = None
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_DYING_SECONDS)
+        return process.poll() is None
 
     def _forget(self) -> None:
         if self._control is not None:
