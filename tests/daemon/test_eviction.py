@@ -10,6 +10,8 @@ from memory_store import MemoryStateStore
 
 import atoll
 from atoll.backends.daemon import DaemonClientSandbox
+from atoll.daemon.limits import DaemonLimits
+from atoll.daemon.sessions import open_storage
 
 
 async def opened(**options):
@@ -176,6 +178,29 @@ async def test_a_full_store_puts_nothing_aside(serve):
     assert not Notebook.opened[0].destroyed
     for box in (one, two):
         await box.destroy()
+
+
+async def test_a_session_that_finds_no_room_on_disk_pushes_no_other_out(serve, tmp_path):
+    _storage, store = open_storage(tmp_path / "states", DaemonLimits(store_bytes=1000))
+    store.put("of another client", bytes(999))
+    await serve(open_notebook, store, max_live=1)
+    boxes = [await opened() for _ in range(2)]
+    assert not Notebook.opened[0].destroyed
+    assert store.get("of another client") == bytes(999)
+    for box in boxes:
+        await box.destroy()
+    store.close_all()
+
+
+def test_states_that_a_killed_daemon_left_take_no_room(tmp_path):
+    limits = DaemonLimits(store_bytes=1500)
+    _storage, left = open_storage(tmp_path / "states", limits)
+    left.put("of no client", bytes(1000))
+    _storage, store = open_storage(tmp_path / "states", limits)
+    assert store.stats().count == 0
+    store.put("new", bytes(1000))
+    left.close_all()
+    store.close_all()
 
 
 async def test_a_kept_session_that_nobody_came_back_for_is_forgotten(serve):

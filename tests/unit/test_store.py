@@ -74,6 +74,20 @@ def test_the_oldest_make_room(path):
     store.close()
 
 
+def test_a_full_store_that_drops_nothing_refuses_and_keeps_what_it_has(path):
+    store = SqliteStateStore(path, max_bytes=250, drop_oldest=False)
+    store.put("a", bytes(100))
+    store.put("b", bytes(100))
+    with pytest.raises(atoll.StateError, match="the store is full: it holds 250 bytes"):
+        store.put("c", bytes(100))
+    with pytest.raises(atoll.StateError, match="the store is full"):
+        store.put("a", bytes(151))
+    assert store.sweep() == 0
+    assert [len(store.get(name) or b"") for name in "abc"] == [100, 100, 0]
+    store.put("a", bytes(150))
+    store.close()
+
+
 @pytest.mark.parametrize("options", [{"ttl_seconds": 0}, {"max_bytes": -1}])
 def test_limits_have_to_be_limits(path, options):
     with pytest.raises(atoll.ConfigError):

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.server import DaemonServer
-from atoll.daemon.sessions import Storage
+from atoll.daemon.sessions import open_storage
 from atoll.errors import AtollError, SandboxError
 from atoll.pool import Pool, PoolSettings
-from atoll.state.envelope import describe_state
-from atoll.state.store import SqliteStateStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,8 +69,7 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    store = SqliteStateStore(paths.states, limits.keep_seconds, limits.store_bytes)
-    storage = Storage(store=store, left_out=lambda blob: describe_state(blob).left_out)
+    storage, store = open_storage(paths.states, limits)
     server = DaemonServer(pool.open, storage, limits, pool.stats)
     report("importing the libraries that warm sandboxes have")
     await _warm_up(pool)

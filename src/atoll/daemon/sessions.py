@@ -21,12 +21,16 @@ from atoll.errors import (
 )
 from atoll.idempotency import KeyedResults
 from atoll.policy import Capability
+from atoll.state.envelope import describe_state
+from atoll.state.store import SqliteStateStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
+    from atoll.daemon.limits import DaemonLimits
     from atoll.network import NetworkPolicy
     from atoll.sandbox import BaseSandbox
     from atoll.state.store import StateStore
@@ -76,6 +80,21 @@ class Storage:
 
     store: StateStore
     left_out: LeftOut = lambda _blob: ()
+
+
+def open_storage(
+    path: Path, limits: DaemonLimits, now: Callable[[], float] = time.time
+) -> tuple[Storage, SqliteStateStore]:
+    """Create a file for idle sessions, in place of one that a killed process left.
+
+    A full store refuses a session, which then stays in memory: dropping the oldest would end the
+    sessions of other clients.
+    """
+    for suffix in ("", "-wal", "-shm"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    keep, most = limits.keep_seconds, limits.store_bytes
+    store = SqliteStateStore(path, keep, most, now, drop_oldest=False)
+    return Storage(store=store, left_out=lambda blob: describe_state(blob).left_out), store
 
 
 class Session:

@@ -27,7 +27,7 @@ from atoll.daemon.connection import Connection
 from atoll.daemon.dispatch import Dispatch
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.session_table import SessionTable
-from atoll.daemon.sessions import Storage
+from atoll.daemon.sessions import open_storage
 from atoll.errors import AtollError, BusyError, ConfigError, SandboxError
 from atoll.files.base import request as file_request
 from atoll.files.direct import CHANGING as CHANGING_FILES
@@ -40,8 +40,6 @@ from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
 from atoll.passed_fds import PassedFds
 from atoll.pool import Pool, PoolSettings
-from atoll.state.envelope import describe_state
-from atoll.state.store import SqliteStateStore
 from atoll.wire import blobs, options, results
 from atoll.wire.peer import Reply
 
@@ -96,8 +94,7 @@ class NodeHost:
         limits = DaemonLimits(
             max_sessions=capacity, max_live=capacity, max_running=running, max_queue=4 * capacity
         )
-        aside = SqliteStateStore(Path(self._folder.name) / "states")
-        storage = Storage(store=aside, left_out=lambda blob: describe_state(blob).left_out)
+        storage, _store = open_storage(Path(self._folder.name) / "states", limits)
         self._table = SessionTable(self._pool.open, storage, limits)
         self._concurrency = ConcurrencyLimit(limits.max_running, limits.max_queue)
         self._dispatch = Dispatch(self._table, self._concurrency)

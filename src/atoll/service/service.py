@@ -18,7 +18,7 @@ from atoll.daemon.client_callbacks import ClientCallbacks
 from atoll.daemon.concurrency import CancelledInQueueError, ConcurrencyLimit, Waiter
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.session_table import SessionTable
-from atoll.daemon.sessions import Storage
+from atoll.daemon.sessions import open_storage
 from atoll.errors import AtollError, ConfigError, FleetError, SandboxClosedError, SandboxLostError
 from atoll.log import SandboxLogger
 from atoll.service import clock
@@ -41,14 +41,11 @@ from atoll.service.replicas import Replicas
 from atoll.service.runs import Runs
 from atoll.service.sessions import Sessions
 from atoll.service.shapes import response_json, result_json
-from atoll.state.envelope import describe_state
-from atoll.state.store import SqliteStateStore
 from atoll.types import SandboxResult
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
 
     from starlette.requests import Request
 
@@ -96,11 +93,11 @@ class Service:
         self.runs = Runs(settings.folder, self.ledger)
         self.samples = Samples()
         self.limit = ConcurrencyLimit(settings.max_running, settings.max_queue)
-        self._store = SqliteStateStore(_fresh(settings.folder), 86_400, 4 << 30, clock.now)
-        storage = Storage(store=self._store, left_out=lambda blob: describe_state(blob).left_out)
         most = settings.max_sessions
         live = settings.max_live if fleet is None else most
         limits = DaemonLimits(max_sessions=most, max_live=live, idle_seconds=NEVER)
+        aside = settings.folder / "paused.sqlite3"
+        storage, self._store = open_storage(aside, limits, clock.now)
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
         self.sessions.fleet = fleet
@@ -360,11 +357,3 @@ class Service:
                 self.ledger.sweep(self.settings.idempotency_seconds)
             except Exception:  # noqa: BLE001 - a full disk now; sessions have to end all the same
                 _LOG.exception("looking after sessions failed")
-
-
-def _fresh(folder: Path) -> Path:
-    """Return the file of sessions moved out of memory; remove what a killed process left of it."""
-    path = folder / "paused.sqlite3"
-    for left in folder.glob(f"{path.name}*"):
-        left.unlink()
-    return path

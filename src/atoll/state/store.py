@@ -79,24 +79,28 @@ class SqliteStateStore:
         ttl_seconds: float = 7200,
         max_bytes: int = 1 << 30,
         now: Callable[[], float] = time.time,
+        *,
+        drop_oldest: bool = True,
     ) -> None:
+        """`drop_oldest`: whether a full store deletes its oldest states; if not, it refuses new."""
         check_positive("ttl_seconds", ttl_seconds)
         check_positive("max_bytes", max_bytes)
         self._path, self._ttl, self._max_bytes = Path(path), ttl_seconds, max_bytes
-        self._now = now
+        self._now, self._drop_oldest = now, drop_oldest
         self._local = threading.local()
         self._open: set[sqlite3.Connection] = set()
         with self._transaction() as db:
             db.execute("SELECT COUNT(*) FROM states").fetchone()
 
     def put(self, session_id: str, blob: bytes) -> None:
-        """Store a state; delete the oldest others if there is no room."""
+        """Store a state; if there is no room, delete the oldest others or raise StateError."""
         if len(blob) > self._max_bytes:
             raise StateError(f"a state of {len(blob):,} bytes: the store holds {self._max_bytes:,}")
         row = (session_id, self._now(), len(blob), blob)
         with self._transaction() as db:
             db.execute("REPLACE INTO states VALUES (?, ?, ?, ?)", row)
             self._sweep(db)
+            self._check_room(db)
 
     def get(self, session_id: str) -> bytes | None:
         """Return the state; None if there is none, or it has expired."""
@@ -138,7 +142,15 @@ class SqliteStateStore:
 
     def _sweep(self, db: sqlite3.Connection) -> int:
         old = db.execute("DELETE FROM states WHERE saved <= ?", (self._now() - self._ttl,))
+        if not self._drop_oldest:
+            return old.rowcount
         return old.rowcount + db.execute(_KEEP_NEWEST, (self._max_bytes,)).rowcount
+
+    def _check_room(self, db: sqlite3.Connection) -> None:
+        """Raise StateError if the states are too large together: the transaction is undone."""
+        total: int = db.execute("SELECT SUM(size) FROM states").fetchone()[0]
+        if total > self._max_bytes:
+            raise StateError(f"the store is full: it holds {self._max_bytes:,} bytes")
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
