@@ -142,6 +142,20 @@ def test_extra_mounts_are_read_only_unless_asked(tmp_path):
         assert "Read-only" in box.execute("open('/data/new', 'w')").error
 
 
+def test_what_a_guest_writes_into_a_writable_mount_belongs_to_the_folders_owner(tmp_path):
+    """As root too, where a guest is another user than the one whose folder it is given."""
+    (tmp_path / "old").write_text("1")
+    with atoll.create_sandbox(policy={"mounts": [(tmp_path, "/data", True)]}) as box:
+        code = "open('/data/old', 'a').write('2'); open('/data/new', 'w').write('3')"
+        assert box.execute(code).error is None
+        assert (
+            "PermissionError"
+            in box.execute("os = __import__('os'); os.chmod('/data/new', 0o4755)").error
+        )
+    assert [(tmp_path / name).read_text() for name in ("old", "new")] == ["12", "3"]
+    assert (tmp_path / "new").stat().st_uid == os.getuid()
+
+
 @pytest.mark.parametrize("target", ["relative", "/", "/a/../b", "/a/"])
 def test_a_bad_mount_target_is_refused(target):
     with pytest.raises(atoll.ConfigError):

@@ -104,8 +104,9 @@ def build(
             _attach_workspace(workspace)
 
     sys.mount(None, "/", None, sys.MS_REC | sys.MS_PRIVATE)
-    workspace = None if folder is None else _open_workspace(folder, owner if switched else None)
-    _raise(binds, lambda: furnish(workspace))
+    mapped_owner = owner if switched else None
+    workspace = None if folder is None else _owned_tree(folder, mapped_owner)
+    _raise(binds, lambda: furnish(workspace), mapped_owner)
 
 
 def build_zygote_host(binds: tuple[Bind, ...], owner: int) -> None:
@@ -122,7 +123,9 @@ def build_zygote_host(binds: tuple[Bind, ...], owner: int) -> None:
     _raise(binds, furnish)
 
 
-def _raise(binds: tuple[Bind, ...], furnish: Callable[[], None]) -> None:
+def _raise(
+    binds: tuple[Bind, ...], furnish: Callable[[], None], mapped_owner: int | None = None
+) -> None:
     system = _open(_system_binds())
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
     devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in DEVICES]
@@ -134,7 +137,7 @@ def _raise(binds: tuple[Bind, ...], furnish: Callable[[], None]) -> None:
     for name, fd in devices:
         _bind_device(fd, name)
     furnish()
-    _bind_all(extra)  # last, as an interpreter may well live below /tmp
+    _bind_all(extra, mapped_owner)  # last, as an interpreter may well live below /tmp
     _close_ways(extra)
     _enter()
 
@@ -189,15 +192,27 @@ def _inside(path: str, folder: str) -> bool:
     return path.startswith(folder + "/")
 
 
-def _bind_all(binds: list[tuple[Bind, int]]) -> None:
+def _bind_all(binds: list[tuple[Bind, int]], mapped_owner: int | None = None) -> None:
     for bind, fd in binds:
         target = NEW_ROOT + bind.target
         if not os.path.exists(target):  # else it lies in a folder bound before
             _make_target(target, is_folder=stat.S_ISDIR(os.fstat(fd).st_mode))
-        _bind(bind.source, fd, target)
+        if not (bind.writable and mapped_owner and _bind_owned(fd, target, mapped_owner)):
+            _bind(bind.source, fd, target)
         attributes = READ_ONLY & ~sys.ATTR_RDONLY if bind.writable else READ_ONLY
         sys.set_mount_attributes(target, attributes, recursive=True)
         os.close(fd)
+
+
+def _bind_owned(fd: int, target: str, mapped_owner: int) -> bool:
+    """Bind `fd` as the guest's own; return False if its file system cannot translate owners."""
+    try:
+        tree = _owned_tree(f"/proc/self/fd/{fd}", mapped_owner)
+    except OSError:
+        return False
+    sys.attach_tree(tree, target)
+    os.close(tree)
+    return True
 
 
 def _bind(path: str, fd: int, target: str) -> None:
@@ -318,7 +333,8 @@ def resize_box(disk: int) -> None:
     sys.mount(None, WORK_FOLDER, None, flags, f"size={disk}")
 
 
-def _open_workspace(folder: str, mapped_owner: int | None) -> int:
+def _owned_tree(folder: str, mapped_owner: int | None) -> int:
+    """Return a detached mount of a host folder, whose owner is shown as `mapped_owner`."""
     tree = sys.clone_tree(folder)
     if mapped_owner is not None:
         owner = os.stat(folder)
