@@ -125,6 +125,17 @@ def test_start_says_which_libraries_are_missing_and_what_to_type(atoll, at):
     assert "-m pip install antigravity_not no_such_library, and restart the daemon" in err
 
 
+def test_a_long_start_says_no_line_twice(capsys, monkeypatch):
+    monkeypatch.setattr(daemon.time, "monotonic", iter([0.0, 6.0, 16.0]).__next__)
+    say = daemon._waiting_said()
+    for doing in ("starting", "starting", "importing numpy", "importing numpy"):
+        say(doing)
+    assert capsys.readouterr().err.splitlines() == [
+        "atoll: starting ...", "atoll: starting ... 6 s",
+        "atoll: importing numpy ...", "atoll: importing numpy ... 16 s",
+    ]  # fmt: skip
+
+
 def test_the_hint_names_packages_as_pypi_does():
     pool = {"full": {"missing": [
         "sklearn.tree: ModuleNotFoundError: No module named 'sklearn'",

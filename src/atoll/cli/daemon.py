@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from atoll.pool import PoolSettings
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Callable
 
 NOT_RUNNING = 1
 PACKAGES = {"sklearn": "scikit-learn"}
@@ -41,7 +43,7 @@ def start(args: Namespace, paths: DaemonPaths) -> int:
         return 0
     paths.prepare()
     try:
-        pid = lifecycle.start(paths, limits, _say_waiting, args.preload, args.tier)
+        pid = lifecycle.start(paths, limits, _waiting_said(), args.preload, args.tier)
     except AlreadyRunningError:
         return _runs_already(args, paths)
     _say(f"the daemon runs with pid {pid} and listens at {paths.socket}")
@@ -180,8 +182,16 @@ def _runs_already(args: Namespace, paths: DaemonPaths) -> int:
     return 0
 
 
-def _say_waiting(doing: str) -> None:
-    _say(f"{doing} ...")
+def _waiting_said() -> Callable[[str], None]:
+    """Return what says what is waited for, with the seconds from the second time on."""
+    begun, said = time.monotonic(), ""
+
+    def say(doing: str) -> None:
+        nonlocal said
+        _say(f"{doing} ... {time.monotonic() - begun:.0f} s" if doing == said else f"{doing} ...")
+        said = doing
+
+    return say
 
 
 def _say(text: str) -> None:
