@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -126,7 +127,8 @@ def test_start_says_which_libraries_are_missing_and_what_to_type(atoll, at):
 
 
 def test_a_long_start_says_no_line_twice(capsys, monkeypatch):
-    monkeypatch.setattr(daemon.time, "monotonic", iter([0.0, 6.0, 16.0]).__next__)
+    clock = SimpleNamespace(monotonic=iter([0.0, 6.0, 16.0]).__next__)
+    monkeypatch.setattr(daemon, "time", clock)
     say = daemon._waiting_said()
     for doing in ("starting", "starting", "importing numpy", "importing numpy"):
         say(doing)
