@@ -96,6 +96,21 @@ def test_asyncio_run_cancels_its_main_task_when_it_is_interrupted(box):
     assert box.execute("asyncio.run(asyncio.sleep(0, 'again'))").value == "again"
 
 
+@pytest.mark.parametrize("busy", ["while True: pass", "time.sleep(60)"])
+def test_asyncio_run_is_interrupted_where_its_loop_does_not_turn(box, busy):
+    code = (
+        "import asyncio, os, signal, time\n"
+        "async def never_awaits():\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        f"    {busy}\n"
+        "async def main(): await asyncio.gather(never_awaits(), asyncio.sleep(60))\n"
+        "asyncio.run(main())"
+    )
+    result = box.execute(code, timeout_ms=20_000)
+    assert (result.kind, result.error_type) == ("error", "KeyboardInterrupt"), result
+    assert box.execute("asyncio.run(asyncio.sleep(0, 'again'))").value == "again"
+
+
 @pytest.mark.needs(Capability.LIMIT_TIME)
 def test_a_timeout_of_asyncio_run_keeps_the_state(box):
     box.execute("import asyncio\nx = 'kept'")

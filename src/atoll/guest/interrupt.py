@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 
+LOOP_TURN_SECONDS = 0.05
+"""What an event loop has to pass a cancellation on, before its task is interrupted instead."""
+
+
 class InterruptGate:
     """Decides what SIGINT does now; entered (`with gate:`) where it must wait."""
 
@@ -29,6 +33,8 @@ class InterruptGate:
         self._held = 0
         self.seen = 0
         """Interrupts that have come, to whatever effect."""
+        self._own = False
+        """Whether the next SIGINT is this process's own."""
         self._main = _thread.get_ident()
         self._handler = self.on_signal
 
@@ -65,16 +71,38 @@ class InterruptGate:
             return
 
         def on_sigint(runner: Any, signum: int, frame: FrameType | None, main_task: Any) -> None:
-            self.seen += 1
+            self._count()
             real(runner, signum, frame, main_task)
+            self._insist(runner.get_loop())
 
         on_sigint.__wrapped__ = real  # type: ignore[attr-defined]
         runner._on_sigint = on_sigint  # noqa: SLF001 - there is no public way to count signals
 
+    def _insist(self, loop: Any) -> None:
+        """Interrupt again, as a second Ctrl-C does, if the loop does not turn.
+
+        A coroutine that computes or blocks never gets to the await where it would be cancelled.
+        """
+        turned = _thread.allocate_lock()
+        turned.acquire()
+        loop.call_soon_threadsafe(turned.release)
+
+        def interrupt_unless_turned() -> None:
+            if not turned.acquire(True, LOOP_TURN_SECONDS):
+                self._own = True
+                _signal.pthread_kill(self._main, _signal.SIGINT)
+
+        _thread.start_new_thread(interrupt_unless_turned, ())
+
+    def _count(self) -> bool:
+        """Count an interrupt that came from the host; return False for one of our own."""
+        own, self._own = self._own, False
+        self.seen += not own
+        return not own
+
     def on_signal(self, _signum: int, _frame: FrameType | None) -> None:
         """Handle SIGINT: the interrupt itself, or a note that one is due."""
-        self.seen += 1
-        if not self._open:
+        if not self._count() or not self._open:  # our own comes late: asyncio.run() has ended
             return
         if self._held:
             self._pending = True
