@@ -98,14 +98,20 @@ def test_a_page_may_go_to_stdout_or_elsewhere(atoll, trajectory, tmp_path):
     assert printed.startswith("<!doctype html>")
 
 
-def test_the_trajectory_is_never_overwritten(atoll, trajectory):
-    before = Path(trajectory).read_text()
-    code, _, err = atoll("trace", "html", trajectory, "-o", trajectory)
+@pytest.mark.parametrize("action", ["html", "export"])
+def test_the_trajectory_is_never_overwritten(atoll, tmp_path, action):
+    path = tmp_path / "run.jsonl"
+    with TrajectoryWriter(path) as writer:
+        said = ({"role": "user", "content": "How many?"},)
+        writer.emit(ModelAsked(call="c1", model="m", messages=said))
+        writer.emit(ModelAnswered(call="c1", text="Three."))
+    before = path.read_text()
+    code, _, err = atoll("trace", action, str(path), "-o", str(path))
     assert (code, err) == (
         2,
-        f"atoll: '{trajectory}' is the record itself: name another file with -o\n",
+        f"atoll: '{path}' is the record itself: name another file with -o\n",
     )
-    assert Path(trajectory).read_text() == before
+    assert path.read_text() == before
 
 
 def test_a_file_that_is_not_there_is_one_line_of_error(atoll, tmp_path):

@@ -105,10 +105,12 @@ def test_the_list_of_functions_is_what_there_is(env):
     assert any(line.startswith("- llm_query(prompt), batch_llm_query") for line in lines)
     for hidden in ("web_fetch", "code_search", "archive_open", "rlm_query"):
         assert hidden not in listed, "there is nothing to fetch, to search or to ask"
+    assert any(line.startswith("- doc_search(query, k=10): ") for line in lines)
     assert env.execute("SHOW_TOOLS()").observation == listed
     assert "population" not in env.tool_list(without=("population",))
     assert {one.name for one in env.tools} > {"web_fetch", "peek", "FINAL", "population"}
     assert "Return how many people live" in env.execute("help(population)").observation
+    assert "grep(first: 'Any' = Ellipsis, " in env.execute("help(grep)").observation
 
 
 def test_documents_and_hosts_bring_their_functions(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.server
 import json
 import re
+import socket
 import threading
 
 import pytest
@@ -135,13 +136,44 @@ def test_a_server_that_forgot_everything_is_given_it_again(server, plaid, folder
     assert found(one, "apple") == ["a.md"]
 
 
+STALE = {"path": "/etc/passwd", "name": "x", "start": 0, "end": 9}
+
+
 def test_what_the_server_has_and_the_folder_has_not_is_left_out(server, plaid, folder):
     write(folder, a__md="red apple")
     one = plaid()
     assert found(one, "apple") == ["a.md"]
-    stale = {"path": "/etc/passwd", "name": "x", "start": 0, "end": 9}
-    server.answer = {"results": [{"scores": [9], "metadata": [stale]}]}
-    assert found(one, "apple") == []
+    (rows,) = (rows for rows in server.indices.values() if rows)
+    known = rows[0][1]
+    server.answer = {"results": [{"scores": [9, 8], "metadata": [STALE, known]}]}
+    assert found(one, "apple") == ["a.md"]
+
+
+@pytest.mark.parametrize("known", [[], [STALE]], ids=["nothing", "another folder's"])
+def test_while_the_server_has_encoded_nothing_the_embedded_index_answers(
+    server, plaid, folder, known
+):
+    """A server takes texts (202) before it has encoded them: until then it finds nothing."""
+    write(folder, a__md="red apple")
+    server.answer = {"results": [{"scores": [9] * len(known), "metadata": known}]}
+    with pytest.warns(RuntimeWarning, match="it may still be encoding"):
+        hits = plaid().search("apple", kind="doc")
+    assert [hit.path for hit in hits] == ["a.md"]
+
+
+@pytest.mark.parametrize(("rest", "asked"), [(3600.0, 1), (0.0, 2)])
+def test_a_server_that_did_not_answer_in_time_is_left_alone_for_a_while(monkeypatch, rest, asked):
+    monkeypatch.setattr(nextplaid, "REST_SECONDS", rest)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = NextPlaid(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout_seconds=0.05)
+        for _ in range(2):
+            with pytest.raises(RetrievalError, match="not answer"):
+                server.health()
+        silent.setblocking(False)
+        for _ in range(asked):
+            silent.accept()[0].close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
 
 
 BAD_ANSWERS = {

@@ -46,6 +46,8 @@ def test_cells_are_found(text, cells):
         ("FINAL(the pump (north) isn't working)", "the pump (north) isn't working"),
         ('FINAL("""two\nlines""")', "two\nlines"),
         ("FINAL(never closed", "never closed"),
+        ("FINAL(FINAL(FINAL(", None),
+        ("FINAL(FINAL_VAR(total))", None),
         ("call FINAL(x) when done", None),
         ("no answer", None),
     ],

@@ -15,6 +15,7 @@ from atoll.trajectory.show import show
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Iterable
 
     from atoll.trajectory.reader import Trajectory
 
@@ -29,7 +30,7 @@ def command(args: Namespace) -> int:
     if args.action == "html":
         return _page(trajectory, args.file, args.output)
     if args.action == "export":
-        return _export(trajectory, args.output)
+        return _export(trajectory, args.file, args.output)
     colours = Colours(enabled=False) if args.no_color else Colours.of(sys.stdout)
     width = shutil.get_terminal_size().columns
     for line in show(trajectory, width=width, full=args.full, brush=colours):
@@ -44,14 +45,10 @@ def _page(trajectory: Trajectory, source: str, output: str | None) -> int:
     if target == "-":
         sys.stdout.buffer.writelines(part.encode() for part in parts)
         return 0
-    if os.path.exists(target) and os.path.samefile(target, source):
-        raise ConfigError(f"{target!r} is the record itself: name another file with -o")
-    reader.write_private(target, parts)
-    print(target)
-    return 0
+    return _write(parts, target, source)
 
 
-def _export(trajectory: Trajectory, output: str | None) -> int:
+def _export(trajectory: Trajectory, source: str, output: str | None) -> int:
     """Write the conversations with models as JSON lines, to a file or to stdout."""
     rows = trajectory.conversations()
     if not rows:
@@ -60,8 +57,15 @@ def _export(trajectory: Trajectory, output: str | None) -> int:
     if output is None or output == "-":
         sys.stdout.writelines(lines)
         return 0
-    reader.write_private(output, lines)
-    print(output)
+    return _write(lines, output, source)
+
+
+def _write(parts: Iterable[str], target: str, source: str) -> int:
+    """Write a file that only its owner can read; raise ConfigError if it is the record itself."""
+    if os.path.exists(target) and os.path.samefile(target, source):
+        raise ConfigError(f"{target!r} is the record itself: name another file with -o")
+    reader.write_private(target, parts)
+    print(target)
     return 0
 
 

@@ -63,7 +63,9 @@ class BuiltinTools:
                 max_results=config.max_grep_results,
             )
             self._add(_context_tools(context))
-            self._add(_search_tools(search), shown=config.documents is not None)
+            self._add(_code_tools(search), shown=config.documents is not None)
+            searched = config.documents is not None or index is not None
+            self._add(_document_tools(search), shown=searched)
             self._add(_archive_tools(archives), shown=config.documents is not None)
             self._add([_web_tool(Web(config.web))], shown=config.web is not None)
             self.research = ResearchTools(
@@ -143,7 +145,7 @@ def _context_tools(context: ContextTools) -> Iterator[Tool]:
     )
 
 
-def _search_tools(search: SearchTools) -> Iterator[Tool]:
+def _code_tools(search: SearchTools) -> Iterator[Tool]:
     return _exploring(
         (
             (
@@ -156,14 +158,14 @@ def _search_tools(search: SearchTools) -> Iterator[Tool]:
                 "colgrep(query, pattern=None, k=10)",
                 "functions and classes by meaning, of those that match a regular expression",
             ),
-            (
-                search.doc_search,
-                "doc_search(query, k=10)",
-                "sections that fit a question best; of the context with start and end",
-            ),
         ),
         source="document",
     )
+
+
+def _document_tools(search: SearchTools) -> Iterator[Tool]:
+    what = "sections that fit a question best; of the context with start and end"
+    return _exploring(((search.doc_search, "doc_search(query, k=10)", what),), source="document")
 
 
 def _archive_tools(archives: Archives) -> Iterator[Tool]:

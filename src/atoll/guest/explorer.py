@@ -19,7 +19,7 @@ LARGEST_SENT = 16 << 20
 """Bytes of an archive of the guest's own that are handed to the host."""
 SHOWN_VARIABLES, NAMED = 200, 40
 """Variables that SHOW_VARS() has, and those that an error names: the newest."""
-NOTHING = object()
+NOTHING = ...
 
 
 class ContextLength(int):

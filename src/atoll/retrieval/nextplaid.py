@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:8088"
 PROBE_SECONDS = 0.3
+REST_SECONDS = 60.0
+"""A server that did not answer in time is not asked again for so long: each search would wait."""
 _HEALTHY = ("healthy", "ok")
 _LARGEST_ANSWER = 16 << 20
 _BATCH = 100
@@ -45,6 +48,7 @@ class NextPlaid:
             raise ConfigError(f"not the name of an index: {index!r}: use letters, digits, _ and -")
         self.url, self.index = url.rstrip("/"), index
         self._parts, self._timeout = parts, timeout_seconds
+        self._rests_until = float("-inf")
 
     def health(self) -> dict[str, Any]:
         """Return the server's answer to /health."""
@@ -93,6 +97,8 @@ class NextPlaid:
     def _exchange(
         self, method: str, path: str, body: Any, fine: tuple[int, ...] = _FINE
     ) -> tuple[int, Any]:
+        if time.monotonic() < self._rests_until:
+            raise RetrievalError(f"NextPLAID at {self.url} did not answer in time just now")
         connect = _CONNECTIONS[self._parts.scheme]
         connection = connect(str(self._parts.hostname), self._parts.port, timeout=self._timeout)
         try:
@@ -102,6 +108,8 @@ class NextPlaid:
             response = connection.getresponse()
             text = response.read(_LARGEST_ANSWER + 1)
         except (OSError, http.client.HTTPException, ValueError) as exc:
+            if isinstance(exc, TimeoutError):
+                self._rests_until = time.monotonic() + REST_SECONDS
             raise RetrievalError(f"NextPLAID at {self.url} does not answer: {exc}") from None
         finally:
             connection.close()

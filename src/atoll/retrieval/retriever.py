@@ -131,7 +131,10 @@ class Retriever:
         assert self._engine
         with self._refreshing:
             self._engine.sync(self._store)
-        return self._engine.search(self._store, query, kind, k)
+        ranked = self._engine.search(self._store, query, kind, k)
+        if not ranked:  # late interaction ranks all that it has: it has nothing of this folder yet
+            raise RetrievalError("NextPLAID found nothing: it may still be encoding what it got")
+        return ranked
 
     def _refresh_if_old(self) -> str:
         if time.monotonic() - self._refreshed_at < self._fresh_seconds:

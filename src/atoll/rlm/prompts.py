@@ -237,7 +237,7 @@ SMALL = Profile(
     name="small",
     system=SHORT_SYSTEM,
     example=SHORT_EXAMPLE,
-    unlisted=frozenset({"llm_query", "rlm_query", "recall", "note", "SHOW_TOOLS"}),
+    unlisted=frozenset({"llm_query", "rlm_query", "recall", "note", "doc_search", "SHOW_TOOLS"}),
     is_short=True,
     reminder=" If an output has shown the answer, call FINAL with it. If not, grep for one word.",
 )

@@ -222,13 +222,14 @@ def _answer(prose: str, *, is_cut: bool = False) -> tuple[str | None, str, str]:
     """Return FINAL or FINAL_VAR, what it is given, and the prose; one that was cut is left out.
 
     An answer whose quote or bracket never ends was cut: the first always, the second if the reply
-    was.
+    was. FINAL(FINAL(... is left out too: its argument is code.
     """
     found = ANSWER.search(prose)
     if found is None:
         return None, "", prose
     inner, closed = _until_closed(prose, found.end())
-    if not closed and (is_cut or _quote_is_open(inner.strip())):
+    was_cut = not closed and (is_cut or _quote_is_open(inner.strip()))
+    if was_cut or ANSWER.match(inner):
         return None, "", prose[: found.start()]
     return found.group(1), inner, prose
 

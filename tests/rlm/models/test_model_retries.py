@@ -56,9 +56,18 @@ async def test_a_lasting_failure_is_not_asked_again(server: StandIn, openai: Mak
     assert (len(server.seen), naps) == (1, [])
 
 
-async def test_a_quota_that_is_used_up_is_not_asked_again(server: StandIn, openai: Make):
-    server.acts = [fails(429, "insufficient_quota")]
-    with pytest.raises(ModelRefusedError, match="status 429, insufficient_quota"):
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (429, "insufficient_quota", "The provider's account has no credit left"),
+        (400, "context_length_exceeded", "Give the tokens that the model's context window has"),
+    ],
+)
+async def test_a_limit_that_stays_is_not_asked_again_and_the_error_says_what_to_do(
+    server: StandIn, openai: Make, status, code, advice
+):
+    server.acts = [fails(status, code)]
+    with pytest.raises(ModelRefusedError, match=f"status {status}, {code}. {advice}"):
         await openai().complete(ASK)
     assert len(server.seen) == 1
 

@@ -225,6 +225,10 @@ class HttpModel:
             text += f". Check the model's name and the base_url (--base-url): {self._address.url}"
         elif fault.status is not None and 300 <= fault.status < 400:
             text += ". Redirects are not followed: give the final address as base_url"
+        elif fault.code == faults.TOO_LONG:
+            text += ". Give the tokens that the model's context window has: window=N (--window N)"
+        elif fault.code in faults.UNPAID:
+            text += ". The provider's account has no credit left, or has reached its limit"
         return text
 
     def _reach(self) -> str:

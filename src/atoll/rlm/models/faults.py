@@ -43,7 +43,7 @@ _LASTING_CODES = frozenset(
         "unsupported_value",
     }
 )  # fmt: skip
-_UNPAID = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
+UNPAID = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
 _TOO_LONG_WORDS = ("prompt is too long", "maximum context length", "context window", "context size")
 
 
@@ -73,7 +73,7 @@ class Fault:
 def of_status(status: int, headers: Mapping[str, str], body: Any) -> Fault:
     """An answer that is not a success."""
     code, told = _said(body)
-    retry = (status in _TRANSIENT_STATUS or status >= 500) and code not in _UNPAID
+    retry = (status in _TRANSIENT_STATUS or status >= 500) and code not in UNPAID
     return Fault(
         kind=ModelUnavailableError if retry else ModelRefusedError,
         reason=f"status {status}" + (f", {code}" if code else ""),
