@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from atoll.factory import SandboxOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,3 +71,16 @@ def test_every_command_in_a_picture_is_one_that_the_tool_runs(tools):
         drawn = (picture.ASSETS / f"{name}.svg").read_text()
         for step in steps:
             assert picture.escape(step.command) in drawn, "run tools/picture.py"
+
+
+def test_the_page_on_sandboxes_names_every_option():
+    page = (ROOT / "docs/sandbox.md").read_text()
+    table = page.partition("## Options")[2].partition("A `policy` as a dict")[0]
+    told = {
+        name
+        for row in table.splitlines()
+        for name in re.findall(r"`(\w+)`", row.split("|")[1] if row else "")
+    }
+    options = {name for name in SandboxOptions.__annotations__ if name != "explored_length"}
+    assert options - told == set()
+    assert told - options == set()
