@@ -49,6 +49,7 @@ async def test_sessions_outlive_their_zygote(family):
     boxes = [await family.open() for _ in range(4)]
     assert [await said(one, "print('new')") for one in boxes] == ["new"] * 4
     assert zygotes() != [zygote]
+    assert family.pool.stats()["bare"]["restarts"] == 1
 
 
 async def test_how_a_guest_ends_is_told_after_its_zygote_is_gone(family):

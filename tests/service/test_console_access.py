@@ -62,6 +62,7 @@ def pages(service, chromium):
         ident = context.json()["id"]
         session = api.session(metadata={"name": "root"}, context={"id": ident})
         api.run(session, "print('out')\nopen('a.csv', 'w').write('k,v\\n1,2\\n')\nx = 1\nx")
+        api.run(session, "#\n" * 60 + "print('long\\n' * 200)")
         api.run(session, "import sys\nprint('err', file=sys.stderr)\n1 / 0")
         api.post(f"{session}/checkpoints", json={"name": "good"})
         api.post(f"{session}/fork", json={"name": "twin"})
@@ -83,45 +84,57 @@ def pages(service, chromium):
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_axe_finds_nothing_on_any_page(service, chromium, pages, axe, look):
+@pytest.mark.parametrize(
+    "part", range(4)
+)  # each in the time that one test may take on a busy machine
+def test_axe_finds_nothing_on_any_page(service, pages, axe, look, part):
     routes, open_page = pages
-    found = {}
+    page, found = open_page(**LOOKS[look]), {}
+    for route in routes[part::4]:
+        page.goto(f"{service.url}/console#/{route}")
+        page.wait(SHOWN, route)
+        found[route] = _examined(page, axe)
+        if "/ses_" in route and "none" not in route:
+            page.wait("document.querySelector('.cell .error, .cell .badge.bad')")
+            for tab in ("Files", "Variables", "Facts", "Tree"):
+                page.run(f"[...document.querySelectorAll('[role=tab]')].find((one) => one.textContent === {tab!r}).click()")  # fmt: skip
+                page.wait("!document.querySelector('.pane .loading')")
+                found[f"{route} {tab}"] = _examined(page, axe)
+    assert _told(found) == ""
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_axe_finds_nothing_in_dialogs_and_before_there_is_anything(
+    service, chromium, pages, axe, look
+):
+    found, (_, open_page) = {}, pages
     page = chromium.page(**LOOKS[look])
     page.goto(f"{service.url}/console")
     page.wait("document.querySelector('.sign-in input')")
     found["sign-in"] = _examined(page, axe)
-    page = open_page(**LOOKS[look])
-    for route in routes:
-        page.goto(f"{service.url}/console#/{route}")
-        page.wait(SHOWN, route)
-        if "/ses_" in route and "none" not in route:
-            page.wait("document.querySelector('.cell .error, .cell .badge.bad')")
-        found[route.partition("_")[0]] = _examined(page, axe)
-    page.goto(f"{service.url}/console#/sessions")
-    page.press("n")
-    page.wait("document.querySelector('dialog input')")
-    found["dialog"] = _examined(page, axe)
-    page.press("Escape")
-    page.press("k", control=True)
-    page.wait("document.querySelector('.palette input')")
-    found["palette"] = _examined(page, axe)
     page = open_page("nobody", **LOOKS[look])
     for route in ("overview", "sessions", "contexts", "runs"):
         page.goto(f"{service.url}/console#/{route}")
         page.wait(SHOWN, route)
         found[f"empty {route}"] = _examined(page, axe)
-    told = "\n".join(f"{name}: {one}" for name, all_of in found.items() for one in all_of)
-    assert told == ""
+    for key, there in {"n": "dialog select", "?": ".shortcuts", "k": ".palette input"}.items():
+        page.press(key, control=key == "k")
+        page.wait(f"document.querySelector({there!r})")
+        found[there] = _examined(page, axe)
+        page.press("Escape")
+        page.wait("!document.querySelector('dialog')")  # its input had the focus till then
+    assert _told(found) == ""
 
 
-def test_every_control_is_reached_by_tab_and_shows_that_it_has_the_focus(service, pages):
+@pytest.mark.parametrize("part", range(2))
+def test_every_control_is_reached_by_tab_and_shows_that_it_has_the_focus(service, pages, part):
     routes, open_page = pages
     page = open_page()
-    for route in routes:
+    for route in routes[part::2]:
         page.goto(f"{service.url}/console#/{route}")
         page.wait(SHOWN, route)
         page.run("document.activeElement.blur(); window.reached = new Set(); window.faint = []")
-        count = page.run(f"{CONTROLS}.length")
+        count = page.run(STOPS)
         for _ in range(count + 10):
             page.press("Tab")
             page.run(NOTE)
@@ -131,8 +144,9 @@ def test_every_control_is_reached_by_tab_and_shows_that_it_has_the_focus(service
 
 CONTROLS = """[...document.querySelectorAll('main a[href], main button, main input, main select, main textarea, .rail a, .rail button')]
   .filter((one) => !one.disabled && one.offsetParent && !one.closest('[inert]') && one.tabIndex >= 0)"""
+STOPS = "[...document.querySelectorAll('*')].filter((one) => one.tabIndex >= 0).length"
 NOTE = """(() => { const one = document.activeElement; reached.add(one);
-  if (one === document.body || one.closest('.cm-editor')) return;
+  if (one === document.body || one.matches('.code-editor')) return;  // its frame has a line around it
   const looks = getComputedStyle(one); if (looks.outlineStyle === 'none' && looks.boxShadow === 'none') faint.push(one.outerHTML.slice(0, 120)); })()"""
 
 
@@ -140,6 +154,10 @@ def _examined(page, axe):
     if not page.run("Boolean(window.axe)"):
         page.run(f"{axe}\n;1")
     return page.run(RUN_AXE)
+
+
+def _told(found):
+    return "\n".join(f"{name}: {one}" for name, all_of in found.items() for one in all_of)
 
 
 def _trajectory(context):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 _NAMES = ("host", "port", "tier", "max_running", "max_queue", "max_sessions", "max_live",
           "idle_seconds", "drain_seconds", "jwt_keys", "librechat_key", "blobs", "redis",
-          "own_url", "fleet", "durability", "tls_certificate", "tls_key")  # fmt: skip
+          "own_url", "fleet", "durability", "tls_certificate", "tls_key", "log")  # fmt: skip
 
 
 def command(args: Namespace) -> int:
@@ -33,9 +32,7 @@ def command(args: Namespace) -> int:
     given["session_hosts"] = tuple(args.session_host) or None
     given["folder"] = expand_home(args.folder).absolute() if args.folder else None
     chosen = settings.ServiceSettings.from_environment(**given)
-    level = logging.DEBUG if args.debug else logging.WARNING
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("atoll.service").setLevel(level)
+    load("logs").set_up(chosen.log, debug=args.debug)
     asyncio.run(serving.serve(chosen, _say, _ready))
     return 0
 

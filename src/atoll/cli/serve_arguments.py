@@ -33,39 +33,25 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
     serve.add_argument(
         "--tls-key", metavar="FILE", help="the certificate's key, if it is in another file"
     )
-    serve.add_argument(
-        "--allow-host",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="a name that clients may use for this server, such as a proxy's; repeatable",
-    )
-    serve.add_argument(
-        "--session-package",
-        metavar="PACKAGE",
-        action="append",
-        default=[],
-        help="a package that sessions may ask for by name, or '*' for all; repeatable",
-    )
-    serve.add_argument(
-        "--session-host",
-        metavar="HOST[:PORT]",
-        action="append",
-        default=[],
-        help="a host that sessions may ask to reach by http and https; repeatable",
-    )
-    serve.add_argument(
-        "--model",
-        metavar="NAME",
-        action="append",
-        default=[],
-        help="a model that agents may use through POST /runs; repeatable",
-    )
+    for name, metavar, text in (
+        ("--allow-host", "NAME", "a name that clients may use for this server, such as a proxy's"),
+        ("--session-package", "PACKAGE", "a package that sessions may ask for, or '*' for all"),
+        ("--session-host", "HOST[:PORT]", "a host that sessions may reach by http and https"),
+        ("--model", "NAME", "a model that agents may use through POST /runs"),
+    ):
+        serve.add_argument(
+            name, metavar=metavar, action="append", default=[], help=f"{text}; repeatable"
+        )
     _add_surroundings(serve)
     serve.add_argument(
         "--tier", choices=tiers, help="libraries that sessions find imported (default full)"
     )
     _add_limits(serve)
+    serve.add_argument(
+        "--log",
+        choices=("text", "json"),
+        help="form of the log on stderr; json has a line for each request (default text)",
+    )
     serve.add_argument("--debug", action="store_true", help="log every request and its answer")
 
 

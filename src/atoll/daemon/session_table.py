@@ -68,6 +68,12 @@ class SessionTable:
         self._sessions.add(session)
         return session
 
+    def restore(self, ident: str, config: SandboxConfig, callbacks: ClientCallbacks) -> Session:
+        """Return a session that an earlier process saved to disk under its ident."""
+        session = Session(ident, config, callbacks, self._opener, self._storage)
+        self._sessions.add(session)
+        return session
+
     def keep(self, session: Session) -> str:
         """Keep the session after its connection ends; return the token that leads to it."""
         token = secrets.token_urlsafe(32)

@@ -83,14 +83,18 @@ class Storage:
 
 
 def open_storage(
-    path: Path, limits: DaemonLimits, now: Callable[[], float] = time.time
+    path: Path,
+    limits: DaemonLimits,
+    now: Callable[[], float] = time.time,
+    *,
+    fresh: bool = True,
 ) -> tuple[Storage, SqliteStateStore]:
-    """Create a file for idle sessions, in place of one that a killed process left.
+    """Open a file for idle sessions; `fresh`: in place of one that a killed process left.
 
     A full store refuses a session, which then stays in memory: dropping the oldest would end the
     sessions of other clients.
     """
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in ("", "-wal", "-shm") if fresh else ():
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     keep, most = limits.keep_seconds, limits.store_bytes
     store = SqliteStateStore(path, keep, most, now, drop_oldest=False)
@@ -236,27 +240,46 @@ class Session:
         if not self.can_be_put_aside or self._turn.locked():
             return False
         async with self._turn:
-            box = self.box
-            assert box is not None
             try:
-                blob = await cast("SavesWhole", box).save_whole()
-            except SandboxError:
-                self._cannot_be_saved = True
-                return False
-            if self._storage.left_out(blob):
-                self._cannot_be_saved = True
-                return False
-            try:
-                await asyncio.to_thread(self._storage.store.put, self.ident, blob)
+                await self._store_whole()
             except StateError as exc:  # no room, or no disk: that may pass
                 _LOG.warning("a session stays in memory: %s", exc)
                 self.used = time.monotonic()
                 return False
-            self.box, self.memory = None, 0
-            await box.destroy()
-            if self.over:  # it was ended meanwhile
-                await asyncio.to_thread(self._storage.store.delete, self.ident)
+            except SandboxError:
+                self._cannot_be_saved = True
+                return False
             return True
+
+    async def save_to_disk(self) -> None:
+        """Save the session to disk after the call that runs, and end its guest.
+
+        Checkpoints are lost. SandboxError says why a part of the session's state would be lost;
+        then it stays as it is.
+        """
+        self._users += 1
+        try:
+            async with self._turn:
+                self._require_open()
+                if self.box is not None:
+                    await self._revive()  # a frozen guest answers nothing
+                    await self._store_whole()
+        finally:
+            self._users -= 1
+
+    async def _store_whole(self) -> None:
+        box = self.box
+        assert box is not None
+        if Capability.SAVE not in box.capabilities:
+            raise UnsupportedError(box.backend, "save a session")
+        blob = await cast("SavesWhole", box).save_whole()
+        if left_out := sorted(self._storage.left_out(blob)):
+            raise SandboxError(f"these would be lost: {', '.join(left_out)[:200]}")
+        await asyncio.to_thread(self._storage.store.put, self.ident, blob)
+        self.box, self.memory = None, 0
+        await box.destroy()
+        if self.over:  # it was ended meanwhile
+            await asyncio.to_thread(self._storage.store.delete, self.ident)
 
     async def end(self, why: str = "the sandbox has been destroyed") -> None:
         """End the guest and delete the saved state; later calls raise, and say why."""

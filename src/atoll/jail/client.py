@@ -50,6 +50,8 @@ class Lease:
         self._folders: list[asyncio.Future[list[int]]] = []
         self.usage = JailUsage({})
         """CPU time and memory of the jail; empty until it has started."""
+        self.starts = 0
+        """How often it has started: a zygote that dies is started again in its jail."""
         self.started: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self.ended: asyncio.Future[EndReport] = self._loop.create_future()
         sock.setblocking(False)
@@ -181,6 +183,7 @@ class Lease:
 
     def _note(self, event: str, fields: dict[str, Any], fds: list[int]) -> None:
         if event == "started":
+            self.starts += 1
             self.usage = self._usage_from(fields.pop("usage", {}))
             _settle(self.started, fields)
         elif event == "usage":

@@ -31,6 +31,8 @@ class WarmPool:
         self._fork_guest, self._least, self._most = fork_guest, least, most
         self._parked: deque[GuestHandle] = deque()
         self._taken: deque[float] = deque(maxlen=most * TAKEN_PER_PARKED)
+        self.on_take: Callable[[bool], None] = lambda _parked: None
+        """Is called for each guest that is taken: whether it was parked."""
         self._refills: set[asyncio.Task[None]] = set()
         self._open = True
 
@@ -43,6 +45,7 @@ class WarmPool:
         """Return a fresh guest: a parked one that is alive, or a new one."""
         self._taken.append(time.monotonic())
         handle = self._next_alive()
+        self.on_take(handle is not None)
         self.refill()
         return handle if handle is not None else await self._new()
 

@@ -66,6 +66,13 @@ class ZygoteClient:
         self.missing: list[str] = []
         """Libraries that could not be imported, with the reason: a warning, not a failure."""
         self.warm_seconds: float | None = None
+        self._earlier_starts = 0
+
+    @property
+    def restarts(self) -> int:
+        """How often a zygote was started in the place of one that died, or did not answer."""
+        starts = 0 if self._lease is None else self._lease.starts
+        return max(0, self._earlier_starts + starts - 1)
 
     @property
     def warm(self) -> bool:
@@ -117,7 +124,7 @@ class ZygoteClient:
         """Start another zygote host when the next guest is asked for."""
         if lease is not None and lease is self._lease:
             self._retired = [one for one in self._retired if not one.ended.done()] + [lease]
-            self._lease = None
+            self._earlier_starts, self._lease = self._earlier_starts + lease.starts, None
             lease.retire()
 
     async def _start(self) -> None:
@@ -139,6 +146,7 @@ class ZygoteClient:
             await self._start()
             self.missing = [*self.missing, THREADS]
             return
+        self._earlier_starts += 0 if self._lease is None else self._lease.starts
         self._lease, self.missing = lease, report["missing"]
         self.warm_seconds = report["seconds"]
 

@@ -73,6 +73,8 @@ class Pool:
         self._zygote_clients: dict[str, ZygoteClient] = {}
         self._warm_pools: dict[Kind, WarmPool] = {}
         self._asked: Counter[Kind] = Counter()
+        self._takes: Counter[tuple[str, bool]] = Counter()
+        """Guests that were taken, by tier and whether they were parked."""
         self._warming: dict[str, asyncio.Task[None]] = {}
         self._packages: Hold | None = None
         self._environments: dict[str, Pool] = {}
@@ -234,14 +236,17 @@ class Pool:
         self._asked[kind] += 1
         if self._asked[kind] > ASKED_BEFORE_PARKED and len(self._warm_pools) < MOST_WARM_POOLS:
             return await self._warm_pool(kind).take()
-        return await WarmPool(lambda: self._zygote_client(tier).fork_guest(limits), 0, 1).take()
+        return await self._new_warm_pool(kind, 0, 1).take()
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """Return for each tier: its start time, its missing libraries, its parked guests."""
+        """Return for each tier: its zygote's start time, what it lacks, its guests so far."""
         return {
             name: {
                 "warm_seconds": one.warm_seconds,
                 "missing": one.missing,
+                "restarts": one.restarts,
+                "taken_parked": self._takes[name, True],
+                "taken_new": self._takes[name, False],
                 "parked": sum(
                     s.parked for (tier, _), s in self._warm_pools.items() if tier == name
                 ),
@@ -305,9 +310,12 @@ class Pool:
 
     def _warm_pool(self, kind: Kind) -> WarmPool:
         if kind not in self._warm_pools:
-            tier, limits = kind
             least, most = self.settings.parked, self.settings.most_parked
-            self._warm_pools[kind] = WarmPool(
-                lambda: self._zygote_client(tier).fork_guest(limits), least, most
-            )
+            self._warm_pools[kind] = self._new_warm_pool(kind, least, most)
         return self._warm_pools[kind]
+
+    def _new_warm_pool(self, kind: Kind, least: int, most: int) -> WarmPool:
+        tier, limits = kind
+        made = WarmPool(lambda: self._zygote_client(tier).fork_guest(limits), least, most)
+        made.on_take = lambda parked: self._takes.update([(tier, parked)])
+        return made

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketState
 
-from atoll.service import openapi, routes
+from atoll.service import logs, openapi, routes
 from atoll.service.calls import Call
 from atoll.service.ids import new_id
 from atoll.service.jupyter import routes as jupyter
@@ -59,6 +59,7 @@ class App:
         request = Request(scope, receive)
         given = request.headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.match(given) else new_id("req")
+        logs.begin(request_id, request.headers.get("traceparent", ""))
         begun, code, route = time.perf_counter(), "", None
         status = 0
 
@@ -79,6 +80,7 @@ class App:
                 if problem.status in (500, 507) and not isinstance(exc, Problem):
                     _LOG.error("%s %s failed", request.method, request_id, exc_info=exc)
                 code = problem.code
+                self._service.metrics.refused_credential(problem)
                 if route is not None and route.refuse is not None:
                     response = route.refuse(problem, request_id)
                 else:
@@ -87,11 +89,15 @@ class App:
         name = route.path if route is not None else "(none)"
         seconds = time.perf_counter() - begun
         self._service.metrics.answered(name, request.method, status, seconds, code)
-        _LOG.debug("%s %s %d %.1f ms %s", request.method, name, status, seconds * 1e3, request_id)
+        milliseconds = round(seconds * 1000, 1)
+        logs.answered(
+            _LOG, method=request.method, route=name, status=status, ms=milliseconds, code=code
+        )
 
     async def _serve_socket(self, websocket: WebSocket) -> None:
         """Serve a websocket, or refuse it with the status that a request would get."""
         status, code = 101, ""
+        logs.begin(new_id("req"), websocket.headers.get("traceparent", ""))
         try:
             self._check_host(websocket.headers.get("host", ""))
             await kernel_socket.serve(self._service, websocket)
@@ -100,6 +106,7 @@ class App:
             if problem.status == 500:
                 _LOG.error("a websocket failed", exc_info=exc)
             status, code = problem.status, problem.code
+            self._service.metrics.refused_credential(problem)
             if websocket.application_state is WebSocketState.CONNECTING:
                 await websocket.send_denial_response(jupyter.refuse(problem, ""))
         self._service.metrics.answered(kernel_socket.PATH, "GET", status, 0, code)

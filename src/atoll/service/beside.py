@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from atoll.service.calls import Call
     from atoll.service.executions import Event
+    from atoll.service.hosted import HostedSession
     from atoll.service.processes import GuestProcess, Processes
-    from atoll.service.sessions import HostedSession
 
 MOST_ARGUMENTS = 1_000
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from atoll.files.base import Files
     from atoll.files.direct import OpenFile
     from atoll.service.calls import Call
-    from atoll.service.sessions import HostedSession
+    from atoll.service.hosted import HostedSession
 
 PIECE = 1 << 18
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})\Z")

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from atoll.errors import ConfigError
 from atoll.extras import hint
+from atoll.service import logs
 from atoll.service.calls import until_gone
 from atoll.service.problems import Problem
 
@@ -22,6 +23,8 @@ _LOG = logging.getLogger("atoll.service")
 CONNECT_SECONDS = 3.0
 PASSED_ON = "x-atoll-passed-on"
 _HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"}
+_ID = "x-request-id"
+_NAMED = {*_HOP, _ID}
 
 
 class UnreachableError(Problem):
@@ -49,7 +52,8 @@ class Forwarder:
         """Return another service's answer to this request; 503 if it has none."""
         if PASSED_ON in request.headers:
             raise Problem(503, "routing", "the services do not agree where it is", retry_after=1)
-        headers = [(k, v) for k, v in request.headers.items() if k not in _HOP]
+        headers = [(k, v) for k, v in request.headers.items() if k not in _NAMED]
+        headers.append((_ID, logs.request_id()))  # so that both services log the same id
         # As it came: of the decoded path, a `?` in a name would become the start of the query.
         path = request.scope["raw_path"].decode("latin-1")
         query = request.scope["query_string"].decode("latin-1")
@@ -89,7 +93,7 @@ class PassedOn(Response):
         super().__init__(None, answer.status_code)
         self._answer = answer
         self.raw_headers = [
-            (k, v) for k, v in answer.headers.raw if k.lower().decode() not in _HOP
+            (k, v) for k, v in answer.headers.raw if k.lower().decode() not in _NAMED
         ]  # fmt: skip
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from atoll.service.calls import Call
-    from atoll.service.sessions import HostedSession
+    from atoll.service.hosted import HostedSession
 
 MAX_FORKS = 20
 BINARY = "application/octet-stream"

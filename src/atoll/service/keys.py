@@ -144,9 +144,10 @@ class Keys:
     def _of_row(self, row: sqlite3.Row | None) -> Principal:
         now = clock.now()
         if row is None or row["revoked"] is not None:
-            raise Problem(401, "unauthorized", _WRONG)
+            reason = "unknown" if row is None else "revoked"
+            raise Problem(401, "unauthorized", _WRONG, reason=reason)
         if row["expires"] is not None and row["expires"] <= now:
-            raise Problem(401, "unauthorized", _WRONG)
+            raise Problem(401, "unauthorized", _WRONG, reason="expired")
         if row["used"] is None or now - row["used"] > USED_SECONDS:
             with contextlib.suppress(sqlite3.Error):  # a full disk does not make a key invalid
                 self._ledger.write("UPDATE keys SET used = ? WHERE id = ?", now, row["id"])
@@ -171,7 +172,7 @@ def _credential(headers: Headers) -> str:
     scheme, _, key = (given[0] if given else "").partition(" ")
     if scheme.lower() != "bearer" or not key.strip():
         detail = "send the header `Authorization: Bearer KEY`; `atoll keys add` makes a key"
-        raise Problem(401, "unauthorized", detail)
+        raise Problem(401, "unauthorized", detail, reason="missing")
     return key.strip()
 
 

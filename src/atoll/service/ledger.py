@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS sessions (
     ended REAL, reason TEXT);
 CREATE INDEX IF NOT EXISTS sessions_by_end ON sessions (ended);
 CREATE INDEX IF NOT EXISTS sessions_by_parent ON sessions (parent);
+CREATE TABLE IF NOT EXISTS saved_sessions (id TEXT PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS runs (
     id TEXT PRIMARY KEY, tenant TEXT NOT NULL, created REAL NOT NULL, ended REAL,
     facts TEXT NOT NULL);
@@ -77,8 +78,11 @@ class Ledger:
         return self._run(query, values).rowcount
 
     def start(self) -> int:
-        """Note that the sessions of an earlier process are lost; return how many there were."""
-        query = "UPDATE sessions SET ended = ?, reason = 'lost' WHERE ended IS NULL"
+        """Note that sessions that no process saved are lost; return how many there were."""
+        query = (
+            "UPDATE sessions SET ended = ?, reason = 'lost' WHERE ended IS NULL"
+            " AND id NOT IN (SELECT id FROM saved_sessions)"
+        )
         return self.write(query, clock.now())
 
     def sweep(self, answer_seconds: float) -> None:

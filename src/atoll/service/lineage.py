@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from atoll.service.hosted import HostedSession
     from atoll.service.ledger import Ledger
-    from atoll.service.sessions import HostedSession
 
 MOST_NODES = 2_000
 _FAMILY = """

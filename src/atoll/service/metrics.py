@@ -12,11 +12,12 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from atoll.service.problems import Problem
     from atoll.service.service import Service
     from atoll.types import SandboxResult
 
@@ -51,6 +52,7 @@ class Metrics:
         self.requests = counter("http_requests", "Requests", "route", "method", "status")
         self.seconds = histogram("http_request_duration", "Time to answer", "route")
         self.refused = counter("rejected", "Requests refused", "reason")
+        self.auth_failures = counter("auth_failures", "Requests without a valid key", "reason")
         self.executions = counter("executions", "Executions by outcome", "outcome", "isolation")
         self.cpu = counter("execution_cpu_seconds", "CPU time of executions")
         self.durations = histogram("execution_duration", "Time that code ran")
@@ -86,6 +88,11 @@ class Metrics:
             self.rejected[code] += 1
             self.refused.labels(code).inc()
 
+    def refused_credential(self, problem: Problem) -> None:
+        """Count a request that was refused for its credential, by what was wrong with it."""
+        if problem.is_of_credentials:
+            self.auth_failures.labels(problem.reason).inc()
+
     def text(self) -> bytes:
         """Return all of it as Prometheus reads it."""
         return generate_latest(self._registry)
@@ -94,7 +101,7 @@ class Metrics:
         """Return nothing: what `collect` gives is known when it is asked."""
         return []
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield what is so now."""
         service = self._service
         now = {
@@ -109,10 +116,29 @@ class Metrics:
             yield GaugeMetricFamily(f"atoll_{name}", text, value=value)
         states = Counts(one.state for one in service.sessions.all())
         yield _labelled("sessions", "Sessions", "state", {one: states[one] for one in STATES})
-        parked = {tier: facts["parked"] for tier, facts in service.pool_stats().items()}
-        yield _labelled("pool_parked", "Warm guests that wait for work", "tier", parked)
+        yield from _of_tiers(service.pool_stats())
         if service.fleet is not None:
             yield from _of_nodes(service.fleet.describe()["nodes"])
+
+
+def _of_tiers(
+    tiers: dict[str, dict[str, Any]],
+) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+    """Yield what each tier of warm guests is like, and what was asked of it."""
+    parked = {tier: facts["parked"] for tier, facts in tiers.items()}
+    yield _labelled("pool_parked", "Warm guests that wait for work", "tier", parked)
+    takes = CounterMetricFamily(
+        "atoll_pool_takes", "Guests taken for sandboxes", labels=["tier", "warm"]
+    )
+    restarts = CounterMetricFamily(
+        "atoll_zygote_restarts", "Zygotes started in the place of another", labels=["tier"]
+    )
+    for tier, facts in tiers.items():
+        takes.add_metric([tier, "true"], facts.get("taken_parked", 0))
+        takes.add_metric([tier, "false"], facts.get("taken_new", 0))
+        restarts.add_metric([tier], facts.get("restarts", 0))
+    yield takes
+    yield restarts
 
 
 def _of_nodes(nodes: list[dict[str, Any]]) -> Iterator[GaugeMetricFamily]:

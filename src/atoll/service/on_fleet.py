@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from atoll.config import SandboxConfig
+    from atoll.service.hosted import HostedSession
     from atoll.service.keys import Principal
     from atoll.service.service import Service
-    from atoll.service.sessions import HostedSession
     from atoll.service.settings import ServiceSettings
 
 FACTS_SECONDS, ANSWER_SECONDS = 1.0, 5.0
@@ -44,6 +44,8 @@ SHOWN = (
     "save_lag", "draining", "isolation", "tiers",
 )  # fmt: skip
 """What is told of a node."""
+SUMMED = ("parked", "restarts", "taken_parked", "taken_new")
+"""What is told of a tier as the sum of all nodes."""
 _LOG = logging.getLogger("atoll.service")
 
 
@@ -182,8 +184,9 @@ class FleetSandboxes:
         found: dict[str, dict[str, Any]] = {}
         for node in self.facts.get("nodes", ()):
             for tier, one in node["tiers"].items():
-                known = found.setdefault(tier, {**one, "parked": 0})
-                known["parked"] += one["parked"]
+                known = found.setdefault(tier, {**one, **dict.fromkeys(SUMMED, 0)})
+                for name in SUMMED:
+                    known[name] += one.get(name, 0)
         return found
 
     def close(self) -> None:

@@ -21,11 +21,19 @@ class Problem(Exception):  # noqa: N818 - the RFC's own word
     """A request that is refused: a status, a code for programs, and what to do."""
 
     def __init__(
-        self, status: int, code: str, detail: str, *, retry_after: float | None = None, **more: Any
-    ) -> None:
+        self, status: int, code: str, detail: str, *, retry_after: float | None = None,
+        reason: str = "", **more: Any,
+    ) -> None:  # fmt: skip
         super().__init__(detail)
         self.status, self.code, self.detail = status, code, detail[:MAX_DETAIL]
         self.retry_after, self.more = retry_after, more
+        self.reason = reason or code
+        """Why, for the operator's counters: a client is not told what is wrong with its key."""
+
+    @property
+    def is_of_credentials(self) -> bool:
+        """Whether the request does not say who asks, or not in a way that is valid."""
+        return self.status == HTTPStatus.UNAUTHORIZED or self.code == "ambiguous"
 
     @property
     def ran_nothing(self) -> bool:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from atoll.files.direct import OpenFile
     from atoll.service.executions import Event
-    from atoll.service.sessions import HostedSession
+    from atoll.service.hosted import HostedSession
 
 TMP = "/tmp"  # noqa: S108 - the guest's own
 FOLDER = ".atoll-processes"

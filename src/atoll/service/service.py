@@ -23,6 +23,7 @@ from atoll.errors import AtollError, ConfigError, FleetError, SandboxClosedError
 from atoll.log import SandboxLogger
 from atoll.service import clock
 from atoll.service.blobs import blobs
+from atoll.service.carry_over import CarryOver
 from atoll.service.contexts import Contexts
 from atoll.service.e2b.dialect import E2B
 from atoll.service.executions import Executions
@@ -39,7 +40,7 @@ from atoll.service.problems import Problem, of_error
 from atoll.service.quotas import Quotas
 from atoll.service.replicas import Replicas
 from atoll.service.runs import Runs
-from atoll.service.sessions import Sessions
+from atoll.service.sessions import STOPPED, Sessions
 from atoll.service.shapes import response_json, result_json
 from atoll.types import SandboxResult
 
@@ -53,10 +54,10 @@ if TYPE_CHECKING:
     from atoll.daemon.concurrency import Slot
     from atoll.sandbox import BaseSandbox
     from atoll.service.executions import Execution
+    from atoll.service.hosted import HostedSession
     from atoll.service.keys import Principal
     from atoll.service.on_fleet import FleetSandboxes
     from atoll.service.routes import Route
-    from atoll.service.sessions import HostedSession
     from atoll.service.settings import ServiceSettings
 
 Opener = Callable[..., Awaitable["BaseSandbox"]]
@@ -95,9 +96,12 @@ class Service:
         self.limit = ConcurrencyLimit(settings.max_running, settings.max_queue)
         most = settings.max_sessions
         live = settings.max_live if fleet is None else most
-        limits = DaemonLimits(max_sessions=most, max_live=live, idle_seconds=NEVER)
+        limits = DaemonLimits(
+            max_sessions=most, max_live=live, idle_seconds=NEVER, keep_seconds=settings.max_seconds
+        )
+        none = self.ledger.one("SELECT 1 FROM saved_sessions") is None
         aside = settings.folder / "paused.sqlite3"
-        storage, self._store = open_storage(aside, limits, clock.now)
+        storage, self._store = open_storage(aside, limits, clock.now, fresh=none)
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
         self.sessions.fleet = fleet
@@ -106,7 +110,7 @@ class Service:
         self.forwarder = Forwarder() if settings.redis or fleet else None
         self.metrics = metrics = Metrics(self)
         self.sessions.on_end = lambda reason: metrics.closed.labels(reason).inc()
-        self.draining = self.stopping = False
+        self.draining = self.stopping = self.urgent = False
         self.sign_in: SignIn = lambda _request: None
         """Returns who a request of a web page comes from; None if it is not signed in."""
         self.login_secret: Callable[[str], str] = lambda _key: ""
@@ -117,6 +121,7 @@ class Service:
         self.isolation: str | None = None
         self.why_not = ""
         self.contexts = Contexts(self.objects)
+        self._carry_over = CarryOver(self, self._store)
         self._background: set[asyncio.Task[Any]] = set()
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -133,6 +138,8 @@ class Service:
         except AtollError as exc:
             self.why_not = str(exc)
             _LOG.warning("no sandbox can be opened: %s", exc)
+        if self.fleet is None and (again := await self._carry_over.restore()):
+            _LOG.warning("%d sessions go on that were saved when the service stopped", again)
         await self.announce()
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
@@ -148,7 +155,7 @@ class Service:
                 await asyncio.wait(late, timeout=5)
 
     async def stop(self) -> None:
-        """End every session, and close the files."""
+        """Save sessions, unless it is urgent; end those that cannot be saved; close the files."""
         self.draining = self.stopping = True
         self.runs.stop()
         if self._sweeping is not None:
@@ -156,7 +163,9 @@ class Service:
         for execution in self.executions.running:
             if execution.task is not None:
                 execution.task.cancel()
-        await self.sessions.end_all("the service was stopped")
+        if self.fleet is None and not self.urgent:
+            await self._carry_over.save()
+        await self.sessions.end_all(STOPPED)
         self.e2b.sweep()
         await self.gateway.sweep()
         if self._background:

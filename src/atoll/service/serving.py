@@ -67,6 +67,7 @@ class Server(uvicorn.Server):
         if sig == signal.SIGHUP and not sys.stdin.isatty():
             self._reload()
         elif self._drain is not None:
+            self._service.urgent = True
             self.should_exit = self.force_exit = True
         else:
             self._drain = asyncio.get_running_loop().create_task(self._end())

@@ -7,17 +7,12 @@ SECURITY: a session is looked up under its tenant, and forks stay with it.
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from atoll.context import Context
 from atoll.errors import AtollError, SandboxLostError
-from atoll.files.direct import FolderFiles, close_all
 from atoll.service import clock, lineage
-from atoll.service.history import History
-from atoll.service.ids import new_id
+from atoll.service.hosted import HostedSession
 from atoll.service.problems import Problem, not_found
-from atoll.service.processes import Processes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +20,6 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.daemon.session_table import SessionTable
-    from atoll.daemon.sessions import Session
     from atoll.sandbox import BaseSandbox
     from atoll.service.directory import SessionRecord
     from atoll.service.keys import Principal
@@ -36,149 +30,7 @@ if TYPE_CHECKING:
     from atoll.service.shapes import Life
 
 MAX_PAGE = 200
-
-
-class HostedSession:
-    """One session, and what its tenant is told of it."""
-
-    def __init__(
-        self,
-        principal: Principal,
-        session: Session,
-        callbacks: ClientCallbacks,
-        parent: HostedSession | None = None,
-    ) -> None:
-        self.id, self.tenant, self.key = new_id("ses"), principal.tenant, principal.key
-        self.session, self.callbacks = session, callbacks
-        self.parent = None if parent is None else parent.id
-        self.name = ""
-        self.created = self.used = clock.now()
-        self.idle_seconds = self.max_seconds = 0.0
-        self.metadata: dict[str, str] = {}
-        self.marks: dict[str, tuple[str, float]] = {}
-        self.children: list[str] = []
-        self.history: History = History(None if parent is None else parent.history)
-        self.rolled_back = ""
-        """The checkpoint that it went back to last."""
-        self.context_id: str | None = None
-        self.executions, self.cpu_seconds, self.memory_bytes = 0, 0.0, 0
-        self.disk_bytes: int | None = None
-        self.over = False
-        self.record: SessionRecord | None = None
-        """What is written of it for other services, if they can take it over."""
-        self.processes = Processes(self)
-        box = session.box
-        assert box is not None
-        self._files = FolderFiles(self._folders, session.config.policy.file_size_bytes)
-        if not hasattr(box, "folders"):  # they are on another machine
-            self._files = cast("FolderFiles", box.files)
-        self._isolation, self._backend = str(box.isolation), box.backend
-        self.capabilities = sorted(map(str, box.capabilities))
-
-    @property
-    def files(self) -> FolderFiles:
-        """Its files, usable while a cell runs."""
-        self.touch()
-        return self._files
-
-    @property
-    def idle_until(self) -> float:
-        """When it ends if nobody uses it."""
-        return self.used + self.idle_seconds
-
-    @property
-    def expires(self) -> float:
-        """When it ends in any case."""
-        return self.created + self.max_seconds
-
-    def touch(self) -> None:
-        """Note a use."""
-        self.used = clock.now()
-
-    @property
-    def state(self) -> str:
-        """Return running, paused (frozen, or saved to disk) or ended."""
-        if self.over:
-            return "ended"
-        return "running" if self.session.live and not self.session.frozen else "paused"
-
-    @property
-    def paused_as(self) -> str | None:
-        """Return how it is paused: `frozen` in memory, or `saved` to disk."""
-        if self.state != "paused":
-            return None
-        return "frozen" if self.session.frozen else "saved"
-
-    def usage(self) -> dict[str, Any]:
-        """Return what it uses now, as far as the host counts it; disk as last measured."""
-        measure = getattr(self.session.box, "usage_now", None)
-        now = {} if measure is None else measure()
-        return {
-            "cpu_seconds": self.cpu_seconds,
-            "peak_memory_bytes": self.memory_bytes,
-            "memory_bytes": now.get("memory_bytes"),
-            "processes": now.get("processes"),
-            "disk_bytes": self.disk_bytes,
-        }
-
-    async def measure_disk(self) -> None:
-        """Find out how much of the guest's disk is used; a session on disk is left there."""
-        show = getattr(self.session.box, "folders", None)
-        if show is None:
-            return
-        with contextlib.suppress(AtollError, OSError):
-            folders = await show(False)
-            try:
-                found = os.fstatvfs(next(iter(folders.values())))
-            finally:
-                close_all(folders)
-            self.disk_bytes = (found.f_blocks - found.f_bfree) * found.f_frsize
-
-    def describe(self) -> dict[str, Any]:
-        """Return what its tenant may know."""
-        now = clock.now()
-        return {
-            "id": self.id,
-            "state": self.state,
-            "paused_as": self.paused_as,
-            "name": self.name,
-            "isolation": self._isolation,
-            "backend": self._backend,
-            "capabilities": self.capabilities,
-            "context_shared": bool(getattr(self.session.box, "context_is_shared", False)),
-            "created_at": self.created,
-            "last_used_at": self.used,
-            "idle_seconds_now": 0.0 if not self.session.idle else max(0.0, now - self.used),
-            "idle_seconds": self.idle_seconds,
-            "max_seconds": self.max_seconds,
-            "idle_expires_at": min(self.idle_until, self.expires),
-            "expires_at": self.expires,
-            "parent": self.parent,
-            "children": list(self.children),
-            "busy": not self.session.idle,
-            "executions": self.executions,
-            "usage": self.usage(),
-            "context": self._context(),
-            "policy": self.session.config.policy.snapshot(),
-            "timeout_ms": self.session.config.timeout_ms,
-            "metadata": self.metadata,
-            "marks": [
-                {"id": mark, "name": name, "created_at": made}
-                for mark, (name, made) in self.marks.items()
-            ],
-        }
-
-    def _context(self) -> dict[str, Any] | None:
-        context = self.session.config.context
-        if context is None:
-            return None
-        length = context.length if isinstance(context, Context) else None
-        length = len(context) if isinstance(context, str) else length
-        return {"id": self.context_id, "length": length}
-
-    async def _folders(self, changing: bool) -> dict[str, int]:  # noqa: FBT001 - as it is called
-        self.touch()
-        return await self.session.folders(changing=changing)
+STOPPED = "the service was stopped"
 
 
 class _ForkWith(Protocol):
@@ -332,6 +184,28 @@ class Sessions:
             self._drop(session, reason)
             await self._table.leave(session.session, reason)
 
+    def take_up(self, principal: Principal, session: HostedSession) -> None:
+        """Go on with a session that an earlier process of this service saved."""
+        self._quotas.add_session(principal)
+        session.touch()
+        self._keep(session)
+
+    async def stop(self, session: HostedSession, reason: str) -> None:
+        """End a session because the service stops; without a reason it was saved, and goes on."""
+        if reason:
+            await self.end(session, STOPPED)
+            self.forget(session.id, reason)
+        else:
+            session.over = True
+            self._sessions.pop(session.id, None)
+
+    def forget(self, ident: str, reason: str) -> None:
+        """Note why a session of this process, or of an earlier one, does not go on."""
+        query = "UPDATE sessions SET ended = ?, reason = ? WHERE id = ?"
+        with contextlib.suppress(Exception):  # a full disk must not keep a guest alive
+            self._ledger.write(query, clock.now(), reason, ident)
+            self._ledger.write("DELETE FROM saved_sessions WHERE id = ?", ident)
+
     async def end_all(self, reason: str) -> None:
         """End every session; those that other services can take over go on."""
         for session in list(self._sessions.values()):
@@ -342,9 +216,7 @@ class Sessions:
         self._sessions.pop(session.id, None)
         self._quotas.close_session(session.key)
         self.on_end(reason)
-        with contextlib.suppress(Exception):  # a full disk must not keep a guest alive
-            query = "UPDATE sessions SET ended = ?, reason = ? WHERE id = ?"
-            self._ledger.write(query, clock.now(), reason, session.id)
+        self.forget(session.id, reason)
 
     async def sweep(self) -> None:
         """End sessions whose time is over; a running cell counts as use."""

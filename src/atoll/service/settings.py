@@ -10,6 +10,7 @@ from atoll.config import DURABILITIES, expand_home
 from atoll.errors import ConfigError
 from atoll.network import HostRule
 from atoll.policy import check_positive
+from atoll.service.logs import FORMATS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +38,8 @@ class ServiceSettings:
     """A PEM file: the certificate and its chain; unset: plain HTTP."""
     tls_key: str = ""
     """A PEM file of the certificate's key; unset: it is in the certificate's file."""
+    log: str = "text"
+    """The form of log lines on stderr: `text`, or `json`, with a line for each request."""
     tier: str | None = None
     """Libraries that a session has when it names none; unset: the largest tier."""
     session_packages: tuple[str, ...] = ()
@@ -102,6 +105,8 @@ class ServiceSettings:
         if self.durability not in DURABILITIES:
             known = ", ".join(DURABILITIES)
             raise ConfigError(f"durability must be one of {known}, not {self.durability!r:.60}")
+        if self.log not in FORMATS:
+            raise ConfigError(f"log must be one of {', '.join(FORMATS)}, not {self.log!r:.60}")
         for host in self.session_hosts:
             HostRule.parse(host)
         if self.tls_key and not self.tls_certificate:

@@ -19,7 +19,7 @@ from atoll.errors import StateError
 from atoll.policy import check_positive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 BUSY_SECONDS = 30.0
 _SCHEMA = """
@@ -113,6 +113,14 @@ class SqliteStateStore:
         """Delete a state; a missing one is no error."""
         with self._transaction() as db:
             db.execute("DELETE FROM states WHERE session = ?", (session_id,))
+
+    def keep_only(self, session_ids: Collection[str]) -> set[str]:
+        """Delete the states of all other sessions; return those of these that have one."""
+        with self._transaction() as db:
+            known = {row[0] for row in db.execute("SELECT session FROM states")}
+            gone = [(one,) for one in known.difference(session_ids)]
+            db.executemany("DELETE FROM states WHERE session = ?", gone)
+        return known.intersection(session_ids)
 
     def sweep(self) -> int:
         """Delete expired states and those over the size limit; return how many."""

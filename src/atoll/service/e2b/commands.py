@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from atoll.service.calls import Call
     from atoll.service.executions import Event
+    from atoll.service.hosted import HostedSession
     from atoll.service.processes import GuestProcess
-    from atoll.service.sessions import HostedSession
 
 MOST_KNOWN = 256
 """Commands of a sandbox whose words are kept for a listing."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from atoll.service.calls import Call
     from atoll.service.e2b.dialect import SandboxFacts
-    from atoll.service.sessions import HostedSession
+    from atoll.service.hosted import HostedSession
 
 ENVD_VERSION = "0.5.2"
 """What the SDK may use of the sandbox; later versions have uploads and events we do not."""

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from atoll.files.watch import Watch
     from atoll.service.calls import Call
+    from atoll.service.hosted import HostedSession
     from atoll.service.keys import Principal
     from atoll.service.service import Service
-    from atoll.service.sessions import HostedSession
 
 PREFIX = "/e2b"
 GONE = "The sandbox was not found"
@@ -75,7 +75,8 @@ class E2B:
         """Return whose key the header X-API-KEY has; 401 if it is not valid."""
         given = request.headers.getlist("x-api-key")
         if len(given) != 1:
-            raise Problem(401, "unauthorized", "send one header X-API-KEY: set E2B_API_KEY")
+            text = "send one header X-API-KEY: set E2B_API_KEY"
+            raise Problem(401, "unauthorized", text, reason="missing")
         return self._service.keys.of_key(given[0])
 
     def check_token(self, request: Request) -> Principal:
@@ -108,7 +109,8 @@ class E2B:
                 if hmac.compare_digest(made.encode(), given.encode()):
                     request.scope["e2b.sandbox"] = ident
                     return self._owner(ident)
-        raise Problem(401, "unauthorized", "the signature is not valid, or has expired")
+        text = "the signature is not valid, or has expired"
+        raise Problem(401, "unauthorized", text, reason="signature")
 
     def sandbox(self, call: Call) -> HostedSession:
         """Return the sandbox of a request that has its token; 502 if it is gone or paused."""

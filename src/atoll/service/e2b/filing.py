@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from atoll.files.watch import Change
     from atoll.service.calls import Call
     from atoll.service.executions import Event
-    from atoll.service.sessions import HostedSession
+    from atoll.service.hosted import HostedSession
 
 T = TypeVar("T")
 MOST_FILES = 1_000

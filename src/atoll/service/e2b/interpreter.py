@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from atoll.service.calls import Call
     from atoll.service.executions import Event
-    from atoll.service.sessions import HostedSession
+    from atoll.service.hosted import HostedSession
     from atoll.types import Display
 
 DEFAULT = "default"

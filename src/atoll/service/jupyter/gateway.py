@@ -54,6 +54,7 @@ class Gateway:
         )
         life = shapes.Life(metadata={"client": "jupyter"})
         hosted = await service.sessions.open(principal, config, callbacks, life)
+        hosted.comes_back = False  # a kernel is known by an id of its own
         kernel = Kernel(service, hosted, name)
         self._kernels[kernel.id] = kernel
         await service.announce()
@@ -93,5 +94,5 @@ class Gateway:
             raise Problem(400, "ambiguous", "the request has several credentials: send one")
         if not given or not given[0]:
             detail = "send `Authorization: token KEY` or `?token=KEY`; `atoll keys add` makes a key"
-            raise Problem(401, "unauthorized", detail)
+            raise Problem(401, "unauthorized", detail, reason="missing")
         return self._service.keys.of_key(given[0])

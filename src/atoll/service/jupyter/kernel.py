@@ -21,9 +21,9 @@ from atoll.service.jupyter.messages import KernelMessage, header
 from atoll.service.problems import Problem, encode, of_error
 
 if TYPE_CHECKING:
+    from atoll.service.hosted import HostedSession
     from atoll.service.keys import Principal
     from atoll.service.service import Service
-    from atoll.service.sessions import HostedSession
 
 MOST_WAITING = 256
 """Requests that wait for their turn; then the kernel stops reading from its sockets."""

@@ -55,7 +55,7 @@ class Credentials:
     def _of_token(self, token: str) -> Principal:
         if self._tokens is None:
             text = "Invalid bearer token: the service has no keys for tokens (--jwt-keys)"
-            raise Problem(401, "unauthorized", text)
+            raise Problem(401, "unauthorized", text, reason="token")
         claims = self._tokens.verify(token)
         tenant = f"jwt.{claims['tenant_id']}"
         scopes = frozenset(USUAL_SCOPES)
@@ -66,7 +66,7 @@ class Credentials:
         if self._open and self._is_near(request):
             return _shared(self._keys.of_id(self._open))
         text = "send x-api-key, a Bearer token, or write the key into the URL: http://KEY@host/v1"
-        raise Problem(401, "unauthorized", text)
+        raise Problem(401, "unauthorized", text, reason="missing")
 
     def _is_near(self, request: Request) -> bool:
         """Return whether the connection comes from a network that needs no key."""

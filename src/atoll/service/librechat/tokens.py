@@ -112,4 +112,4 @@ def _check(claims: dict[str, Any]) -> None:
 
 
 def _invalid() -> Problem:
-    return Problem(401, "unauthorized", "Invalid bearer token")
+    return Problem(401, "unauthorized", "Invalid bearer token", reason="token")

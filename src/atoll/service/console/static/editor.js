@@ -4,6 +4,7 @@ import { h } from "./dom.js";
 import { me } from "./api.js";
 
 const INDENT = "    ";
+const LABEL = "Code; Escape leaves the editor";
 
 /** Return {element, get, set, focus}; `onrun` is called for Ctrl-Enter, Cmd-Enter and Shift-Enter. */
 export async function editor({ onrun, onup, text = "" }) {
@@ -14,14 +15,14 @@ export async function editor({ onrun, onup, text = "" }) {
 }
 
 export function plain({ onrun, onup, text }) {
-  const area = h("textarea", { class: "code-area", rows: 3, spellcheck: "false", autocapitalize: "off", autocomplete: "off", "aria-label": "Code", placeholder: "print('hello')", value: text });
+  const area = h("textarea", { class: "code-area", rows: 3, spellcheck: "false", autocapitalize: "off", autocomplete: "off", "aria-label": LABEL, placeholder: "print('hello')", value: text });
   const size = () => { area.rows = Math.min(24, Math.max(3, area.value.split("\n").length)); };
   area.addEventListener("input", size);
   area.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.shiftKey)) { event.preventDefault(); onrun(); }
     else if (event.key === "Escape") area.blur();
     else if (event.key === "ArrowUp" && area.selectionEnd === 0 && !area.value) { event.preventDefault(); onup?.(); }
-    else if (event.key === "Tab") { event.preventDefault(); indent(area, event.shiftKey); }
+    else if (event.key === "Tab" && area.value) { event.preventDefault(); indent(area, event.shiftKey); }
     else if (event.key === "Enter") { event.preventDefault(); insert(area, `\n${nextIndent(area)}`); }
     else if (event.key === "Backspace") unindent(event, area);
     size();
@@ -83,6 +84,8 @@ async function rich({ onrun, onup, text }) {
   const run = { run: () => { onrun(); return true; } };
   const keys = [
     { key: "Mod-Enter", ...run }, { key: "Shift-Enter", ...run }, { key: "Escape", run: (one) => { one.contentDOM.blur(); return true; } },
+    // Where there is nothing to indent, Tab goes on to the next control.
+    { key: "Tab", run: (one) => one.state.doc.length > 0 && commands.indentMore(one), shift: (one) => one.state.doc.length > 0 && commands.indentLess(one) },
     { key: "ArrowUp", run: (one) => { if (one.state.doc.length) return false; onup?.(); return true; } },
   ];
   // In a shadow root CodeMirror adopts style sheets; elsewhere it would need inline styles, which the page's policy forbids.
@@ -92,8 +95,8 @@ async function rich({ onrun, onup, text }) {
     root, parent: root, doc: text,
     extensions: [
       state.Prec.highest(keymap.of(keys)), commands.history(), language.indentUnit.of(INDENT), language.indentOnInput(), language.bracketMatching(), complete.closeBrackets(), complete.autocompletion({ activateOnTyping: false }),
-      python.python(), language.syntaxHighlighting(style), view.drawSelection(), view.placeholder("print('hello')"), theme, EditorView.contentAttributes.of({ "aria-label": "Code" }),
-      keymap.of([...complete.closeBracketsKeymap, ...complete.completionKeymap, commands.indentWithTab, ...commands.defaultKeymap, ...commands.historyKeymap]),
+      python.python(), language.syntaxHighlighting(style), view.drawSelection(), view.placeholder("print('hello')"), theme, EditorView.contentAttributes.of({ "aria-label": LABEL }),
+      keymap.of([...complete.closeBracketsKeymap, ...complete.completionKeymap, ...commands.defaultKeymap, ...commands.historyKeymap]),
     ],
   });
   const set = (value) => made.dispatch({ changes: { from: 0, to: made.state.doc.length, insert: value }, selection: { anchor: value.length } });

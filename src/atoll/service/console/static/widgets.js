@@ -131,8 +131,9 @@ export function tabs(panes, chosen = panes[0][0], onchange = () => {}) {
   const bar = h("div", { class: "tabs", role: "tablist" });
   const choose = (name) => {
     for (const one of bar.children) one.setAttribute("aria-selected", String(one.dataset.name === name));
-    body.setAttribute("aria-label", panes.find((pane) => pane[0] === name)[1]);
-    fill(body, panes.find((pane) => pane[0] === name)[2]());
+    const [, title, content] = panes.find((pane) => pane[0] === name);
+    body.setAttribute("aria-label", title);
+    fill(body, h("h2", { class: "sr" }, title), content());
     onchange(name);
   };
   for (const [name, title] of panes) bar.append(h("button", { type: "button", role: "tab", "data-name": name, onclick: () => choose(name) }, title));
@@ -159,4 +160,21 @@ export function cellsOf(columns) {
 /** A strip of figures: [name, value, note]. */
 export function figures(rows) {
   return h("dl", { class: "figures" }, rows.filter(Boolean).map(([name, value, note]) => h("div", {}, h("dt", {}, name), h("dd", {}, value, note && h("small", {}, note)))));
+}
+
+const scrolled = new ResizeObserver((changes) => {
+  for (const { target } of changes) {
+    const own = { tabindex: "0", role: "region", "aria-label": target.dataset.what };
+    for (const [name, value] of Object.entries(own)) {
+      if (target.scrollHeight > target.clientHeight) target.setAttribute(name, value);
+      else target.removeAttribute(name);
+    }
+  }
+});
+
+/** Let Tab reach an element while it scrolls, so that a keyboard can scroll it; what fits needs no stop. */
+export function reachable(element, what) {
+  element.dataset.what = what;
+  scrolled.observe(element);
+  return element;
 }

@@ -5,7 +5,7 @@ import { fill, h, icon } from "../dom.js";
 import { editor } from "../editor.js";
 import { bytes, clock, milliseconds } from "../format.js";
 import { output, python, visible } from "../highlight.js";
-import { attempt, badge, button, empty, loading, toast } from "../widgets.js";
+import { attempt, badge, button, empty, loading, reachable, toast } from "../widgets.js";
 import { displays } from "./displays.js";
 
 // Twice: what is scrolled into view may still grow.
@@ -60,11 +60,12 @@ export function cells({ path, id, signal, refresh: refreshAll }) {
 }
 
 function cell(one, signal, refreshAll) {
-  const out = h("div", { class: "output" });
+  const out = reachable(h("div", { class: "output" }), `Output of cell ${one.n ?? ""}`);
+  const source = reachable(h("pre", {}, one.verb === "shell" ? [h("span", { class: "prompt" }, "$ "), visible(one.code)] : python(visible(one.code))), `Code of cell ${one.n ?? ""}`);
   const foot = h("footer", {});
   const number = h("span", { class: "count" }, one.n ?? "");
   const made = h("article", { class: "cell", tabindex: "0", "data-row": true, "aria-label": `Cell ${one.n ?? ""}` },
-    h("div", { class: "source" }, number, h("pre", {}, one.verb === "shell" ? [h("span", { class: "prompt" }, "$ "), visible(one.code)] : python(visible(one.code)))), out, foot);
+    h("div", { class: "source" }, number, source), out, foot);
   if (one.done && one.result) finish(made, out, foot, one, one.result);
   else if (one.done) finish(made, out, foot, one, one.problem && { kind: "fault", error: one.problem.detail });
   else follow(made, out, foot, one, signal).then(refreshAll, () => {});

@@ -50,7 +50,7 @@ export async function show(place, { id, signal, go, title, query, keys }) {
   });
   fill(place, h("header", { class: "head" }, h("div", { class: "crumbs" }, h("a", { href: "#/contexts" }, "Contexts"), h("span", {}, "/")), h("h1", {}, visible(context.name || short(id))), button("Session with it", () => newSession(go, { context: id }), { sign: "play" })),
     figures([["Characters", number(length)], ["Size", bytes(context.size)], ["SHA-256", h("span", { class: "id" }, h("code", {}, (context.sha256 ?? "").slice(0, 12)), copyButton(context.sha256 ?? ""))], ["Id", h("span", { class: "id" }, h("code", {}, short(id)), copyButton(id))]]),
-    map, h("div", { class: "split even" }, h("section", { class: "panel" }, h("form", { class: "bar", onsubmit: find }, search, h("label", { class: "check" }, literal, "no pattern"), h("button", {}, "Search")), hits), text));
+    map, h("div", { class: "split even" }, h("section", { class: "panel" }, h("form", { class: "bar", onsubmit: find }, search, h("button", {}, "Search"), h("label", { class: "check" }, literal, "plain text, no pattern")), hits), text));
   keys({});
   fill(hits, empty("Search the text", "Press / and type. Lower case finds both cases."));
   await Promise.all([cover(), read(Number(query.get("at")) || 0, null, spanOf(query))]);

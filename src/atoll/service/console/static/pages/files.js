@@ -4,7 +4,7 @@ import { at, call, get, may, post, remove } from "../api.js";
 import { fill, h, icon } from "../dom.js";
 import { ago, bytes } from "../format.js";
 import { visible } from "../highlight.js";
-import { ask, attempt, button, confirm, empty, fault, loading, toast } from "../widgets.js";
+import { ask, attempt, button, confirm, empty, fault, loading, reachable, toast } from "../widgets.js";
 import { download } from "./cells.js";
 
 const LOOK_BYTES = 64 << 10;
@@ -85,7 +85,7 @@ function sniffed(data, one) {
   if (type || data.includes(0)) return h("p", { class: "quiet" }, `Binary, ${bytes(one.size)}: download it.`);
   const text = new TextDecoder().decode(data);
   const more = data.length < one.size && h("p", { class: "note" }, `The first ${bytes(LOOK_BYTES)} of ${bytes(one.size)}.`);
-  return [/\.(csv|tsv)$/i.test(one.path) ? csv(text, one.path) : h("pre", {}, visible(text)), more];
+  return [/\.(csv|tsv)$/i.test(one.path) ? csv(text, one.path) : reachable(h("pre", {}, visible(text)), "The file"), more];
 }
 
 function csv(text, path) {

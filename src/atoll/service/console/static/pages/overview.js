@@ -2,7 +2,7 @@
 
 import { every, get, may, at } from "../api.js";
 import { fill, h, keyed } from "../dom.js";
-import { ago, bytes, number, plural, seconds } from "../format.js";
+import { ago, bytes, number, percent, plural, seconds } from "../format.js";
 import { badge, button, column, commands, empty, fault, loading, meter, sparkline, stateBadge, toneOf } from "../widgets.js";
 
 const SAMPLES = 180;
@@ -73,9 +73,15 @@ function refusals(rejected) {
 export function tierRows(tiers) {
   const rows = Object.entries(tiers ?? {});
   if (!rows.length) return h("p", { class: "quiet" }, "None: each sandbox starts cold here.");
-  return h("table", {}, h("thead", {}, h("tr", {}, ["Tier", "Parked", "Warm in", "Missing"].map(column))), h("tbody", {}, rows.map(([name, one]) => h("tr", {},
-    h("td", {}, name), h("td", { class: "n" }, number(one.parked)), h("td", { class: "n" }, one.warm_seconds === null || one.warm_seconds === undefined ? "–" : seconds(one.warm_seconds)),
+  return h("table", {}, h("thead", {}, h("tr", {}, ["Tier", "Parked", "Taken parked", "Restarts", "Warm in", "Missing"].map(column))), h("tbody", {}, rows.map(([name, one]) => h("tr", {},
+    h("td", {}, name), h("td", { class: "n" }, number(one.parked)), h("td", { class: "n" }, warmShare(one)), h("td", { class: "n" }, one.restarts ? h("span", { class: "warn-text" }, number(one.restarts)) : "0"), h("td", { class: "n" }, one.warm_seconds === null || one.warm_seconds === undefined ? "–" : seconds(one.warm_seconds)),
     h("td", {}, one.missing?.length ? h("span", { class: "warn-text" }, one.missing.join(", ")) : h("span", { class: "quiet" }, "none"))))));
+}
+
+/** How many of the guests that were asked for were waiting: 97 % of 1,204 */
+function warmShare(one) {
+  const all = (one.taken_parked ?? 0) + (one.taken_new ?? 0);
+  return all ? `${percent(one.taken_parked / all)} of ${number(all)}` : "–";
 }
 
 /** The nodes of the fleet that the sandboxes are on. */

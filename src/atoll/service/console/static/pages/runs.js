@@ -53,7 +53,7 @@ function row(run, go) {
   made.update = (one) => {
     const time = one.seconds ?? (one.ended_at ?? Date.now() / 1000) - one.created_at;
     const tokens = one.usage ? number((one.usage.input ?? 0) + (one.usage.output ?? 0)) : "–";
-    fill(made, cellsOf([["", "state", badge(one.state === "running" ? "running" : one.outcome ?? one.state)], ["", "name", h("b", {}, visible(cut(one.question || "(no question yet)", 120))), h("small", {}, short(one.id))], ["", "", visible(one.model ?? "–")],
+    fill(made, cellsOf([["", "state", badge(one.state === "running" ? "running" : one.outcome ?? one.state)], ["", "name", h("b", {}, visible(cut(one.question || "(no question yet)", 120))), h("small", {}, short(one.id))], ["", "n", visible(cut(one.model ?? "–", 24))],
       ["Turns", "n", number(one.turns)], ["Calls", "n", number(one.calls)], ["Tokens", "n", tokens], ["Cost", "n", dollars(one.usd)], ["Time", "n", seconds(time)], ["", "n", ago(one.created_at)]]));
   };
   made.update(run);

@@ -4,7 +4,7 @@ import { at, every, get, may, post } from "../api.js";
 import { fill, h } from "../dom.js";
 import { bytes, date, milliseconds, percent, plural, seconds, short, until } from "../format.js";
 import { visible } from "../highlight.js";
-import { attempt, button, copyButton, empty, fault, figures, loading, meter, stateBadge, tabs } from "../widgets.js";
+import { attempt, button, copyButton, empty, fault, figures, loading, meter, reachable, stateBadge, tabs } from "../widgets.js";
 import { cells } from "./cells.js";
 import { files } from "./files.js";
 import { label } from "./overview.js";
@@ -80,7 +80,7 @@ function variable(path, one) {
   const value = h("td", { class: "value" });
   const look = button("Show", () => attempt(async () => {
     const found = await get(`${path}/variables${at(one.name)}`);
-    fill(value, h("pre", {}, visible(JSON.stringify(found.value ?? found, null, 1)).slice(0, 4000)));
+    fill(value, reachable(h("pre", {}, visible(JSON.stringify(found.value ?? found, null, 1)).slice(0, 4000)), `Value of ${one.name}`));
   }), { kind: "quiet small" });
   fill(value, look);
   return h("tr", {}, h("td", {}, h("code", {}, visible(String(one.name)))), h("td", { class: "quiet" }, visible(kindOf(one))), value);

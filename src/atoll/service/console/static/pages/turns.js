@@ -3,7 +3,7 @@
 import { fill, h, svg } from "../dom.js";
 import { cut, dollars, milliseconds, number, plural } from "../format.js";
 import { python, visible } from "../highlight.js";
-import { badge } from "../widgets.js";
+import { badge, reachable } from "../widgets.js";
 
 const MOST_BARS = 400;
 const MOST_STEPS = 2000;
@@ -99,10 +99,10 @@ export function detail(node) {
 }
 
 const part = (title, content) => (content ? [h("h3", {}, title), content] : []);
-const pre = (text, type = "") => (text ? h("pre", { class: type }, visible(String(text))) : null);
+const pre = (text, type = "") => (text ? reachable(h("pre", { class: type }, visible(String(text))), "Text of the step") : null);
 
 const BODIES = {
-  code_ran: (one) => [...part("Code", h("pre", {}, python(visible(one.code ?? "")))), ...part("What the model was told", pre(one.observation)), ...part("Tools", one.calls?.length ? h("ul", { class: "calls" }, one.calls.map((tool) => h("li", {}, h("code", {}, visible(String(tool.tool ?? ""))), " ", visible(String(tool.outcome ?? ""))))) : null),
+  code_ran: (one) => [...part("Code", reachable(h("pre", {}, python(visible(one.code ?? ""))), "Code of the step")), ...part("What the model was told", pre(one.observation)), ...part("Tools", one.calls?.length ? h("ul", { class: "calls" }, one.calls.map((tool) => h("li", {}, h("code", {}, visible(String(tool.tool ?? ""))), " ", visible(String(tool.outcome ?? ""))))) : null),
     ...part("Network", one.network?.length ? h("ul", { class: "calls" }, one.network.map((row) => h("li", {}, visible(`${row.method ?? ""} ${row.place ?? ""}${row.path ?? ""} ${row.refused ? `refused: ${row.refused}` : row.status ?? ""}`)))) : null), one.repeated ? h("p", { class: "note" }, "The same code as in an earlier turn.") : null],
   model_asked: (one, end) => [...part("Asked", messages(one)), ...part("Answered", pre(end?.text, "prose"))],
   model_answered: (one) => part("Answered", pre(one.text, "prose")),

@@ -1,0 +1,67 @@
+"""Log lines of the service: for people, or as JSON for programs; each names the request it is of.
+
+Code, output, keys and queries are in none of them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from contextvars import ContextVar
+from typing import Any
+
+from atoll.service.clock import moment
+
+FORMATS = ("text", "json")
+_TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_REQUEST: ContextVar[dict[str, str] | None] = ContextVar("atoll_request", default=None)
+
+
+def begin(request_id: str, traceparent: str) -> None:
+    """Name the request in all lines from here on: of this task, and of tasks that it starts."""
+    known = {"request_id": request_id}
+    if match := _TRACE.match(traceparent):
+        known["trace_id"] = match[1]
+    _REQUEST.set(known)
+
+
+def request_id() -> str:
+    """Return the id of the request that this task works for; empty without one."""
+    return (_REQUEST.get() or {}).get("request_id", "")
+
+
+def set_up(form: str, *, debug: bool) -> None:
+    """Log to stderr in a form. As JSON every request is a line; as text only with `debug`."""
+    handler = logging.StreamHandler()
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
+    handler.setFormatter(JsonFormatter() if form == "json" else plain)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    usual = logging.INFO if form == "json" else logging.WARNING
+    logging.getLogger("atoll.service").setLevel(logging.DEBUG if debug else usual)
+
+
+def answered(logger: logging.Logger, **facts: Any) -> None:
+    """Log a request that was answered; as JSON its facts are fields."""
+    if logger.isEnabledFor(logging.INFO):
+        known = {**facts, **(_REQUEST.get() or {})}
+        text = " ".join(str(one) for one in known.values())
+        logger.info("%s", text, extra={"facts": {"event": "request", **facts}})
+
+
+class JsonFormatter(logging.Formatter):
+    """Writes a record as one JSON object on a line; JSON escapes what would begin another line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, Any] = {
+            "time": moment(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        facts: dict[str, Any] | None = getattr(record, "facts", None)
+        line |= {"event": "log", "message": record.getMessage()} if facts is None else facts
+        line |= _REQUEST.get() or {}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)

@@ -1,0 +1,129 @@
+"""Sessions over a restart of the service: saved at its end, there again at its start, or named."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from clients import Api
+from own_service import OwnService
+
+from atoll.service.keys import SCOPES
+
+
+class Restartable:
+    """A service in a folder of its own, and a client of it that outlives it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.key = folder, ""
+        self.service: OwnService
+        self.api: Api
+        self.start()
+
+    def start(self) -> None:
+        self.service = OwnService(self.folder, tier="bare")
+        self.service.start()
+        self.key = self.key or self.service.add_key(tenant="acme", scopes=SCOPES)
+        self.api = Api(self.service, self.key)
+
+    def stop(self) -> None:
+        self.api.close()
+        self.service.stop()
+
+    def restart(self) -> Api:
+        self.stop()
+        self.start()
+        return self.api
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Restartable]:
+    made = Restartable(tmp_path / "folder")
+    yield made
+    made.stop()
+
+
+def test_sessions_go_on_after_a_restart_with_all_they_had(served: Restartable) -> None:
+    api = served.api
+    text = api.post("/api/v1/contexts", params={"name": "a"}, content=b"uploaded").json()["id"]
+    plain = api.session(metadata={"name": "root"}, context={"text": "given"}, idle_seconds=600)
+    api.run(plain, "x = [41]\ndef f(): return x[0] + 1\nopen('a.txt', 'w').write('kept')")
+    api.post(f"{plain}/checkpoints", json={"name": "mark"})
+    twin = api.post(f"{plain}/fork", json={"name": "twin"}).json()[0]["session"]["id"]
+    frozen = api.session(context={"id": text}, tools=[{"name": "ask"}])
+    api.run(frozen, "y = 7")
+    api.post(f"{frozen}/pause")
+    before = api.get(plain).json()
+
+    api = served.restart()
+    again = api.get(plain).json()
+    assert (again["state"], again["paused_as"]) == ("paused", "saved")
+    for name in ("created_at", "expires_at", "metadata", "policy", "executions", "isolation"):
+        assert again[name] == before[name], name
+    assert again["marks"] == []  # a saved state does not hold them
+    assert again["children"] == [twin]
+    assert api.run(plain, "[f(), context, open('a.txt').read()]")["value"] == [42, "given", "kept"]
+    assert api.run(f"/api/v1/sessions/{twin}", "f()")["value"] == 42
+    assert api.run(frozen, "[y, context[:], callable(ask)]")["value"] == [7, "uploaded", True]
+    assert api.delete(plain).status_code == 204
+
+    api = served.restart()  # those that were used since, too; not the one that was ended
+    assert api.get(plain).status_code == 404
+    assert api.run(frozen, "y += 1\ny")["value"] == 8
+    assert [one["id"] for one in api.get("/api/v1/sessions").json()["items"]] == [
+        twin,
+        frozen.rpartition("/")[2],
+    ]
+
+
+def test_what_cannot_be_saved_is_named_and_another_tenant_sees_nothing(
+    served: Restartable, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = served.api
+    session = api.session()
+    api.run(session, "numbers = (n for n in range(9))")
+    busy = api.session()
+    started = api.post(f"{busy}/processes", json={"command": ["sleep", "1000"]})
+    assert started.status_code == 201, started.text
+    saved = api.session()
+    with caplog.at_level(logging.WARNING, "atoll.service"):
+        api = served.restart()
+    told = [one.getMessage() for one in caplog.records]
+    ident = session.rpartition("/")[2]
+    assert f"session {ident} is lost: these would be lost: numbers" in told
+    assert any("processes run beside its cells" in one for one in told)
+    assert "1 sessions are saved: they go on when the service starts again" in told
+    assert "1 sessions go on that were saved when the service stopped" in told
+    gone = api.get(session)
+    assert gone.status_code == 410
+    assert "numbers" in gone.json()["detail"]
+    with Api(served.service, served.service.add_key(tenant="other", scopes=SCOPES)) as other:
+        assert other.get(saved).status_code == 404
+        assert other.get("/api/v1/sessions").json()["items"] == []
+
+
+@pytest.mark.parametrize("how", ["urgent", "expired", "damaged", "no state"])
+def test_a_session_that_cannot_come_back_is_gone_and_the_service_starts(
+    served: Restartable, how: str
+) -> None:
+    session = served.api.session()
+    served.service.service.urgent = how == "urgent"
+    served.stop()
+    with sqlite3.connect(served.folder / "service.sqlite3") as db:
+        rows = db.execute("SELECT id, record FROM saved_sessions").fetchall()
+        assert len(rows) == (how != "urgent")
+        for ident, record in rows:
+            changed = {"expired": {"created": 1.0}, "damaged": {"config": 3}}.get(how, {})
+            other = json.dumps({**json.loads(record), **changed})
+            db.execute("UPDATE saved_sessions SET record = ? WHERE id = ?", (other, ident))
+    db.close()
+    if how == "no state":
+        (served.folder / "paused.sqlite3").unlink()
+    served.start()
+    assert served.api.get(session).status_code == 410
+    assert served.api.get("/api/v1/sessions").json()["items"] == []
+    assert served.service.service.ledger.all("SELECT * FROM saved_sessions") == []
