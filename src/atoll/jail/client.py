@@ -83,7 +83,7 @@ class Lease:
 
     def clone(self, status: socket.socket) -> Lease:
         """Return the lease of a clone that the guest will make; it reports on `status`'s peer."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = _socket_pair("clone")
         with theirs:
             try:
                 packets.send(self._socket, "clone", [theirs.fileno(), status.fileno()])
@@ -171,8 +171,9 @@ class Lease:
             message = self._receive()
         except BlockingIOError:
             return
-        except packets.LostDescriptorsError:  # only folders come with descriptors
-            self._take_folders([])
+        except packets.LostDescriptorsError as exc:  # only folders come with descriptors
+            self._lose_folders(exc)
+            self._heard()
             return
         if message is None:
             supervisor.suspect(self._supervisor)
@@ -214,6 +215,12 @@ class Lease:
         else:
             answer.set_result(fds)
 
+    def _lose_folders(self, fault: OSError) -> None:
+        """Fail the oldest waiter: this process has no descriptor free for what came."""
+        answer = self._folders.pop(0)
+        if not answer.done():
+            answer.set_exception(SandboxError(f"the guest's folder cannot be opened: {fault}"))
+
     def _finish(self, report: EndReport) -> None:
         if not self.started.done():
             self._fail(SandboxStartError("start", f"it ended at once: {report}"))
@@ -249,9 +256,17 @@ async def _unless_cancelled(answer: asyncio.Future[list[int]]) -> list[int]:
     try:
         return await answer
     except asyncio.CancelledError:
-        if answer.done() and not answer.cancelled():
+        if answer.done() and not answer.cancelled() and answer.exception() is None:
             packets.close_all(answer.result())
         raise
+
+
+def _socket_pair(step: str) -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a lease; SandboxStartError if no descriptor is free."""
+    try:
+        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    except OSError as exc:
+        raise SandboxStartError(step, str(exc)) from exc
 
 
 def _settle(future: asyncio.Future[Any], value: Any) -> None:
@@ -276,7 +291,7 @@ class SupervisorClient:
 
     def ask(self, wanted: Spec, guest_fds: list[int]) -> socket.socket:
         """Request a jail and return only the lease's socket, for callers without an event loop."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = _socket_pair("supervisor")
         with theirs:
             try:
                 self._send(spec.request(wanted), [theirs.fileno(), *guest_fds])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.channel import HostChannel
+from atoll.errors import SandboxStartError
 from atoll.jail.client import Lease, supervisor
 from atoll.jail.spec import Limits
 
@@ -114,14 +115,11 @@ def limits_of(policy: ExecutionPolicy, context_size: int) -> Limits:
 
 @contextlib.contextmanager
 def pipes(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Open pipes; close them all if one cannot be opened or the block raises."""
+    """Open pipes; close them all if the block raises. SandboxStartError if one cannot be opened."""
     pipes: list[tuple[int, int]] = []
     try:
-        for _ in range(count):
-            _, write = pipe = os.pipe2(os.O_CLOEXEC)
-            pipes.append(pipe)
-            with contextlib.suppress(PermissionError):  # the user's pipes are over their limit
-                fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+        while len(pipes) < count:
+            pipes.append(_open_pipe())
         yield pipes
     except BaseException:
         for pipe in pipes:
@@ -129,3 +127,13 @@ def pipes(count: int) -> Iterator[list[tuple[int, int]]]:
                 with contextlib.suppress(OSError):
                     os.close(fd)
         raise
+
+
+def _open_pipe() -> tuple[int, int]:
+    try:
+        read, write = os.pipe2(os.O_CLOEXEC)
+    except OSError as exc:
+        raise SandboxStartError("pipe", str(exc)) from exc
+    with contextlib.suppress(PermissionError):  # the user's pipes are over their limit
+        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
+    return read, write

@@ -230,8 +230,10 @@ class GuestSandbox(BaseSandbox):
             if self.workspace is not None:  # as its owner sees it, not as the guest does
                 fds[WORK_FOLDER] = _exchange(fds[WORK_FOLDER], self.workspace)
             fds[WORK_ALIAS] = os.dup(fds[WORK_FOLDER])
-        except BaseException:
+        except BaseException as exc:
             close_all(fds)
+            if isinstance(exc, OSError):
+                raise SandboxError(f"the guest's folder cannot be opened: {exc}") from exc
             raise
         return fds
 

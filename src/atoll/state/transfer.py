@@ -69,7 +69,10 @@ class _Pipe:
     """A pipe between host and guest; both ends are closed after the `with` block."""
 
     def __init__(self, giver: Giver, *, guest_reads: bool) -> None:
-        read, write = os.pipe2(os.O_CLOEXEC)
+        try:
+            read, write = os.pipe2(os.O_CLOEXEC)
+        except OSError as exc:
+            raise StateError(f"the state cannot be moved: {exc}") from exc
         self._fd, theirs = (write, read) if guest_reads else (read, write)
         self._loop = asyncio.get_running_loop()
         try:

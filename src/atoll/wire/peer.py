@@ -17,7 +17,7 @@ import termios
 import time
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import BusyError, SandboxLostError
+from atoll.errors import BusyError, SandboxError, SandboxLostError
 from atoll.guest import rpc
 from atoll.outbox import NotYetError, Outbox
 from atoll.passed_fds import PassedFds, close_all
@@ -40,6 +40,16 @@ _FD_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array("i").itemsize)
 _CLOSE_ON_EXEC, _CUT = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
 
 
+_NO_ROOM = (
+    "no file descriptor is free for what came with a message: close some, or raise the limit "
+    "(ulimit -n), and try again"
+)
+
+
+class LostDescriptorsError(Exception):
+    """No descriptor was free for those of a message."""
+
+
 class Reply:
     """The result of a request, and the file descriptors that come with it."""
 
@@ -57,6 +67,8 @@ class Peer(JsonRpcPeer):
         super().__init__(sock.fileno())
         self._socket, self._serve, self._hear, self._on_end = sock, serve, hear, on_end
         self._fds = list[int]()
+        self._fds_lost = False
+        """Whether descriptors of the message that is arriving found no room here."""
         self._outbox = Outbox(sock.fileno(), self._write, self._cannot_write, crowded=CROWDED)
         self._partial_since: float | None = None
         self.heard = float("-inf")
@@ -133,7 +145,9 @@ class Peer(JsonRpcPeer):
                 fds.frombytes(received[: len(received) - len(received) % fds.itemsize])
                 self._fds += fds
         if flags & _CUT:
-            raise OSError("more descriptors than there is room for")
+            if len(self._fds) >= MAX_FDS:
+                raise OSError("more descriptors than a message may have")
+            self._fds_lost = True  # none was free here; the message itself is whole
         return data
 
     def _received(self, data: bytes) -> None:
@@ -142,6 +156,7 @@ class Peer(JsonRpcPeer):
             self._partial_since = None
             close_all(self._fds)
             self._fds.clear()
+            self._fds_lost = False
         elif b"\n" in data or self._partial_since is None:
             self._partial_since = time.monotonic()
         if len(self._fds) > MAX_FDS:
@@ -162,8 +177,13 @@ class Peer(JsonRpcPeer):
 
     def _settle(self, message: rpc.Message) -> None:
         result = message.get("result")
-        passed_fds = self._passed_fds(result) if isinstance(result, dict) else PassedFds()
         answer = self._waiting.get(message["id"])
+        try:
+            passed_fds = self._passed_fds(result) if isinstance(result, dict) else PassedFds()
+        except LostDescriptorsError:
+            if answer is not None:
+                answer.fail(SandboxError(_NO_ROOM))
+            return
         if answer is None or answer.done():
             passed_fds.close()  # the answer crossed with a cancel
             return
@@ -174,13 +194,19 @@ class Peer(JsonRpcPeer):
         count = holder.pop("fds", 0)
         if count == 0:
             return PassedFds()
+        if self._fds_lost:
+            raise LostDescriptorsError
         if type(count) is not int or not 0 < count <= len(self._fds):
             raise rpc.ProtocolError("descriptors that did not come")
         taken, self._fds[:count] = self._fds[:count], []
         return PassedFds(taken)
 
     def _start_call(self, message: rpc.Message) -> None:
-        message["passed_fds"] = self._passed_fds(message.setdefault("params", {}))
+        try:
+            message["passed_fds"] = self._passed_fds(message.setdefault("params", {}))
+        except LostDescriptorsError:
+            self._send(faults.to_wire(message["id"], BusyError(_NO_ROOM)), [])
+            return
         try:
             super()._start_call(message)
         except TooManyCallsError as exc:

@@ -10,6 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from atoll.jail import meter
+from atoll.jail.client import REPORT_SECONDS
 from atoll.jail.usage import ProcessUsage
 from atoll.types import EndReport
 
@@ -49,6 +50,12 @@ class PlainProcess:
     async def cpu_seconds(self) -> float:
         """Return the CPU time used so far."""
         return meter.cpu_seconds([self._process.pid])
+
+    async def end_report(self) -> EndReport:
+        """Return how a worker that has closed its channel ended; kill one that lives on."""
+        await asyncio.wait({self.ended}, timeout=REPORT_SECONDS)
+        self.kill()
+        return await asyncio.shield(self.ended)
 
     async def close(self) -> None:
         """Kill the worker and wait until it has ended."""
