@@ -258,6 +258,7 @@ def test_a_snapshot_holds_variables_and_files_or_is_refused(
     service: OwnService, key: str, box: Box
 ) -> None:
     box.lines("kept = 5; open('note.txt', 'w').write('abc')")
+    box.stream("process.Process/Start", process={"cmd": "/bin/true"})  # it has left its output
     path = f"/sandboxes/{box.id}/snapshots"
     made = box.http.post(path, json={"name": "mine"}, headers=box.key).json()
     listed = box.http.get("/snapshots", headers=box.key).json()

@@ -90,6 +90,12 @@ def test_what_cannot_be_saved_is_named_and_another_tenant_sees_nothing(
     started = api.post(f"{busy}/processes", json={"command": ["sleep", "1000"]})
     assert started.status_code == 201, started.text
     saved = api.session()
+    done = api.post(
+        f"{saved}/processes",
+        json={"command": ["true"]},
+        headers={"accept": "application/x-ndjson"},
+    )
+    assert '"exited"' in done.text
     with caplog.at_level(logging.WARNING, "atoll.service"):
         api = served.restart()
     told = [one.getMessage() for one in caplog.records]

@@ -69,7 +69,7 @@ def missing_libraries(pool: dict[str, Any]) -> list[str]:
 def install_hint(modules: list[str]) -> str:
     """Return what to type to install libraries, given by the names they are imported by."""
     packages = sorted({PACKAGES.get(name, name) for name in modules})
-    return f"Type: {pip_command(*packages)}, and restart the daemon"
+    return f"Type: {pip_command(*packages)}, and restart"
 
 
 def _failures(missing: list[str]) -> dict[str, str]:

@@ -102,7 +102,7 @@ class CarryOver:
         if not hosted.comes_back:
             return "it is a Jupyter kernel"
         try:
-            if hosted.session.live and await hosted.processes.running():
+            if hosted.session.live and not await hosted.processes.forget_ended():
                 return "processes run beside its cells"
             await self._put_context(hosted)
             await hosted.session.save_to_disk()

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 TMP = "/tmp"  # noqa: S108 - the guest's own
 FOLDER = ".atoll-processes"
+PLACE = f"{TMP}/{FOLDER}"
+"""Where the helper and the output of processes are: a saved state does not hold it."""
 MOST_PROCESSES = 64
 MOST_INPUT = 64 << 10
 START_SECONDS = 10.0
@@ -89,6 +91,18 @@ class Processes:
         for one in list(self._known.values()):
             await self.look(one)
         return [one for one in self._known.values() if one.end is None]
+
+    async def forget_ended(self) -> bool:
+        """Remove what processes left, if none runs; return whether none does.
+
+        It would keep the session from being saved as a whole.
+        """
+        if self._known and await self.running():
+            return False
+        if self._known:
+            await self._hosted.files.delete(PLACE, recursive=True)
+            self._known.clear()
+        return True
 
     async def start(self, command: str | list[str], **options: Any) -> GuestProcess:
         """Start a process; 422 if it cannot be."""
@@ -188,7 +202,7 @@ class Processes:
         return found if isinstance(found, dict) else {"error": "not an object"}
 
     async def _open(self, process: GuestProcess, name: str) -> OpenFile | None:
-        path = f"{TMP}/{FOLDER}/{process.number}.{name}"
+        path = f"{PLACE}/{process.number}.{name}"
         with contextlib.suppress(OSError, ValueError):
             return await self._hosted.files.open_file(path)
         return None
@@ -200,11 +214,10 @@ class Processes:
             return
         self._known.clear()
         code = resources.files("atoll.service").joinpath("process_helper.py").read_bytes()
-        place = f"{TMP}/{FOLDER}"
-        await self._hosted.files.upload([(f"{place}/helper.py", code)])
+        await self._hosted.files.upload([(f"{PLACE}/helper.py", code)])
         # A fork has the files of its parent's processes, which have the same numbers as its own.
         start = (
-            f"cd {place} && rm -f requests ready [0-9]*.*; (exec python3 helper.py {place}"
+            f"cd {PLACE} && rm -f requests ready [0-9]*.*; (exec python3 helper.py {PLACE}"
             " </dev/null >/dev/null 2>&1 &); for i in $(seq 200); do [ -e ready ] && break;"
             " sleep 0.02; done"
         )

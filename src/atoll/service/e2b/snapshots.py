@@ -14,6 +14,7 @@ from atoll.service import shapes
 from atoll.service.calls import as_json, nothing
 from atoll.service.handlers import keep_state
 from atoll.service.problems import Problem, not_found
+from atoll.service.processes import PLACE
 from atoll.service.sessions import MAX_PAGE
 from atoll.state.envelope import describe_state
 
@@ -45,7 +46,10 @@ async def create(call: Call) -> Response:
         async with hosted.session.in_turn() as box:
             blob = await box.save()
         hosted.touch()
-        if left_out := describe_state(blob).left_out:
+        left_out = dict(describe_state(blob).left_out)
+        if not await hosted.processes.running():
+            left_out.pop(PLACE, None)  # the output of commands that have ended
+        if left_out:
             what = "; ".join(f"{one}: {why}" for one, why in left_out.items())
             text = f"variables cannot be saved: {what}. Delete them, or fork the sandbox instead"
             raise Problem(409, "state", text)
