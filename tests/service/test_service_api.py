@@ -156,6 +156,14 @@ def test_a_context_is_uploaded_once_for_many_sessions(api):
     assert api.get(session).json()["context_shared"] is True
 
 
+def test_every_operation_of_the_openapi_document_has_a_name_of_its_own_and_tells_of_202(api):
+    paths = api.get("/openapi.json").json()["paths"]
+    names = [one["operationId"] for methods in paths.values() for one in methods.values()]
+    assert len(set(names)) == len(names)
+    for path in ("/run", "/sessions/{session}/executions", "/sessions/{session}/shell"):
+        assert "202" in paths[f"/api/v1{path}"]["post"]["responses"]
+
+
 def test_the_openapi_document_has_every_route_and_shape(api):
     found = api.get("/openapi.json").json()
     assert found["openapi"] == "3.1.0"

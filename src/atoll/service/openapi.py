@@ -81,7 +81,7 @@ def _operation(route: Route, known: dict[int, Any]) -> dict[str, Any]:
     if route.refuse is not None:
         refused = {"description": "it was refused, or failed, as this API tells it"}
     found: dict[str, Any] = {
-        "operationId": f"{route.handler.__module__.rpartition('.')[2]}_{name}",
+        "operationId": _operation_id(route),
         "summary": (route.handler.__doc__ or "").strip().split("\n")[0],
         "parameters": parameters,
         "responses": {
@@ -89,6 +89,8 @@ def _operation(route: Route, known: dict[int, Any]) -> dict[str, Any]:
             "default": refused,
         },
     }
+    if route.detaches:
+        found["responses"]["202"] = {"description": "it goes on: ask for its result by its id"}
     if route.scope is not None:
         found["security"] = [{route.security: [route.scope] if route.scope else []}]
     if route.body is bytes:
@@ -97,3 +99,9 @@ def _operation(route: Route, known: dict[int, Any]) -> dict[str, Any]:
         schema = {"type": "object"} if route.body is dict else known[id(route.body)]
         found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
     return found
+
+
+def _operation_id(route: Route) -> str:
+    """Return a name that no other operation has: some have the same handler at several paths."""
+    words = re.sub(r"\W+", "_", route.path.removeprefix("/api/v1")).strip("_")
+    return f"{route.method.lower()}_{words}"

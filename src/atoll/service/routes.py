@@ -59,15 +59,19 @@ class Route:
     """Writes an error, where its shape is not the native one."""
     security: str = "key"
     """The name of the way to say who asks, in the OpenAPI document."""
+    detaches: bool = False
+    """Whether it can be answered with 202, while what was asked for goes on."""
     query: str = ""
     """Names of parameters of the query; one that is required ends with `!`."""
 
 
 _S = "/sessions/{session}"
 _NATIVE = (
-    Route("POST", "/run", running.run, "execute", shapes.Run, new_work=True),
-    Route("POST", f"{_S}/executions", running.execute, "execute", shapes.Cell, new_work=True),
-    Route("POST", f"{_S}/shell", running.shell, "execute", shapes.Command, new_work=True),
+    Route("POST", "/run", running.run, "execute", shapes.Run, new_work=True, detaches=True),
+    Route("POST", f"{_S}/executions", running.execute, "execute", shapes.Cell, new_work=True,
+          detaches=True),
+    Route("POST", f"{_S}/shell", running.shell, "execute", shapes.Command, new_work=True,
+          detaches=True),
     Route("GET", f"{_S}/executions", handlers.history, "sessions", query="after limit"),
     Route("GET", f"{_S}/tree", handlers.tree, "sessions"),
     Route("GET", "/executions/{execution}", running.show, "execute"),
