@@ -62,6 +62,7 @@ def test_a_fault_in_a_cell_that_runs_on_is_logged_with_the_request_that_began_it
 
 def test_a_log_line_that_a_client_chose_a_part_of_stays_one_line():
     record = logging.LogRecord("atoll.service", 30, "", 0, "a\nb %s", ("\u2028\x1b[31m",), None)
+    assert logs.TextFormatter().format(record).endswith(r"WARNING a\nb \u2028\x1b[31m")
     text = logs.JsonFormatter().format(record)
     assert text.isprintable()
     assert json.loads(text)["message"] == "a\nb \u2028\x1b[31m"

@@ -12,6 +12,7 @@ import pytest
 from clients import Api
 from own_service import OwnService
 
+from atoll.service import logs
 from atoll.service.keys import SCOPES
 
 
@@ -85,7 +86,7 @@ def test_what_cannot_be_saved_is_named_and_another_tenant_sees_nothing(
 ) -> None:
     api = served.api
     session = api.session()
-    api.run(session, "numbers = (n for n in range(9))")
+    api.run(session, "numbers = globals()['x\\n\\x1b[2Jforged'] = (n for n in range(9))")
     busy = api.session()
     started = api.post(f"{busy}/processes", json={"command": ["sleep", "1000"]})
     assert started.status_code == 201, started.text
@@ -98,9 +99,13 @@ def test_what_cannot_be_saved_is_named_and_another_tenant_sees_nothing(
     assert '"exited"' in done.text
     with caplog.at_level(logging.WARNING, "atoll.service"):
         api = served.restart()
+    # A guest chose a name that would begin a line of its own.
+    assert all(logs.TextFormatter().format(one).isprintable() for one in caplog.records)
     told = [one.getMessage() for one in caplog.records]
     ident = session.rpartition("/")[2]
-    assert f"session {ident} is lost: these would be lost: numbers" in told
+    (line,) = [one for one in told if one.startswith(f"session {ident} is lost: ")]
+    assert "numbers" in line
+    assert "forged" in line
     assert any("processes run beside its cells" in one for one in told)
     assert "1 sessions are saved: they go on when the service starts again" in told
     assert "1 sessions go on that were saved when the service stopped" in told

@@ -34,8 +34,7 @@ def request_id() -> str:
 def set_up(form: str, *, debug: bool) -> None:
     """Log to stderr in a form. As JSON every request is a line; as text only with `debug`."""
     handler = logging.StreamHandler()
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    handler.setFormatter(JsonFormatter() if form == "json" else plain)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     usual = logging.INFO if form == "json" else logging.WARNING
     logging.getLogger("atoll.service").setLevel(logging.DEBUG if debug else usual)
@@ -47,6 +46,20 @@ def answered(logger: logging.Logger, **facts: Any) -> None:
         known = {**facts, **(_REQUEST.get() or {})}
         text = " ".join(str(one) for one in known.values())
         logger.info("%s", text, extra={"facts": {"event": "request", **facts}})
+
+
+class TextFormatter(logging.Formatter):
+    """Writes a record for people. A message is one line: clients and guests chose parts of it."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging has it
+        """Return the line, with control characters written out."""
+        text = super().formatMessage(record)
+        if text.isprintable():
+            return text
+        return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 class JsonFormatter(logging.Formatter):
