@@ -56,8 +56,9 @@ def to_stdlib(event: LogEvent) -> None:
 class SandboxLogger:
     """Hands events to a sink. Guest code and its output appear at DEBUG only."""
 
-    def __init__(self, sink: Sink = to_stdlib) -> None:
+    def __init__(self, sink: Sink | None = to_stdlib) -> None:
         self._sink = sink
+        """None: nothing is logged, and no event is made."""
 
     def log_execution_start(self, runtime: str, policy: ExecutionPolicy, code: str = "") -> None:
         """An execution begins: where, and under which limits."""
@@ -109,7 +110,10 @@ class SandboxLogger:
 
     def _heard(self, level: int) -> bool:
         """Whether anybody listens; a sink of the caller's always does."""
-        return self._sink is not to_stdlib or _LOGGER.isEnabledFor(level)
+        if self._sink is to_stdlib:
+            return _LOGGER.isEnabledFor(level)
+        return self._sink is not None
 
     def _emit(self, name: str, level: int, **fields: Any) -> None:
-        self._sink(LogEvent(name=name, level=level, fields=fields))
+        if self._sink is not None:
+            self._sink(LogEvent(name=name, level=level, fields=fields))

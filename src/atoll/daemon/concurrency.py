@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from atoll.errors import BusyError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
 
 
 class CancelledInQueueError(Exception):
@@ -35,18 +35,16 @@ class ConcurrencyLimit:
         """Whether the next one has to wait for its turn."""
         return self.running >= self._most_running or bool(self._queue)
 
-    @contextlib.asynccontextmanager
-    async def slot(self, holder: Waiter | None = None) -> AsyncIterator[Slot]:
-        """A place among the running; BusyError if too many wait for one already."""
+    def slot(self, holder: Waiter | None = None) -> Slot:
+        """Return a place among the running, taken in `async with`; BusyError if too many wait."""
+        return Slot(self, holder)
+
+    async def enter(self, holder: Waiter) -> None:
+        """Run from now on; wait for it if as many run as may."""
         if self.full:
-            await self._wait(holder or Waiter())
+            await self._wait(holder)
         else:
             self.running += 1
-        slot = Slot(self)
-        try:
-            yield slot
-        finally:
-            slot.release()
 
     async def _wait(self, holder: Waiter) -> None:
         if len(self._queue) >= self._most_waiting:
@@ -99,8 +97,16 @@ class Slot:
     Otherwise executions that wait for sub-executions could take every place, and none go on.
     """
 
-    def __init__(self, limit: ConcurrencyLimit) -> None:
-        self._concurrency, self._calls, self._open = limit, 0, True
+    def __init__(self, limit: ConcurrencyLimit, holder: Waiter | None = None) -> None:
+        self._concurrency, self._holder, self._calls, self._open = limit, holder, 0, False
+
+    async def __aenter__(self) -> Self:
+        await self._concurrency.enter(self._holder or Waiter())
+        self._open = True
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self.release()
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -22,10 +21,10 @@ from atoll.wire import blobs, options, results
 from atoll.wire.peer import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from atoll.config import SandboxConfig
-    from atoll.daemon.concurrency import ConcurrencyLimit
+    from atoll.daemon.concurrency import ConcurrencyLimit, Slot
     from atoll.daemon.connection import Connection
     from atoll.daemon.session_table import SessionTable
     from atoll.daemon.sessions import Session
@@ -38,7 +37,7 @@ MAX_KEY = 200
 MAX_COLD_REASONS = 8
 _ABOUT_VARIABLES = ("get_variable", "has_variable", "variables", "set_variable")
 _LOG = logging.getLogger("atoll.daemon")
-_QUIET = SandboxLogger(lambda _event: None)  # the client keeps the log of its executions
+_QUIET = SandboxLogger(None)  # the client keeps the log of its executions
 
 
 class Dispatch:
@@ -137,8 +136,10 @@ class Dispatch:
         async def run() -> SandboxResult:
             async with session.in_turn() as box:
                 try:
-                    async with self._running(client, name, session, params):
+                    async with self._concurrency.slot(session.waiter) as slot:
+                        self._begin(client, name, session, params, slot)
                         result = await box.execute(code, timeout_ms=limit)
+                        session.callbacks.flush()
                 except CancelledInQueueError:
                     return _never_run(session, box)
             session.memory = result.memory_used_bytes or 0
@@ -154,23 +155,22 @@ class Dispatch:
         check_positive("timeout_ms", limit)
         async with session.in_turn() as box:
             try:
-                async with self._running(client, name, session, params):
-                    return _answer(await box.shell(command, timeout_ms=limit, **given))
+                async with self._concurrency.slot(session.waiter) as slot:
+                    self._begin(client, name, session, params, slot)
+                    response = await box.shell(command, timeout_ms=limit, **given)
+                    session.callbacks.flush()
+                    return _answer(response)
             except CancelledInQueueError:
                 error = "the command was cancelled"
                 return _answer(ExecuteResponse(output="", exit_code=130, error=error))
 
-    @contextlib.asynccontextmanager
-    async def _running(
-        self, client: Connection, name: str, session: Session, params: dict[str, Any]
-    ) -> AsyncIterator[None]:
-        """A place among the running, where what is printed goes to the client."""
+    def _begin(
+        self, client: Connection, name: str, session: Session, params: dict[str, Any], slot: Slot
+    ) -> None:
+        """Send what an execution prints and calls to the client that asked for it."""
         execution = str(params.get("execution") or "")[:MAX_KEY]
-        async with self._concurrency.slot(session.waiter) as slot:
-            session.callbacks.call_client(client.peer, name, slot, execution)
-            self.executions += 1
-            yield
-            session.callbacks.flush()
+        session.callbacks.call_client(client.peer, name, slot, execution)
+        self.executions += 1
 
     async def _cancel(
         self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import time
@@ -25,7 +24,6 @@ from atoll.state.envelope import describe_state
 from atoll.state.store import SqliteStateStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from atoll.config import SandboxConfig
@@ -151,17 +149,33 @@ class Session:
         able = able and not self.frozen
         return able and self.idle and not self._marks and not self._cannot_be_saved
 
-    @contextlib.asynccontextmanager
-    async def in_turn(self) -> AsyncIterator[BaseSandbox]:
-        """Yield the sandbox to one call at a time; restore it first if it was saved to disk."""
+    def in_turn(self) -> Turn:
+        """Return what yields the sandbox to one call at a time, in `async with`."""
+        return Turn(self)
+
+    async def enter(self) -> BaseSandbox:
+        """Wait for a turn; restore the sandbox if it was saved to disk."""
         self._users += 1
         try:
-            async with self._turn:
-                self._require_open()
-                yield await self._revive()
-        finally:
-            self._users -= 1
-            self.used = time.monotonic()
+            await self._turn.acquire()
+        except BaseException:
+            self._unused()
+            raise
+        try:
+            self._require_open()
+            return await self._revive()
+        except BaseException:
+            self.leave_turn()
+            raise
+
+    def leave_turn(self) -> None:
+        """Let the next call have its turn."""
+        self._turn.release()
+        self._unused()
+
+    def _unused(self) -> None:
+        self._users -= 1
+        self.used = time.monotonic()
 
     async def folders(self, *, changing: bool) -> dict[str, int]:
         """Descriptors of the guest's folders, the caller's to close; no need to wait for a cell."""
@@ -194,8 +208,7 @@ class Session:
                 assert self.box is not None
                 return self.box
         finally:
-            self._users -= 1
-            self.used = time.monotonic()
+            self._unused()
 
     def clone_config(self) -> tuple[ClientCallbacks, SandboxConfig]:
         """Return callbacks and configuration of a live clone; it shares the network's limits."""
@@ -328,6 +341,23 @@ class Session:
             raise SandboxLostError(f"the session is {self._over}. Open a new one.")
         if self.over:
             raise SandboxClosedError(self._over)
+
+
+class Turn:
+    """One call's turn with a session's sandbox.
+
+    A class, because a generator with `asynccontextmanager` takes several times as long for each
+    cell.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def __aenter__(self) -> BaseSandbox:
+        return await self._session.enter()
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self._session.leave_turn()
 
 
 def _counted(config: SandboxConfig, shared: NetworkPolicy | None = None) -> SandboxConfig:

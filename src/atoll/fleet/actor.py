@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from atoll.fleet.garbage import collect_rarely
 from atoll.fleet.node import NodeHost
 
 
@@ -19,7 +20,9 @@ class NodeActor:
 
     async def start(self) -> dict[str, Any]:
         """Warm the node; return how to connect, and its facts."""
-        return await self._host.start()
+        door = await self._host.start()
+        collect_rarely()
+        return door
 
     async def put_context(self, digest: str, described: dict[str, Any], data: Any) -> None:
         """Keep a context."""

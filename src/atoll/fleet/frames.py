@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Message = dict[str, Any]
 MOST_BYTES = 1 << 30
 """In one frame: a state, a file, a result."""
 _HEAD = struct.Struct(">II")
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_from_json = json.JSONDecoder().raw_decode  # json.loads looks for other encodings and for spaces
 
 
-def encode(message: Message) -> list[bytes]:
+def encode(message: Message, blobs: Sequence[bytes] = ()) -> list[bytes]:
     """Return a message as a frame, in parts; ValueError if it is too large."""
-    blobs: list[bytes] = message.get("blobs", [])
-    plain = {name: one for name, one in message.items() if name != "blobs"}
-    body = json.dumps(plain, separators=(",", ":")).encode()
+    body = _to_json(message).encode()
     if len(body) + sum(map(len, blobs)) > MOST_BYTES:
         raise ValueError(f"a message may have {MOST_BYTES:,} bytes")
     sizes = struct.pack(f">{len(blobs)}Q", *map(len, blobs))
@@ -24,7 +27,10 @@ def encode(message: Message) -> list[bytes]:
 
 
 def decode(data: bytearray) -> tuple[Message, int] | None:
-    """Return the first message and the length of its frame; None if it is not whole."""
+    """Return the first message and the length of its frame; None if it is not whole.
+
+    The bytes beside a message are its "blobs".
+    """
     if len(data) < _HEAD.size:
         return None
     length, count = _HEAD.unpack_from(data)
@@ -39,9 +45,9 @@ def decode(data: bytearray) -> tuple[Message, int] | None:
         raise ValueError("the frame is too large")
     if len(data) < end + sum(sizes):
         return None
-    message = json.loads(data[begin:end])
-    blobs = []
+    message, _ = _from_json(data[begin:end].decode())
+    message["blobs"] = blobs = list[bytes]()
     for size in sizes:
         blobs.append(bytes(memoryview(data)[end : end + size]))
         end += size
-    return {**message, "blobs": blobs}, end
+    return message, end

@@ -98,6 +98,11 @@ class NodeHost:
         self._table = SessionTable(self._pool.open, storage, limits)
         self._concurrency = ConcurrencyLimit(limits.max_running, limits.max_queue)
         self._dispatch = Dispatch(self._table, self._concurrency)
+        self._methods = {
+            **{name: one for name, one in self._dispatch.methods.items() if name not in _NOT_HERE},
+            "open": self._open, "fork": self._fork, "destroy": self._destroy, "leave": self._leave,
+            "files": self._files, "run": self._run, "initialize": self._restart,
+        }  # fmt: skip
         await self._pool.warm()
         box = await self._pool.open(SandboxConfig())
         self._level = str(box.isolation)
@@ -196,20 +201,15 @@ class NodeHost:
     async def _serve(
         self, connection: Connection, method: str, params: dict[str, Any], fds: PassedFds
     ) -> Reply:
-        own = {
-            "open": self._open, "fork": self._fork, "destroy": self._destroy, "leave": self._leave,
-            "files": self._files, "run": self._run, "initialize": self._restart,
-        }  # fmt: skip
-        carry_out = own.get(method) or self._dispatch.methods.get(method)
-        if carry_out is None or method in _NOT_HERE:
+        carry_out = self._methods.get(method)
+        if carry_out is None:
             raise SandboxError(f"a node has no method {method[:100]!r}")
-        work = partial(carry_out, connection, params, fds)
-        if method in _WITHOUT_TURN:
-            return await work()
-        durable = self._durable.get(connection.session(params)[1])
-        if durable is None or _only_reads(method, params):
-            return await work()
-        return await durable.run(method, params, work)
+        durable = None
+        if self._durable and method not in _WITHOUT_TURN and not _only_reads(method, params):
+            durable = self._durable.get(connection.session(params)[1])
+        if durable is None:
+            return await carry_out(connection, params, fds)
+        return await durable.run(method, params, partial(carry_out, connection, params, fds))
 
     async def _open(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
         """Open a session, from the state that its log names if it has one."""

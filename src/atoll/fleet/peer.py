@@ -7,7 +7,6 @@ them. The link that holds a peer moves what `take` returns to the other end, in 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError, SandboxLostError
@@ -18,7 +17,7 @@ from atoll.wire import blobs, faults
 from atoll.wire.peer import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from atoll.fleet.frames import Message
 
@@ -54,7 +53,7 @@ class MessagePeer:
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[ident] = answer
         try:
-            self._post({"id": ident, "method": method, "params": params, "blobs": beside})
+            self._post({"id": ident, "method": method, "params": params}, beside)
             return await answer
         except asyncio.CancelledError:
             self._post({"cancel": ident})
@@ -99,11 +98,11 @@ class MessagePeer:
                 answer.exception()  # its caller may have left: that is no fault
         self._outgoing.clear()
 
-    def _post(self, message: Message) -> None:
+    def _post(self, message: Message, beside: Sequence[bytes] = ()) -> None:
         if self.ended:
             return
         try:
-            self._outgoing += frames.encode(message)
+            self._outgoing += frames.encode(message, beside)
         except ValueError as exc:
             raise SandboxError(str(exc)) from None
         self._on_post()
@@ -122,7 +121,7 @@ class MessagePeer:
         try:
             reply = await self._serve(message["method"], message["params"], passed_fds)
             beside = _read_all(reply.passed_fds.hand_over())
-            self._post({"id": ident, "result": reply.value, "blobs": beside})
+            self._post({"id": ident, "result": reply.value}, beside)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the asker is told
             error = rpc.decode(faults.to_wire(str(ident), exc))["error"]
             self._post({"id": ident, "error": error})
@@ -136,9 +135,10 @@ def _write_all(beside: list[bytes]) -> PassedFds:
 
 def _read_all(fds: list[int]) -> list[bytes]:
     """Return what is in memory files, which are closed."""
+    if not fds:
+        return []
     left = list(fds)
     try:
         return [blobs.read(left.pop(0)) for _ in fds]
     finally:
-        with contextlib.suppress(OSError):
-            close_all(left)
+        close_all(left)

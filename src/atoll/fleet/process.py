@@ -16,6 +16,7 @@ from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.process import logging_to, say_progress, say_ready
 from atoll.errors import AtollError
 from atoll.fleet import driver as drivers
+from atoll.fleet.garbage import collect_rarely
 from atoll.fleet.store import Store
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ async def serve(paths: DaemonPaths, settings: FleetSettings) -> None:
     driver = drivers.Driver(settings, Store(settings.store))
     say_progress("waiting for a node")
     await driver.start(paths.listen)
+    collect_rarely()
     say_ready()
     while not stop.is_set() and driver.idle_seconds < IDLE_SECONDS:
         with contextlib.suppress(TimeoutError):

@@ -70,7 +70,7 @@ SignIn = Callable[["Request"], "Principal | None"]
 SWEEP_SECONDS = 5.0
 NEVER = 10**9
 _LOG = logging.getLogger("atoll.service")
-_QUIET = SandboxLogger(lambda _event: None)
+_QUIET = SandboxLogger(None)
 
 
 class Service:

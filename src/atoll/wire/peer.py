@@ -70,6 +70,9 @@ class Peer(JsonRpcPeer):
         self._fds_lost = False
         """Whether descriptors of the message that is arriving found no room here."""
         self._outbox = Outbox(sock.fileno(), self._write, self._cannot_write, crowded=CROWDED)
+        self._lines, self._held = list[bytes](), 0
+        self._turn: asyncio.Handle | None = None
+        """What ends this turn of the loop, if a message was sent in it."""
         self._partial_since: float | None = None
         self.heard = float("-inf")
         """When the other side last sent anything, by the loop's clock."""
@@ -129,6 +132,7 @@ class Peer(JsonRpcPeer):
         """Close the connection: fail the calls that wait, and cancel the requests that run."""
         if self.ended:
             return
+        self._flush()
         self._loop.remove_reader(self._socket.fileno())
         self._outbox.close()
         self._socket.close()
@@ -233,12 +237,30 @@ class Peer(JsonRpcPeer):
         self._send(line, fds)
 
     def _send(self, line: bytes, fds: list[int]) -> None:
+        """Send a message: at once if it is the first in this turn of the loop, else with others."""
         if self._outbox.size > MAX_UNREAD:
             self.end("it does not read what it is sent")
         if self.ended:
             close_all(fds)
-        else:
+        elif self._turn is None:
+            self._turn = self._loop.call_soon(self._end_turn)
             self._outbox.put(line, fds)
+        elif fds or self._held > CHUNK:
+            self._flush()
+            self._outbox.put(line, fds)
+        else:
+            self._lines.append(line)
+            self._held += len(line)
+
+    def _end_turn(self) -> None:
+        self._turn = None
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write the messages that were held back in this turn of the loop, all at once."""
+        if self._lines and not self.ended:
+            held, self._lines, self._held = b"".join(self._lines), [], 0
+            self._outbox.put(held, [])
 
     def _write(self, data: bytes | memoryview, fds: list[int]) -> int:
         """Send as much as fits. Descriptors wait until everything before them was read.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll import result_fields
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 T = TypeVar("T", SandboxResult, ExecuteResponse)
 LONG_TEXT = 1 << 20
 _FIELDS = {
-    shape: {field.name: field.default for field in dataclasses.fields(shape)}
+    shape: [(field.name, field.default) for field in dataclasses.fields(shape)]
     for shape in (SandboxResult, ExecuteResponse)
+}
+_VALUES_OF = {
+    shape: operator.attrgetter(*(name for name, _ in fields)) for shape, fields in _FIELDS.items()
 }
 
 
@@ -31,8 +35,8 @@ def to_wire(result: SandboxResult | ExecuteResponse) -> tuple[dict[str, Any], by
     """Return the fields that differ from their defaults, and the bytes that they refer to."""
     beside = bytearray()
     plain: dict[str, Any] = {}
-    for name, default in _FIELDS[type(result)].items():
-        value = getattr(result, name)
+    shape = type(result)
+    for (name, default), value in zip(_FIELDS[shape], _VALUES_OF[shape](result), strict=True):
         if value is not default:
             write = _WRITERS.get(name)
             plain[name] = write(value, beside) if write else value
