@@ -112,7 +112,7 @@ async def test_what_cannot_reach_the_server_is_refused():
 async def test_a_server_killed_in_the_middle_is_told_and_replaced(token):
     async with REPLExecutor(light(), settings=PATIENT) as executor:
         first = executor.server_pid
-        code = f"import os; os.execvp('sh', ['sh', '-c', 'sleep 600; : {token}'])"
+        code = f"import subprocess; subprocess.run(['sh', '-c', 'sleep 600; : {token}'])"
         running_cell = asyncio.ensure_future(executor.execute(code))
         assert await asyncio.to_thread(wait_for, lambda: running(token))
         os.kill(first, signal.SIGKILL)

@@ -123,6 +123,13 @@ async def test_a_supervisor_that_is_about_to_end_is_replaced_at_once():
     assert supervisor.pid != first
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root raises its priority")
+def test_guests_of_a_host_of_high_priority_have_the_usual_one():
+    code = "import atoll\nwith atoll.create_sandbox() as box: print(box.execute('import os; os.nice(0)').value)"
+    command = ["nice", "-n", "-5", sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True).stdout == "0\n"
+
+
 async def test_many_failing_starts_at_once_do_not_harm_the_supervisor():
     mounts = (Mount(source=Path("/no/such/thing"), target="/data"),)
     config = atoll.SandboxConfig(policy=atoll.ExecutionPolicy(mounts=mounts))
