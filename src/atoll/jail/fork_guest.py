@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from atoll.jail import packets, rehearsal, steps, syscalls
+from atoll.jail import after_fork, packets, rehearsal, steps, syscalls
 from atoll.jail.spec import NO_LIMITS, PACKAGES, WORK_FOLDER, Limits
 
 if TYPE_CHECKING:
@@ -31,10 +31,17 @@ _held = {"memory": 0, "address_space": 0}
 """Bytes that every child inherits from the zygote."""
 _kept: set[int] = set()
 """Descriptors of the zygote, with high numbers, that its children need."""
+_fresh: list[Callable[[], object]] = []
+"""Functions that a child calls behind its walls, so that it differs from the others."""
 
 
-def prepare(names: dict[str, ModuleType], role: str = "", settings: str = "") -> None:
+def prepare(
+    names: dict[str, ModuleType], hooks: after_fork.LibraryHooks, role: str = "", settings: str = ""
+) -> None:
     """Load all that a guest needs in the zygote, so that its children inherit it."""
+    _fresh.append(hooks.wake)
+    if "numpy" in sys.modules:
+        _fresh.append(after_fork.numpy_reseeder())
     if role:
         module, _, function = role.partition(":")
         run, kept = getattr(importlib.import_module(module), function)(settings)
@@ -128,8 +135,8 @@ def _lower(given: list[int]) -> list[int]:
 
 def _freshen() -> None:
     """Reseed what every guest would otherwise inherit alike: numpy's random, temporary names."""
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+    for freshen in _fresh:
+        freshen()
     if "tempfile" in sys.modules:
         vars(sys.modules["tempfile"])["_name_sequence"] = None
     if PACKAGES in sys.path:  # .pth files run code: here, behind the walls, and not in the zygote

@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from atoll.jail import fork_guest, packets, preload, steps, syscalls, zygote_memory
+from atoll.jail import after_fork, fork_guest, packets, preload, steps, syscalls, zygote_memory
 from atoll.jail.zygote_host import CONTROL_FD, INITS_FD, READY_INITS, end_jails, reap
 
 ROOM_A_LINE = 12 << 20
@@ -40,11 +40,14 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
     control, inits = _take_sockets()
     wanted = json.loads(lines)
     blocks = zygote_memory.reserve_arenas(len(wanted) * ROOM_A_LINE)
+    hooks = after_fork.LibraryHooks()
+    hooks.collect()
     names, missing = preload.load(wanted)
-    fork_guest.prepare(names, role, settings)
+    fork_guest.prepare(names, hooks, role, settings)
     blocks.clear()
     steps.prepare_forked()
     fork_guest.rehearse()
+    hooks.sleep()
     gc.collect()
     gc.freeze()
     memory = zygote_memory.settle()
