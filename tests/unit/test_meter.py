@@ -120,3 +120,10 @@ def test_memory_that_cannot_be_read_for_a_moment_ends_no_sandbox():
     readable = True
     jail_record.JailRecord.check_memory(record)
     assert (killed, record._unmeasured) == ([True], 0)
+
+
+def test_a_long_file_of_proc_is_read_to_its_end():
+    """The kernel gives a list page by page."""
+    found = meter.read(f"/proc/{os.getpid()}/smaps")
+    assert len(found) > 1 << 16
+    assert found.rstrip().splitlines()[-1].startswith(b"VmFlags")

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from atoll.jail import meter, shared_jail, syscalls
+from atoll.jail.forked_guest import ForkedGuestRecord
 from atoll.jail.shared_jail import SharedJail
 
 IN_MOUNTS_OF_ITS_OWN = """
@@ -166,3 +167,21 @@ def test_the_status_of_a_process_that_another_has_reaped_is_known_where_the_kern
         assert syscalls.exit_status(pidfd) == (3 << 8 if kept else None)
     finally:
         os.close(pidfd)
+
+
+def test_a_clone_with_a_group_is_looked_for_only_once_the_group_is_empty(monkeypatch):
+    """A look at all processes of a jail takes longer than one at the group, which starts no more."""
+    looks: list[str] = []
+    jail = SharedJail(list, lambda: None)
+    monkeypatch.setattr(jail, "_members", lambda: looks.append("look") or [])
+    session = object.__new__(ForkedGuestRecord)
+    session.shared_jail, session.mount_namespace = jail, 12345
+    session.cgroup = SimpleNamespace(emptied=lambda: bool(looks))
+    assert not session._killed_in_shared_jail()
+    assert looks == []
+    session.cgroup = SimpleNamespace(emptied=lambda: True)
+    assert session._killed_in_shared_jail()
+    assert len(looks) == 2
+    session.cgroup = None
+    assert session._killed_in_shared_jail()
+    assert len(looks) == 2 + 1 + shared_jail.SCANS

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.jail import loopback, meter, packets, syscalls
 from atoll.jail.listener import Reply
-from atoll.jail.shared_jail import namespace_of
+from atoll.jail.shared_jail import SCANS, namespace_of
 from atoll.jail.spec import SHOWN_FOLDERS
 
 if TYPE_CHECKING:
@@ -192,10 +192,11 @@ class JailRecord(ABC):
     def _killed_in_shared_jail(self) -> bool:
         """Kill its processes in a shared jail; return whether none was left."""
         assert self.shared_jail is not None
-        self.shared_jail.kill_privileged()
         if self.cgroup is not None and not self.cgroup.emptied():
             return False
-        return not self.mount_namespace or self.shared_jail.evict(self.mount_namespace)
+        self.shared_jail.kill_privileged()
+        scans = SCANS if self.cgroup is None else 1  # an emptied group starts no more processes
+        return not self.mount_namespace or self.shared_jail.evict(self.mount_namespace, scans)
 
     def _report_end(self) -> None:
         if self._end_reported:

@@ -42,13 +42,13 @@ class SharedJail:
         if not self.sessions:
             self._end()
 
-    def evict(self, mount_namespace: int) -> bool:
+    def evict(self, mount_namespace: int, scans: int = SCANS) -> bool:
         """Kill every process in that mount namespace, or in no session's; return if none was left.
 
         Scan several times: one scan can miss a process that forks and exits all the time.
         """
         found = False
-        for _ in range(SCANS):
+        for _ in range(scans):
             for pid in self._members():
                 space = namespace_of(pid)
                 if space == mount_namespace or self._belongs_to_no_session(space):
