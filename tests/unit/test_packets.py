@@ -106,3 +106,19 @@ def test_a_patient_sender_waits_for_room_for_descriptors_under_way(monkeypatch):
     monkeypatch.setattr(packets.time, "sleep", slept.append)
     packets.send_bytes(Socket(), b"x", [0], packets.PATIENT_ATTEMPTS)
     assert slept == [packets.PAUSE_SECONDS] * (packets.SEND_ATTEMPTS + 1)
+
+
+def test_a_message_is_received_without_python_code_of_libraries(ends):
+    """A zygote copies the pages of all that it runs, for each guest."""
+    one, other = ends
+    packets.send(one, "fork", number=1, limits={"memory": None})
+    run: set[str] = set()
+    sys.setprofile(
+        lambda frame, event, _: run.add(frame.f_code.co_filename) if event == "call" else None
+    )
+    try:
+        message = packets.receive(other)
+    finally:
+        sys.setprofile(None)
+    assert message.fields == {"number": 1, "limits": {"memory": None}}
+    assert run <= {packets.__file__, "<string>"}

@@ -25,6 +25,10 @@ SHORTAGES = frozenset({errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS})
 """The kernel lacks memory for a packet, or room for descriptors under way: that passes."""
 SEND_ATTEMPTS, PATIENT_ATTEMPTS, PAUSE_SECONDS = 5, 300, 0.01
 """How often a packet is tried: by processes that serve others, and by one that has only itself."""
+_scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_TRUNCATED = int(socket.MSG_CTRUNC)
+"""What json.loads and `&` come down to. They run more Python code than all else here, and a zygote
+copies the pages of all that it runs, for each guest."""
 _buffers: list[bytearray] = []
 """Buffers that no thread uses at the moment."""
 
@@ -84,7 +88,7 @@ def receive(sock: socket.socket, size: int = MAX_PACKET) -> Message | None:
     data, fds = receive_bytes(sock, size)
     if not data:
         return None
-    fields = json.loads(data.decode())  # of bytes it would guess the encoding
+    fields, _ = _scan(data.decode(), 0)
     return Message(fields.pop("kind"), fields, fds)
 
 
@@ -106,7 +110,7 @@ def receive_bytes(sock: socket.socket, size: int = MAX_PACKET) -> tuple[bytes, l
         _buffers.append(buffer)
     for _, _, received in ancillary:
         fds.frombytes(received)
-    if flags & socket.MSG_CTRUNC:
+    if flags & _TRUNCATED:
         close_all(fds)
         raise LostDescriptorsError(errno.EMFILE, os.strerror(errno.EMFILE))
     return data, list(fds)
