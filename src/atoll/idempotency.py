@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from atoll.types import SandboxResult
 
 KEPT = 256
+MAX_KEY = 200
 
 
 class KeyedResults:
@@ -27,10 +28,13 @@ class KeyedResults:
     ) -> SandboxResult:
         """Return what `work` returned for this key, now or before; without a key it always runs.
 
-        ConfigError if the key was used with other code: its result would be another call's.
+        ConfigError for a key that is no text or too long, or was used with other code: its result
+        would be another call's.
         """
         if key is None:
             return await work()
+        if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY:
+            raise ConfigError(f"a key is a text of 1 to {MAX_KEY} characters")
         digest = hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
         if key not in self._known:
             task = asyncio.ensure_future(_as_coroutine(work))

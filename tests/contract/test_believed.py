@@ -122,3 +122,10 @@ def test_a_key_stands_for_one_call(box):
         box.execute("n = 2", key="k")
     assert box.get_variable("n") == 1
     assert box.execute("n = 2", key="another").success
+
+
+@pytest.mark.parametrize("key", ["", 5, "k" * 201])
+def test_a_key_is_a_text_of_limited_length(box, key):
+    with pytest.raises(atoll.ConfigError, match="a key is a text of 1 to 200 characters"):
+        box.execute("ran = True", key=key)
+    assert not box.has_variable("ran")

@@ -89,6 +89,25 @@ async def test_a_sandbox_is_not_opened_for_ever(half_dead):
             await atoll.aio.create_sandbox(backend="daemon")
 
 
+@pytest.mark.parametrize("noise", [b" ", rpc.notification("lines", {})], ids=["part", "lines"])
+async def test_a_daemon_that_says_much_and_answers_nothing_is_given_up(
+    tmp_path, monkeypatch, noise
+):
+    monkeypatch.setattr(connections, "NOISY_CHECKS", 2)
+    ours, theirs = socket.socketpair()
+    link, loop = connections.DaemonConnection(ours, tmp_path), asyncio.get_running_loop()
+
+    def babble():
+        if not link.peer.ended:
+            theirs.send(noise)
+            loop.call_later(SILENT / 20, babble)
+
+    babble()
+    with pytest.raises(atoll.SandboxLostError, match=LOST):
+        await asyncio.wait_for(link.call("execute", {}), 20)
+    theirs.close()
+
+
 async def test_destroy_ends_though_nobody_answers(half_dead):
     async with asyncio.timeout(20):
         box = await atoll.aio.create_sandbox(backend="daemon")

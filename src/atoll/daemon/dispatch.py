@@ -13,6 +13,7 @@ from atoll.daemon.client_callbacks import ClientCallbacks
 from atoll.daemon.concurrency import CancelledInQueueError
 from atoll.errors import ConfigError
 from atoll.guest import values
+from atoll.idempotency import MAX_KEY
 from atoll.log import SandboxLogger
 from atoll.passed_fds import PassedFds
 from atoll.policy import Capability, check_positive
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     Method = Callable[["Connection", dict[str, Any], PassedFds], Awaitable[Reply]]
 
 MAX_STATE_BYTES = 64 << 20
-MAX_KEY = 200
 MAX_COLD_REASONS = 8
 _ABOUT_VARIABLES = ("get_variable", "has_variable", "variables", "set_variable")
 _LOG = logging.getLogger("atoll.daemon")
@@ -130,8 +130,6 @@ class Dispatch:
         name, session = client.session(params)
         code, key, limit = _text(params, "code"), params.get("key"), params.get("timeout_ms")
         check_positive("timeout_ms", limit)
-        if key is not None and (not isinstance(key, str) or len(key) > MAX_KEY):
-            raise ConfigError(f"a key is a text of at most {MAX_KEY} characters")
 
         async def run() -> SandboxResult:
             async with session.in_turn() as box:

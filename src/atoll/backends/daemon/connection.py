@@ -31,6 +31,8 @@ IDLE_SECONDS = 5.0
 """How long a connection without a sandbox is kept for the next one."""
 SILENT_SECONDS = 10.0
 """How long a daemon that was asked something may say nothing at all, not even that it lives."""
+NOISY_CHECKS = 12
+"""After so many checks without an answer to a ping, one that says other things is given up too."""
 MAX_SANDBOXES = 128
 """On one connection; the daemon allows twice as many."""
 
@@ -48,7 +50,7 @@ class DaemonConnection:
         self.path = path
         self.facts: dict[str, Any] = {}
         self._ping: asyncio.Task[None] | None = None
-        self._pinged = 0.0
+        self._pinged, self._unanswered_checks = 0.0, 0
         self.peer = Peer(sock, self._serve, self._hear, lambda _: None)
         weakref.finalize(self, sock.close)  # its loop may end without a word to us
 
@@ -93,17 +95,23 @@ class DaemonConnection:
         """Ping a daemon that is silent; end the connection if it does not answer that either.
 
         Silence alone proves nothing: our own loop may have been blocked, and asked for no answer.
+        Noise proves nothing either: a daemon that only prints is pinged too, less often. It has
+        some checks to answer instead of a time, as our loop may have read nothing meanwhile.
         """
         self._watch, silent = None, self.peer.silent_seconds
         if self.peer.ended or not silent:
             return
-        unanswered = self._loop.time() - self._pinged if self._ping is not None else 0.0
-        if min(silent, unanswered) >= SILENT_SECONDS / 2:
-            self.peer.end(f"the daemon has not answered for {silent:.1f} s, and was given up")
-            return
+        since_ping = self._loop.time() - self._pinged
+        if self._ping is not None:
+            self._unanswered_checks += 1
+            quiet = min(silent, since_ping) >= SILENT_SECONDS / 2
+            if quiet or self._unanswered_checks >= NOISY_CHECKS:
+                what = f"the daemon has not answered for {max(silent, since_ping):.1f} s"
+                self.peer.end(f"{what}, and was given up")
+                return
         self._watch = self._loop.call_later(SILENT_SECONDS / 4, self._check_alive)
-        if self._ping is None and silent >= SILENT_SECONDS / 4:
-            self._pinged = self._loop.time()
+        if self._ping is None and (silent >= SILENT_SECONDS / 4 or since_ping >= SILENT_SECONDS):
+            self._pinged, self._unanswered_checks = self._loop.time(), 0
             self._ping = self._loop.create_task(self._ask_for(self.peer.sent_calls))
             self._ping.add_done_callback(self._forget_ping)
 
