@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import tracemalloc
 
 import pytest
 from clients import Api, connect
@@ -286,11 +287,30 @@ def test_the_openapi_document_names_the_query_and_the_credentials_of_each_api(cl
 def test_a_finished_execution_keeps_its_answer_and_not_its_sandbox(strict, client):
     events = client.events("/api/v1/run", {"code": "print(1)", "context": {"text": "x" * 10**6}})
     ident = events[0]["execution"]
-    kept = strict.service.executions._finished[ident]
+    kept = strict.call(lambda: strict.service.executions._finished[ident])  # after what it does now
     assert (kept.has_run, kept.interrupt, kept.task) == (True, None, None)
     assert kept.size < 10_000, "the answer is kept once"
     again = client.get(f"/api/v1/executions/{ident}/events?after=1").content.splitlines()
     assert [json.loads(one) for one in again] == events[1:]
+
+
+def test_what_finished_executions_are_counted_with_is_what_they_take_in_memory():
+    principal, kept = Principal(key="k", tenant="t"), []
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(500):
+            one = Execution(principal, "ses_1", 1 << 20)
+            one.begin()
+            one.emit("stdout", text=f"{number}\n")
+            one.finish(200, {"id": one.id, "stdout": f"{number}\n", "value": None})
+            one.settle()
+            kept.append(one)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    counted = sum(one.size for one in kept)
+    assert 0.7 < counted / (after - before) < 1.4
 
 
 def test_a_history_forgets_its_oldest_cells_by_number_and_by_size():

@@ -31,6 +31,9 @@ Event = tuple[int, str, bytes]
 """Number (0: it is not counted), kind, and the whole event as JSON."""
 KEEPALIVE = b'{"type":"keepalive"}'
 MAX_KEPT = 20_000
+OVERHEAD = 1100
+"""Bytes that a finished execution takes besides its events, its answer and its displays."""
+_NONE: frozenset[str] = frozenset()
 _MAY_BE_DROPPED = ("stdout", "stderr")
 
 
@@ -52,15 +55,15 @@ class Execution:
         self.interrupt: Callable[[], Awaitable[None]] | None = None
         """Interrupts the guest; None before the code starts and after it has ended."""
         self.has_run = False
-        self._events: deque[Event] = deque()
+        self._events: deque[Event] | list[Event] = deque()
         self._size, self._room, self._seq, self._dropped = 0, event_bytes, 0, 0
         self._last: tuple[str, str] | None = None
         """Kind of the last event, and the field that has the body."""
         self._news: asyncio.Event | None = None
         """What readers wait for; None while none waits."""
         self._calls: dict[str, asyncio.Future[ToolResult]] = {}
-        self._answered: set[str] = set()
-        self.on_call: Callable[[str], None] = lambda _outcome: None
+        self._answered: set[str] | frozenset[str] = _NONE
+        self.on_call: Callable[[str], None] = _tell_nobody
         """Is called with the outcome of each call of a tool."""
         self.emit("accepted", execution=self.id, session=session)
 
@@ -72,7 +75,8 @@ class Execution:
     @property
     def size(self) -> int:
         """Bytes that it takes in memory, about."""
-        return self._size + len(self.body) + sum(len(one.data) for one in self.displays)
+        payload = self._size + len(self.body) + sum(len(one.data) for one in self.displays)
+        return OVERHEAD + payload
 
     def emit(self, kind: str, /, **fields: Any) -> int:
         """Tell every reader of an event; return its number. After the last one nothing is told."""
@@ -128,8 +132,8 @@ class Execution:
                 raise Problem(409, "answered", f"the call {one.id!r} has been answered")
             if one.id not in self._calls:
                 raise not_found("tool call")
+        self._answered |= {one.id for one in results}
         for one in results:
-            self._answered.add(one.id)
             if not self._calls[one.id].done():
                 self._calls[one.id].set_result(one)
 
@@ -146,7 +150,9 @@ class Execution:
         It would keep the sandbox, with its context, in memory for as long as its own result.
         """
         self.has_run, self.interrupt, self.task = self.interrupt is not None, None, None
+        self.on_call = _tell_nobody
         self._calls.clear()
+        self._events = list(self._events)  # a deque takes 600 bytes for three events
 
     async def events(self, after: int, pause: float) -> AsyncIterator[list[Event]]:
         """Yield events after a number, as many at a time as there are, until the last one.
@@ -205,6 +211,7 @@ class Execution:
     def _drop(self) -> None:
         """Forget the oldest output while there is too much of it."""
         kept: deque[Event] = deque()
+        assert isinstance(self._events, deque)  # it has not ended
         while self._events and self._size > self._room:
             event = self._events.popleft()
             if event[1] in _MAY_BE_DROPPED:
@@ -220,6 +227,10 @@ class Execution:
                 self._size -= len(event[2])
                 self._events.remove(event)
                 return
+
+
+def _tell_nobody(_outcome: str) -> None:
+    pass
 
 
 class Executions:
