@@ -226,3 +226,12 @@ def test_a_drained_service_reads_but_takes_no_new_work(api: Api) -> None:
     finally:
         assert api.request("DELETE", "/api/v1/drain").json() == {"draining": False}
     assert api.run(at, "1 + 1")["value"] == 2
+
+
+def test_the_list_of_sessions_tells_their_disk_without_a_look_at_each(api, service):
+    session = api.session()
+    api.run(session, "open('large', 'wb').write(bytes(1 << 20))")
+    service.call(service.service.sessions.sweep)
+    ident = session.rpartition("/")[2]
+    (found,) = [one for one in api.get("/api/v1/sessions").json()["items"] if one["id"] == ident]
+    assert found["usage"]["disk_bytes"] >= 1 << 20

@@ -10,6 +10,7 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
+from atoll.daemon import heap
 from atoll.daemon.sessions import Session
 from atoll.errors import AtollError, BusyError, SandboxClosedError
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from atoll.sandbox import BaseSandbox
 
 _LOG = logging.getLogger("atoll.daemon")
+GIVE_BACK_SECONDS = 60.0
+"""How often free memory goes back to the kernel."""
 MOST_ENDING = 16
 """Sessions that are being ended after their clients had an answer; then the next waits."""
 
@@ -34,6 +37,7 @@ class SessionTable:
         self._kept: dict[bytes, Session] = {}
         self._opening = 0
         self._ending: set[asyncio.Task[None]] = set()
+        self._gave_back = time.monotonic()
 
     @property
     def count(self) -> int:
@@ -148,6 +152,9 @@ class SessionTable:
                 await session.expire(f"it was unused for {unused:.0f} s")
         await self.make_room()
         await asyncio.to_thread(self._storage.store.sweep)
+        if now - self._gave_back > GIVE_BACK_SECONDS:
+            self._gave_back = now
+            await asyncio.to_thread(heap.give_back)
 
     async def _retire(self, session: Session) -> None:
         if await session.put_aside():

@@ -65,6 +65,8 @@ class HostedSession:
         self.context_id: str | None = None
         self.executions, self.cpu_seconds, self.memory_bytes = 0, 0.0, 0
         self.disk_bytes: int | None = None
+        self.disk_measured = 0.0
+        """When its disk was measured last."""
         self.over = False
         self.comes_back = True
         """Whether it goes on after a restart of the service, if it can be saved."""
@@ -130,6 +132,7 @@ class HostedSession:
         show = getattr(self.session.box, "folders", None)
         if show is None:
             return
+        self.disk_measured = clock.now()
         with contextlib.suppress(AtollError, OSError):
             folders = await show(False)
             try:

@@ -219,7 +219,7 @@ class Sessions:
         self.forget(session.id, reason)
 
     async def sweep(self) -> None:
-        """End sessions whose time is over; a running cell counts as use."""
+        """End sessions whose time is over; a running cell counts as use. Measure the others."""
         now = clock.now()
         for session in list(self._sessions.values()):
             if not session.session.idle:
@@ -228,6 +228,8 @@ class Sessions:
                 await self.end(session, "expired")
             elif now > session.idle_until:
                 await self.end(session, "idle for too long")
+            elif session.used > session.disk_measured:
+                await session.measure_disk()
         with contextlib.suppress(AtollError):
             await self._table.sweep()
 
