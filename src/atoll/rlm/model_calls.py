@@ -1,26 +1,37 @@
-"""Calls of models on a run's account: the most a call can cost is held before, its cost is paid."""
+"""Calls of models on a run's account: the most a call can cost is held before, its cost is paid.
+
+The events of calls and of sub-calls are emitted here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ModelError, ModelReplyError, ModelTimeoutError
 from atoll.rlm.budget import UNLIMITED
 from atoll.rlm.models.types import Usage
 from atoll.rlm.replies import without_thoughts
+from atoll.rlm.types import Ended
 from atoll.text.tokens import estimate
-from atoll.trajectory.events import ModelAnswered, ModelAsked
+from atoll.trajectory.events import (
+    ModelAnswered,
+    ModelAsked,
+    Refused,
+    SubcallEnded,
+    SubcallStarted,
+)
 from atoll.trajectory.fields import Usage as UsageFields
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Sequence
 
     from atoll.rlm.budget import Account
     from atoll.rlm.models.resolve import Models
     from atoll.rlm.models.types import Completion, Message, Model
+    from atoll.rlm.types import Ending
     from atoll.trajectory.writer import TrajectoryWriter
 
 MAX_TOKENS = 4096
@@ -32,6 +43,7 @@ OVERHEAD = 8
 """Tokens that a message has beside its text."""
 FREE_TOLD = 1_000
 """Sub-calls without a cost that a trajectory tells of: guest code can make them without end."""
+UNTOLD = f"more than {FREE_TOLD:,} of them cost nothing: the rest is not told"
 
 
 class Concurrency:
@@ -207,6 +219,62 @@ class ModelCalls:
                 duration_ms=completion.duration_ms,
             )
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SubcallEvents:
+    """The events of one sub-call that is made in the loop of `calls`."""
+
+    calls: ModelCalls
+    call: str
+    quiet: bool = False
+
+    @classmethod
+    def of(cls, calls: ModelCalls, **facts: Any) -> SubcallEvents:
+        """Emit the start of a new call; once too many cost nothing, no more events are emitted."""
+        shared, call = calls.concurrency, calls.writer.new_call()
+        one = cls(calls, call, quiet=not shared.may_tell(calls.root.totals.calls))
+        if not one.quiet:
+            calls.writer.emit(SubcallStarted(call=call, **one._place, **facts))
+        elif not shared.hushed:
+            shared.hushed = True
+            calls.writer.emit(Refused(what="telling of sub-calls", why=UNTOLD))
+        return one
+
+    async def end(
+        self, work: Awaitable[Ending], totals: Totals, *, downgraded: bool = False
+    ) -> Ending:
+        """Return what `work` gives, and emit how it ended and what it used."""
+        answer, ended, error = "", Ended.UNANSWERED, None
+        try:
+            ending = await work
+            answer, ended = ending.text, ending.ended
+        except asyncio.CancelledError:
+            error = "cancelled"
+            raise
+        except Exception as exc:
+            error = f"{type(exc).__name__}: {exc}"
+            raise
+        else:
+            return ending
+        finally:
+            if not self.quiet:
+                self.calls.writer.emit(
+                    SubcallEnded(
+                        call=self.call,
+                        answer=answer,
+                        ended=ended.value,
+                        error=error,
+                        usage=usage_fields(totals.usage),
+                        usd=totals.usd,
+                        downgraded=downgraded,
+                        **self._place,
+                    )
+                )
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"parent": self.calls.parent, "depth": self.calls.depth}
 
 
 def usage_fields(usage: Usage) -> UsageFields:

@@ -15,8 +15,7 @@ from atoll.environment.registry import CALLING
 from atoll.errors import ConfigError, ModelReplyError
 from atoll.guest.bridge import ANSWER_KEY
 from atoll.rlm.budget import counted
-from atoll.rlm.events import SubcallEvents
-from atoll.rlm.model_calls import ModelCalls, Totals
+from atoll.rlm.model_calls import ModelCalls, SubcallEvents, Totals
 from atoll.rlm.models.types import Message
 from atoll.rlm.types import Ended, Ending
 from atoll.text.quoting import quoted

@@ -10,9 +10,9 @@ from atoll.errors import ConfigError
 from atoll.rlm.models import dialects, prices
 from atoll.rlm.models.client import HttpModel
 from atoll.rlm.models.endpoint import DEFAULT_RETRIES, DEFAULT_TIMEOUT_SECONDS, Address, Limits
-from atoll.rlm.models.functions import FunctionModel
-from atoll.rlm.models.local.model import LocalModel
+from atoll.rlm.models.local.server import LocalModel
 from atoll.rlm.models.recorded import Replay
+from atoll.rlm.models.scripted import FunctionModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
