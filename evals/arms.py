@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from evals.tasks import Task
 
 SHARES = (0.75, 0.65, 0.5, 0.4)
-"""Of a window that the bare model is given in text: token counts are estimates, a third too low for
-these texts. So a text that its server refuses as too long is cut further, and the reply has room."""
+"""Of a window that the bare model is given in text. Token counts are estimates, a third too low for
+these texts, and the reply needs room. A text that its server refuses as too long is cut more."""
 TOO_LONG = "context_length_exceeded"
 ANSWERED, UNANSWERED = "answered", "unanswered"
 PEER = Path(__file__).with_name("peer.py")

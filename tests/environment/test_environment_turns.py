@@ -227,6 +227,9 @@ def test_a_search_that_was_cut_says_how_many_there_are(env):
     assert env.execute("grep(r'\\bthe value of entry')").observation == (
         "(nothing found; lines with a word of it: value 3,000, entry 3,000)"
     )
+    assert env.execute("grep('entry 7:, value 81, no')").observation == (
+        "(nothing found; lines with a word of it: 'entry 7:' 1, 'value 81' 27)"
+    )
     assert env.execute("len(grep('the value of entry'))").result.value == 0
     own = "open('own', 'w').write('a\\n' * 250)\nhits = grep('own', 'a')\n[len(hits), hits.total]"
     assert env.execute(own).result.value == [100, 250]

@@ -47,6 +47,30 @@ def test_what_was_sent_stays_the_same_for_several_turns():
     assert 0 < changed < 35
 
 
+def test_a_turn_that_repeats_the_one_before_adds_only_its_note():
+    history = History("system", "question", 10_000)
+    for note in ("(turn 1)", "(turn 2: again)"):
+        history.add("reply", "seen", note)
+    assert [one.content for one in history.messages[2:]] == [
+        "reply",
+        "seen\n(turn 1)\n(turn 2: again)",
+    ]
+    history.add("reply", "seen something else", "(turn 3)")
+    assert len(history.messages) == 6, "code may give another output when it is run again"
+
+
+def test_of_what_was_observed_the_newest_that_fits_is_told_once_and_no_reply():
+    history = History("system", "question", 10_000)
+    for seen in ("old " * 100, "first", "second", "first"):
+        history.add("reply", seen, "(turn)")
+    asked = history.observed("be short", "answer now", 60)
+    assert [one.content for one in asked] == [
+        "be short",
+        "question\n\nsecond\n\nfirst\n\nanswer now",
+    ]
+    assert history.messages[-1].content == "first\n(turn)"
+
+
 async def test_a_run_sends_no_more_than_its_history():
     model = script(*[cell(f"print('{n} ' * 2000)") for n in range(12)], "enough")
     await ask(model, history_tokens=6_400, budget=Budget(iterations=12), output_cap=4_096)

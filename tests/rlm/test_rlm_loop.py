@@ -62,8 +62,8 @@ async def test_what_cells_gave_is_fed_back_with_errors_and_repeats():
     assert "entry 0: value 0" in said[0], "the first characters are shown at once"
     assert "first" in said[1]
     assert "ZeroDivisionError" in said[1]
-    assert prompts.REPEATED not in said[1]
-    assert prompts.REPEATED in said[2]
+    assert "run this very code before" not in said[1]
+    assert "run this very code before" in said[2]
     assert said[3].startswith(prompts.NO_CODE)
     assert "<output " in said[1]
     assert "(turn 3 of at most 30)" in said[3]
@@ -361,9 +361,36 @@ async def test_a_profile_can_be_named_and_a_short_prompt_has_the_question_last()
     assert "llm_query" not in system.content
     assert first.content.endswith("\nQuestion: What is it?")
     assert "It ends:" not in first.content
-    assert seen.content.endswith("(turn 1 of at most 9) " + prompts.SMALL.reminder.strip())
+    turns, asked, advice = seen.content.splitlines()[-3:]
+    assert turns == "(turn 1 of at most 9)"
+    assert asked == "Question again: What is it?"
+    assert advice in prompts.SMALL.reminder
     assert "llm_query" not in first.content
-    assert estimate(system.content + "".join(prompts.SHORT_EXAMPLE)) < 700
+    assert estimate(system.content + "".join(prompts.SHORT_EXAMPLE)) < 800
+
+
+def test_a_model_that_repeats_itself_is_told_searches_that_it_has_not_tried():
+    question = "Which code does depot Dale 3 have, and depot 77-B?"
+    tried = ["grep('which code')", "grep('DEPOT')"]
+    assert 'such as grep("3"), grep("77-B"), or answer' in prompts.repeated(question, tried)
+    assert "grep for another word, or answer" in prompts.repeated("Who is it?", [])
+
+
+def test_a_long_question_is_not_told_again_after_each_turn():
+    assert "Question again: see above" in prompts.reminder(prompts.SMALL, "why? " * 200)
+
+
+async def test_a_small_model_is_asked_for_its_last_answer_without_its_code():
+    model = script(cell("grep('entry 7:')"), cell("grep('entry 9:')"), "It is 81.")
+    answer = await ask(model, profile="small", budget=Budget(iterations=2))
+    assert (answer.text, answer.ended) == ("It is 81.", "forced")
+    system, last = model.asked[-1].messages
+    assert (system.content, last.role) == (prompts.LAST_SYSTEM, "user")
+    assert "Question: What is it?" in last.content
+    assert "value 49" in last.content
+    assert "value 81" in last.content
+    assert "```python" not in last.content
+    assert "turn 1 of" not in last.content
 
 
 async def test_a_conversation_only_grows_so_that_a_server_need_not_read_it_again():

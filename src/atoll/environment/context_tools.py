@@ -145,14 +145,17 @@ def _word_counts(index: ContextIndex, pattern: str) -> dict[str, int]:
     """Return how many lines have each word of a pattern that was not found; not those with none.
 
     A model takes a phrase of the question for one of the text: this says which word to search for.
+    Of a list with commas, its parts are counted.
     """
-    words = dict.fromkeys(_WORD.findall(_ESCAPED.sub(" ", pattern)))
+    plain = _ESCAPED.sub(" ", pattern)
+    parts = [one.strip() for one in plain.split(",") if one.strip()]
+    words = dict.fromkeys(parts if len(parts) > 1 else _WORD.findall(plain))
     if len(words) <= 1 or index.length > LARGEST_COUNTED:
         return {}
     counts = {
         word: index.grep(word, most=1, literal=True).total for word in islice(words, MOST_WORDS)
     }
-    return {word: count for word, count in counts.items() if count}
+    return {repr(word) if " " in word else word: count for word, count in counts.items() if count}
 
 
 def _hit(hit: Hit, file: tuple[str, int] | None) -> dict[str, Any]:

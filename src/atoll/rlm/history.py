@@ -34,15 +34,29 @@ class History:
         self._messages.append(Message("user", first))
         self._fixed = len(self._messages)
         self._first, self._most, self._left_out = first, most_tokens, 0
+        self._observed: dict[str, None] = {}
+        self._newest: tuple[str, str] | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """What the model is sent next."""
         return tuple(self._messages)
 
-    def add(self, reply: str, observation: str) -> None:
-        """Add one more turn."""
-        self._messages += [Message("assistant", reply), Message("user", observation)]
+    def add(self, reply: str, observation: str, note: str = "") -> None:
+        """Add one more turn; the note follows what was observed, and is not part of it.
+
+        Of a turn that is the same as the one before, only the note is added: a small model that
+        sees itself repeat something goes on with it.
+        """
+        if (reply, observation) == self._newest:
+            said = f"{self._messages[-1].content}\n{note}"
+            self._messages[-1] = Message("user", said)
+        else:
+            said = "\n".join(filter(None, (observation, note)))
+            self._messages += [Message("assistant", reply), Message("user", said)]
+        self._newest = reply, observation
+        self._observed.pop(observation, None)  # what was observed twice is new again
+        self._observed[observation] = None
         size = sum(estimate(one.content) for one in self._messages)
         if size > self._most:
             over = self._shorten(size - int(self._most * CUT_TO))
@@ -70,6 +84,21 @@ class History:
             *taken,
             Message("user", last),
         )
+
+    def observed(self, system: str, last: str, most_tokens: float) -> tuple[Message, ...]:
+        """Return one message with the question, the newest observations that fit, and `last`.
+
+        The replies are not in it: a small model that sees code goes on with code.
+        """
+        shown: list[str] = []
+        room = most_tokens - sum(map(estimate, (system, self._first, last)))
+        for one in reversed(self._observed):
+            room -= estimate(one)
+            if room < 0:
+                break
+            shown.append(one)
+        text = "\n\n".join((self._first, *reversed(shown), last))
+        return Message("system", system), Message("user", text)
 
     def _shorten(self, over: int) -> int:
         """Shorten messages from the oldest on, until they fit; the last turns stay whole."""

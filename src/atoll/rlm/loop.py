@@ -60,10 +60,13 @@ class Loop:
         self._profile = prompts.chosen_profile(config.profile, self._model.name)
         self._turns, self._idle = 0, 0
         self._seen: set[str] = set()
+        self._question = self._reminder = self._hint = ""
         self._cell_ms = config.environment.timeout_ms
 
     async def run(self, question: str, first: str) -> Ending:
         """Work on a question until there is an answer or a limit; `first` describes the context."""
+        self._question = question
+        self._reminder = prompts.reminder(self._profile, question)
         kept = self._keep_last_call(self._history(question, first))
         history = self._history(question, first)  # again, as less is left now
         try:
@@ -132,6 +135,7 @@ class Loop:
         while self._turns < most:
             self._turns += 1
             self._subcalls.begin_turn()
+            self._hint = ""
             completion = await self._ask(history.messages, self._config.max_tokens)
             reply = parse(completion.text, is_cut=completion.finish == "length")
             observations = [await self._cell(code) for code in reply.cells]
@@ -141,7 +145,7 @@ class Loop:
             observations += self._advice(completion, reply, observations)
             said = "\n".join(one for one in observations if one)
             turns = f"(turn {self._turns} of at most {most}{self._money()})"
-            history.add(completion.text, f"{said}\n{turns}{self._profile.reminder}")
+            history.add(completion.text, said, f"{turns}{self._hint or self._reminder}")
         return await self._forced(
             history, f"{counted(most, 'turns')} {'was' if most == 1 else 'were'} made", kept
         )
@@ -159,7 +163,8 @@ class Loop:
         turn = await self._env.execute(code, timeout_ms=self._timeout_ms())
         self._emit(turn, repeated=repeated)
         notes = [f"({note})" for note in self._subcalls.notes()]
-        notes += [prompts.REPEATED] if repeated and turn.final is None else []
+        if repeated and turn.final is None:
+            self._hint = "\n" + prompts.repeated(self._question, self._seen)
         return "\n".join([quoted("output", turn.observation), *notes])
 
     def _timeout_ms(self) -> float:
@@ -272,16 +277,22 @@ class Loop:
                 await self._cell(code)
 
     async def _ask_last(self, history: History, last: str) -> Completion:
-        """Send the whole conversation if it can be paid for, else the newest part of it."""
+        """Send the whole conversation if it can be paid for, else the newest part of it.
+
+        A small model is sent what was observed, without its code.
+        """
         most = min(LAST_TOKENS, self._config.max_tokens)
         whole = (*history.messages, Message("user", last))
         account, size = self._calls.account, prompt_tokens(whole)
         dear = would_cost(self._model, size, most) > account.left("usd")
-        if dear or size + most > account.left("tokens"):
-            least = prompt_tokens(history.brief(prompts.LAST_SYSTEM, last, 0))
+        is_short = self._profile.is_short
+        if dear or is_short or size + most > account.left("tokens"):
+            part = history.observed if is_short else history.brief
+            least = prompt_tokens(part(prompts.LAST_SYSTEM, last, 0))
             room = account.left("tokens") - LEAST_LAST_TOKENS
             room = min(room, least + LAST_NOTES) if dear else room
-            whole = history.brief(prompts.LAST_SYSTEM, last, room / MARGIN)
+            room = min(room / MARGIN, self._config.history_tokens)
+            whole = part(prompts.LAST_SYSTEM, last, room)
         return await self._ask(whole, most)
 
     def _ended(self, ended: Ended, text: str, reason: str) -> Ending:

@@ -11,7 +11,7 @@ from atoll.explore.sections import MOST_SECTIONS as MOST_FOUND
 from atoll.text.quoting import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from atoll.explore.index import ContextIndex
     from atoll.rlm.context_sources import ContextSource
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SAMPLE = 300
 MOST_SECTIONS = 12
 LONGEST_TITLE = 80
+LONGEST_REPEATED = 500
+"""Characters of a question that is told again after each turn."""
 MOST_NAMES = 20
 """Variables of earlier questions that a model is told of."""
 SECTIONED = 1 << 24
@@ -119,8 +121,10 @@ shorter one."""
 CONTINUE = "Your answer was cut off. Go on exactly where it stopped, without repeating any of it."
 
 REPEATED = """\
-(You have run this very code before. Try something else, such as grep for a word of the question, \
-or answer with FINAL.)"""
+(You have run this very code before. Try something else, such as {calls}, or answer with FINAL.)"""
+_TELLING = re.compile(r"[\w-]*\d[\w-]*|[\w-]{5,}")
+"""Words of a question that a search may find: numbers and names, but not "the" or "who"."""
+MOST_CALLS = 3
 
 LAST_SYSTEM = """\
 You are answering a question about a text that you have looked into by code. Text in a block \
@@ -143,7 +147,8 @@ These names are there already:
 - context[start:end]: a part of the text
 {tools}
 
-Search for the words of the question first. Answer with FINAL only what an output has shown."""
+Search for a word of the question first; grep("Ada|Tom") finds lines with either. Answer with \
+FINAL only what an output has shown."""
 
 SHORT_EXAMPLE = (
     """\
@@ -230,7 +235,7 @@ class Profile:
     is_short: bool = False
     """Whether of a context only the beginning is shown, and the question comes last."""
     reminder: str = ""
-    """What is told after each turn."""
+    """What is told after each turn; `{question}` is the question again."""
 
 
 SMALL = Profile(
@@ -239,7 +244,10 @@ SMALL = Profile(
     example=SHORT_EXAMPLE,
     unlisted=frozenset({"llm_query", "rlm_query", "recall", "note", "doc_search", "SHOW_TOOLS"}),
     is_short=True,
-    reminder=" If an output has shown the answer, call FINAL with it. If not, grep for one word.",
+    reminder="""
+Question again: {question}
+If an output has shown what is asked for, call FINAL with it. If it has shown a step on the way, \
+grep for the name that it gave. If it has shown nothing, grep for one word.""",
 )
 MEDIUM, LARGE = Profile(name="medium", example=EXAMPLE), Profile(name="large")
 PROFILES = {one.name: one for one in (SMALL, MEDIUM, LARGE)}
@@ -260,6 +268,23 @@ def profile_of(model: str) -> Profile:
 def chosen_profile(name: str | None, model: str) -> Profile:
     """Return the profile of this name, or, without one, that of the model."""
     return profile_of(model) if name is None else PROFILES[name]
+
+
+def reminder(profile: Profile, question: str) -> str:
+    """Return what a model is told after each turn; a long question is not repeated."""
+    asked = question if len(question) <= LONGEST_REPEATED else "see above"
+    return profile.reminder.replace("{question}", asked)
+
+
+def repeated(question: str, codes: Iterable[str]) -> str:
+    """Return what to tell a model that runs the same code again: searches that it has not tried.
+
+    They are for words of the question. Words of an output are material, and not repeated here.
+    """
+    tried = "\n".join(codes).lower()
+    words = [one for one in _TELLING.findall(question) if one.lower() not in tried]
+    calls = [f'grep("{one}")' for one in dict.fromkeys(words)][:MOST_CALLS]
+    return REPEATED.format(calls=", ".join(calls) or "grep for another word")
 
 
 def example_of(profile: Profile, *, wanted: bool | None) -> tuple[str, ...]:
