@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import atoll
 from atoll.config import SandboxConfig
 from atoll.errors import UnsupportedError
 from atoll.policy import ExecutionPolicy, Mount
@@ -54,6 +55,16 @@ async def test_a_restored_state_finds_the_names_that_were_preloaded(tiers):
             assert tier_of(again) == "large"
         _, state = await run(pool, "x = 1")
         assert tier_of(state) == "small"
+
+
+@pytest.mark.spec("R2.15")
+async def test_functions_take_the_preloaded_modules_they_use_where_none_is_preloaded(tiers):
+    define = "def f(): return [(lambda: words.digits)() for _ in 'x'][0]"
+    async with Pool(tiers) as pool:
+        _, state = await run(pool, define + "\ndef g(json): return json.dumps")
+    async with atoll.aio.create_sandbox(backend="native", state=state) as box:
+        assert (await box.execute("f()")).value == "0123456789"
+        assert (await box.variables()).names == ["words", "f", "g"]
 
 
 @pytest.mark.spec("R2.15")

@@ -112,6 +112,7 @@ class SessionRules:
         make, (code, _, *rest), (state, slots), *others = reduced
         used = slots["__globals__"]
         used = {name: value for name, value in used.items() if self.may_travel(name)}
+        used.update(_preloaded(code, vars(self.session.module)))
         return (make, (code, self.session, *rest), (state, dict(slots, __globals__=used)), *others)
 
 
@@ -142,6 +143,19 @@ def _newobj() -> Any:
 def _has_own_init(kind: Any) -> bool:
     """Whether an exception's class is written in Python: it need not take what is in `args`."""
     return kind.__reduce__ is BaseException.__reduce__ and type(kind.__init__) is _FUNCTION
+
+
+def _preloaded(code: Any, namespace: dict[str, Any]) -> dict[str, Any]:
+    """Return the modules that code finds without an import: not every session has them."""
+    found: dict[str, Any] = {}
+    for name in code.co_names:
+        value = vars(builtins).get(name)
+        if type(value) is type(sys) and name not in namespace:
+            found[name] = value
+    for inner in code.co_consts:
+        if type(inner) is type(code):
+            found.update(_preloaded(inner, namespace))
+    return found
 
 
 _FUNCTION = type(make)
