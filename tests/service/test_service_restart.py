@@ -12,6 +12,7 @@ import pytest
 from clients import Api
 from own_service import OwnService
 
+from atoll.errors import StateError
 from atoll.service import logs
 from atoll.service.keys import SCOPES
 
@@ -138,3 +139,18 @@ def test_a_session_that_cannot_come_back_is_gone_and_the_service_starts(
     assert served.api.get(session).status_code == 410
     assert served.api.get("/api/v1/sessions").json()["items"] == []
     assert served.service.service.ledger.all("SELECT * FROM saved_sessions") == []
+
+
+def test_a_full_disk_at_the_end_loses_sessions_by_name_and_the_service_stops(
+    served: Restartable, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = served.api.session()
+
+    def full(*_args: object) -> None:
+        raise StateError("the states cannot be used: database or disk is full")
+
+    monkeypatch.setattr(served.service.service._store, "put", full)
+    with caplog.at_level(logging.WARNING, "atoll.service"):
+        api = served.restart()
+    assert any("disk is full" in one.getMessage() for one in caplog.records)
+    assert api.get(session).status_code == 410
