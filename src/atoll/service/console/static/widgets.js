@@ -151,6 +151,8 @@ export function tabs(panes, chosen = panes[0][0], onchange = () => {}) {
 
 /** The head of a column; without a name it holds what can be done with a row. */
 export const column = (name) => h("th", { scope: "col" }, name || h("span", { class: "sr" }, "Actions"));
+/** The head of a column that a phone has no room for. */
+export const wideColumn = (name) => h("th", { scope: "col", class: "wide-only" }, name);
 
 /** A row of a table: [column's name, class, content]. On a phone the names stand beside the values. */
 export function cellsOf(columns) {

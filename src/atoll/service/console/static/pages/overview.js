@@ -3,7 +3,7 @@
 import { every, get, may, at } from "../api.js";
 import { fill, h, keyed } from "../dom.js";
 import { ago, bytes, number, percent, plural, seconds } from "../format.js";
-import { badge, button, column, commands, empty, fault, loading, meter, sparkline, stateBadge, toneOf } from "../widgets.js";
+import { badge, button, column, commands, empty, fault, loading, meter, sparkline, stateBadge, toneOf, wideColumn } from "../widgets.js";
 
 const SAMPLES = 180;
 
@@ -73,8 +73,8 @@ function refusals(rejected) {
 export function tierRows(tiers) {
   const rows = Object.entries(tiers ?? {});
   if (!rows.length) return h("p", { class: "quiet" }, "None: each sandbox starts cold here.");
-  return h("table", {}, h("thead", {}, h("tr", {}, ["Tier", "Parked", "Taken parked", "Restarts", "Warm in", "Missing"].map(column))), h("tbody", {}, rows.map(([name, one]) => h("tr", {},
-    h("td", {}, name), h("td", { class: "n" }, number(one.parked)), h("td", { class: "n" }, warmShare(one)), h("td", { class: "n" }, one.restarts ? h("span", { class: "warn-text" }, number(one.restarts)) : "0"), h("td", { class: "n" }, one.warm_seconds === null || one.warm_seconds === undefined ? "–" : seconds(one.warm_seconds)),
+  return h("table", {}, h("thead", {}, h("tr", {}, [column("Tier"), column("Parked"), wideColumn("Taken parked"), column("Restarts"), wideColumn("Warm in"), column("Missing")])), h("tbody", {}, rows.map(([name, one]) => h("tr", {},
+    h("td", {}, name), h("td", { class: "n" }, number(one.parked)), h("td", { class: "n wide-only" }, warmShare(one)), h("td", { class: "n" }, one.restarts ? h("span", { class: "warn-text" }, number(one.restarts)) : "0"), h("td", { class: "n wide-only" }, one.warm_seconds === null || one.warm_seconds === undefined ? "–" : seconds(one.warm_seconds)),
     h("td", {}, one.missing?.length ? h("span", { class: "warn-text" }, one.missing.join(", ")) : h("span", { class: "quiet" }, "none"))))));
 }
 
@@ -94,7 +94,7 @@ function nodeRows(fleet) {
     h("td", { class: "n" }, number(one.durable)), h("td", { class: "n" }, seconds(one.save_lag))));
   const problems = fleet.problems.map((text) => h("p", { class: "warn-text" }, text));
   if (!rows.length) return [h("p", { class: "quiet" }, "No node takes sessions."), problems];
-  return [h("table", {}, h("thead", {}, h("tr", {}, ["Node", "Sessions", "Running", "Waiting", "Parked", "With a state", "Lag of saves"].map(column))), h("tbody", {}, rows)), problems];
+  return [h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Nodes" }, h("table", {}, h("thead", {}, h("tr", {}, ["Node", "Sessions", "Running", "Waiting", "Parked", "With a state", "Lag of saves"].map(column))), h("tbody", {}, rows))), problems];
 }
 
 function sessionRow(session) {
