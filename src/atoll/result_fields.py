@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from atoll import displays
 from atoll.guest import values
 from atoll.guest.delta import MAX_FILES
-from atoll.guest.repl import MAX_ERROR, MAX_ERROR_ARGS, MAX_NAME
+from atoll.guest.repl import MAX_ERROR, MAX_ERROR_ARGS, MAX_NAME, VALUE_BYTES, VALUE_ITEMS
 from atoll.types import Artifact, ExecuteResponse, Outcome
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
     if error is not None:
         error = _text(error, _LONGEST_ERROR)
         if given := get("error_args"):
-            error_args = tuple(values.decode(one) for one in _list(given, MAX_ERROR_ARGS))
+            error_args = tuple(_value(one) for one in _list(given, MAX_ERROR_ARGS))
     if (error is None) is not (code == 0):
         raise ValueError("an error of another outcome")
     fields: dict[str, Any] = {
@@ -72,7 +72,7 @@ def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
     }
     if (shown := get("value_repr")) is not None:
         fields["value_repr"] = _text(shown, _LONGEST_REPR)
-        fields["value"] = values.decode(get("value"))
+        fields["value"] = _value(get("value"))
     if rows := get("displays"):
         fields["displays"] = displays.read(rows)
     files = answer["files"]
@@ -209,6 +209,17 @@ def check_size(size: Any) -> int:
 
 def _media_type(path: str) -> str:
     return mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+def _value(encoded: Any) -> Any:
+    """Return a value of a result; ValueError for one that is larger or deeper than any guest sends.
+
+    Whoever passes the result on, such as the daemon, would fail at it or be busy with it for long.
+    """
+    value = values.decode(encoded)
+    if isinstance(encoded, list | dict | str):
+        values.encode(value, VALUE_ITEMS, VALUE_BYTES)
+    return value
 
 
 def _list(value: Any, longest: int) -> list[Any]:

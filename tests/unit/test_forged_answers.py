@@ -8,6 +8,7 @@ import pytest
 
 from atoll import result_fields
 from atoll.guest.delta import MAX_FILES
+from atoll.guest.repl import VALUE_BYTES, VALUE_ITEMS
 from atoll.types import Artifact, Outcome
 
 OK = {"kind": "ok", "exit_code": 0, "files": {"created": [], "modified": []}}
@@ -43,6 +44,28 @@ def answers(**fields):
 def test_a_forged_field_is_no_result(name, value):
     with pytest.raises(result_fields.SHAPE_ERRORS):
         result_fields.read_cell({**OK, name: value})
+
+
+def nested(depth):
+    return [nested(depth - 1)] if depth else []
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        nested(120),
+        [0] * (VALUE_ITEMS + 1),
+        "x" * (VALUE_BYTES + 1),
+        {"$": "tuple", "v": nested(101)},
+    ],
+    ids=["deep", "many", "long", "deep in a tag"],
+)
+def test_a_value_that_no_guest_sends_is_no_result(value):
+    """The daemon could not pass it on: a forged answer would be an error of the daemon."""
+    with pytest.raises(ValueError, match=r"nested deeper|more than"):
+        result_fields.read_cell({**OK, "value_repr": "x", "value": value})
+    with pytest.raises(ValueError, match=r"nested deeper|more than"):
+        result_fields.read_cell({**FAILED, "error_args": [value]})
 
 
 @pytest.mark.parametrize(
