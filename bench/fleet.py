@@ -240,7 +240,7 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("ATOLL_STATE_KEY", "a key for the benchmark alone")
     with tempfile.TemporaryDirectory(prefix="atoll-bench-") as folder:
-        fleet = LocalFleet(Path(folder), free_port(), object_store_bytes=1_500_000_000)
+        fleet = LocalFleet(Path(folder), free_port())
         try:
             fleet.start("a", "b")
             os.environ.update(fleet.environment())

@@ -35,11 +35,10 @@ class LocalFleet:
         folder: Path,
         port: int,
         store: str | None = None,
-        object_store_bytes: int = 200 << 20,
         network: Network | None = None,
         **settings: Any,
     ) -> None:
-        self.folder, self.port, self._memory = folder, port, object_store_bytes
+        self.folder, self.port = folder, port
         self.network = network
         self._host = "127.0.0.1" if network is None else network.host
         self.settings = FleetSettings(
@@ -58,7 +57,6 @@ class LocalFleet:
             port=self.port,
             takes_sessions=False,
             folder=self._ray_folder(),
-            object_store_bytes=self._memory,
         )
         self.head = self._stack.enter_context(machine.running(head, self.settings))
         for name in names:
@@ -75,7 +73,6 @@ class LocalFleet:
                 self.address,
                 name,
                 self._ray_folder(),
-                str(self._memory),
                 *(() if self.network is None else (self.network.address(name),)),
             ]
             unshare = ["unshare", "--fork", "--pid", "--kill-child", "--mount-proc", *command]
@@ -238,8 +235,8 @@ def until(check: Any, seconds: float = PATIENCE_SECONDS) -> Any:
     return found
 
 
-def _run_node(address: str, name: str, folder: str, memory: str, bind: str = "127.0.0.1") -> None:
-    one = Machine(head=address, name=name, folder=folder, object_store_bytes=int(memory), bind=bind)
+def _run_node(address: str, name: str, folder: str, bind: str = "127.0.0.1") -> None:
+    one = Machine(head=address, name=name, folder=folder, bind=bind)
     os.execve(one.command()[0], one.command(), one.environment())
 
 

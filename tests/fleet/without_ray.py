@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -87,7 +86,6 @@ async def fleet_here(
     for name in names:
         fleet.add(name)
     monkeypatch.setattr(cluster, "nodes", fleet.rows)
-    monkeypatch.setattr(cluster, "library", lambda: SimpleNamespace(put=bytes))
     monkeypatch.setattr(cluster, "node_actor", lambda row, _settings: fleet.actors[row.name])
     paths = DaemonPaths(folder / "d.sock")
 

@@ -143,10 +143,9 @@ async def _facts(address: str) -> dict[str, Any]:
 
 
 def _machine(args: Namespace) -> Machine:
-    more = {} if args.object_store is None else {"object_store_bytes": args.object_store}
     return Machine(
         bind=args.bind, port=args.port, head=args.join, name=args.name,
-        takes_sessions=not args.no_sessions, **more,
+        takes_sessions=not args.no_sessions,
     )  # fmt: skip
 
 

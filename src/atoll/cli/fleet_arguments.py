@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from atoll.cli.argument_types import count, port, seconds, size
+from atoll.cli.argument_types import count, port, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,9 +55,6 @@ def add_start(start: Parser, tiers: tuple[str, ...]) -> None:
     start.add_argument("--capacity", metavar="N", type=count, help="sessions on one node (256)")
     start.add_argument(
         "--save-every", metavar="SECONDS", type=seconds, help="how often `periodic` saves (10)"
-    )
-    start.add_argument(
-        "--object-store", metavar="SIZE", type=size, help="memory for contexts on the way (512M)"
     )
     start.add_argument("--foreground", action="store_true", help="run until Ctrl-C")
 

@@ -24,10 +24,6 @@ class NodeActor:
         collect_rarely()
         return door
 
-    async def put_context(self, digest: str, described: dict[str, Any], data: Any) -> None:
-        """Keep a context."""
-        await self._host.put_context(digest, described, data)
-
     async def drain(self, *, draining: bool) -> dict[str, Any]:
         """Take no new session, or take them again; return the node's facts."""
         return await self._host.drain(draining=draining)

@@ -28,7 +28,7 @@ from atoll.errors import (
 from atoll.fleet import cluster
 from atoll.fleet.log import SessionLog
 from atoll.fleet.peer import LinkLostError
-from atoll.fleet.routed import OpenRequest, RoutedSession, put_context
+from atoll.fleet.routed import OpenRequest, RoutedSession
 from atoll.fleet.router import Router
 from atoll.fleet.shared import SharedContexts
 from atoll.pool import tiers
@@ -192,7 +192,7 @@ class Driver:
         name = client.check_name(params.get("session"))
         opening = _opening(params)
         ident = params.get("fleet_session") or secrets.token_hex(16)
-        await self._take_context(opening, params, fds)
+        self._take_context(opening, params, fds)
         if params.get("state") is True:
             opening.state = blobs.read(fds.take())
         log = SessionLog(self._store, ident) if opening.durability != "none" else None
@@ -235,12 +235,10 @@ class Driver:
         twin.place(session.link)
         return Reply({**reply.value, "fleet_session": ident})
 
-    async def _take_context(
-        self, opening: OpenRequest, params: dict[str, Any], fds: PassedFds
-    ) -> None:
+    def _take_context(self, opening: OpenRequest, params: dict[str, Any], fds: PassedFds) -> None:
         described = params.get("context")
         if isinstance(described, dict) and "value" not in described:
-            opening.shared = await self._contexts.adopt(described, fds.take())
+            opening.shared = self._contexts.adopt(described, fds.take())
             opening.context = None
         else:
             opening.context, opening.shared = described, None
@@ -250,15 +248,15 @@ class Driver:
     ) -> dict[str, Any]:
         """Return a request to start afresh, with the context that it brings on the node."""
         old = session.opening.shared
-        await self._take_context(session.opening, params, fds)
+        self._take_context(session.opening, params, fds)
         shared = session.opening.shared
         if old is not None:
             old.release()
         if shared is None:
             return params
         if session.link is not None:
-            await put_context(shared, session.link)
-        return {**params, "context": {"digest": shared.digest}}
+            await shared.put(session.link)
+        return {**params, "context": {"digest": await shared.digest()}}
 
     async def _run(self, params: dict[str, Any], fds: PassedFds) -> Reply:
         """Run code once, on the least loaded node with guests that have imported what it uses."""

@@ -18,7 +18,7 @@ from atoll.errors import ConfigError, FleetError
 from atoll.fleet import cluster
 from atoll.fleet.settings import mark_prefix
 from atoll.fleet.store import Store
-from atoll.policy import MIB, check_positive
+from atoll.policy import MIB
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 START_SECONDS = 120.0
 ATTEMPTS = 3
 STARTED = b"Ray runtime started"
-OBJECT_STORE = 512 * MIB
+OBJECT_STORE = 80 * MIB
+"""About the least that Ray starts with: nothing is put there."""
 _PAUSE_SECONDS = 0.1
 _AGENT_PORTS = (
     "--dashboard-agent-grpc-port", "--dashboard-agent-listen-port", "--runtime-env-agent-port",
@@ -47,12 +48,10 @@ class Machine:
     head: str | None = None
     name: str | None = None
     takes_sessions: bool = True
-    object_store_bytes: int = OBJECT_STORE
     folder: str | None = None
     """Where Ray keeps logs and sockets; each machine needs one of its own."""
 
     def __post_init__(self) -> None:
-        check_positive("object_store_bytes", self.object_store_bytes)
         if self.bind in ("0.0.0.0", "::"):  # noqa: S104 - refused
             raise ConfigError(
                 f"{self.bind} would let everybody run code here: Ray trusts its network. Name one "
@@ -76,7 +75,7 @@ class Machine:
         return [
             sys.executable, "-m", "atoll.fleet.ray_start", "start", *where, *more, "--block",
             f"--node-ip-address={self.bind}", "--num-cpus=0", "--disable-usage-stats",
-            f"--resources={resources}", f"--object-store-memory={self.object_store_bytes}",
+            f"--resources={resources}", f"--object-store-memory={OBJECT_STORE}",
             *(f"{option}={_free_port(self.bind)}" for option in _AGENT_PORTS),
         ]  # fmt: skip
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from atoll.daemon.sessions import SavesWhole, Session
     from atoll.fleet.frames import Message
+    from atoll.fleet.peer import PassedBytes
     from atoll.wire.peer import Peer
 
 FACTS_SECONDS = 0.1
@@ -56,7 +57,7 @@ TELL_SECONDS = 0.25
 RUNNING_PER_CPU = 16
 """Cells at one time; most wait for something, and one that computes yields to others."""
 _LOG = logging.getLogger("atoll.fleet")
-_WITHOUT_TURN = frozenset({"open", "fork", "destroy", "leave", "run"})
+_WITHOUT_TURN = frozenset({"open", "fork", "destroy", "leave", "run", "context"})
 _NOT_HERE = frozenset({"attach", "folders"})
 
 
@@ -102,6 +103,7 @@ class NodeHost:
             **{name: one for name, one in self._dispatch.methods.items() if name not in _NOT_HERE},
             "open": self._open, "fork": self._fork, "destroy": self._destroy, "leave": self._leave,
             "files": self._files, "run": self._run, "initialize": self._restart,
+            "context": self._context,
         }  # fmt: skip
         await self._pool.warm()
         box = await self._pool.open(SandboxConfig())
@@ -136,10 +138,6 @@ class NodeHost:
             self._facts = time.monotonic(), facts
         return facts
 
-    async def put_context(self, digest: str, described: dict[str, Any], data: Any) -> None:
-        """Keep a context's bytes, out of Ray's memory, in one sealed memory file."""
-        await asyncio.to_thread(self._contexts.put, digest, described, data)
-
     async def drain(self, *, draining: bool = True) -> dict[str, Any]:
         """Take no new session; drivers move those that are here."""
         await self.start()
@@ -167,7 +165,9 @@ class NodeHost:
             return await self._serve(connection, method, params, fds)
 
         def hear(method: str, params: dict[str, Any]) -> None:
-            if method != "alive":
+            if method == "context_over":
+                self._contexts.drop_upload(connection, str(params["upload"]))
+            elif method != "alive":
                 _LOG.warning("a driver sent %s, which is no notification: %s", method, list(params))
 
         link = Link(self._secret, serve, hear, self._ended, dials=False)
@@ -230,6 +230,18 @@ class NodeHost:
             if params.get("state") is True:  # the caller's own, which no entry has
                 await durable.commit(anyway=True)
         return reply
+
+    async def _context(
+        self, connection: Connection, params: dict[str, Any], fds: PassedFds
+    ) -> Reply:
+        """Take a part of a context, or its digest, which comes last."""
+        upload = str(params["upload"])
+        if "digest" in params:
+            self._contexts.finish(connection, upload, params["digest"], params["described"])
+        else:
+            data = cast("PassedBytes", fds).take_bytes()
+            self._contexts.take_part(connection, upload, params["offset"], data)
+        return Reply({})
 
     def _with_context(self, params: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         """Return a request with its context as a memory file, if it names one by its hash."""
@@ -340,6 +352,7 @@ class NodeHost:
 
     async def _part_from(self, connection: Connection) -> None:
         """End a driver's sessions; those with a state can be claimed."""
+        self._contexts.drop_upload(connection)
         for session in connection.remove_all():
             durable = self._durable.pop(session, None)
             if durable is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import SandboxError, SandboxLostError
+from atoll.errors import ConfigError, SandboxError, SandboxLostError
 from atoll.fleet import frames
 from atoll.guest import rpc
 from atoll.passed_fds import PassedFds, close_all
@@ -23,6 +23,36 @@ if TYPE_CHECKING:
 
     Serve = Callable[[str, dict[str, Any], PassedFds], Awaitable[Reply]]
     Hear = Callable[[str, dict[str, Any]], None]
+
+
+class PassedBytes(PassedFds):
+    """Bytes that came beside a message; memory files are made of those that are asked for so."""
+
+    def __init__(self, data: list[bytes]) -> None:
+        super().__init__()
+        self._data = data
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def take(self) -> int:
+        """Return the next ones in a memory file; ConfigError if there are none."""
+        return blobs.write(self.take_bytes())
+
+    def take_bytes(self) -> bytes:
+        """Return the next ones; ConfigError if there are none."""
+        if not self._data:
+            raise ConfigError("bytes were announced and did not come")
+        return self._data.pop(0)
+
+    def hand_over(self) -> list[int]:
+        """Return all that are left as memory files, which the caller closes."""
+        left, self._data = self._data, []
+        return [blobs.write(one) for one in left]
+
+    def close(self) -> None:
+        """Forget what is left."""
+        self._data = []
 
 
 class LinkLostError(SandboxLostError):
@@ -42,10 +72,14 @@ class MessagePeer:
         """Why it has ended; empty while it lives."""
 
     async def call(
-        self, method: str, params: dict[str, Any], fds: list[int] | None = None
+        self,
+        method: str,
+        params: dict[str, Any],
+        fds: list[int] | None = None,
+        beside: Sequence[bytes] | None = None,
     ) -> Reply:
-        """Send a request with what is in the memory files `fds`; return the reply."""
-        beside = _read_all(fds or [])
+        """Send a request with what is in the memory files `fds`, or `beside`; return the reply."""
+        beside = _read_all(fds or []) if beside is None else beside
         if self.ended:
             raise LinkLostError(self.ended)
         self._count += 1
@@ -114,10 +148,10 @@ class MessagePeer:
         if "error" in message:
             answer.set_exception(faults.from_wire(message["error"]))
         else:
-            answer.set_result(Reply(message["result"], _write_all(message["blobs"])))
+            answer.set_result(Reply(message["result"], PassedBytes(message["blobs"])))
 
     async def _respond(self, message: Message) -> None:
-        ident, passed_fds = message["id"], _write_all(message["blobs"])
+        ident, passed_fds = message["id"], PassedBytes(message["blobs"])
         try:
             reply = await self._serve(message["method"], message["params"], passed_fds)
             beside = _read_all(reply.passed_fds.hand_over())
@@ -127,10 +161,6 @@ class MessagePeer:
             self._post({"id": ident, "error": error})
         finally:
             passed_fds.close()
-
-
-def _write_all(beside: list[bytes]) -> PassedFds:
-    return PassedFds(map(blobs.write, beside))
 
 
 def _read_all(fds: list[int]) -> list[bytes]:

@@ -84,7 +84,9 @@ class RoutedSession:
         while True:
             shared = self.opening.shared
             tier = self.opening.config.get("preload")
-            link = self._router.pick(shared.digest if shared else None, tier, without)
+            links = self._router.links.values()
+            digest = await shared.digest_if_known(links) if shared is not None else None
+            link = self._router.pick(digest, tier, without)
             with link.place():
                 try:
                     return await self._open_on(link, claim=claim)
@@ -106,8 +108,8 @@ class RoutedSession:
             self._calls += 1
             self._idle.clear()
             try:
-                passed = [blobs.write(one) for one in beside]
-                return await link.peer.call(method, {**params, "session": self.ident}, passed)
+                given = {**params, "session": self.ident}
+                return await link.peer.call(method, given, beside=beside)
             except LinkLostError as exc:
                 self.lose(link)
                 if not again or self._log is None:
@@ -215,8 +217,6 @@ class RoutedSession:
             "context": self.opening.context,
             "entry": None if entry is None else entry.to_bytes().decode(),
         }
-        if self.opening.shared is not None:
-            params["context"] = {"digest": self.opening.shared.digest}
         reply = await self._send_open(link, params, entry)
         self.opening.state = None
         self.place(link)
@@ -226,17 +226,19 @@ class RoutedSession:
         self, link: DriverLink, params: dict[str, Any], entry: Entry | None
     ) -> Reply:
         state = self.opening.state if entry is None or entry.state is None else None
-        shared = self.opening.shared
-        for has_context in (False, True):
-            if shared is not None and (has_context or shared.digest not in link.facts["contexts"]):
-                await put_context(shared, link)
-            fds = [] if state is None else [blobs.write(state)]
-            try:
-                return await link.peer.call("open", {**params, "state": bool(fds)}, fds)
-            except SandboxError as exc:
-                if str(exc) != MISSING or has_context:
-                    raise
-        raise AssertionError("the second attempt returns or raises")
+        shared, sent = self.opening.shared, 0
+        beside = [] if state is None else [state]
+        params["state"] = bool(beside)
+        if shared is not None:
+            sent = await shared.put(link)
+            params["context"] = {"digest": await shared.digest()}
+        try:
+            return await link.peer.call("open", params, beside=beside)
+        except SandboxError as exc:
+            if shared is None or str(exc) != MISSING:
+                raise
+            await shared.put(link, missing=sent)
+            return await link.peer.call("open", params, beside=beside)
 
     def _explain(self, why: str) -> str:
         if self._log is None:
@@ -245,15 +247,6 @@ class RoutedSession:
             f"{why}; the session goes on elsewhere as of its last commit. A call that was running "
             "may have been carried out: it is not repeated without a key"
         )
-
-
-async def put_context(shared: SharedContext, link: DriverLink) -> None:
-    """Have a node hold a context; LinkLostError if it cannot be reached."""
-    try:
-        await shared.put(link.actor)
-    except Exception as exc:  # whatever Ray says of the node
-        link.end(f"a context did not reach it: {type(exc).__name__}")
-        raise LinkLostError(link.peer.ended) from exc
 
 
 def _may_repeat(method: str, params: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Contexts of a driver's sessions: each is hashed once, and put into Ray's object store once."""
+"""Contexts of a driver's sessions: each is hashed once, and sent once to a node that needs it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,22 @@ import asyncio
 import hashlib
 import mmap
 import os
-import pickle
+import secrets
+import weakref
 from typing import TYPE_CHECKING, Any
 
-from atoll.fleet import cluster
 from atoll.wire import blobs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from atoll.context import Context
+    from atoll.fleet.peer import MessagePeer
+    from atoll.fleet.router import DriverLink
+
+PART_BYTES = 2 << 20
+PARTS = 4
+"""On their way to a node at one time."""
 
 
 class SharedContext:
@@ -22,9 +30,11 @@ class SharedContext:
     def __init__(self, table: SharedContexts, inode: tuple[int, int], context: Context) -> None:
         self._table, self._inode, self._context = table, inode, context
         self._users = 0
-        self._reference: Any = None
-        self._putting = asyncio.Lock()
-        self.digest = ""
+        self._bytes = mmap.mmap(context.fd, context.size, prot=mmap.PROT_READ)
+        self._digest = asyncio.ensure_future(asyncio.to_thread(self._read_digest))
+        self._puts: weakref.WeakKeyDictionary[DriverLink, int] = weakref.WeakKeyDictionary()
+        self._turns: weakref.WeakKeyDictionary[DriverLink, asyncio.Lock]
+        self._turns = weakref.WeakKeyDictionary()
 
     def hold(self) -> SharedContext:
         """Count one more session that uses it."""
@@ -36,29 +46,61 @@ class SharedContext:
         self._users -= 1
         if self._users == 0:
             self._table.forget(self._inode)
-            self._reference = None
+            self._digest.cancel()
             self._context.close()
 
-    async def put(self, actor: Any) -> None:
-        """Have a node hold it."""
-        async with self._putting:
-            if self._reference is None:
-                self._reference = await asyncio.to_thread(self._to_ray)
-        await actor.put_context.remote(self.digest, self._context.describe(), self._reference)
+    async def digest(self) -> str:
+        """Return size and hash of content and form, by which nodes know it."""
+        return await asyncio.shield(self._digest)
 
-    def read_digest(self) -> str:
-        """Return the hash of content and form."""
+    async def digest_if_known(self, links: Iterable[DriverLink]) -> str | None:
+        """Return the digest, unless it is not known yet and no node can have this context.
+
+        A node is sent the context while it is hashed.
+        """
+        mark = f"{self._context.size}-"
+        listed = (one for link in links for one in link.facts["contexts"])
+        if self._digest.done() or any(one.startswith(mark) for one in listed):
+            return await self.digest()
+        return None
+
+    async def put(self, link: DriverLink, missing: int | None = None) -> int:
+        """Have a node hold it; return how often it was sent there.
+
+        `missing`: the node did not have it any more after it was sent so often.
+        """
+        async with self._turns.setdefault(link, asyncio.Lock()):
+            sent = self._puts.get(link, 0)
+            here = sent > 0 or await self.digest_if_known([link]) in link.facts["contexts"]
+            if sent == missing or (missing is None and not here):
+                await self._send(link.peer)
+                sent = self._puts[link] = sent + 1
+            return sent
+
+    async def _send(self, peer: MessagePeer) -> None:
+        upload = {"upload": secrets.token_hex(8)}
+        room = asyncio.Semaphore(PARTS)
+
+        async def part(offset: int) -> None:
+            async with room:
+                data = self._bytes[offset : offset + PART_BYTES]
+                await peer.call("context", {**upload, "offset": offset}, beside=[data])
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for offset in range(0, self._context.size, PART_BYTES):
+                    tasks.create_task(part(offset))
+            about = {"digest": await self.digest(), "described": self._context.describe()}
+            await peer.call("context", {**upload, **about})
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            peer.notify("context_over", upload)
+
+    def _read_digest(self) -> str:
         hashed = hashlib.sha256(repr(sorted(self._context.describe().items())).encode())
-        with self._mapped() as view:
-            hashed.update(view)
-        return hashed.hexdigest()
-
-    def _to_ray(self) -> Any:
-        with self._mapped() as view:
-            return cluster.library().put(pickle.PickleBuffer(view))
-
-    def _mapped(self) -> mmap.mmap:
-        return mmap.mmap(self._context.fd, self._context.size, prot=mmap.PROT_READ)
+        hashed.update(self._bytes)
+        return f"{self._context.size}-{hashed.hexdigest()}"
 
 
 class SharedContexts:
@@ -66,22 +108,17 @@ class SharedContexts:
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], SharedContext] = {}
-        self._turn = asyncio.Lock()
 
-    async def adopt(self, described: dict[str, Any], fd: int) -> SharedContext:
+    def adopt(self, described: dict[str, Any], fd: int) -> SharedContext:
         """Return the context in a memory file, held for one session."""
         context = blobs.adopt_context(described, fd)
         facts = os.fstat(context.fd)
         inode = (facts.st_dev, facts.st_ino)
-        async with self._turn:
-            found = self._known.get(inode)
-            if found is not None:
-                context.close()
-                return found.hold()
-            made = SharedContext(self, inode, context)
-            made.digest = await asyncio.to_thread(made.read_digest)
-            self._known[inode] = made
-            return made.hold()
+        if inode in self._known:
+            context.close()
+        else:
+            self._known[inode] = SharedContext(self, inode, context)
+        return self._known[inode].hold()
 
     def forget(self, inode: tuple[int, int]) -> None:
         """Forget one that no session uses."""
