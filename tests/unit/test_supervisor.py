@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from atoll.backends.native import launch
 from atoll.jail import spec as specs
 from atoll.jail.client import Lease, supervisor
 from atoll.jail.spec import Bind, JailSpec, Limits
+from atoll.jail.supervisor import Supervisor
 from atoll.launch import interpreter
 from atoll.policy import Isolation, Mount
 
@@ -121,6 +123,25 @@ async def test_a_supervisor_that_is_about_to_end_is_replaced_at_once():
     async with atoll.aio.create_sandbox() as box:
         assert (await box.execute("6 * 7")).value == 42
     assert supervisor.pid != first
+
+
+def test_a_control_group_that_processes_leave_late_is_tried_again_until_it_is_gone(monkeypatch):
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    monkeypatch.setattr("atoll.jail.supervisor.STUCK_SECONDS", 0.01)
+    served, tries = Supervisor(theirs), []
+
+    def remove_stuck() -> None:
+        tries.append(len(tries))
+        if len(tries) == 3:
+            ours.close()
+
+    served._groups = SimpleNamespace(stuck=[1], remove_stuck=remove_stuck, close=lambda: None)
+    timer = threading.Timer(20, ours.close)
+    timer.start()
+    served.serve()
+    timer.cancel()
+    theirs.close()
+    assert len(tries) >= 3
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root raises its priority")

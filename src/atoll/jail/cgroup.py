@@ -84,8 +84,8 @@ class Groups:
         self._hierarchies = hierarchies
         self._numbers = itertools.count(1)
         self._free: dict[Key, list[Cgroup]] = {}
-        self._stuck: list[Cgroup] = []
-        """Groups that processes would not leave in time: tried again with every other group."""
+        self.stuck: list[Cgroup] = []
+        """Groups that processes would not leave in time."""
         self._used = 0
         """None is kept when none is in use: where nothing runs, nothing is left."""
 
@@ -117,12 +117,16 @@ class Groups:
 
     def give_up(self, group: Cgroup) -> None:
         """Remove a group later, which processes have not left in time."""
-        self._stuck.append(group)
+        self.stuck.append(group)
         self._not_used()
+
+    def remove_stuck(self) -> None:
+        """Try again to remove the groups that were given up."""
+        self.stuck = [one for one in self.stuck if not one.remove()]
 
     def _not_used(self) -> None:
         self._used -= 1
-        self._stuck = [one for one in self._stuck if not one.remove()]
+        self.remove_stuck()
         while self._count_free() > self._used:
             max(self._free.values(), key=len).pop(0).remove()
 
@@ -131,7 +135,7 @@ class Groups:
 
     def close(self) -> None:
         """Remove those that are kept."""
-        for group in itertools.chain(self._stuck, *self._free.values()):
+        for group in itertools.chain(self.stuck, *self._free.values()):
             group.remove()
         self._free.clear()
 

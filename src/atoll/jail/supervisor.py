@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 METER_SECONDS = 0.1
 LEAVING_SECONDS = 0.005
+STUCK_SECONDS = 1.0
+"""Between attempts to remove a control group that processes would not leave in time."""
 MAX_REASON = 4000
 JUST_THE_GUEST = 1
 """Atoll's processes in a forked guest's control group: pid 1 of its jail is not in it."""
@@ -93,6 +95,8 @@ class Supervisor:
                 self._call(key)
             for record in [record for record in self._records if record.due]:
                 self._check(record)
+            if self._groups:
+                self._groups.remove_stuck()
         if self._groups:
             self._groups.close()
 
@@ -134,8 +138,9 @@ class Supervisor:
         due = [record for record in self._records if record.due]
         if any(record.leaving() for record in due):
             return LEAVING_SECONDS
-        needed = any(record.needs_attention() for record in due)
-        return METER_SECONDS if needed else None
+        if any(record.needs_attention() for record in due):
+            return METER_SECONDS
+        return STUCK_SECONDS if self._groups and self._groups.stuck else None
 
     def _on_request(self) -> None:
         try:
