@@ -17,6 +17,8 @@ from atoll.context import Context
 from atoll.errors import ConfigError, SandboxError
 from atoll.fleet import shared
 from atoll.fleet.contexts import MOST_UNUSED, NodeContexts
+from atoll.fleet.log import END, SessionLog
+from atoll.fleet.store import Store
 
 TEXT = "".join(f"line {n} ü\n" for n in range(40_000))
 
@@ -103,3 +105,26 @@ def counted(fleet: FleetHere, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def _open(context: Any) -> Any:
     return await create_sandbox(backend="ray", context=context)
+
+
+async def test_a_clone_that_fails_leaves_neither_its_log_nor_its_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fleet_here(tmp_path, monkeypatch, "a") as fleet:
+        box = await create_sandbox(
+            backend="ray", context=Context.from_text(TEXT), durability="cell"
+        )
+
+        async def refuse(*_args: Any) -> Any:
+            raise SandboxError("no clone today")
+
+        monkeypatch.setitem(fleet.hosts[0]._methods, "fork", refuse)
+        with pytest.raises(SandboxError, match="no clone today"):
+            await box.fork()
+        (context,) = fleet.driver._contexts._known.values()
+        assert context._users == 1
+        store = Store(fleet.settings.store)
+        logs = {one.split("/")[1] for one in await store.names("sessions")}
+        (clone,) = logs - {vars(box)["session"]}
+        assert (await SessionLog(store, clone).last()).kind == END
+        store.close()

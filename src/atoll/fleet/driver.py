@@ -221,16 +221,16 @@ class Driver:
         log = SessionLog(self._store, ident) if opening.durability != "none" else None
         twin = RoutedSession(ident, copied, self._router, log)
         twin.peer, twin.name = client.peer, name
-        if log is not None:
-            owner = session.link.row.name if session.link is not None else ""
-            entry = (await log.open(owner)).to_bytes().decode()
-            given.update(entry=entry, durability=opening.durability)
         self._sessions[ident] = client.sessions[name] = twin
         try:
+            if log is not None:
+                owner = session.link.row.name if session.link is not None else ""
+                entry = (await log.open(owner)).to_bytes().decode()
+                given.update(entry=entry, durability=opening.durability)
             reply = await session.call("fork", given, fds)
         except BaseException:
             client.sessions.pop(name, None)
-            self._sessions.pop(ident, None)
+            await self._forget(twin, destroy=True)  # its log, and its use of the context
             raise
         twin.place(session.link)
         return Reply({**reply.value, "fleet_session": ident})

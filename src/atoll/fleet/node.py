@@ -288,8 +288,10 @@ class NodeHost:
         self._contexts.release(name)
         reply = await self._dispatch.methods["destroy"](connection, params, fds)
         if durable is not None:
-            with contextlib.suppress(AtollError):
+            try:
                 await durable.end()
+            except AtollError as exc:
+                _LOG.warning("the end of a session was not written, its states stay: %s", exc)
         return reply
 
     async def _leave(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
