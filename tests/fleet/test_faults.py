@@ -14,7 +14,7 @@ from atoll.errors import ConfigError, FleetError
 from atoll.fleet import cluster
 from atoll.fleet.machine import Machine, claim_store
 from atoll.fleet.settings import FleetSettings, mark_prefix, unmark_prefix
-from atoll.fleet.store import Store
+from atoll.fleet.store import MARK, Store
 from bench.local_fleet import free_port
 
 
@@ -76,6 +76,16 @@ async def test_two_fleets_cannot_share_a_prefix(tmp_path: Path) -> None:
     await unmark_prefix(store, first)  # it is not its own any more
     await unmark_prefix(store, second)
     await mark_prefix(store, first)
+
+
+@pytest.mark.parametrize("mark", [b"", b"{", b"[1]"])
+async def test_a_damaged_mark_of_a_prefix_is_an_error_in_words(tmp_path: Path, mark: bytes) -> None:
+    store, settings = Store(str(tmp_path)), FleetSettings(store=str(tmp_path))
+    assert await store.create(MARK, mark)
+    with pytest.raises(FleetError, match="belongs to a fleet: two fleets cannot share"):
+        await mark_prefix(store, settings)
+    await unmark_prefix(store, settings)
+    await mark_prefix(store, settings, adopt=True)
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0", "::"])

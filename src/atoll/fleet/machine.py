@@ -140,9 +140,13 @@ def publish(address: str, settings: FleetSettings) -> None:
         "import sys; from atoll.fleet import cluster, settings;"
         "cluster.write_settings(sys.argv[1], settings.FleetSettings.from_json(sys.argv[2]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, address, settings.to_json()], capture_output=True, check=False
-    )
+    command = [sys.executable, "-c", code, address, settings.to_json()]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=START_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise FleetError(
+            f"the head at {address} took no settings in {START_SECONDS:.0f} s"
+        ) from None
     if done.returncode != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["it ended"]
         raise FleetError(f"the fleet's settings could not be written: {lines[-1]}")

@@ -10,7 +10,7 @@ import platform
 import secrets
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
 from atoll.errors import FleetError
@@ -85,13 +85,16 @@ async def mark_prefix(store: Store, settings: FleetSettings, *, adopt: bool = Fa
     facts = {"ident": settings.ident, "host": platform.node(), "started": time.time()}
     if await store.create(MARK, json.dumps(facts).encode()):
         return
-    found = json.loads(await store.get(MARK) or b"{}")
+    found = await _mark(store)
     if found.get("ident") == settings.ident:
         return
     if not adopt:
+        owner = (
+            f"the fleet {found['ident']} of {found.get('host')}" if "ident" in found else "a fleet"
+        )
         raise FleetError(
-            f"{store.url} belongs to the fleet {found.get('ident')} of {found.get('host')}: two "
-            "fleets cannot share one prefix. Use another, or --adopt if that fleet is no more"
+            f"{store.url} belongs to {owner}: two fleets cannot share one prefix. "
+            "Use another, or --adopt if that fleet is no more"
         )
     await store.delete(MARK)
     await mark_prefix(store, settings)
@@ -99,6 +102,14 @@ async def mark_prefix(store: Store, settings: FleetSettings, *, adopt: bool = Fa
 
 async def unmark_prefix(store: Store, settings: FleetSettings) -> None:
     """Let another fleet have the prefix."""
-    found = json.loads(await store.get(MARK) or b"{}")
-    if found.get("ident") == settings.ident:
+    if (await _mark(store)).get("ident") == settings.ident:
         await store.delete(MARK)
+
+
+async def _mark(store: Store) -> dict[str, Any]:
+    """Return what the prefix says of its fleet; nothing if that is damaged."""
+    try:
+        found = json.loads(await store.get(MARK) or b"{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
