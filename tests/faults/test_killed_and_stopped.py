@@ -5,7 +5,9 @@ Who is lost then is said in SPARED, and nobody else is; whoever waits has an ans
 
 from __future__ import annotations
 
+import asyncio
 import os
+import select
 import signal
 
 import pytest
@@ -42,6 +44,8 @@ STOPPED = [
     ("destroy", "zygote"), ("execute", "jail's pid 1"), ("overrun", "guest"),
 ]  # fmt: skip
 """The sample of what is stopped: each stands for one way out of a wait."""
+LATER_SECONDS = 3.0
+"""In which a process makes its calls for an operation, also after that was answered."""
 
 
 @pytest.mark.parametrize(("operation", "role"), KILLED)
@@ -93,9 +97,14 @@ async def _kill(world: World, operation: str, role: str) -> None:
 async def _kill_at(world: World, operation: str, role: str, nth: int) -> bool:
     """Kill a process at its n-th call for an operation; whether there was one."""
     subject = await world.open()
-    with fault(await _find(role, subject), "any", nth, "SIGKILL") as killed:
+    pid = await _find(role, subject)
+    handle = os.pidfd_open(pid)
+    with fault(pid, "any", nth, "SIGKILL") as killed:
         answer = await OPERATIONS[operation](world, subject)
+        # What has jails ready makes the next one after the answer.
+        await asyncio.to_thread(select.select, [handle], [], [], LATER_SECONDS)
         met = "hit" in killed.end()
+    os.close(handle)
     await world.close(answer, subject)
     await world.check(SPARED[role], what=f"{role} killed at call {nth} of {operation}")
     return met

@@ -84,6 +84,14 @@ time.sleep(5)
     result = await box.execute("import os, time\\nfor _ in range(20):\\n    if os.fork() == 0: time.sleep(20)")
     assert 'Resource temporarily' in result.error, result
 
+async def few_open_files(family):
+    import array, socket
+    from_here, kept = socket.socketpair()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 100))]
+    from_here.sendmsg([b'x'], rights)  # nobody receives them: this user has 100 under way
+    box = await family.open(max_open_files=24)
+    assert await said(box, "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))") == '(24, 24)'
+
 async def losses(family):
     box = await family.open()
     await said(box, 'x = 1')
@@ -108,7 +116,8 @@ asyncio.run(main())
 
 @pytest.mark.spec("R2.10")
 @pytest.mark.parametrize(
-    "test", ["state_and_files", "apart", "walls", "shared_kernel", "limits", "losses"]
+    "test",
+    ["state_and_files", "apart", "walls", "shared_kernel", "limits", "few_open_files", "losses"],
 )
 def test_as_ordinary_user(test):
     if os.geteuid() != 0:

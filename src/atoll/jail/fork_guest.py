@@ -13,7 +13,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from atoll.jail import after_fork, packets, rehearsal, steps, syscalls
+from atoll.jail import after_fork, packets, rehearsal, rlimits, steps, syscalls
 from atoll.jail.spec import NO_LIMITS, PACKAGES, WORK_FOLDER, Limits
 
 if TYPE_CHECKING:
@@ -94,10 +94,11 @@ def become(
     try:
         pid = int(os.readlink("/proc/self"))  # the pid in the zygote host's namespace
         held = _enter(given, jail, control.fileno())
-        # The descriptors that all of this user's processes have under way count against the limit
-        # that this process has by now: as an ordinary user it may have to wait for the others.
         entered = _ENTERED % (number, pid)
         packets.send_bytes(control, entered, held, packets.PATIENT_ATTEMPTS)
+        # Not before: as an ordinary user it could send no descriptors if all processes of that user
+        # had more under way than it may open.
+        rlimits.limit_open_files(jail.limits)
         syscalls.close_all_but({*range(len(given)), *_kept})
         _freshen()
         _run_guest[0](jail.limits.memory)

@@ -16,15 +16,24 @@ MAPPED = 4 << 30
 
 
 def apply(limits: Limits, *, jailed: bool, inherited: int = 0) -> None:
-    """Set the limits, soft and hard alike: the guest cannot raise them.
+    """Set all limits but that of open files, soft and hard alike: the guest cannot raise them.
 
     `inherited` is address space that it was born with and does not count against it.
     """
     for kind, value in _table(limits, inherited, jailed=jailed):
-        soft, hard = resource.getrlimit(kind)
-        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        if soft != limit or hard != limit:
-            resource.setrlimit(kind, (limit, limit))
+        _set(kind, value)
+
+
+def limit_open_files(limits: Limits) -> None:
+    """Set the limit of open files, soft and hard alike."""
+    _set(resource.RLIMIT_NOFILE, limits.open_files)
+
+
+def _set(kind: int, value: int) -> None:
+    soft, hard = resource.getrlimit(kind)
+    limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    if soft != limit or hard != limit:
+        resource.setrlimit(kind, (limit, limit))
 
 
 def _table(limits: Limits, inherited: int, *, jailed: bool) -> list[tuple[int, int]]:
@@ -36,7 +45,6 @@ def _table(limits: Limits, inherited: int, *, jailed: bool) -> list[tuple[int, i
         (resource.RLIMIT_NICE, 0),
         (resource.RLIMIT_RTPRIO, 0),
         (resource.RLIMIT_STACK, limits.stack),
-        (resource.RLIMIT_NOFILE, limits.open_files),
     ]
     if limits.file_size is not None:
         table.append((resource.RLIMIT_FSIZE, limits.file_size))

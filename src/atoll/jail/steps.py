@@ -244,8 +244,10 @@ def enter_folder(jail: Jail) -> None:
 
 
 def set_rlimits(jail: Jail) -> None:
-    """Set the limits of each process."""
+    """Set the limits of each process; a fork sets that of open files when it has sent its own."""
     rlimits.apply(jail.limits, jailed=jail.jailed, inherited=jail.inherited)
+    if jail.init < 0:
+        rlimits.limit_open_files(jail.limits)
 
 
 def forbid_new_privileges(_jail: Jail) -> None:
