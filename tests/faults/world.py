@@ -22,7 +22,7 @@ from atoll.pool import Pool, PoolSettings
 
 ANSWER_SECONDS = 60
 """In which every call ends, whatever happened; a hang on a busy machine is still told apart."""
-SETTLE_SECONDS = 20
+SETTLE_SECONDS = 60
 CONFIG = SandboxConfig(preload="bare", timeout_ms=20_000)
 Answer = atoll.SandboxResult | atoll.AtollError | bytes | atoll.BaseSandbox | None
 
