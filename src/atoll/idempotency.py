@@ -28,8 +28,7 @@ class KeyedResults:
     ) -> SandboxResult:
         """Return what `work` returned for this key, now or before; without a key it always runs.
 
-        ConfigError for a key that is no text or too long, or was used with other code: its result
-        would be another call's.
+        Raise ConfigError for a key that is not text, is too long, or was used with other code.
         """
         if key is None:
             return await work()

@@ -214,7 +214,7 @@ def _media_type(path: str) -> str:
 def _value(encoded: Any) -> Any:
     """Return a value of a result; ValueError for one that is larger or deeper than any guest sends.
 
-    Whoever passes the result on, such as the daemon, would fail at it or be busy with it for long.
+    The daemon, which passes results on, could not encode it, or would take long.
     """
     value = values.decode(encoded)
     if isinstance(encoded, list | dict | str):

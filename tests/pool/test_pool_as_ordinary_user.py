@@ -88,7 +88,7 @@ async def few_open_files(family):
     import array, socket
     from_here, kept = socket.socketpair()
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 100))]
-    from_here.sendmsg([b'x'], rights)  # nobody receives them: this user has 100 under way
+    from_here.sendmsg([b'x'], rights)  # never received: 100 descriptors of this user are in flight
     box = await family.open(max_open_files=24)
     assert await said(box, "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))") == '(24, 24)'
 

@@ -89,7 +89,7 @@ class HostedSession:
 
     @property
     def idle_until(self) -> float:
-        """When it ends if nobody uses it."""
+        """The time at which it ends unless it is used before."""
         return self.used + self.idle_seconds
 
     @property
@@ -128,7 +128,7 @@ class HostedSession:
         }
 
     async def measure_disk(self) -> None:
-        """Find out how much of the guest's disk is used; a session on disk is left there."""
+        """Measure the guest's disk, unless the session is saved to disk: it is not restored for this."""
         show = getattr(self.session.box, "folders", None)
         if show is None:
             return
