@@ -128,7 +128,7 @@ class HostedSession:
         }
 
     async def measure_disk(self) -> None:
-        """Measure the guest's disk, unless the session is saved to disk: it is not restored for this."""
+        """Measure the guest's disk; a session that is saved is not restored for this."""
         show = getattr(self.session.box, "folders", None)
         if show is None:
             return
