@@ -60,17 +60,22 @@ def test_sessions_go_on_after_a_restart_with_all_they_had(served: Restartable) -
     api.run(frozen, "y = 7")
     api.post(f"{frozen}/pause")
     before = api.get(plain).json()
+    cells = api.get(f"{plain}/executions").json()
+    cells_of_twin = api.get(f"/api/v1/sessions/{twin}/executions").json()
 
     api = served.restart()
     again = api.get(plain).json()
     assert (again["state"], again["paused_as"]) == ("paused", "saved")
     for name in ("created_at", "expires_at", "metadata", "policy", "executions", "isolation"):
         assert again[name] == before[name], name
+    assert api.get(f"{plain}/executions").json() == cells
+    assert api.get(f"/api/v1/sessions/{twin}/executions").json() == cells_of_twin
     assert again["marks"] == []  # a saved state does not hold them
     assert again["children"] == [twin]
     assert api.run(plain, "[f(), context, open('a.txt').read()]")["value"] == [42, "given", "kept"]
     assert api.run(f"/api/v1/sessions/{twin}", "f()")["value"] == 42
     assert api.run(frozen, "[y, context[:], callable(ask)]")["value"] == [7, "uploaded", True]
+    assert api.get(f"{plain}/executions").json()["items"][-1]["n"] == 2  # the numbers go on
     assert api.delete(plain).status_code == 204
 
     api = served.restart()  # those that were used since, too; not the one that was ended
@@ -154,3 +159,17 @@ def test_a_full_disk_at_the_end_loses_sessions_by_name_and_the_service_stops(
         api = served.restart()
     assert any("disk is full" in one.getMessage() for one in caplog.records)
     assert api.get(session).status_code == 410
+
+
+@pytest.mark.parametrize("cells", [b"no json", b"[1, 2]", b"[1, 2, [3]]", b'[1, 2, [{"n": 1}]]'])
+def test_cells_that_are_damaged_do_not_keep_a_session_from_going_on(
+    served: Restartable, cells: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = served.api
+    session = api.session()
+    api.run(session, "x = 1")
+    served.service.service.sessions.all()[0].history.to_bytes = lambda: cells  # type: ignore[method-assign]
+    api = served.restart()
+    assert api.get(f"{session}/executions").json()["items"] == []
+    assert api.run(session, "x")["value"] == 1
+    assert "goes on without its cells" in caplog.text

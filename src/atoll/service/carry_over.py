@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll.context import Context
-from atoll.errors import AtollError, SandboxError
+from atoll.errors import AtollError, SandboxError, StateError
 from atoll.guest import values
 from atoll.service import clock
 from atoll.service.hosted import BoxFacts, HostedSession
@@ -59,7 +59,8 @@ class SavedSession:
     cpu_seconds: float
     memory_bytes: int
     ident: str
-    """The name of its state in the store; with `/context`, of a context that was not uploaded."""
+    """The name of its state in the store; with `/context`, of a context that was not uploaded,
+    and with `/cells`, of the cells that were run."""
     config: dict[str, Any]
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -106,6 +107,7 @@ class CarryOver:
                 return "processes run beside its cells"
             await self._put_context(hosted)
             await hosted.session.save_to_disk()
+            await self._put_cells(hosted)
             record = json.dumps(dataclasses.asdict(SavedSession.of(hosted)))
             query = "INSERT OR REPLACE INTO saved_sessions VALUES (?, ?)"
             self._service.ledger.write(query, hosted.id, record)
@@ -123,12 +125,21 @@ class CarryOver:
         data = await asyncio.to_thread(lambda: json.dumps(values.encode(context)).encode())
         await asyncio.to_thread(self._store.put, f"{hosted.session.ident}/context", data)
 
+    async def _put_cells(self, hosted: HostedSession) -> None:
+        """Keep what ran. A store that is full has the state at least, which is worth more."""
+        data, name = hosted.history.to_bytes(), f"{hosted.session.ident}/cells"
+        try:
+            await asyncio.to_thread(self._store.put, name, data)
+        except StateError as exc:
+            _LOG.warning("session %s goes on without its cells: %s", hosted.id, exc)
+
     async def restore(self) -> int:
         """Take up the sessions that were saved; return how many there are."""
         rows = self._service.ledger.all("SELECT * FROM saved_sessions")
         found = {row["id"]: _read(row["record"]) for row in rows}
         known = [one.ident for one in found.values() if one is not None]
-        stored = self._store.keep_only({*known, *(f"{one}/context" for one in known)})
+        kept = {f"{one}{part}" for one in known for part in ("", "/context", "/cells")}
+        stored = self._store.keep_only(kept)
         count = 0
         for ident, saved in found.items():
             why = "its record is damaged"
@@ -157,6 +168,7 @@ class CarryOver:
         hosted = HostedSession(principal, session, callbacks, facts=facts)
         for name in _SAME:
             setattr(hosted, name, getattr(saved, name))
+        await self._give_cells(hosted)
         service.sessions.take_up(principal, hosted)
         return ""
 
@@ -165,6 +177,14 @@ class CarryOver:
             return ContextOf(id=saved.context_id)
         data = await asyncio.to_thread(self._store.get, f"{saved.ident}/context")
         return None if data is None else ContextOf(value=json.loads(data))
+
+    async def _give_cells(self, hosted: HostedSession) -> None:
+        data = await asyncio.to_thread(self._store.get, f"{hosted.session.ident}/cells")
+        try:
+            if data is not None:
+                hosted.history.restore(data)
+        except (ValueError, TypeError, KeyError) as exc:
+            _LOG.warning("session %s goes on without its cells: %s", hosted.id, exc)
 
     def _name_children(self) -> None:
         by_id = {one.id: one for one in self._service.sessions.all()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,15 +22,27 @@ _TEXTS = ("stdout", "stderr", "output", "error", "value_repr")
 _RESULT = ("result", "problem")
 
 
+@dataclass(slots=True, eq=False)
 class Cell:
     """One cell or command. While it runs, its execution is asked; then only its result is kept."""
 
-    def __init__(self, number: int, execution: Execution, verb: str, text: str) -> None:
-        self.number, self.id, self.verb = number, execution.id, verb
-        self.code, self.code_cut = text[:MOST_TEXT], len(text) > MOST_TEXT
-        self.created, self.ended = clock.now(), 0.0
-        self.status, self.body = 0, b""
-        self._execution: Execution | None = execution
+    number: int
+    id: str
+    verb: str
+    code: str
+    code_cut: bool
+    created: float = field(default_factory=clock.now)
+    ended: float = 0.0
+    status: int = 0
+    body: bytes = b""
+    execution: Execution | None = None
+    """What runs it; None after its end."""
+
+    @classmethod
+    def of(cls, number: int, execution: Execution, verb: str, text: str) -> Cell:
+        """Return a cell that begins."""
+        code = text[:MOST_TEXT]
+        return cls(number, execution.id, verb, code, len(text) > MOST_TEXT, execution=execution)
 
     @property
     def size(self) -> int:
@@ -38,11 +51,11 @@ class Cell:
 
     def settle(self) -> bool:
         """Take the result over from an execution that has ended; return whether it has."""
-        execution = self._execution
+        execution = self.execution
         if execution is not None and execution.done:
             self.status, self.ended = execution.status, execution.ended
-            self.body, self._execution = shortened(execution.body), None
-        return self._execution is None
+            self.body, self.execution = shortened(execution.body), None
+        return self.execution is None
 
     def describe(self) -> dict[str, Any]:
         """Return what the session's tenant may know."""
@@ -86,7 +99,7 @@ class History:
         before = sum(cell.size for cell in self._open)
         left = [cell for cell in self._open if not cell.settle()]
         self._size += sum(cell.size for cell in self._open) - before
-        made = Cell(self._next, execution, verb, text)
+        made = Cell.of(self._next, execution, verb, text)
         self.cells.append(made)
         self._open, self._size, self._next = [*left, made], self._size + made.size, self._next + 1
         while len(self.cells) > MOST_CELLS or (self._size > MOST_BYTES and len(self.cells) > 1):
@@ -97,6 +110,18 @@ class History:
         if cell in self._open:
             self._open.remove(cell)
         return cell.size
+
+    def to_bytes(self) -> bytes:
+        """Return the cells that have ended, for `restore`."""
+        cells = [_record(cell) for cell in self.cells if cell.settle()]
+        return msgspec.json.encode([self.begins_at, self._next, cells])
+
+    def restore(self, data: bytes) -> None:
+        """Take the cells of an earlier process; ValueError, TypeError or KeyError if damaged."""
+        begins_at, following, rows = msgspec.json.decode(data, type=tuple[int, int, list[Any]])
+        self.cells = deque(Cell(**{**row, "body": str.encode(row["body"])}) for row in rows)
+        self._size, self._open = sum(cell.size for cell in self.cells), []
+        self.begins_at, self._next = begins_at, following
 
     def page(self, after: int, limit: int) -> dict[str, Any]:
         """Return cells after a number, and the number that the next page begins after."""
@@ -110,6 +135,11 @@ class History:
             "first": first,
             "begins_at": self.begins_at,
         }
+
+
+def _record(cell: Cell) -> dict[str, Any]:
+    known = {name: getattr(cell, name) for name in Cell.__slots__ if name != "execution"}
+    return {**known, "body": cell.body.decode()}
 
 
 def shortened(body: bytes) -> bytes:
