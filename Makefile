@@ -20,7 +20,7 @@ define run-tests
 	$(TESTS) $(1) && code=0 || code=$$?; \
 	wait $$faults || code=$$?; wait $$frameworks || code=$$?; cat $(LOGS); exit $$code)
 endef
-EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server,jwt,s3,redis,network
+EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server,jwt,s3,redis,otel,network
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 # Deno and uv use the certificates of the system, as pip does.
 export DENO_TLS_CA_STORE ?= system,mozilla

@@ -10,6 +10,7 @@ from starlette.requests import Request
 pytest.importorskip("httpx2", reason="the extra `redis` is not installed")
 
 from atoll.service.forward import Forwarder, UnreachableError
+from atoll.service.tracing import Traces
 
 
 def _request(path: str, raw: bytes, query: bytes = b"") -> Request:
@@ -33,7 +34,7 @@ async def test_a_path_is_passed_on_as_it_came() -> None:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    forwarder = Forwarder()
+    forwarder = Forwarder(Traces(""))
     async with server:
         request = _request("/download/s/a?b#c d", b"/download/s/a%3Fb%23c%20d", b"x=%2F")
         passed_on = await forwarder.pass_on(request, f"http://127.0.0.1:{port}")
@@ -44,7 +45,7 @@ async def test_a_path_is_passed_on_as_it_came() -> None:
 
 
 async def test_a_service_that_is_gone_is_told_as_that() -> None:
-    forwarder = Forwarder()
+    forwarder = Forwarder(Traces(""))
     with pytest.raises(UnreachableError, match="cannot be reached"):
         await forwarder.pass_on(_request("/x", b"/x"), "http://127.0.0.1:1")
     await forwarder.close()

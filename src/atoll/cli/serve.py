@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _NAMES = ("host", "port", "tier", "max_running", "max_queue", "max_sessions", "max_live",
           "idle_seconds", "drain_seconds", "jwt_keys", "librechat_key", "blobs", "redis",
-          "own_url", "fleet", "durability", "tls_certificate", "tls_key", "log")  # fmt: skip
+          "own_url", "fleet", "durability", "tls_certificate", "tls_key", "log",
+          "traces")  # fmt: skip
 
 
 def command(args: Namespace) -> int:

@@ -52,6 +52,11 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
         choices=("text", "json"),
         help="form of the log on stderr; json has a line for each request (default text)",
     )
+    serve.add_argument(
+        "--traces",
+        metavar="URL",
+        help="send spans to this OpenTelemetry collector (OTLP over HTTP)",
+    )
     serve.add_argument("--debug", action="store_true", help="log every request and its answer")
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from atoll.service.routes import Route
     from atoll.service.service import Service
+    from atoll.service.tracing import Answered
 
 _LOG = logging.getLogger("atoll.service")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
@@ -57,9 +58,14 @@ class App:
         if scope["type"] != "http":
             return
         request = Request(scope, receive)
+        with self._service.traces.request(request) as answered:
+            await self._serve(request, send, answered)
+
+    async def _serve(self, request: Request, send: Send, answered: Answered) -> None:
         given = request.headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.match(given) else new_id("req")
-        logs.begin(request_id, request.headers.get("traceparent", ""))
+        parent = self._service.traces.parent(request.headers.get("traceparent", ""))
+        logs.begin(request_id, parent)
         begun, code, route = time.perf_counter(), "", None
         status = 0
 
@@ -85,8 +91,9 @@ class App:
                     response = route.refuse(problem, request_id)
                 else:
                     response = problem.response(request_id)
-            await response(scope, receive, send_noting)
+            await response(request.scope, request.receive, send_noting)
         name = route.path if route is not None else "(none)"
+        answered(name, status, code)
         seconds = time.perf_counter() - begun
         self._service.metrics.answered(name, request.method, status, seconds, code)
         milliseconds = round(seconds * 1000, 1)

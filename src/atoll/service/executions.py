@@ -44,9 +44,11 @@ class Execution:
         self.id, self.session, self.tenant = new_id("exe"), session, principal.tenant
         self.principal = principal
         self.created, self.ended = clock.now(), 0.0
-        self.queue_ms = 0.0
-        """How long it waited for its turn."""
+        self.phases = [("queue", self.created)]
+        """What it has come to, and when: queue, open, files, execute."""
         self.displays: tuple[Display, ...] = ()
+        self.queue_ms = 0.0
+        """How long it waited until its code ran."""
         self.status, self.body = 0, b""
         """The answer to a reader that wants no events; 0 while it runs."""
         self.task: asyncio.Task[None] | None = None
@@ -91,9 +93,14 @@ class Execution:
         self._wake()
         return self._seq
 
+    def enter(self, phase: str) -> None:
+        """Note that a phase begins, and the one before it ends."""
+        self.phases.append((phase, clock.now()))
+
     def begin(self) -> None:
         """Tell every reader that the code starts to run."""
-        self.queue_ms = (clock.now() - self.created) * 1000
+        self.enter("execute")
+        self.queue_ms = (self.phases[-1][1] - self.created) * 1000
         self.emit("started")
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
@@ -150,7 +157,7 @@ class Execution:
         It would keep the sandbox, with its context, in memory for as long as its own result.
         """
         self.has_run, self.interrupt, self.task = self.interrupt is not None, None, None
-        self.on_call = _tell_nobody
+        self.on_call, self.phases = _tell_nobody, []
         self._calls.clear()
         self._events = list(self._events)  # a deque takes 600 bytes for three events
 

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive, Scope, Send
 
+    from atoll.service.tracing import Traces
+
 _LOG = logging.getLogger("atoll.service")
 CONNECT_SECONDS = 3.0
 PASSED_ON = "x-atoll-passed-on"
 _HOP = {"connection", "keep-alive", "transfer-encoding", "te", "upgrade", "host", "content-length"}
 _ID = "x-request-id"
-_NAMED = {*_HOP, _ID}
+_PARENT = "traceparent"
+_NAMED = {*_HOP, _ID, _PARENT}
 
 
 class UnreachableError(Problem):
@@ -38,7 +41,8 @@ class UnreachableError(Problem):
 class Forwarder:
     """Sends requests to the other services."""
 
-    def __init__(self) -> None:
+    def __init__(self, traces: Traces) -> None:
+        self._traces = traces
         try:
             import httpx2  # noqa: PLC0415 - an extra
         except ImportError:
@@ -54,6 +58,8 @@ class Forwarder:
             raise Problem(503, "routing", "the services do not agree where it is", retry_after=1)
         headers = [(k, v) for k, v in request.headers.items() if k not in _NAMED]
         headers.append((_ID, logs.request_id()))  # so that both services log the same id
+        if parent := self._traces.parent(request.headers.get(_PARENT, "")):
+            headers.append((_PARENT, parent))
         # As it came: of the decoded path, a `?` in a name would become the start of the query.
         path = request.scope["raw_path"].decode("latin-1")
         query = request.scope["query_string"].decode("latin-1")

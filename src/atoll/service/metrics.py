@@ -79,9 +79,8 @@ class Metrics:
         self.queue_wait.observe(queue_ms / 1000)
 
     def answered(self, route: str, method: str, status: int, seconds: float, code: str) -> None:
-        """Count a request that was answered; a method of the client's own making is `other`."""
-        known = method if method in _METHODS else "other"
-        self.requests.labels(route, known, status).inc()
+        """Count a request that was answered."""
+        self.requests.labels(route, known_method(method), status).inc()
         self.seconds.labels(route).observe(seconds)
         self.answers += 1
         if code:
@@ -119,6 +118,11 @@ class Metrics:
         yield from _of_tiers(service.pool_stats())
         if service.fleet is not None:
             yield from _of_nodes(service.fleet.describe()["nodes"])
+
+
+def known_method(method: str) -> str:
+    """Return a method of HTTP; one of the client's own making is `other`."""
+    return method if method in _METHODS else "other"
 
 
 def _of_tiers(

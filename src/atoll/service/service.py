@@ -42,6 +42,7 @@ from atoll.service.replicas import Replicas
 from atoll.service.runs import Runs
 from atoll.service.sessions import STOPPED, Sessions
 from atoll.service.shapes import response_json, result_json
+from atoll.service.tracing import Traces
 from atoll.types import SandboxResult
 
 if TYPE_CHECKING:
@@ -107,7 +108,8 @@ class Service:
         self.sessions.fleet = fleet
         self.librechat, self.e2b, self.gateway = LibreChat(self), E2B(self), Gateway(self)
         self.replicas = Replicas(settings) if settings.redis else None
-        self.forwarder = Forwarder() if settings.redis or fleet else None
+        self.traces = Traces(settings.traces)
+        self.forwarder = Forwarder(self.traces) if settings.redis or fleet else None
         self.metrics = metrics = Metrics(self)
         self.sessions.on_end = lambda reason: metrics.closed.labels(reason).inc()
         self.draining = self.stopping = self.urgent = False
@@ -175,6 +177,7 @@ class Service:
         for one in (self.replicas, self.forwarder):
             if one is not None:
                 await one.close()
+        await asyncio.to_thread(self.traces.close)
         self._store.close_all()
         self.ledger.close()
 
@@ -259,9 +262,11 @@ class Service:
                 result = await self._runner(code, config, timeout_ms=left)
                 callbacks.flush()
                 return self._counted(execution, result)
+            execution.enter("open")
             box = await self._opener(config, code)
             try:
                 if files:
+                    execution.enter("files")
                     for done in await box.files.upload(files):
                         if done.error is not None:
                             raise ConfigError(f"{done.path!r} cannot be written: {done.error}")
@@ -273,6 +278,7 @@ class Service:
                 callbacks.flush()
                 answer = self._counted(execution, result)
                 if finish is not None:
+                    execution.enter("files")
                     await finish(box, answer)
             finally:
                 self.spawn(box.destroy())
@@ -314,6 +320,7 @@ class Service:
             execution.finish(200, answer)
         finally:
             work.close()  # it may never have begun
+            self.traces.executed(execution)
 
     @contextlib.asynccontextmanager
     async def _counted_everywhere(self, execution: Execution) -> AsyncIterator[None]:

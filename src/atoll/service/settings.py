@@ -40,6 +40,8 @@ class ServiceSettings:
     """A PEM file of the certificate's key; unset: it is in the certificate's file."""
     log: str = "text"
     """The form of log lines on stderr: `text`, or `json`, with a line for each request."""
+    traces: str = ""
+    """The URL of an OpenTelemetry collector that spans are sent to (OTLP, HTTP); unset: none."""
     tier: str | None = None
     """Libraries that a session has when it names none; unset: the largest tier."""
     session_packages: tuple[str, ...] = ()
