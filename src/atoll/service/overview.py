@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 MOST_SAMPLES = 180
 """Fifteen minutes of them."""
 EVERY_SECONDS = 1.0
-MOST_DAYS = 400
 
 
 class Samples:
