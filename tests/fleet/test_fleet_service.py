@@ -2,74 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("obstore", reason="the extra `ray` is not installed")
 pytest.importorskip("httpx2", reason="the extra `ray` is not installed")
 
-import httpx2
+from replicas import Replica, replica, share_key
 from without_ray import FleetHere, fleet_here
 
 from atoll.errors import FleetError
 from atoll.fleet.store import Store
-from atoll.service import serving
-from atoll.service.keys import SCOPES
-from atoll.service.service import Service
-from atoll.service.settings import ServiceSettings
 
 STRANGER = "ses_" + "x" * 21
-
-
-class Replica:
-    """One service with its server, and a client of it."""
-
-    def __init__(
-        self, service: Service, server: Any, running: asyncio.Task[None], url: str
-    ) -> None:
-        self.service, self._server, self._running, self.url = service, server, running, url
-        self.client = httpx2.AsyncClient(base_url=url, timeout=60)
-
-    async def ask(self, method: str, path: str, **given: Any) -> Any:
-        return await self.client.request(method, f"/api/v1{path}", **given)
-
-    async def run(self, at: str, code: str) -> Any:
-        answer = await self.ask("POST", f"{at}/executions", json={"code": code})
-        assert answer.status_code == 200, answer.text
-        return answer.json()["value"]
-
-    async def session(self, **given: Any) -> str:
-        answer = await self.ask("POST", "/sessions", json=given)
-        assert answer.status_code == 201, answer.text
-        return f"/sessions/{answer.json()['id']}"
-
-    async def close_listener(self) -> None:
-        """Answer nothing any more, as a process that was killed; what it knows stays."""
-        self._server.should_exit = True
-        await self._running
-        await self.client.aclose()
-
-
-@contextlib.asynccontextmanager
-async def replica(folder: Path, **settings: Any) -> AsyncIterator[Replica]:
-    given = ServiceSettings(folder=folder, port=0, fleet="127.0.0.1:1", **settings)
-    with contextlib.closing(serving.listen(given)) as listener:
-        url = serving.address(listener)
-        async with serving.service(dataclasses.replace(given, own_url=url)) as service:
-            server = serving.server(service)
-            server.capture_signals = contextlib.nullcontext
-            running = asyncio.ensure_future(server.serve([listener]))
-            made = Replica(service, server, running, url)
-            try:
-                yield made
-            finally:
-                await made.close_listener()
 
 
 @pytest.fixture
@@ -82,19 +29,8 @@ async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
 async def pair(fleet: FleetHere, tmp_path: Path) -> AsyncIterator[tuple[Replica, Replica]]:
     """Two services with the same keys."""
     async with replica(tmp_path / "1") as one, replica(tmp_path / "2") as two:
-        share_key(one, two)
+        await share_key(one, two)
         yield one, two
-
-
-def share_key(one: Replica, *others: Replica, tenant: str = "default") -> None:
-    key = one.service.keys.add("test", tenant=tenant, scopes=SCOPES)
-    row = one.service.ledger.one("SELECT * FROM keys WHERE id = ?", key.split("_")[1])
-    assert row is not None
-    for other in others:
-        marks = ", ".join("?" * len(tuple(row)))
-        other.service.ledger.write(f"INSERT INTO keys VALUES ({marks})", *row)
-    for each in (one, *others):
-        each.client.headers["authorization"] = f"Bearer {key}"
 
 
 async def test_a_session_on_a_fleet_is_used_through_any_service(
@@ -131,9 +67,6 @@ async def test_files_variables_forks_and_single_runs_work_on_a_fleet(
     assert await one.run(at, "x") == [1]
     ran = await one.ask("POST", "/run", json={"code": "print(6 * 7)"})
     assert ran.json()["stdout"] == "42\n"
-    refused = await one.ask("GET", f"{at}/files/watch?path=.")
-    assert refused.status_code == 501
-    assert "cannot share its folders with this machine" in refused.json()["detail"]
 
 
 async def shows_its_nodes(one: Replica) -> None:
@@ -151,7 +84,7 @@ async def test_a_store_that_takes_no_record_is_said_and_leaves_no_session(
     fleet: FleetHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with replica(tmp_path / "1") as one:
-        share_key(one)
+        await share_key(one)
         create = Store.create
 
         async def full(store: Store, key: str, data: bytes) -> bool:
@@ -170,7 +103,7 @@ async def test_a_service_finds_a_driver_that_was_started_again(
     fleet: FleetHere, tmp_path: Path
 ) -> None:
     async with replica(tmp_path / "1") as one:
-        share_key(one)
+        await share_key(one)
         for client in list(fleet.driver._clients):
             client.peer.end("the driver died")
         one.service.fleet._asked = float("-inf")
@@ -219,7 +152,7 @@ async def test_another_tenant_neither_finds_a_session_nor_takes_it_over(
     at = await one.session()
     await one.run(at, "x = 1")
     ident = at.rpartition("/")[2]
-    share_key(two, tenant="stranger")
+    await share_key(two, tenant="stranger")
     await one.close_listener()
     assert (await two.ask("GET", at)).status_code == 404
     record = await two.service.fleet.directory.find(ident)
@@ -230,7 +163,7 @@ async def test_a_service_that_stops_leaves_its_sessions_to_the_next_one(
     fleet: FleetHere, tmp_path: Path
 ) -> None:
     async with replica(tmp_path / "1") as one:
-        share_key(one)
+        await share_key(one)
         key = one.client.headers["authorization"]
         at = await one.session()
         await one.run(at, "x = 1")
@@ -249,7 +182,7 @@ async def test_a_session_without_durability_is_known_to_its_own_service_alone(
         replica(tmp_path / "1", durability="none") as one,
         replica(tmp_path / "2", durability="none") as two,
     ):
-        share_key(one, two)
+        await share_key(one, two)
         at = await one.session()
         assert await one.run(at, "1") == 1
         assert (await two.ask("GET", at)).status_code == 404

@@ -111,7 +111,11 @@ def _add_surroundings(serve: Parser) -> None:
         help="what sessions on a fleet keep when a machine is lost (default cell: every cell)",
     )
     group = serve.add_argument_group("several services")
-    group.add_argument("--blobs", metavar="URL", help="keep states and files in s3://BUCKET/PREFIX")
+    group.add_argument(
+        "--blobs",
+        metavar="URL",
+        help="keep states and files in s3://BUCKET/PREFIX or file:///FOLDER",
+    )
     group.add_argument(
         "--redis", metavar="URL", help="share quotas and sessions through a Redis server"
     )

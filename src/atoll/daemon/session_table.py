@@ -159,7 +159,7 @@ class SessionTable:
     async def _retire(self, session: Session) -> None:
         if await session.put_aside():
             _LOG.info("put a session aside: idle")
-        elif session.idle and not session.can_be_put_aside:
+        elif session.idle and not session.can_be_put_aside and not session.frozen:
             _LOG.info("ended a session: idle, and it cannot be saved")
             await session.expire(f"it was idle for {self._limits.idle_seconds:g} s and ended")
 

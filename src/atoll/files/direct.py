@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import posixpath
 import stat
 import sys
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from atoll.files.base import Files
+from atoll.files import fifo
 from atoll.files.blocks import load_numpy
 from atoll.files.folder import OpenFolders
+from atoll.files.live import MOST_ENTRIES, Entry, LiveFiles
 from atoll.files.searcher import Searcher
+from atoll.files.watch import Watch
+from atoll.guest.local_files import locate
 from atoll.guest.workspace import Workspace
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    T = TypeVar("T")
     Folders = dict[str, int]
     """Descriptors by the names that they have for the guest; the first is the working folder."""
 
@@ -31,7 +36,7 @@ PATTERN = ("pattern", "regex", "ignore_case")
 """The parameters of `grep` that say what to look for."""
 
 
-class FolderFiles(Files):
+class FolderFiles(LiveFiles):
     """The files below descriptors that are opened anew for each operation: folders may change."""
 
     def __init__(
@@ -81,18 +86,48 @@ class FolderFiles(Files):
 
     async def open_file(self, path: str) -> OpenFile:
         """Open a file to read parts of it; OSError says why it cannot be read."""
+        return OpenFile.of(await self._in_place(path, lambda place: place.open(path)))
+
+    async def inspect(self, path: str, depth: int = 0) -> list[Entry]:
+        """Describe a path, or what is below a folder, `depth` levels down; links stay links."""
+
+        def look(place: OpenFolders) -> list[Entry]:
+            return _below(place, path, depth) if depth else [_entry(path, place.stat(path))]
+
+        return await self._in_place(path, look)
+
+    async def watch(self, path: str, *, recursive: bool = False) -> Watch:
+        """Begin to collect the changes of a folder; OSError if it cannot be watched."""
+        folders = await self._folders(False)
+        try:
+            root, inner = locate(path, tuple(folders))
+            return Watch.below(folders[root], inner, recursive=recursive)
+        finally:
+            close_all(folders)
+
+    async def send(self, path: str, data: bytes) -> bool:
+        """Write to a FIFO that the guest reads; return False if there is none."""
+        folders = await self._folders(False)
+        try:
+            root, inner = locate(path, tuple(folders))
+            return await fifo.send(folders[root], inner, data)
+        finally:
+            close_all(folders)
+
+    async def _in_place(self, path: str, work: Callable[[OpenFolders], T]) -> T:
+        """Return what `work` finds in the folders, in a thread."""
         folders = await self._folders(False)
         place = OpenFolders(folders, self._max_file_bytes)
 
-        def work() -> OpenFile:
+        def do() -> T:
             try:
                 with place.as_owner(path):
-                    fd = place.open(path)
+                    return work(place)
             finally:
                 close_all(folders)
-            return OpenFile.of(fd)
 
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, work))
+        # Shielded: a cancelled caller returns, but the thread uses the descriptors until it ends.
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, do))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +166,19 @@ def close_all(folders: Folders) -> None:
     """Close every descriptor."""
     for fd in folders.values():
         os.close(fd)
+
+
+def _below(place: OpenFolders, path: str, depth: int) -> list[Entry]:
+    rows: list[Entry] = []
+    for name, found in sorted(place.entries(path)):
+        if len(rows) >= MOST_ENTRIES:
+            break
+        inner = posixpath.join(path, name)
+        rows.append(_entry(inner, found))
+        if depth > 1 and stat.S_ISDIR(found.st_mode):
+            rows += _below(place, inner, depth - 1)
+    return rows[:MOST_ENTRIES]
+
+
+def _entry(path: str, found: os.stat_result) -> Entry:
+    return Entry(path, found.st_mode, found.st_size, found.st_mtime)

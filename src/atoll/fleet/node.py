@@ -29,13 +29,12 @@ from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.session_table import SessionTable
 from atoll.daemon.sessions import open_storage
 from atoll.errors import AtollError, BusyError, ConfigError, SandboxError
-from atoll.files.base import request as file_request
 from atoll.files.direct import CHANGING as CHANGING_FILES
-from atoll.files.direct import FolderFiles
 from atoll.fleet.contexts import NodeContexts
 from atoll.fleet.durable import DurableSession
 from atoll.fleet.link import Link, facts_message, tls
 from atoll.fleet.log import Entry, SessionLog
+from atoll.fleet.node_files import NodeFiles
 from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
 from atoll.passed_fds import PassedFds
@@ -70,7 +69,7 @@ class NodeHost:
         self._links: dict[Link, Connection] = {}
         self._parting: set[asyncio.Task[None]] = set()
         self._durable: dict[Session, DurableSession] = {}
-        self._contexts = NodeContexts()
+        self._contexts, self._node_files = NodeContexts(), NodeFiles()
         self._draining = False
         self._facts: tuple[float, dict[str, Any]] = (float("-inf"), {})
         self._starting: asyncio.Task[None] | None = None
@@ -103,7 +102,7 @@ class NodeHost:
             **{name: one for name, one in self._dispatch.methods.items() if name not in _NOT_HERE},
             "open": self._open, "fork": self._fork, "destroy": self._destroy, "leave": self._leave,
             "files": self._files, "run": self._run, "initialize": self._restart,
-            "context": self._context,
+            "context": self._context, "pause": self._pause, "resume": self._resume,
         }  # fmt: skip
         await self._pool.warm()
         box = await self._pool.open(SandboxConfig())
@@ -286,6 +285,7 @@ class NodeHost:
         name, session = connection.session(params)
         durable = self._durable.pop(session, None)
         self._contexts.release(name)
+        self._node_files.forget(session)
         reply = await self._dispatch.methods["destroy"](connection, params, fds)
         if durable is not None:
             try:
@@ -306,20 +306,30 @@ class NodeHost:
                 state = await cast("SavesWhole", box).save_whole()
             kept = PassedFds([blobs.write(state)])
         self._contexts.release(name)
+        self._node_files.forget(session)
         await self._dispatch.methods["destroy"](connection, params, fds)
         return Reply({}, kept)
 
     async def _files(self, connection: Connection, params: dict[str, Any], fds: PassedFds) -> Reply:
         """Carry out an operation on a session's files; contents are beside the request."""
+        return await self._node_files.request(connection.session(params)[1], params, fds)
+
+    async def _pause(
+        self, connection: Connection, params: dict[str, Any], _fds: PassedFds
+    ) -> Reply:
+        """Freeze a session's guest. It is saved before: a save would let it run again."""
         _, session = connection.session(params)
-        operation, asked = str(params["operation"]), dict(params["params"])
-        if operation == "upload":
-            asked["data"] = blobs.read(fds.take())
-        limit = session.config.policy.file_size_bytes
-        files = FolderFiles(lambda changing: session.folders(changing=changing), limit)
-        answer = await file_request(files, operation, asked)
-        data = answer.pop("data", None)
-        return Reply(answer, PassedFds([] if data is None else [blobs.write(data)]))
+        if (durable := self._durable.get(session)) is not None:
+            await durable.commit()
+        await session.pause()
+        return Reply({})
+
+    async def _resume(
+        self, connection: Connection, params: dict[str, Any], _fds: PassedFds
+    ) -> Reply:
+        """Let a session's guest run again, which every call does."""
+        async with connection.session(params)[1].in_turn():
+            return Reply({})
 
     async def _run(self, _connection: Connection, params: dict[str, Any], _fds: PassedFds) -> Reply:
         """Run code once, in a sandbox of its own."""
@@ -339,6 +349,7 @@ class NodeHost:
             await asyncio.sleep(pause)
             for session, durable in list(self._durable.items()):
                 await self._save(session, durable)
+            self._node_files.sweep()
             with contextlib.suppress(AtollError):
                 await self._table.sweep()
 

@@ -47,8 +47,12 @@ class PassedBytes(PassedFds):
 
     def hand_over(self) -> list[int]:
         """Return all that are left as memory files, which the caller closes."""
+        return [blobs.write(one) for one in self.take_all()]
+
+    def take_all(self) -> list[bytes]:
+        """Return all that are left."""
         left, self._data = self._data, []
-        return [blobs.write(one) for one in left]
+        return left
 
     def close(self) -> None:
         """Forget what is left."""
@@ -154,13 +158,19 @@ class MessagePeer:
         ident, passed_fds = message["id"], PassedBytes(message["blobs"])
         try:
             reply = await self._serve(message["method"], message["params"], passed_fds)
-            beside = _read_all(reply.passed_fds.hand_over())
-            self._post({"id": ident, "result": reply.value}, beside)
+            self._post({"id": ident, "result": reply.value}, _all_bytes(reply.passed_fds))
         except Exception as exc:  # noqa: BLE001 - whatever it is, the asker is told
             error = rpc.decode(faults.to_wire(str(ident), exc))["error"]
             self._post({"id": ident, "error": error})
         finally:
             passed_fds.close()
+
+
+def _all_bytes(passed: PassedFds) -> list[bytes]:
+    """Return what is beside a reply, without a memory file if it is bytes."""
+    if isinstance(passed, PassedBytes):
+        return passed.take_all()
+    return _read_all(passed.hand_over())
 
 
 def _read_all(fds: list[int]) -> list[bytes]:

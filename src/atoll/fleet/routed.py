@@ -24,8 +24,9 @@ RECOVER_SECONDS = 60.0
 """For how long a session whose node was lost is tried to be opened elsewhere."""
 PAUSE_SECONDS = 0.1
 REPEATABLE = frozenset(
-    {"get_variable", "has_variable", "variables", "set_variable", "tools", "validate", "save"}
-)
+    {"get_variable", "has_variable", "variables", "set_variable", "tools", "validate", "save",
+     "pause", "resume"}
+)  # fmt: skip
 """Methods that may be carried out twice: they read, or set to the same value."""
 _LOG = logging.getLogger("atoll.fleet")
 
@@ -251,5 +252,5 @@ class RoutedSession:
 
 def _may_repeat(method: str, params: dict[str, Any]) -> bool:
     if method == "files":
-        return params.get("operation") not in ("write", "edit", "delete", "move")
+        return params.get("operation") not in ("write", "edit", "delete", "move", "send")
     return method in REPEATABLE or (method == "execute" and params.get("key") is not None)

@@ -5,10 +5,7 @@ It is the daemon's client; what it is connected to is the fleet's driver on this
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import errno
-import hashlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,28 +13,14 @@ from atoll.availability import Availability
 from atoll.backends.daemon.sandbox import DaemonClientSandbox
 from atoll.config import SandboxConfig, fleet_address
 from atoll.errors import AtollError, ConfigError
-from atoll.files.base import Files
-from atoll.files.direct import OpenFile
-from atoll.files.types import FileError
 from atoll.fleet import lifecycle
+from atoll.fleet.files import FleetFiles
 from atoll.policy import Capability, Isolation
-from atoll.wire import blobs
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from atoll.backends.daemon.connection import DaemonConnection
+    from atoll.files.base import Files
     from atoll.wire.peer import Reply
-
-    Ask = Callable[[str, dict[str, Any], list[int]], Awaitable[Reply]]
-
-
-_ERRNO = {
-    FileError.FILE_NOT_FOUND: errno.ENOENT,
-    FileError.PERMISSION_DENIED: errno.EACCES,
-    FileError.IS_DIRECTORY: errno.EISDIR,
-    FileError.TOO_LARGE: errno.EFBIG,
-}
 
 
 class RaySandbox(DaemonClientSandbox):
@@ -88,6 +71,14 @@ class RaySandbox(DaemonClientSandbox):
         await self._fork_into(twin)
         return twin
 
+    async def freeze(self) -> None:
+        """Stop all that the guest runs until `thaw`; what is not saved yet is saved before."""
+        await self._call("pause", {})
+
+    async def thaw(self) -> None:
+        """Let the guest run again."""
+        await self._call("resume", {})
+
     async def detach(self) -> None:
         """Part from the session, which is committed: `Fleet.attach` takes it over by its name."""
         if self._connection is not None and self._session:
@@ -114,32 +105,3 @@ class RaySandbox(DaemonClientSandbox):
     def _adopt(self, answer: Reply) -> None:
         super()._adopt(answer)
         self.session = answer.value.get("fleet_session", self.session)
-
-
-class FleetFiles(Files):
-    """Sends operations to the session's node; contents travel beside them."""
-
-    backend = "ray"
-
-    def __init__(self, ask: Ask) -> None:
-        self._send = ask
-
-    async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
-        given = dict(params)
-        data = given.pop("data", None)
-        fds = [] if data is None else [blobs.write(data)]
-        reply = await self._send("files", {"operation": operation, "params": given}, fds)
-        answer: dict[str, Any] = reply.value
-        if reply.passed_fds:
-            answer["data"] = blobs.read(reply.passed_fds.take())
-        return answer
-
-    async def open_file(self, path: str) -> OpenFile:
-        """Return a copy of a file, to read parts of it; OSError says why it cannot be read."""
-        (found,) = await self.download([path])
-        if found.content is None:
-            code = _ERRNO.get(found.error, errno.EINVAL) if found.error else errno.EINVAL
-            raise OSError(code, str(found.error))
-        content: bytes = found.content
-        digest = (await asyncio.to_thread(hashlib.sha256, content)).hexdigest()
-        return OpenFile(blobs.write(content), len(content), digest[:32])

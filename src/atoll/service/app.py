@@ -124,7 +124,7 @@ class App:
         signed_in = self._signed_in(request, route)
         principal = signed_in or _NOBODY
         if route.scope is not None:
-            principal = signed_in or self._owner(request, route)
+            principal = signed_in or await self._owner(request, route)
             if route.scope:
                 principal.require(route.scope)
             self._service.quotas.request(principal)
@@ -155,10 +155,17 @@ class App:
                 return await service.fleet.reach(service, request, principal, ident)
         return None
 
-    def _owner(self, request: Request, route: Route) -> Principal:
-        if route.who is not None:
-            return route.who(self._service, request)
-        return self._service.keys.check(request.headers)
+    async def _owner(self, request: Request, route: Route) -> Principal:
+        """Return whose key a request has; another service of a fleet may have made it just now."""
+        service, keys, fleet = self._service, self._service.keys, self._service.fleet
+        try:
+            return route.who(service, request) if route.who else keys.check(request.headers)
+        except Problem as exc:
+            if fleet is None or exc.reason != "unknown":
+                raise
+            if not await fleet.keys.look_for(service.ledger):
+                raise
+        return route.who(service, request) if route.who else keys.check(request.headers)
 
     def _signed_in(self, request: Request, route: Route) -> Principal | None:
         """Return who a page of ours acts for; refuse every other page's request."""

@@ -5,9 +5,6 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from atoll.files.direct import close_all
-from atoll.files.watch import Watch
-from atoll.guest.local_files import locate
 from atoll.service import shapes
 from atoll.service.calls import NDJSON, SSE, EventResponse, as_json, nothing
 from atoll.service.problems import Problem, encode
@@ -17,6 +14,7 @@ if TYPE_CHECKING:
 
     from starlette.responses import Response
 
+    from atoll.files.live import FolderWatch
     from atoll.service.calls import Call
     from atoll.service.executions import Event
     from atoll.service.hosted import HostedSession
@@ -90,18 +88,16 @@ async def send_signal(call: Call) -> Response:
 async def watch(call: Call) -> Response:
     """Stream the changes of a folder: created, written, closed, deleted, moved_from, moved_to."""
     hosted, path = _session(call), call.query("path") or "."
-    folders = await hosted.session.folders(changing=False)
     try:
-        root, inner = locate(path, tuple(folders))
-        found = Watch.below(folders[root], inner, recursive=call.flag("recursive"))
+        found = await hosted.files.watch(path, recursive=call.flag("recursive"))
     except (OSError, ValueError):
         raise Problem(404, "file", f"{path!r} is not a folder that can be watched") from None
-    finally:
-        close_all(folders)
     return EventResponse(call, _changes(call, hosted, found))
 
 
-async def _changes(call: Call, hosted: HostedSession, found: Watch) -> AsyncIterator[list[Event]]:
+async def _changes(
+    call: Call, hosted: HostedSession, found: FolderWatch
+) -> AsyncIterator[list[Event]]:
     box = hosted.session.box
     with found:
         yield [(0, "watching", encode({"type": "watching"}))]

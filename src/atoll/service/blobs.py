@@ -1,4 +1,4 @@
-"""Where the bytes of states, contexts and files are: a folder, or S3 with a folder in front.
+"""Where the bytes of states, contexts and files are: a folder, or a store with a folder in front.
 
 Bytes are named by their SHA-256, and checked against it when they come back from elsewhere.
 """
@@ -92,18 +92,22 @@ class FolderBlobs:
         return None
 
 
-class S3Blobs(FolderBlobs):
-    """A bucket, with the folder as a cache of what was used here."""
+class SharedBlobs(FolderBlobs):
+    """A bucket or a folder of several services, with an own folder as a cache of what was used."""
 
     def __init__(self, folder: Path, url: str) -> None:
         super().__init__(folder)
         try:
             from obstore.exceptions import BaseError  # noqa: PLC0415 - an extra
-            from obstore.store import from_url  # noqa: PLC0415
+            from obstore.store import LocalStore, from_url  # noqa: PLC0415
         except ImportError:
             raise ConfigError(f"S3 needs the extra `s3`. {hint('s3')}") from None
         plain = os.environ.get("AWS_ALLOW_HTTP") in ("1", "true")
-        self._store: Any = from_url(url, client_options={"allow_http": plain})
+        self._store: Any
+        if url.startswith("file://"):
+            self._store = LocalStore(url.removeprefix("file://"), mkdir=True)
+        else:
+            self._store = from_url(url, client_options={"allow_http": plain})
         self._error: type[Exception] = BaseError
         self._background: set[asyncio.Task[None]] = set()
 
@@ -174,7 +178,7 @@ class S3Blobs(FolderBlobs):
 def blobs(settings: ServiceSettings) -> Blobs:
     """Return the place of bytes that the settings name."""
     folder = settings.folder / "blobs"
-    return S3Blobs(folder, settings.blobs) if settings.blobs else FolderBlobs(folder)
+    return SharedBlobs(folder, settings.blobs) if settings.blobs else FolderBlobs(folder)
 
 
 def _unavailable(exc: Exception) -> Problem:

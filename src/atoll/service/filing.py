@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from atoll.files.base import Files
-    from atoll.files.direct import OpenFile
+    from atoll.files.live import FileReader
     from atoll.service.calls import Call
     from atoll.service.hosted import HostedSession
 
@@ -120,7 +120,7 @@ async def download(call: Call) -> Response:
         raise
 
 
-def _part_of(call: Call, path: str, file: OpenFile) -> Response:
+def _part_of(call: Call, path: str, file: FileReader) -> Response:
     headers, asked = call.request.headers, call.request.headers.get("range")
     name = path.rstrip("/").rpartition("/")[2]
     shown = quote(name, safe="", errors="surrogateescape")
@@ -149,7 +149,7 @@ class FilePart(Response):
     """A part of a file, read as the client takes it."""
 
     def __init__(
-        self, file: OpenFile, start: int, end: int, status: int, headers: dict[str, str], *,
+        self, file: FileReader, start: int, end: int, status: int, headers: dict[str, str], *,
         body: bool,
     ) -> None:  # fmt: skip
         super().__init__(None, status, headers, "application/octet-stream")

@@ -18,6 +18,7 @@ from atoll.service.processes import Processes
 if TYPE_CHECKING:
     from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.daemon.sessions import Session
+    from atoll.files.live import LiveFiles
     from atoll.sandbox import BaseSandbox
     from atoll.service.directory import SessionRecord
     from atoll.service.keys import Principal
@@ -73,16 +74,17 @@ class HostedSession:
         self.record: SessionRecord | None = None
         """What is written of it for other services, if they can take it over."""
         self.processes = Processes(self)
-        self._files = FolderFiles(self._folders, session.config.policy.file_size_bytes)
+        limit = session.config.policy.file_size_bytes
+        self._files: LiveFiles = FolderFiles(self._folders, limit)
         if facts is None:
             assert session.box is not None
             facts = BoxFacts.of(session.box)
             if not hasattr(session.box, "folders"):  # they are on another machine
-                self._files = cast("FolderFiles", session.box.files)
+                self._files = cast("LiveFiles", session.box.files)
         self.facts = facts
 
     @property
-    def files(self) -> FolderFiles:
+    def files(self) -> LiveFiles:
         """Its files, usable while a cell runs."""
         self.touch()
         return self._files

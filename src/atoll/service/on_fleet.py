@@ -24,6 +24,7 @@ from atoll.service.directory import Directory, SessionRecord
 from atoll.service.forward import UnreachableError
 from atoll.service.problems import Problem
 from atoll.service.shapes import ContextOf
+from atoll.service.shared_keys import SharedKeys
 from atoll.wire import options
 
 if TYPE_CHECKING:
@@ -54,12 +55,19 @@ class FleetSandboxes:
 
     def __init__(self, settings: ServiceSettings, facts: dict[str, Any]) -> None:
         self._settings, self._address = settings, fleet_address(settings.fleet)
-        self.directory = Directory(Store(facts["store"]), settings.own_url)
+        store = Store(facts["store"])
+        self.directory, self.keys = Directory(store, settings.own_url), SharedKeys(store)
         self._adopting: dict[str, asyncio.Lock] = {}
         self.facts = facts
         """What the fleet said of itself last: nodes, load, sessions."""
         self.problem = ""
         self._asked = float("-inf")
+
+    @property
+    def blobs(self) -> str:
+        """Where the services keep uploaded contexts and states, if the settings name no place."""
+        store = str(self.facts["store"])
+        return f"{store if '://' in store else f'file://{store}'}/service"
 
     async def open(self, config: SandboxConfig, code: str = "") -> RaySandbox:
         """Open a sandbox on the fleet. One for a single piece of code keeps no state there."""
@@ -170,12 +178,12 @@ class FleetSandboxes:
     def describe(self) -> dict[str, Any]:
         """Return what an operator may know of the fleet: figures of each node, as of `refresh`."""
         refused = [f"{name}: {why}" for name, why in self.facts.get("refused", {}).items()]
+        problems = (self.problem, self.facts.get("reason", ""), self.keys.problem)
         nodes = self.facts.get("nodes", ())
         return {
             "address": self._address,
             "ident": self.facts.get("fleet"),
-            "problems": [one for one in (self.problem, self.facts.get("reason", "")) if one]
-            + refused,
+            "problems": [one for one in problems if one] + refused,
             "nodes": [{name: one[name] for name in SHOWN} for one in nodes],
         }
 

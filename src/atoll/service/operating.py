@@ -27,6 +27,7 @@ async def add_key(call: Call) -> Response:
         seconds=given.expires_seconds,
         quota=_quota(given.quota),
     )
+    await call.service.share_keys()
     return as_json({"id": key.split("_")[1], "key": key}, 201)
 
 
@@ -42,6 +43,7 @@ async def revoke_key(call: Call) -> Response:
     """Refuse a key from now on."""
     if not call.service.keys.revoke(call.path["key"]):
         raise Problem(404, "not_found", "there is no such key, or it is revoked already")
+    await call.service.share_keys()
     return nothing()
 
 

@@ -1,7 +1,7 @@
 """Processes of a session beside its cells: a helper in the guest starts them, files carry output.
 
 SECURITY: the helper is guest code like any other, and what it tells is the guest's word. The host
-only reads files and writes to a FIFO below the guest's own folder, which it opens by descriptor.
+only reads files and writes to a FIFO below the guest's own folder (`files.live`).
 """
 
 from __future__ import annotations
@@ -11,28 +11,22 @@ import base64
 import codecs
 import contextlib
 import json
-import os
-import stat
 import time
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from atoll.files.direct import close_all
-from atoll.files.openat2 import open_beneath
-from atoll.files.watch import Watch
 from atoll.service import clock
 from atoll.service.problems import Problem, encode, not_found
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from atoll.files.direct import OpenFile
+    from atoll.files.live import FileReader
     from atoll.service.executions import Event
     from atoll.service.hosted import HostedSession
 
 TMP = "/tmp"  # noqa: S108 - the guest's own
-FOLDER = ".atoll-processes"
-PLACE = f"{TMP}/{FOLDER}"
+PLACE = f"{TMP}/.atoll-processes"
 """Where the helper and the output of processes are: a saved state does not hold it."""
 MOST_PROCESSES = 64
 MOST_INPUT = 64 << 10
@@ -40,6 +34,8 @@ START_SECONDS = 10.0
 PIECE = 1 << 18
 _SMALL = 1 << 16
 _STREAMS = ("out", "err")
+_REQUESTS = f"{PLACE}/requests"
+_GONE = "the process is gone: the session was started afresh, or went on on another machine"
 
 
 class GuestProcess:
@@ -153,6 +149,8 @@ class Processes:
             found = await self._told(process, "pid")
             pid = found.get("pid") if found else None
             process.pid = pid if isinstance(pid, int) else None
+        elif end is None and not await self._is_there(process):
+            end = {"error": _GONE}
         process.end = end
 
     async def events(
@@ -201,7 +199,14 @@ class Processes:
             file.close()
         return found if isinstance(found, dict) else {"error": "not an object"}
 
-    async def _open(self, process: GuestProcess, name: str) -> OpenFile | None:
+    async def _is_there(self, process: GuestProcess) -> bool:
+        """Return whether the sandbox is still the one that the process was started in."""
+        file = await self._open(process, "pid")
+        if file is not None:
+            file.close()
+        return file is not None
+
+    async def _open(self, process: GuestProcess, name: str) -> FileReader | None:
         path = f"{PLACE}/{process.number}.{name}"
         with contextlib.suppress(OSError, ValueError):
             return await self._hosted.files.open_file(path)
@@ -209,8 +214,7 @@ class Processes:
 
     async def _ensure_helper(self) -> None:
         """Start the helper if it does not run: after the cell that runs, if there is one."""
-        if (fd := await self._requests()) is not None:
-            os.close(fd)
+        if await self._hosted.files.send(_REQUESTS, b""):
             return
         self._known.clear()
         code = resources.files("atoll.service").joinpath("process_helper.py").read_bytes()
@@ -226,49 +230,17 @@ class Processes:
 
     async def _send(self, process: GuestProcess, op: str, **fields: Any) -> None:
         line = encode({"op": op, "n": process.number, **fields}) + b"\n"
-        fd = await self._requests()
-        if fd is None:
+        if not await self._hosted.files.send(_REQUESTS, line):
             raise Problem(410, "process", "the session's processes are gone: it was started afresh")
-        try:
-            await asyncio.wait_for(_write(fd, line), START_SECONDS)
-        except (TimeoutError, OSError):
-            raise Problem(503, "busy", "the guest takes no requests now", retry_after=1) from None
-        finally:
-            os.close(fd)
-
-    async def _requests(self) -> int | None:
-        """Return a descriptor of the helper's FIFO that is read; None if there is none."""
-        folders = await self._hosted.session.folders(changing=False)
-        try:
-            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
-            fd = open_beneath(folders[TMP], f"{FOLDER}/requests", flags)
-        except OSError:
-            return None
-        finally:
-            close_all(folders)
-        if not stat.S_ISFIFO(os.fstat(fd).st_mode):
-            os.close(fd)
-            return None
-        return fd
 
     @contextlib.asynccontextmanager
     async def _changes(self, pause: float = 1.0) -> AsyncIterator[AsyncIterator[list[Any]]]:
-        folders = await self._hosted.session.folders(changing=False)
         try:
-            watch = Watch.below(folders[TMP], FOLDER)
-        finally:
-            close_all(folders)
+            watch = await self._hosted.files.watch(PLACE)
+        except OSError:
+            raise Problem(410, "process", _GONE) from None
         with watch:
             yield watch.changes(pause)
-
-
-async def _write(fd: int, data: bytes) -> None:
-    """Write all of it, as the reader takes it."""
-    while data:
-        try:
-            data = data[os.write(fd, data) :]
-        except BlockingIOError:
-            await asyncio.sleep(0.005)
 
 
 def _event(kind: str, **fields: Any) -> Event:

@@ -132,6 +132,8 @@ class Service:
         self.runs.start()
         if lost := self.ledger.start():
             _LOG.warning("%d sessions of an earlier process are lost", lost)
+        if self.fleet is not None:
+            await self.fleet.keys.compare(self.ledger)
         try:
             code = () if self.fleet is None else ("pass",)  # it needs no state there
             box = await self._opener(SandboxConfig(backend="native"), *code)
@@ -351,6 +353,11 @@ class Service:
             known = [*self.sessions.idents, *self.gateway.idents, *running]
             await self.replicas.announce(known)
 
+    async def share_keys(self) -> None:
+        """Let the other services before a fleet know of keys that were made or revoked here."""
+        if self.fleet is not None:
+            await self.fleet.keys.compare_now_and_then(self.ledger)
+
     async def refresh(self) -> None:
         """Bring what is known of the fleet up to date."""
         if self.fleet is not None:
@@ -363,6 +370,7 @@ class Service:
                 await self.sessions.sweep()
                 await self.announce()
                 await self.refresh()
+                await self.share_keys()
                 self.executions.sweep()
                 self.e2b.sweep()
                 await self.gateway.sweep()

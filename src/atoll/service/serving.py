@@ -131,7 +131,8 @@ async def _on_fleet(
 
     report(f"joining the fleet at {settings.fleet}")
     async with fleet_sandboxes(settings) as fleet:
-        yield Service(settings, fleet.open, fleet.tiers, fleet=fleet)
+        shared = dataclasses.replace(settings, blobs=settings.blobs or fleet.blobs)
+        yield Service(shared, fleet.open, fleet.tiers, fleet=fleet)
 
 
 def server(made: Service, tls: ssl.SSLContext | None = None) -> Server:

@@ -20,7 +20,7 @@ from atoll.service.problems import Problem
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from atoll.files.watch import Watch
+    from atoll.files.live import FolderWatch
     from atoll.service.calls import Call
     from atoll.service.hosted import HostedSession
     from atoll.service.keys import Principal
@@ -39,7 +39,7 @@ class SandboxFacts:
     auto_resume: bool = False
     contexts: dict[str, str] = field(default_factory=dict)
     """The working folder of each code context besides the default one, by its id."""
-    watchers: dict[str, Watch] = field(default_factory=dict)
+    watchers: dict[str, FolderWatch] = field(default_factory=dict)
     commands: dict[int, dict[str, Any]] = field(default_factory=dict)
     """How a process was started, by its pid."""
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import posixpath
 import re
 import stat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from atoll.files.direct import close_all
-from atoll.files.folder import OpenFolders
 from atoll.files.types import FileError
-from atoll.files.watch import Watch
-from atoll.guest.local_files import locate
 from atoll.guest.workspace import code_of
 from atoll.service import clock
 from atoll.service.calls import as_json
@@ -24,19 +19,17 @@ from atoll.service.multipart import Form
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
 
     from starlette.responses import Response
 
+    from atoll.files.live import Entry, FolderWatch
     from atoll.files.watch import Change
     from atoll.service.calls import Call
     from atoll.service.executions import Event
     from atoll.service.hosted import HostedSession
 
-T = TypeVar("T")
 MOST_FILES = 1_000
-MOST_ENTRIES = 10_000
 MOST_DEPTH = 64
 MOST_WATCHERS = 16
 _STATUSES = {
@@ -82,8 +75,7 @@ async def info(call: Call) -> Response:
     """Describe a file or folder."""
     given, hosted = await _message(call)
     path = located(wire.text_of(given, "path"))
-    found = await _in_place(hosted, path, lambda place: place.stat(path))
-    return as_json({"entry": _entry(path, found)})
+    return await _described(hosted, path)
 
 
 async def list_folder(call: Call) -> Response:
@@ -92,8 +84,8 @@ async def list_folder(call: Call) -> Response:
     path, depth = located(wire.text_of(given, "path")), given.get("depth") or 1
     if not isinstance(depth, int) or not 1 <= depth <= MOST_DEPTH:
         raise Problem(400, "invalid", f"depth must be from 1 to {MOST_DEPTH}")
-    rows = await _in_place(hosted, path, lambda place: _below(place, path, depth))
-    return as_json({"entries": rows})
+    rows = await _inspect(hosted, path, depth)
+    return as_json({"entries": [_entry(one) for one in rows]})
 
 
 async def make_folder(call: Call) -> Response:
@@ -101,12 +93,12 @@ async def make_folder(call: Call) -> Response:
     given, hosted = await _message(call)
     path = located(wire.text_of(given, "path"))
     try:
-        found = await _in_place(hosted, path, lambda place: place.stat(path))
+        (found,) = await _inspect(hosted, path)
     except Problem as exc:
         if exc.status != 404:
             raise
     else:
-        is_folder = stat.S_ISDIR(found.st_mode)
+        is_folder = stat.S_ISDIR(found.mode)
         words = "it is there already" if is_folder else "it is a file"
         raise Problem(409 if is_folder else 400, "file", f"{path!r}: {words}")
     await _changed(hosted.files.mkdir(path), path)
@@ -168,7 +160,9 @@ async def watch(call: Call) -> Response:
     return wire.FrameResponse(call, _stream(call, hosted, await _watch(hosted, given)))
 
 
-async def _stream(call: Call, hosted: HostedSession, found: Watch) -> AsyncIterator[list[Event]]:
+async def _stream(
+    call: Call, hosted: HostedSession, found: FolderWatch
+) -> AsyncIterator[list[Event]]:
     with found:
         yield [(0, "start", wire.frame({"start": {}}))]
         async for changes in found.changes(call.service.settings.keepalive_seconds):
@@ -179,19 +173,15 @@ async def _stream(call: Call, hosted: HostedSession, found: Watch) -> AsyncItera
         yield [(0, "end", wire.last_frame())]
 
 
-async def _watch(hosted: HostedSession, given: dict[str, Any]) -> Watch:
+async def _watch(hosted: HostedSession, given: dict[str, Any]) -> FolderWatch:
     path = located(wire.text_of(given, "path"))
-    folders = await hosted.session.folders(changing=False)
     try:
-        root, inner = locate(path, tuple(folders))
-        return Watch.below(folders[root], inner, recursive=given.get("recursive") is True)
+        return await hosted.files.watch(path, recursive=given.get("recursive") is True)
     except (OSError, ValueError) as exc:
         raise _refusal(path, exc) from None
-    finally:
-        close_all(folders)
 
 
-def _watcher(call: Call, hosted: HostedSession, given: dict[str, Any]) -> Watch:
+def _watcher(call: Call, hosted: HostedSession, given: dict[str, Any]) -> FolderWatch:
     found = call.service.e2b.facts(hosted).watchers.get(wire.text_of(given, "watcherId"))
     if found is None:
         raise Problem(404, "not_found", "there is no such watcher")
@@ -223,8 +213,8 @@ async def _message(call: Call) -> tuple[dict[str, Any], HostedSession]:
 
 
 async def _described(hosted: HostedSession, path: str) -> Response:
-    found = await _in_place(hosted, path, lambda place: place.stat(path))
-    return as_json({"entry": _entry(path, found)})
+    (found,) = await _inspect(hosted, path)
+    return as_json({"entry": _entry(found)})
 
 
 async def _changed(work: Any, path: str) -> None:
@@ -234,50 +224,25 @@ async def _changed(work: Any, path: str) -> None:
         raise _refusal(path, exc) from None
 
 
-async def _in_place(hosted: HostedSession, path: str, work: Callable[[OpenFolders], T]) -> T:
-    """Return what `work` finds in the sandbox's folders, which it is given by descriptor."""
-    hosted.touch()
-    folders = await hosted.session.folders(changing=False)
-
-    def do() -> T:
-        place = OpenFolders(folders, None)
-        try:
-            with place.as_owner(path):
-                return work(place)
-        finally:
-            close_all(folders)
-
+async def _inspect(hosted: HostedSession, path: str, depth: int = 0) -> list[Entry]:
     try:
-        # Shielded: who is cancelled leaves, but the descriptors are in use until it is done.
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, do))
+        return await hosted.files.inspect(path, depth)
     except (OSError, ValueError) as exc:
         raise _refusal(path, exc) from None
 
 
-def _below(place: OpenFolders, path: str, depth: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for name, found in sorted(place.entries(path)):
-        if len(rows) >= MOST_ENTRIES:
-            break
-        inner = posixpath.join(path, name)
-        rows.append(_entry(inner, found))
-        if depth > 1 and stat.S_ISDIR(found.st_mode):
-            rows += _below(place, inner, depth - 1)
-    return rows[:MOST_ENTRIES]
-
-
-def _entry(path: str, found: os.stat_result) -> dict[str, Any]:
+def _entry(found: Entry) -> dict[str, Any]:
     kinds = {stat.S_IFDIR: "DIRECTORY", stat.S_IFLNK: "SYMLINK", stat.S_IFREG: "FILE"}
     return {
-        "name": posixpath.basename(path),
-        "type": f"FILE_TYPE_{kinds.get(stat.S_IFMT(found.st_mode), 'UNSPECIFIED')}",
-        "path": path,
-        "size": str(found.st_size),
-        "mode": stat.S_IMODE(found.st_mode),
-        "permissions": stat.filemode(found.st_mode),
+        "name": posixpath.basename(found.path),
+        "type": f"FILE_TYPE_{kinds.get(stat.S_IFMT(found.mode), 'UNSPECIFIED')}",
+        "path": found.path,
+        "size": str(found.size),
+        "mode": stat.S_IMODE(found.mode),
+        "permissions": stat.filemode(found.mode),
         "owner": "user",
         "group": "user",
-        "modifiedTime": clock.moment(found.st_mtime),
+        "modifiedTime": clock.moment(found.modified),
     }
 
 
