@@ -4,13 +4,14 @@ import re
 import shlex
 import subprocess
 import sys
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, _SubParsersAction
 
 import pytest
 
 from atoll import __version__
 from atoll.backends import registry
-from atoll.cli import argument_types, arguments, completion, help_texts
+from atoll.cli import argument_types, arguments, completion, help_texts, serve_arguments
+from atoll.config import DURABILITIES
 from atoll.policy import Isolation
 
 
@@ -132,6 +133,31 @@ def test_backends_are_those_of_the_registry():
 
 def test_levels_are_those_of_the_policy():
     assert list(map(str, Isolation)) == list(arguments.LEVELS)
+
+
+def test_durabilities_are_those_of_the_configuration():
+    assert serve_arguments.DURABILITIES == DURABILITIES
+
+
+@pytest.mark.parametrize("name", arguments.commands())
+def test_a_parser_of_one_command_is_that_of_the_whole_command_line(name):
+    (alone,) = _commands_of(arguments.parser(name)).values()
+    assert alone.format_help() == _commands_of(arguments.parser())[name].format_help()
+
+
+def test_the_help_names_the_same_commands_as_the_whole_command_line():
+    assert arguments.parser("--help").format_help() == arguments.parser().format_help()
+
+
+def _commands_of(parser):
+    (found,) = (one.choices for one in parser._actions if isinstance(one, _SubParsersAction))
+    return found
+
+
+def test_version_loads_no_part_that_runs_code():
+    code = "import sys; from atoll.cli.main import main; main(['--version']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"atoll.config", "dataclasses", "asyncio"} & set(done.stdout.split())
 
 
 def test_version(atoll):

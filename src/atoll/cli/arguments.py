@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING
 
 from atoll import __version__
 from atoll.cli import (
     ask_arguments,
+    daemon_arguments,
     env_arguments,
     fleet_arguments,
     help_texts,
@@ -19,7 +21,7 @@ from atoll.cli.parser import CodeAction, Parser
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     Commands = argparse._SubParsersAction[Parser]  # noqa: SLF001 - it has no public name
 
@@ -28,67 +30,70 @@ TIERS = ("bare", "numeric", "full")
 GUARDS = ("ast", "restrictedpython")
 LEVELS = ("none", "guarded", "confined", "jailed", "kernel", "virtual")
 SHELLS = ("bash", "zsh", "fish")
+BEFORE_COMMANDS = ("--version", "--help", "-h")
+"""What `atoll` answers without a command."""
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the parsed arguments; exit with 2 and one line if they are wrong."""
-    return parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    return parser(given[0] if given else "").parse_args(given)
 
 
 @functools.cache
-def parser() -> Parser:
-    """Return the parser of the whole command line."""
+def parser(first: str = "") -> Parser:
+    """Return the parser of the whole command line, or of what begins with the word `first`.
+
+    A command's parser takes milliseconds to make. If `first` is a command, the parser knows no
+    other one; if it is one of BEFORE_COMMANDS, it knows the names of the commands alone.
+    """
     top = Parser(
         prog="atoll",
         description=help_texts.SUMMARY,
         epilog=f"{help_texts.epilog('')}\n{help_texts.EXIT_CODES}",
     )
     top.add_argument("--version", action="version", version=f"atoll {__version__}")
-    commands = top.add_subparsers(
+    known = top.add_subparsers(
         title="commands", dest="command", required=True, metavar="COMMAND", parser_class=Parser
     )
-    _add_run(_command(commands, "run", "run a program in a new sandbox"))
-    _add_repl(_command(commands, "repl", "type code at a prompt in a sandbox"))
-    _add_repl_server(_command(commands, "repl-server", "serve framed requests on stdin"))
-    _add_doctor(_command(commands, "doctor", "show what works on this machine"))
-    _add_daemon(_command(commands, "daemon", "keep warm sandboxes for many clients"))
-    serve_arguments.add_serve(_command(commands, "serve", "serve sandboxes over HTTP"), TIERS)
-    _add_fleet(_actions(_command(commands, "fleet", "run sandboxes on many machines")))
-    actions = _actions(_command(commands, "keys", "make and revoke keys for `atoll serve`"))
-    serve_arguments.add_keys(
-        _command(actions, "add", "make a key and print it"),
-        _command(actions, "list", "list keys, without their secrets"),
-        _command(actions, "revoke", "refuse a key from now on"),
-    )
-    mcp = _command(commands, "mcp", "serve sandboxes to MCP clients")
-    mcp_arguments.add_mcp(mcp, TIERS)
-    _add_sandbox_options(mcp)
-    kernels = _actions(_command(commands, "kernel", "run notebooks in a sandbox"))
-    mcp_arguments.add_kernel(
-        _command(kernels, "install", "let Jupyter find the kernel"),
-        _command(kernels, "remove", "delete the kernel from Jupyter's list"),
-    )
-    _add_wasm(_command(commands, "wasm", "set up CPython for the wasm backend"))
-    _add_pyodide(_command(commands, "pyodide", "set up Pyodide for the pyodide backend"))
-    _add_env(_command(commands, "env", "keep packages by name for sandboxes"))
-    ask = _command(commands, "ask", "ask a model about files of any size")
-    ask_arguments.add_ask(ask)
-    sandboxes = ask.add_argument_group("sandboxes")
-    env_arguments.add_packages(sandboxes)
-    _add_network(sandboxes)
-    _add_backend_options(sandboxes)
-    _add_model(_command(commands, "model", "download a small model that runs on this machine"))
-    _add_trace(_command(commands, "trace", "show the record of a run of `atoll ask`"))
-    _add_colgrep(_command(commands, "colgrep", "search code by meaning"))
-    _add_memory(_command(commands, "memory", "show or forget what earlier runs left behind"))
-    _add_completion(_command(commands, "completion", "print a completion script for your shell"))
+    every = commands()
+    for name in [first] if first in every else every:
+        brief, add_options = every[name]
+        command = _command(known, name, brief)
+        if first not in BEFORE_COMMANDS:
+            add_options(command)
     return top
 
 
-def _command(commands: Commands, name: str, brief: str, text: str | None = None) -> Parser:
+def commands() -> dict[str, tuple[str, Callable[[Parser], None]]]:
+    """Return what each command does, in a few words, and what adds its options."""
+    return {
+        "run": ("run a program in a new sandbox", _add_run),
+        "repl": ("type code at a prompt in a sandbox", _add_sandbox_options),
+        "repl-server": ("serve framed requests on stdin", _add_repl_server),
+        "doctor": ("show what works on this machine", _add_doctor),
+        "daemon": ("keep warm sandboxes for many clients", _add_daemon),
+        "serve": ("serve sandboxes over HTTP", lambda it: serve_arguments.add_serve(it, TIERS)),
+        "fleet": ("run sandboxes on many machines", _add_fleet),
+        "keys": ("make and revoke keys for `atoll serve`", _add_keys),
+        "mcp": ("serve sandboxes to MCP clients", _add_mcp),
+        "kernel": ("run notebooks in a sandbox", _add_kernel),
+        "wasm": ("set up CPython for the wasm backend", _add_wasm),
+        "pyodide": ("set up Pyodide for the pyodide backend", _add_pyodide),
+        "env": ("keep packages by name for sandboxes", _add_env),
+        "ask": ("ask a model about files of any size", _add_ask),
+        "model": ("download a small model that runs on this machine", _add_model),
+        "trace": ("show the record of a run of `atoll ask`", _add_trace),
+        "colgrep": ("search code by meaning", _add_colgrep),
+        "memory": ("show or forget what earlier runs left behind", _add_memory),
+        "completion": ("print a completion script for your shell", _add_completion),
+    }
+
+
+def _command(known: Commands, name: str, brief: str, text: str | None = None) -> Parser:
     """Add a command; description (if not given) and examples are in help_texts by its full name."""
-    path = f"{commands._prog_prefix} {name}".removeprefix("atoll").strip()  # noqa: SLF001
-    return commands.add_parser(
+    path = f"{known._prog_prefix} {name}".removeprefix("atoll").strip()  # noqa: SLF001
+    return known.add_parser(
         name,
         help=brief,
         description=help_texts.DESCRIPTIONS[path] if text is None else text,
@@ -117,10 +122,6 @@ def _add_run(run: Parser) -> None:
         "--json", action="store_true", help="print the whole result as one JSON object at the end"
     )
     _add_sandbox_options(run)
-
-
-def _add_repl(repl: Parser) -> None:
-    _add_sandbox_options(repl)
 
 
 def _add_sandbox_options(command: Parser) -> None:
@@ -231,7 +232,7 @@ def _add_repl_server(server: Parser) -> None:
         action="store_false",
         help="start each sandbox when it is needed, without libraries",
     )
-    _add_preload(server)
+    daemon_arguments.add_preload(server)
     server.add_argument(
         "--debug", action="store_true", help="log each request and response to stderr, with sizes"
     )
@@ -250,66 +251,50 @@ def _add_doctor(doctor: Parser) -> None:
     _add_backend_options(doctor)
 
 
-def _add_fleet(fleet: Commands) -> None:
+def _add_fleet(fleet: Parser) -> None:
+    actions = _actions(fleet)
     for name, (brief, add) in fleet_arguments.actions(TIERS).items():
-        add(_command(fleet, name, brief))
+        add(_command(actions, name, brief))
+
+
+def _add_keys(keys: Parser) -> None:
+    actions = _actions(keys)
+    serve_arguments.add_keys(
+        _command(actions, "add", "make a key and print it"),
+        _command(actions, "list", "list keys, without their secrets"),
+        _command(actions, "revoke", "refuse a key from now on"),
+    )
+
+
+def _add_mcp(mcp: Parser) -> None:
+    mcp_arguments.add_mcp(mcp, TIERS)
+    _add_sandbox_options(mcp)
+
+
+def _add_kernel(kernel: Parser) -> None:
+    actions = _actions(kernel)
+    mcp_arguments.add_kernel(
+        _command(actions, "install", "let Jupyter find the kernel"),
+        _command(actions, "remove", "delete the kernel from Jupyter's list"),
+    )
+
+
+def _add_ask(ask: Parser) -> None:
+    ask_arguments.add_ask(ask)
+    sandboxes = ask.add_argument_group("sandboxes")
+    env_arguments.add_packages(sandboxes)
+    _add_network(sandboxes)
+    _add_backend_options(sandboxes)
 
 
 def _add_daemon(daemon: Parser) -> None:
     actions = _actions(daemon)
-    start = _command(actions, "start", "start the daemon")
-    status = _command(actions, "status", "show how the daemon is doing")
-    stop = _command(actions, "stop", "stop the daemon and every sandbox in it")
-    logs = _command(actions, "logs", "print the end of the log")
-    for action in (start, status, stop, logs):
-        action.add_argument("--socket", metavar="PATH", help="the daemon's socket")
-    start.add_argument("--foreground", action="store_true", help="serve here until Ctrl-C")
-    _add_preload(start)
-    _add_daemon_limits(start)
-    status.add_argument("--json", action="store_true", help="print one JSON object")
-    logs.add_argument(
-        "-f", dest="follow", action="store_true", help="keep printing as lines are written"
-    )
-    logs.add_argument(
-        "-n",
-        dest="lines",
-        metavar="N",
-        type=count,
-        default=20,
-        help="number of lines (default 20)",
-    )
-
-
-def _add_daemon_limits(start: Parser) -> None:
-    start.add_argument(
-        "--tier",
-        choices=TIERS,
-        help="libraries that sessions find imported: bare (standard library), numeric (numpy, "
-        "pandas), full (also scipy, scikit-learn, statsmodels, matplotlib, seaborn); default full",
-    )
-    start.add_argument(
-        "--idle-timeout",
-        metavar="SECONDS",
-        type=seconds,
-        help="end a session that was idle for this long (default 3600)",
-    )
-    for name, metavar, kind, text in (
-        ("--max-sessions", "N", count, "sessions in all (default 1024)"),
-        ("--max-live", "N", count, "sessions kept in memory (default 128)"),
-        ("--max-memory", "SIZE", size, "memory of all sessions together (default half of RAM)"),
-        ("--max-running", "N", count, "cells that run at one time (default 2 per core)"),
-        ("--max-queue", "N", count, "cells that may wait for their turn (default 256)"),
-    ):
-        start.add_argument(name, metavar=metavar, type=kind, help=text)
-
-
-def _add_preload(command: Parser) -> None:
-    command.add_argument(
-        "--preload",
-        metavar="IMPORT",
-        action="append",
-        default=[],
-        help="one more import for warm interpreters, as 'import polars as pl'; repeatable",
+    daemon_arguments.add_daemon(
+        _command(actions, "start", "start the daemon"),
+        _command(actions, "status", "show how the daemon is doing"),
+        _command(actions, "stop", "stop the daemon and every sandbox in it"),
+        _command(actions, "logs", "print the end of the log"),
+        TIERS,
     )
 
 

@@ -69,7 +69,7 @@ def short_help() -> str:
     """Return what `atoll` without arguments prints: the commands, and examples."""
     from atoll.cli import arguments, help_texts
 
-    top = arguments.parser()
+    top = arguments.parser("--help")
     top.epilog = f"{help_texts.epilog('')}\nType `atoll COMMAND --help` for one command."
     return top.format_help().rstrip()
 

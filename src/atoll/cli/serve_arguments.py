@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll.cli.argument_types import count, port, seconds
-from atoll.config import DURABILITIES
 
 if TYPE_CHECKING:
     import argparse
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[Parser]  # noqa: SLF001 - it has no public name
 
+DURABILITIES = ("none", "periodic", "cell")
 SCOPES = ("execute", "sessions", "files", "runs", "metrics", "admin")
 _FOLDER = "keys, states and contexts (default: $ATOLL_SERVE_FOLDER or ~/.local/share/atoll)"
 
