@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 LIBRARY := $(VENV)/.library
 STAMP := $(VENV)/.installed
-JOBS ?= 3
+# Tests mostly wait for processes that they start: so many test processes keep two cores busy.
+JOBS ?= 6
 PYTEST = $(BIN)/python -m pytest
 TESTS = $(PYTEST) -n $(JOBS) --dist loadgroup --ignore tests/faults --ignore tests/integrations
 # Two groups of tests run beside the others, and report after them. Faults mostly wait, and count what

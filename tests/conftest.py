@@ -141,7 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_able(item: pytest.Item) -> bool:
     """Whether its backend declares what the test needs; test_capabilities pins who declares what."""
-    needed = {one for mark in item.iter_markers("needs") for one in mark.args}
+    needed = matrix.capabilities_of(item)
     backend = matrix.backend_of(item)  # none for a test that starts none: it needs nothing
     return not needed or not backend or needed <= registry.load(backend).capabilities
 

@@ -1,8 +1,9 @@
 """Which tests `make test` runs of a matrix, and in which order; `--matrix all` runs every one.
 
-    contract tests      each of them in `native`; every second in one more backend: daemon, wasm,
+    contract tests      each of them in `native`; every fourth in one more backend: daemon, wasm,
                         remote, gvisor, restricted and pyodide in turn. Where starts are dear
-                        (gvisor, pyodide), tests that open sandboxes of their own take the daemon
+                        (gvisor, pyodide), tests that open sandboxes of their own take the daemon.
+                        Besides, for each capability that a backend declares, one test that needs it
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
                         which repeats TestNative, every sixth; each test begins with another
     long tests          those marked `long`, which show at a larger size or with real downloads
@@ -27,11 +28,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-IN_TURN = (
-    "daemon", None, "wasm", None, "remote", None, "gvisor", None, "restricted", None, "pyodide",
-    None,
-)  # fmt: skip
-"""The further backend of a contract test, by its number in its file."""
+    from atoll import Capability
+
+IN_TURN = ("daemon", "wasm", "remote", "gvisor", "restricted", "pyodide")
+ONE_TEST_OF = 4
+"""The further backend of a contract test, by its number in its file: of so many one has one."""
 DEAR = frozenset({"gvisor", "pyodide"})
 """Backends in which a start costs ten times what it does in `native`."""
 REPEATED = (
@@ -42,7 +43,7 @@ REPEATED = (
 )  # fmt: skip
 ONE_CASE_OF = 6
 FIRST = (
-    "service", "pyodide", "escape/test_as_ordinary_user.py", "gvisor", "docs/test_examples.py",
+    "service", "test_service_operator.py", "pyodide", "escape/test_as_ordinary_user.py", "gvisor", "docs/test_examples.py",
     "daemon", "escape/test_controls.py", "packages/", "cli/", "escape/test_attacks.py",
     "escape/test_leaks.py", "wasm/", "replserver/", "pool/", "unit/test_bench.py", "contract/",
 )  # fmt: skip
@@ -53,6 +54,8 @@ SHARING = {
 }  # fmt: skip
 """Backends, and folders of tests, by what their tests share: a service, a daemon, a Deno or a
 container takes seconds to start. One test process runs all that share one."""
+ALONE = ("test_service_operator.py", "test_service_restart.py")
+"""Files of such a folder whose tests start what they need themselves."""
 
 
 class Sample:
@@ -60,6 +63,7 @@ class Sample:
 
     def __init__(self, items: list[pytest.Item]) -> None:
         self._cases = Counter(_repeated_place(item.nodeid) for item in items)
+        self._first = _first_of_each_capability(items)
         self._seen: Counter[tuple[str, str]] = Counter()
         self._begins: dict[str, int] = {}
 
@@ -74,11 +78,13 @@ class Sample:
         return True
 
     def _takes_backend(self, item: pytest.Item, backend: str) -> bool:
-        number = self._next(item.nodeid.partition("::")[0], backend)
+        if backend not in IN_TURN:
+            return True
+        number, left = divmod(self._next(item.nodeid.partition("::")[0], backend), ONE_TEST_OF)
         turn = IN_TURN[number % len(IN_TURN)]
-        if turn in DEAR and "box" not in getattr(item, "fixturenames", ()):
+        if turn in DEAR and not _shares_sandbox(item):
             turn = "daemon"
-        return backend not in IN_TURN or turn == backend
+        return item in self._first or (left == 0 and turn == backend)
 
     def _is_turn_of_case(self, place: str) -> bool:
         """Take the n-th case of the n-th test, and every sixth from there; one at least."""
@@ -89,6 +95,32 @@ class Sample:
     def _next(self, place: str, backend: str) -> int:
         self._seen[place, backend] += 1
         return self._seen[place, backend] - 1
+
+
+def _first_of_each_capability(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Return the contract test that first needs a capability, for each that a backend declares.
+
+    Where starts are dear, it is the first that shares a sandbox, if there is one.
+    """
+    first: dict[tuple[str, str], pytest.Item] = {}
+    for item in items:
+        backend = backend_of(item)
+        if "/contract/" not in item.nodeid or item.get_closest_marker("long") is not None:
+            continue
+        for place in ((backend, str(one)) for one in capabilities_of(item)):
+            dear = backend in DEAR and place in first and not _shares_sandbox(first[place])
+            if place not in first or (dear and _shares_sandbox(item)):
+                first[place] = item
+    return set(first.values())
+
+
+def capabilities_of(item: pytest.Item) -> set[Capability]:
+    """Return what a backend must be able to do for a test."""
+    return {one for mark in item.iter_markers("needs") for one in mark.args}
+
+
+def _shares_sandbox(item: pytest.Item) -> bool:
+    return "box" in getattr(item, "fixturenames", ())
 
 
 def _repeated_place(nodeid: str) -> str:
@@ -111,6 +143,8 @@ def order(item: pytest.Item) -> int:
 def group_of(nodeid: str) -> str:
     """Return the group of tests that one test process runs: a file, or all that share something."""
     file, _, name = nodeid.partition("::")
+    if file.endswith(ALONE):
+        return file
     words = (*re.split(r"[\[\]-]", name)[1:], *file.split("/")[:-1])
     return next((SHARING[word] for word in words if word in SHARING), file)
 

@@ -15,37 +15,60 @@ import pytest
         ("tests/contract/test_code.py::test_a[1-remote]", "service"),
         ("tests/escape/test_attacks.py::test_a[pyodide-pyo-x]", "pyodide"),
         ("tests/service/test_e2b.py::test_a", "service"),
+        (
+            "tests/service/test_service_operator.py::test_a",
+            "tests/service/test_service_operator.py",
+        ),
     ],
 )
 def test_tests_that_share_something_are_one_group(nodeid: str, group: str) -> None:
     assert matrix.group_of(nodeid) == group
 
 
+BACKENDS = ("native", "daemon", "wasm", "remote", "gvisor", "restricted", "pyodide")
+
+
 class Item:
     """What the sample looks at of a test."""
 
-    def __init__(self, number: int, backend: str, fixture: str) -> None:
+    def __init__(self, number: int, backend: str, fixture: str, *needs: str) -> None:
         self.nodeid = f"tests/contract/test_x.py::test_{number}[{backend}]"
         self.callspec = type("Case", (), {"params": {"backend": backend}})
         self.fixturenames = ("backend", fixture)
+        self.needs = needs
 
     def get_closest_marker(self, _name: str) -> None:
         return None
 
+    def iter_markers(self, name: str) -> list[pytest.Mark]:
+        assert name == "needs"
+        return [pytest.mark.needs(*self.needs).mark]
+
 
 def _sample(fixture: str) -> dict[str, int]:
-    backends = ("native", "daemon", "wasm", "remote", "gvisor", "restricted", "pyodide")
-    items = [Item(number, backend, fixture) for number in range(120) for backend in backends]
+    items = [Item(number, backend, fixture) for number in range(240) for backend in BACKENDS]
     chosen = matrix.sample(items)
-    return {one: sum(f"[{one}]" in item.nodeid for item in chosen) for one in backends}
+    return {one: sum(f"[{one}]" in item.nodeid for item in chosen) for one in BACKENDS}
 
 
-def test_contract_tests_run_in_native_and_every_second_in_one_more_backend() -> None:
+def test_contract_tests_run_in_native_and_every_fourth_in_one_more_backend() -> None:
     found = _sample("box")
-    assert found.pop("native") == 120
+    assert found.pop("native") == 240
     assert set(found.values()) == {10}
 
 
 def test_dear_backends_get_the_tests_that_share_a_sandbox_and_the_daemon_the_others() -> None:
     found = _sample("open_box")
     assert (found["gvisor"], found["pyodide"], found["daemon"]) == (0, 0, 30)
+
+
+def test_each_capability_of_a_backend_is_tested_in_it() -> None:
+    """Numbers 1 and 2 have no turn; the second shares a sandbox, which is cheaper."""
+    items = [
+        Item(number, backend, fixture, *needs)
+        for number, fixture, needs in ((0, "box", ()), (1, "open_box", ("a", "b")), (2, "box", "b"))
+        for backend in BACKENDS
+    ]
+    chosen = {item.nodeid.rpartition("_")[2] for item in matrix.sample(items)}
+    assert {f"1[{one}]" for one in BACKENDS} <= chosen, "only this one needs a"
+    assert chosen & {f"2[{one}]" for one in BACKENDS} == {"2[native]", "2[gvisor]", "2[pyodide]"}
