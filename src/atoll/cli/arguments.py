@@ -291,7 +291,7 @@ def _add_daemon(daemon: Parser) -> None:
     actions = _actions(daemon)
     daemon_arguments.add_daemon(
         _command(actions, "start", "start the daemon"),
-        _command(actions, "status", "show how the daemon is doing"),
+        _command(actions, "status", "show the daemon's state and load"),
         _command(actions, "stop", "stop the daemon and every sandbox in it"),
         _command(actions, "logs", "print the end of the log"),
         TIERS,
@@ -344,7 +344,7 @@ def _add_trace(trace: Parser) -> None:
         "--format",
         choices=("openai-messages",),
         default="openai-messages",
-        help="rows of messages with role and content, to debug or to train with",
+        help="rows of messages with role and content",
     )
     export.add_argument("-o", dest="output", metavar="OUT", help="the file (default stdout)")
 
@@ -354,7 +354,7 @@ def _add_colgrep(search: Parser) -> None:
     search.add_argument(
         "path", nargs="?", default=".", metavar="PATH", help="a folder (default: .)"
     )
-    search.add_argument("-e", "--pattern", metavar="REGEX", help="only code that it matches")
+    search.add_argument("-e", "--pattern", metavar="REGEX", help="show only code that matches")
     search.add_argument("-k", type=count, default=10, metavar="N", help="results (default: 10)")
     search.add_argument("--search-server", metavar="URL", help="a NextPLAID server")
     search.add_argument("--json", action="store_true", help="print JSON, with the code")
@@ -367,7 +367,7 @@ def _add_memory(memory: Parser) -> None:
     export = _command(actions, "export", "write all items as JSON lines")
     forget = _command(actions, "forget", "delete items")
     for action in (every, show, export, forget):
-        action.add_argument("file", metavar="FILE", help="a file of `atoll ask --memory-file`")
+        action.add_argument("file", metavar="FILE", help="a file from `atoll ask --memory-file`")
         action.add_argument(
             "--namespace", metavar="NAME", default="default", help="whose items (default: default)"
         )

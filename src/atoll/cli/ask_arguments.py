@@ -88,7 +88,7 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         help="tokens read and written by the whole run (default: no limit)",
     )
     group.add_argument(
-        "--max-turns", metavar="N", type=count, help="replies of the model at most (default: 30)"
+        "--max-turns", metavar="N", type=count, help="most replies of the model (default: 30)"
     )
     group.add_argument(
         "--max-depth", metavar="N", type=depth, help="depth of runs inside runs (default: 1)"

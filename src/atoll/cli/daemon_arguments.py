@@ -40,7 +40,7 @@ def add_preload(command: Parser) -> None:
         metavar="IMPORT",
         action="append",
         default=[],
-        help="one more import for warm interpreters, as 'import polars as pl'; repeatable",
+        help="one more import for warm interpreters, such as 'import polars as pl'; repeatable",
     )
 
 

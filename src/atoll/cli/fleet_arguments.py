@@ -28,7 +28,7 @@ def actions(tiers: tuple[str, ...]) -> dict[str, tuple[str, Callable[[Parser], N
 
 def add_start(start: Parser, tiers: tuple[str, ...]) -> None:
     """Add the options of `atoll fleet start`."""
-    start.add_argument("--join", metavar="HOST:PORT", help="join the fleet of this head")
+    start.add_argument("--join", metavar="HOST:PORT", help="join the fleet with this head")
     start.add_argument(
         "--store",
         metavar="URL",
@@ -42,14 +42,14 @@ def add_start(start: Parser, tiers: tuple[str, ...]) -> None:
         "--bind",
         metavar="ADDRESS",
         default="127.0.0.1",
-        help="listen on this address of a private network (default 127.0.0.1: this machine alone)",
+        help="listen on this address of a private network (default 127.0.0.1: only this machine)",
     )
     start.add_argument(
         "--port", metavar="N", type=port, default=6379, help="the head's port (6379)"
     )
     start.add_argument("--name", metavar="NAME", help="the name of this node")
     start.add_argument(
-        "--no-sessions", action="store_true", help="let the head take no sessions itself"
+        "--no-sessions", action="store_true", help="give the head itself no sessions"
     )
     start.add_argument("--tier", choices=tiers, help="libraries that sessions find imported")
     start.add_argument("--capacity", metavar="N", type=count, help="sessions on one node (256)")
@@ -69,9 +69,11 @@ def add_map(each: Parser) -> None:
     """Add the options of `atoll fleet map`."""
     each.add_argument("code", metavar="FILE", help="a Python program; the item is its `context`")
     each.add_argument(
-        "items", metavar="ITEMS", help="a file with one JSON value a line; - is stdin"
+        "items", metavar="ITEMS", help="a file with one JSON value per line, or - for stdin"
     )
-    each.add_argument("--output", metavar="FILE", help="write the results there (default: stdout)")
+    each.add_argument(
+        "--output", metavar="FILE", help="write the results to this file (default: stdout)"
+    )
     each.add_argument(
         "--concurrency", metavar="N", type=count, default=64, help="items at one time (64)"
     )

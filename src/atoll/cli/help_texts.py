@@ -28,8 +28,8 @@ DESCRIPTIONS = {
 Run a program in a new sandbox. Its output appears while it runs, and its exit code becomes the
 exit code of this command. Standard input goes to the program if it is a pipe or a file.
 
-Options of atoll may stand before or after FILE. Arguments of the program that start with a dash
-have to follow `--`.""",
+Options of atoll may come before or after FILE. Program arguments that start with a dash must
+follow `--`.""",
     "repl": """\
 Type Python at a prompt; each cell runs in the same sandbox, and variables are kept. Tab completes
 names, Ctrl-C stops a running cell, Ctrl-D leaves, and %help lists the commands.""",
@@ -48,40 +48,41 @@ the default backend (`auto`) uses it. The socket is --socket, else $ATOLL_DAEMON
 Start the daemon in the background. The exit code is 0 if it runs now or ran already, and 1 if it
 runs with other options. A file at the socket's path that is not the daemon's is not replaced.""",
     "daemon status": """\
-Show how the daemon is doing. The exit code is 0 if it runs and 1 if it does not.""",
+Show the daemon's state and load. The exit code is 0 if it runs and 1 if it does not.""",
     "daemon stop": """\
-Stop the daemon and every sandbox in it. The exit code is 0 also if no daemon was running.""",
+Stop the daemon and every sandbox in it. The exit code is 0 even if no daemon was running.""",
     "daemon logs": "Print the end of the daemon's log.",
     "fleet": """\
 Run sandboxes on many machines: `--backend ray`. Ray (the extra `ray`) places sessions and notices
 dead machines; an object store keeps what sessions save. docs/fleet.md describes it.""",
     "fleet start": """\
-Start a fleet's head on this machine, or a node of it with --join. It listens on this machine alone
-unless --bind names an address of a private network: any program that reaches Ray can run code.""",
+Start a fleet's head on this machine or, with --join, a node of a fleet. It listens only on this
+machine unless --bind names an address of a private network: any program that reaches Ray can run
+code.""",
     "fleet status": "Show the fleet. The exit code is 0 if it answers and 1 if it does not.",
     "fleet map": """\
-Run a Python program once for each item of a file, each in a sandbox of its own, spread over the
-fleet. The item is `context` there. One JSON line is written for each result, as they come: `index`,
-`item`, `result` as of `atoll run --json`, `attempts`, and `fault` if its node was lost too often.
-The exit code is 0 if no item failed and 1 if one did.""",
-    "fleet drain": "Let a node take no new sessions, and move those that are there elsewhere.",
+Run a Python program once for each item of a file, each time in its own sandbox, spread over the
+fleet. The program finds the item in the variable `context`. One JSON line is written for each
+result, as it arrives: `index`, `item`, `result` as in `atoll run --json`, `attempts`, and `fault`
+if its node was lost too often. The exit code is 0 if no item failed and 1 if one did.""",
+    "fleet drain": "Move a node's sessions elsewhere, and give it no new ones.",
     "fleet stop": "Stop the head and the nodes of a fleet that were started on this machine.",
     "serve": """\
-Serve sandboxes over HTTP: sessions, one-shot runs, files, streamed output. It listens on this
-machine alone unless --host says otherwise, and prints a key at its first start. Every option has a
-variable, such as ATOLL_SERVE_PORT. docs/service.md describes the API.""",
+Serve sandboxes over HTTP: sessions, one-shot runs, files, streamed output. It listens only on this
+machine unless --host says otherwise, and prints a key at its first start. Every option has an
+environment variable, such as ATOLL_SERVE_PORT. docs/service.md describes the API.""",
     "keys": """\
 Make, list and revoke the keys of `atoll serve`, also while it runs.""",
     "keys add": "Make a key and print it. It cannot be shown again.",
     "keys list": "List all keys: id, state, tenant, last use, scopes and name.",
     "keys revoke": "Refuse a key from now on; the exit code is 1 if there is no such key.",
     "mcp": """\
-Serve sandboxes as tools of an MCP client, such as a desktop app or an editor: Python and shell in a
-session that keeps its variables, files, long texts, fork, checkpoint and rollback. It speaks on
-stdin and stdout; with --http it listens on this machine, and prints the token that a client has to
-send ($ATOLL_MCP_TOKEN, or a new one). See docs/integrations/mcp.md.""",
+Serve sandboxes as tools to an MCP client, such as a desktop app or an editor: Python and shell in
+a session that keeps its variables, and tools for files, long texts, fork, checkpoint and rollback.
+It uses stdin and stdout; with --http it listens on this machine, and prints the token that a
+client must send ($ATOLL_MCP_TOKEN, or a new one). See docs/integrations/mcp.md.""",
     "kernel": """\
-Make the sandbox a kernel of Jupyter: cells of a notebook run jailed, without access to this
+Add the sandbox to Jupyter as a kernel: cells of a notebook run in a jail, without access to this
 machine. See docs/integrations/jupyter.md.""",
     "kernel install": "Write the kernel spec `atoll`, for this user or below --prefix.",
     "kernel remove": "Delete the kernel spec; the exit code is 1 if there was none.",
@@ -106,8 +107,8 @@ used unchanged; --refresh resolves again.""",
     "env list": "List the environments, with sizes and when they were used; last used first.",
     "env show": "Print the packages of an environment, with versions and hashes.",
     "env remove": """\
-Delete environments. One that a sandbox uses stays, and the exit code is 1. Beyond
-$ATOLL_ENVIRONMENTS_MB (10240) the least recently used are deleted.""",
+Delete environments. One that a sandbox is using is kept, and the exit code is 1. Beyond
+$ATOLL_ENVIRONMENTS_MB (10240), the least recently used are deleted without this command.""",
     "ask": """\
 Ask a language model a question about files of any size. The model does not read the files as one
 long prompt: it writes Python that searches them in a sandbox, and asks sub-questions about the
@@ -138,18 +139,18 @@ it saw, its sub-calls, and the cost.""",
     "trace show": "Print a record as a tree.",
     "trace html": "Write a record as one HTML page that needs no other file.",
     "trace export": """\
-Write what was said to the models and what they replied as JSON lines, one conversation per line:
-to debug a run, or to train a model with.""",
+Write the prompts and replies of all models as JSON lines, one conversation per line, to debug a
+run or to train a model.""",
     "colgrep": """\
 Search functions, classes and methods of a folder by what they do. Each word of the query is
 compared with each word of the code by meaning: by a NextPLAID server on port 8088 if one answers,
-else by the model of the extra `semantic`; without it, by words alone, with a note on stderr. The
-index is kept for the next time. The exit code is 1 if nothing was found.""",
+else by the model of the extra `semantic`; without it, only by words, with a note on stderr. The
+index is kept for next time. The exit code is 1 if nothing was found.""",
     "memory": """\
 Show, export or delete what runs with `atoll ask --memory-file FILE` have learned: which strategy
 they took on which question, and how well it went.""",
     "memory list": "List earlier runs, the last used first.",
-    "memory show": "Show one item with everything that is kept of it.",
+    "memory show": "Show everything that is kept of one item.",
     "memory export": "Write all items of a namespace as JSON lines.",
     "memory forget": "Delete items by their numbers, or a whole namespace.",
     "completion": """\

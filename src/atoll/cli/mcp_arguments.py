@@ -37,7 +37,7 @@ def add_mcp(mcp: Parser, tiers: tuple[str, ...]) -> None:
     mcp.add_argument(
         "--no-token",
         action="store_true",
-        help="accept every program of this machine, without a token",
+        help="accept every program on this machine, without a token",
     )
     mcp.add_argument(
         "--max-sessions",
@@ -56,7 +56,7 @@ def add_mcp(mcp: Parser, tiers: tuple[str, ...]) -> None:
     mcp.add_argument(
         "--model",
         metavar="NAME",
-        help="the model for the tool `ask` (default: $ATOLL_MODEL; without one, no such tool)",
+        help="the model for the tool `ask` (default: $ATOLL_MODEL; if unset, no such tool)",
     )
 
 

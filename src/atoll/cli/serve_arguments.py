@@ -92,7 +92,7 @@ def _add_surroundings(serve: Parser) -> None:
         help="public keys that verify its tokens: a JWKS file, or a folder of PEM files",
     )
     group.add_argument(
-        "--librechat-key", metavar="ID", help="id of the key that counts for requests without a key"
+        "--librechat-key", metavar="ID", help="id of the key to use for requests without a key"
     )
     group.add_argument(
         "--librechat-network",
@@ -108,7 +108,7 @@ def _add_surroundings(serve: Parser) -> None:
     group.add_argument(
         "--durability",
         choices=DURABILITIES,
-        help="what sessions on a fleet keep when a machine is lost (default cell: every cell)",
+        help="what sessions on a fleet keep if their machine is lost (default cell: every cell)",
     )
     group = serve.add_argument_group("several services")
     group.add_argument(
