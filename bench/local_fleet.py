@@ -7,8 +7,11 @@ A kill of a node's first process is a power cut: Ray's processes, the actor and 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -127,8 +130,18 @@ class LocalFleet:
         self._stack.close()
 
     def kill_head(self) -> None:
-        """End the head's processes."""
+        """Kill the head's processes with SIGKILL."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.head.pid, signal.SIGKILL)
         self._stack.close()
+
+    def replace_head(self, *names: str) -> None:
+        """Start a new head with new nodes at the address of one that was killed, on its store."""
+        for name in list(self.nodes):
+            self.kill(name)
+        self.settings = dataclasses.replace(self.settings, ident=secrets.token_hex(8), key_check="")
+        asyncio.run(machine.claim_store(self.settings, adopt=True))
+        self.start(*names)
 
     def _ray_folder(self) -> str:
         made = tempfile.mkdtemp(prefix="ar", dir="/tmp")

@@ -16,7 +16,7 @@ from without_ray import FleetHere, fleet_here
 
 from atoll.aio import create_sandbox
 from atoll.daemon.paths import DaemonPaths
-from atoll.errors import BusyError, ConfigError, FleetError, SandboxLostError
+from atoll.errors import BusyError, ConfigError, FleetError, SandboxError, SandboxLostError
 from atoll.fleet import cluster
 from atoll.fleet.client import Fleet
 from atoll.fleet.driver import Driver
@@ -144,6 +144,53 @@ async def test_a_drained_nodes_sessions_move(fleet: FleetHere) -> None:
             await client.drain("c")
     for box in boxes:
         await box.destroy()
+
+
+async def test_a_slow_move_holds_up_neither_other_nodes_nor_stuck_clients(
+    fleet: FleetHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves: list[str] = []
+
+    async def never(link: Any) -> int:
+        moves.append(link.row.name)
+        await asyncio.Event().wait()
+        return 0
+
+    monkeypatch.setattr(fleet.driver, "_move_all", never)
+    for link in fleet.driver._router.links.values():
+        link.facts = {**link.facts, "draining": True}
+    async with asyncio.timeout(30):
+        while len(moves) < 2:  # noqa: ASYNC110 - the driver tells nobody
+            await asyncio.sleep(0.05)
+    assert sorted(moves) == ["a", "b"], "and each is begun once"
+
+
+async def test_a_session_that_finds_no_place_when_its_node_is_drained_is_not_lost(
+    fleet: FleetHere,
+) -> None:
+    boxes = [await open_box() for _ in range(8)]
+    for number, box in enumerate(boxes):
+        await box.execute(f"x = {number}")
+    async with Fleet.connect() as client:
+        assert (await client.drain("a"))["moved"] == 0, "the other node is full"
+        await client.drain("a", draining=False)
+    assert sorted([(await box.execute("x")).value for box in boxes]) == list(range(8))
+    for box in boxes:
+        await box.destroy()
+
+
+async def test_an_end_that_a_node_refuses_is_in_the_log(
+    fleet: FleetHere, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    box = await open_box()
+    for host in fleet.hosts:
+
+        async def refuse(*_: Any) -> Any:
+            raise SandboxError("the disk is full")
+
+        monkeypatch.setitem(host._methods, "destroy", refuse)
+    await box.destroy()
+    assert "the destroy of a session failed, its state may stay: the disk is full" in caplog.text
 
 
 async def test_a_job_array_has_a_result_for_every_item(fleet: FleetHere) -> None:

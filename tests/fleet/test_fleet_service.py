@@ -72,7 +72,10 @@ async def test_files_variables_forks_and_single_runs_work_on_a_fleet(
 async def shows_its_nodes(one: Replica) -> None:
     shown = (await one.ask("GET", "/stats")).json()
     assert shown["fleet"]["problems"] == []
-    assert {node["name"]: node["capacity"] for node in shown["fleet"]["nodes"]} == {"a": 8, "b": 8}
+    assert [(node["name"], node["capacity"]) for node in shown["fleet"]["nodes"]] == [
+        ("a", 8),
+        ("b", 8),
+    ]
     told = (await one.client.get("/metrics")).text
     assert 'atoll_fleet_node_capacity{node="a"} 8.0' in told
     assert 'atoll_fleet_node_parked{node="b",tier="bare"}' in told
@@ -109,6 +112,23 @@ async def test_a_service_finds_a_driver_that_was_started_again(
         one.service.fleet._asked = float("-inf")
         await shows_its_nodes(one)
         assert await one.run(await one.session(), "1") == 1
+
+
+async def test_a_session_goes_on_at_its_service_after_the_driver_has_died(
+    fleet: FleetHere, tmp_path: Path
+) -> None:
+    async with replica(tmp_path / "1") as one:
+        await share_key(one)
+        used, unused = await one.session(), await one.session()
+        for at in (used, unused):
+            await one.run(at, "x = 1")
+        for client in list(fleet.driver._clients):
+            client.peer.end("the driver died")
+        lost = await one.ask("POST", f"{used}/executions", json={"code": "x"})
+        assert lost.status_code == 410, lost.text
+        assert await one.run(used, "x += 1; x") == 2
+        await one.service.fleet.part_from_cut_off(one.service)
+        assert await one.run(unused, "x") == 1, "no request was lost for the sweep to notice"
 
 
 async def test_a_session_goes_on_at_another_service_when_its_own_is_gone(

@@ -96,6 +96,22 @@ async def test_requests_and_bytes_cross_both_ways(node: Node) -> None:
     assert [one.value["n"] for one in many] == list(range(200))
 
 
+def test_frames_are_found_however_they_are_cut_and_large_bytes_are_not_copied() -> None:
+    large = b"l" * frames.LARGE
+    sent: list[tuple[int, list[bytes]]] = [(1, [b"small"]), (2, [large, b"", b"x"]), (3, [])]
+    stream = b"".join(part for n, data in sent for part in frames.encode({"n": n}, data))
+    for step in (7, 70_000, len(stream)):
+        received, found = bytearray(), []
+        for at in range(0, len(stream), step):
+            received += stream[at : at + step]
+            while (one := frames.take(received)) is not None:
+                message, received = one
+                found.append(message)
+        assert [(one["n"], [bytes(data) for data in one["blobs"]]) for one in found] == sent
+        assert isinstance(found[1]["blobs"][0], memoryview)
+        assert not received
+
+
 async def test_a_driver_without_the_secret_is_refused(node: Node) -> None:
     with pytest.raises(ConnectionError):
         await node.connect(b"t" * 32)

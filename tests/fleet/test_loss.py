@@ -275,6 +275,33 @@ async def test_the_loss_of_the_head_is_an_error_and_never_the_end_of_the_users_p
                 await asyncio.sleep(0.5)
         with pytest.raises(FleetError, match="no fleet answers"):
             await create_sandbox(backend="ray")
+    await asyncio.to_thread(both.replace_head, "a", "b")
+    await claims(box.session or "", 1)
+
+
+@pytest.mark.long
+async def test_a_new_head_within_the_minute_in_which_the_old_driver_lives_gets_the_sessions(
+    both: LocalFleet,
+) -> None:
+    async with opened(1, durability="cell") as (box,):
+        await box.execute("x = 2")
+        both.kill_head()
+        await asyncio.to_thread(both.replace_head, "a", "b")
+        with pytest.raises(SandboxLostError):
+            await until(lambda: _x_of(box), "lost")
+    await claims(box.session or "", 2)
+
+
+async def _x_of(box: RaySandbox) -> Any:
+    return (await box.execute("x")).value
+
+
+async def claims(session: str, value: int) -> None:
+    """Take a session over from its log, as a process does that knows its name alone."""
+    async with Fleet.connect() as client:
+        taken = await client.attach(session)
+        assert (await taken.execute("x")).value == value
+        await taken.destroy()
 
 
 def test_options_of_a_fleet_are_refused_elsewhere() -> None:

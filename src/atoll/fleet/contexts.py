@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from atoll.context import Context
+    from atoll.fleet.frames import Buffer
 
 MOST_UNUSED = 4
 """Contexts without a session that are kept for the next one."""
@@ -32,7 +33,7 @@ class NodeContexts:
         """The digests of those that are here."""
         return list(self._known)
 
-    def take_part(self, sender: Hashable, upload: str, offset: int, data: bytes) -> None:
+    def take_part(self, sender: Hashable, upload: str, offset: int, data: Buffer) -> None:
         """Write a part of a context into its memory file."""
         if (sender, upload) not in self._uploads:
             made = os.memfd_create("atoll-context", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

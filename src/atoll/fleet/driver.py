@@ -86,6 +86,7 @@ class Driver:
         self._sessions: dict[str, RoutedSession] = {}
         self._contexts = SharedContexts()
         self._background: set[asyncio.Task[Any]] = set()
+        self._emptying: set[DriverLink] = set()
         self._started = self.used = time.monotonic()
         self._executions = 0
 
@@ -322,12 +323,20 @@ class Driver:
                     client.peer.end("its message took too long")
             for link in list(self._router.links.values()):
                 if link.facts.get("draining") and len(self._router.links) > 1:
-                    await self._move_all(link)
+                    self._empty(link)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def _empty(self, link: DriverLink) -> None:
+        """Begin to move a node's sessions elsewhere, unless that goes on already."""
+        if link not in self._emptying:
+            self._emptying.add(link)
+            task = self._spawn(self._move_all(link))
+            task.add_done_callback(lambda _: self._emptying.discard(link))
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
 
 def _opening(params: dict[str, Any]) -> OpenRequest:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import struct
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Message = dict[str, Any]
+Buffer = bytes | memoryview
+LARGE = 1 << 16
+"""Bytes beside a message that are not worth a copy."""
 MOST_BYTES = 1 << 30
 """In one frame: a state, a file, a result."""
 _HEAD = struct.Struct(">II")
@@ -17,7 +21,7 @@ _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _from_json = json.JSONDecoder().raw_decode  # json.loads looks for other encodings and for spaces
 
 
-def encode(message: Message, blobs: Sequence[bytes] = ()) -> list[bytes]:
+def encode(message: Message, blobs: Sequence[Buffer] = ()) -> list[Buffer]:
     """Return a message as a frame, in parts; ValueError if it is too large."""
     body = _to_json(message).encode()
     if len(body) + sum(map(len, blobs)) > MOST_BYTES:
@@ -26,11 +30,30 @@ def encode(message: Message, blobs: Sequence[bytes] = ()) -> list[bytes]:
     return [_HEAD.pack(len(body), len(blobs)) + sizes + body, *blobs]
 
 
-def decode(data: bytearray) -> tuple[Message, int] | None:
-    """Return the first message and the length of its frame; None if it is not whole.
+def take(data: bytearray) -> tuple[Message, bytearray] | None:
+    """Return the first message, and the bytes after it; None if it is not whole.
 
-    The bytes beside a message are its "blobs".
+    The bytes beside a message are its "blobs": copies, so that small messages share one buffer.
+    Large ones are views of `data`, which is then theirs; what follows is copied instead.
     """
+    ends = _whole(data)
+    if ends is None:
+        return None
+    begin, *cuts = ends
+    message, _ = _from_json(data[begin : cuts[0]].decode())
+    view, end = memoryview(data), cuts[-1]
+    found = [view[start:stop] for start, stop in pairwise(cuts)]
+    if end - cuts[0] >= LARGE:
+        message["blobs"] = found
+        return message, data[end:]
+    message["blobs"] = [bytes(one) for one in found]
+    del found, view  # a bytearray that is viewed cannot shrink
+    del data[:end]
+    return message, data
+
+
+def _whole(data: bytearray) -> list[int] | None:
+    """Return where the first message's JSON begins and ends, and each blob; None if not whole."""
     if len(data) < _HEAD.size:
         return None
     length, count = _HEAD.unpack_from(data)
@@ -40,14 +63,7 @@ def decode(data: bytearray) -> tuple[Message, int] | None:
     if len(data) < begin:
         return None
     sizes = struct.unpack_from(f">{count}Q", data, _HEAD.size)
-    end = begin + length
-    if end + sum(sizes) > 2 * MOST_BYTES:
+    ends = [begin, *accumulate(sizes, initial=begin + length)]
+    if ends[-1] > 2 * MOST_BYTES:
         raise ValueError("the frame is too large")
-    if len(data) < end + sum(sizes):
-        return None
-    message, _ = _from_json(data[begin:end].decode())
-    message["blobs"] = blobs = list[bytes]()
-    for size in sizes:
-        blobs.append(bytes(memoryview(data)[end : end + size]))
-        end += size
-    return message, end
+    return ends if len(data) >= ends[-1] else None

@@ -19,13 +19,14 @@ import hmac
 import os
 import secrets
 import ssl
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from atoll.fleet import frames
 from atoll.fleet.peer import MessagePeer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from atoll.fleet.frames import Message
     from atoll.fleet.peer import Hear, Serve
@@ -140,9 +141,8 @@ class Link(asyncio.Protocol):
         return hmac.digest(self._secret, role + drivers + nodes, hashlib.sha256)
 
     def _take_frames(self) -> None:
-        while (found := frames.decode(self._received)) is not None and not self.peer.ended:
-            message, size = found
-            del self._received[:size]
+        while not self.peer.ended and (found := frames.take(self._received)) is not None:
+            message, self._received = found
             self.peer.deliver(message)
 
     def _on_post(self) -> None:
@@ -159,7 +159,17 @@ class Link(asyncio.Protocol):
         if (news := self.news()) is not None:
             parts += frames.encode(news)
         self.sent = self._loop.time()
-        self._transport.writelines(parts)
+        for part in _gathered(parts):
+            self._transport.write(part)
+
+
+def _gathered(parts: list[frames.Buffer]) -> Iterator[frames.Buffer]:
+    """Yield small parts together, for one system call, and large ones without a copy."""
+    for large, some in groupby(parts, key=lambda one: len(one) >= frames.LARGE):
+        if large:
+            yield from some
+        else:
+            yield b"".join(some)
 
 
 def tls(*, server: bool) -> ssl.SSLContext | None:

@@ -238,7 +238,7 @@ class NodeHost:
         if "digest" in params:
             self._contexts.finish(connection, upload, params["digest"], params["described"])
         else:
-            data = cast("PassedBytes", fds).take_bytes()
+            data = cast("PassedBytes", fds).take_buffer()
             self._contexts.take_part(connection, upload, params["offset"], data)
         return Reply({})
 

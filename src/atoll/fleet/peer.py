@@ -19,7 +19,7 @@ from atoll.wire.peer import Reply
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from atoll.fleet.frames import Message
+    from atoll.fleet.frames import Buffer, Message
 
     Serve = Callable[[str, dict[str, Any], PassedFds], Awaitable[Reply]]
     Hear = Callable[[str, dict[str, Any]], None]
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class PassedBytes(PassedFds):
     """Bytes that came beside a message; memory files are made of those that are asked for so."""
 
-    def __init__(self, data: list[bytes]) -> None:
+    def __init__(self, data: list[Buffer]) -> None:
         super().__init__()
         self._data = data
 
@@ -37,10 +37,14 @@ class PassedBytes(PassedFds):
 
     def take(self) -> int:
         """Return the next ones in a memory file; ConfigError if there are none."""
-        return blobs.write(self.take_bytes())
+        return blobs.write(self.take_buffer())
 
     def take_bytes(self) -> bytes:
         """Return the next ones; ConfigError if there are none."""
+        return bytes(self.take_buffer())
+
+    def take_buffer(self) -> Buffer:
+        """Return the next ones, large ones as a view; ConfigError if there are none."""
         if not self._data:
             raise ConfigError("bytes were announced and did not come")
         return self._data.pop(0)
@@ -49,7 +53,7 @@ class PassedBytes(PassedFds):
         """Return all that are left as memory files, which the caller closes."""
         return [blobs.write(one) for one in self.take_all()]
 
-    def take_all(self) -> list[bytes]:
+    def take_all(self) -> list[Buffer]:
         """Return all that are left."""
         left, self._data = self._data, []
         return left
@@ -71,7 +75,7 @@ class MessagePeer:
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._count = 0
-        self._outgoing: list[bytes] = []
+        self._outgoing: list[Buffer] = []
         self.ended = ""
         """Why it has ended; empty while it lives."""
 
@@ -80,7 +84,7 @@ class MessagePeer:
         method: str,
         params: dict[str, Any],
         fds: list[int] | None = None,
-        beside: Sequence[bytes] | None = None,
+        beside: Sequence[Buffer] | None = None,
     ) -> Reply:
         """Send a request with what is in the memory files `fds`, or `beside`; return the reply."""
         beside = _read_all(fds or []) if beside is None else beside
@@ -118,7 +122,7 @@ class MessagePeer:
         else:
             self._hear(message["method"], message["params"])
 
-    def take(self) -> list[bytes]:
+    def take(self) -> list[Buffer]:
         """Return what waits to be sent, and forget it."""
         taken, self._outgoing = self._outgoing, []
         return taken
@@ -136,7 +140,7 @@ class MessagePeer:
                 answer.exception()  # its caller may have left: that is no fault
         self._outgoing.clear()
 
-    def _post(self, message: Message, beside: Sequence[bytes] = ()) -> None:
+    def _post(self, message: Message, beside: Sequence[Buffer] = ()) -> None:
         if self.ended:
             return
         try:
@@ -166,7 +170,7 @@ class MessagePeer:
             passed_fds.close()
 
 
-def _all_bytes(passed: PassedFds) -> list[bytes]:
+def _all_bytes(passed: PassedFds) -> Sequence[Buffer]:
     """Return what is beside a reply, without a memory file if it is bytes."""
     if isinstance(passed, PassedBytes):
         return passed.take_all()

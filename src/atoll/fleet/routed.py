@@ -8,7 +8,13 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import AtollError, BusyError, SandboxError, SandboxLostError
+from atoll.errors import (
+    AtollError,
+    BusyError,
+    SandboxClosedError,
+    SandboxError,
+    SandboxLostError,
+)
 from atoll.fleet.contexts import MISSING
 from atoll.fleet.peer import LinkLostError
 from atoll.wire import blobs
@@ -162,16 +168,23 @@ class RoutedSession:
             self._recovery.cancel()
             with contextlib.suppress(asyncio.CancelledError, AtollError):
                 await self._recovery
-        if self._link is not None:
-            with contextlib.suppress(AtollError):  # it has ended already, or its node has
-                await self._link.peer.call(method, {"session": self.ident})
-            self.place(None)
-        elif self._log is not None and method == "destroy":
-            with contextlib.suppress(AtollError):
-                await self._log.end(await self._log.claim("driver"))
+        try:
+            await self._tell_end(method)
+        except (LinkLostError, SandboxClosedError) as exc:
+            _LOG.debug("a session had ended before its %s: %s", method, exc)
+        except AtollError as exc:
+            _LOG.warning("the %s of a session failed, its state may stay: %s", method, exc)
+        self.place(None)
         if self.opening.shared is not None:
             self.opening.shared.release()
             self.opening.shared = None
+
+    async def _tell_end(self, method: str) -> None:
+        """Tell the node, or the log of a session that is on none."""
+        if self._link is not None:
+            await self._link.peer.call(method, {"session": self.ident})
+        elif self._log is not None and method == "destroy":
+            await self._log.end(await self._log.claim("driver"))
 
     async def _usable(self) -> DriverLink:
         """Return its node; wait while it moves, and raise once if it was lost."""
@@ -179,7 +192,8 @@ class RoutedSession:
             if self._lost and not self.opening.auto_recover:
                 why, self._lost = self._lost, ""
                 raise SandboxLostError(self._explain(why))
-            if self._log is not None and self._link is None and self._recovery is None:
+            kept = self._log is not None or self.opening.state is not None
+            if kept and self._link is None and self._recovery is None:
                 self._recovery = asyncio.ensure_future(self._recover())  # again: it had failed
             if (recovery := self._recovery) is not None:
                 try:

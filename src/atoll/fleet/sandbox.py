@@ -71,6 +71,11 @@ class RaySandbox(DaemonClientSandbox):
         await self._fork_into(twin)
         return twin
 
+    @property
+    def cut_off(self) -> bool:
+        """Whether its driver has ended: the session can be taken over, but not through this."""
+        return self._connection is None or bool(self._connection.peer.ended)
+
     async def freeze(self) -> None:
         """Stop all that the guest runs until `thaw`; what is not saved yet is saved before."""
         await self._call("pause", {})

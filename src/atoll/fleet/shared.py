@@ -83,7 +83,7 @@ class SharedContext:
 
         async def part(offset: int) -> None:
             async with room:
-                data = self._bytes[offset : offset + PART_BYTES]
+                data = memoryview(self._bytes)[offset : offset + PART_BYTES]
                 await peer.call("context", {**upload, "offset": offset}, beside=[data])
 
         try:

@@ -158,10 +158,24 @@ class FleetSandboxes:
             return True
 
     async def part_from_lost(self, service: Service, hosted: HostedSession) -> None:
-        """Let go of a session that another service has: the next request is passed on to it."""
-        found = await self.directory.find(hosted.id) if hosted.record is not None else None
+        """Let go of a session that another service has, or whose driver has ended.
+
+        The next request is passed on to that service, or takes the session over again.
+        """
+        if hosted.record is None:
+            return
+        if _is_cut_off(hosted):
+            await service.sessions.leave(hosted, "the connection to the fleet was lost")
+            return
+        found = await self.directory.find(hosted.id)
         if found is not None and found.home != self.directory.home:
             await service.sessions.leave(hosted, "another service has taken it over")
+
+    async def part_from_cut_off(self, service: Service) -> None:
+        """Let go of sessions whose driver has ended: it takes no calls for them any more."""
+        for hosted in service.sessions.all():
+            if hosted.record is not None and _is_cut_off(hosted):
+                await self.part_from_lost(service, hosted)
 
     async def refresh(self) -> None:
         """Ask the fleet for its nodes and their load, unless it was asked a moment ago."""
@@ -179,7 +193,7 @@ class FleetSandboxes:
         """Return what an operator may know of the fleet: figures of each node, as of `refresh`."""
         refused = [f"{name}: {why}" for name, why in self.facts.get("refused", {}).items()]
         problems = (self.problem, self.facts.get("reason", ""), self.keys.problem)
-        nodes = self.facts.get("nodes", ())
+        nodes = sorted(self.facts.get("nodes", ()), key=lambda one: str(one["name"]))
         return {
             "address": self._address,
             "ident": self.facts.get("fleet"),
@@ -200,6 +214,11 @@ class FleetSandboxes:
     def close(self) -> None:
         """Part from the store."""
         self.directory.close()
+
+
+def _is_cut_off(hosted: HostedSession) -> bool:
+    box = hosted.session.box
+    return isinstance(box, RaySandbox) and box.cut_off
 
 
 @contextlib.asynccontextmanager

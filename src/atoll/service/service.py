@@ -371,6 +371,8 @@ class Service:
                 await self.announce()
                 await self.refresh()
                 await self.share_keys()
+                if self.fleet is not None:
+                    await self.fleet.part_from_cut_off(self)
                 self.executions.sweep()
                 self.e2b.sweep()
                 await self.gateway.sweep()

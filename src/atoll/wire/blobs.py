@@ -19,7 +19,7 @@ SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _WIDTHS = (1, 2, 4)
 
 
-def write(data: bytes | bytearray) -> int:
+def write(data: bytes | bytearray | memoryview) -> int:
     """Return a sealed memory file that holds `data`."""
     fd = os.memfd_create("atoll-blob", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     view = memoryview(data)

@@ -89,12 +89,12 @@ function nodeRows(fleet) {
   const parked = (node) => Object.entries(node.tiers).map(([tier, one]) => `${tier} ${number(one.parked)}`).join(", ") || "none";
   const rows = fleet.nodes.map((one) => h("tr", {},
     h("td", {}, one.name, one.draining ? h("span", { class: "warn-text" }, " draining") : null),
-    h("td", {}, meter(one.sessions, one.capacity, `${one.sessions} of ${one.capacity} sessions`), ` ${number(one.sessions)} of ${number(one.capacity)}`),
-    h("td", { class: "n" }, number(one.executing)), h("td", { class: "n" }, number(one.queued)), h("td", {}, parked(one)),
-    h("td", { class: "n" }, number(one.durable)), h("td", { class: "n" }, seconds(one.save_lag))));
+    h("td", {}, h("span", { class: "with-meter" }, meter(one.sessions, one.capacity, `${one.sessions} of ${one.capacity} sessions`), `${number(one.sessions)} of ${number(one.capacity)}`)),
+    h("td", { class: "n" }, number(one.executing)), h("td", { class: "n wide-only" }, number(one.queued)), h("td", { class: "wide-only" }, parked(one)),
+    h("td", { class: "n wide-only" }, number(one.durable)), h("td", { class: "n" }, seconds(one.save_lag))));
   const problems = fleet.problems.map((text) => h("p", { class: "warn-text" }, text));
   if (!rows.length) return [h("p", { class: "quiet" }, "No node takes sessions."), problems];
-  return [h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Nodes" }, h("table", {}, h("thead", {}, h("tr", {}, ["Node", "Sessions", "Running", "Waiting", "Parked", "With a state", "Lag of saves"].map(column))), h("tbody", {}, rows))), problems];
+  return [h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Nodes" }, h("table", {}, h("thead", {}, h("tr", {}, [column("Node"), column("Sessions"), column("Running"), ...["Waiting", "Parked", "With a state"].map(wideColumn), column("Lag of saves")])), h("tbody", {}, rows))), problems];
 }
 
 function sessionRow(session) {
