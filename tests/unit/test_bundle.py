@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import CodeType
 
 import pytest
 
@@ -49,14 +50,28 @@ def test_it_is_written_again_when_a_module_has_changed(folder):
     bundle.write(str(folder))
     target = Path(bundle.path(str(folder)))
     first = target.stat().st_mtime_ns, target.stat().st_ino
-    bundle.write(str(folder))
+    assert not bundle.write(str(folder))
     assert (target.stat().st_mtime_ns, target.stat().st_ino) == first
-    (folder / "globs.py").write_text("CHANGED = 1\n")
-    bundle.write(str(folder))
+    (folder / "kinds.py").write_text("CHANGED = 1\n")
+    assert bundle.write(str(folder))
+    assert "CHANGED" in modules(target)["guest.kinds"].co_names
+
+
+def modules(target: Path) -> dict[str, CodeType]:
+    """What a bundle holds, in its order."""
     with target.open("rb") as file:
-        marshal.load(file)
-        code = marshal.loads(marshal.load(file)["guest.globs"])
-    assert "CHANGED" in code.co_names
+        file.readline()
+        return dict(marshal.loads(file.read())[1])
+
+
+def test_it_holds_what_a_guest_starts_with_each_module_after_those_it_imports(folder):
+    bundle.write(str(folder))
+    names = list(modules(Path(bundle.path(str(folder)))))
+    assert names[0] == "guest"
+    assert names[-1] == "guest.__main__"
+    assert "guest.state" not in names  # which is loaded by the first save()
+    for needed, user in [("kinds", "values"), ("values", "repl"), ("repl", "server")]:
+        assert names.index(f"guest.{needed}") < names.index(f"guest.{user}")
 
 
 def test_a_folder_that_cannot_be_written_to_is_left_alone(folder):
@@ -70,3 +85,18 @@ def test_guest_code_sees_nothing_of_it():
         code = "import sys\n[type(one).__name__ for one in sys.meta_path] + sorted(sys.path_hooks, key=str)"
         assert "Bundle" not in str(box.execute(code).value)
         assert box.execute("'guest' in sys.modules or 'guest.bundle' in sys.modules").value is False
+
+
+def test_a_guest_starts_without_modules_that_few_cells_need():
+    with atoll.create_sandbox(backend="native") as box:
+        code = (
+            "import sys\nsorted({'__future__', 'binascii', 'fcntl', 'warnings'} & set(sys.modules))"
+        )
+        assert box.execute(code).value == []
+
+
+def test_garbage_is_collected_in_a_guest_and_the_runtime_is_not_searched_for_it():
+    with atoll.create_sandbox(backend="native") as box:
+        assert (
+            box.execute("import gc\ngc.isenabled() and gc.get_freeze_count() > 1000").value is True
+        )

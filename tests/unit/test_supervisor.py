@@ -357,3 +357,14 @@ async def _open(**options) -> atoll.BaseSandbox:
 
 def _children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_the_supervisor_loads_no_module_that_does_something_at_each_fork():
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]; import atoll.jail.supervisor; print(*sys.modules)"
+    )
+    source = str(Path(atoll.__file__).parents[1])
+    command = [sys.executable, "-I", "-S", "-c", code, source]
+    loaded = subprocess.run(command, capture_output=True, check=True, text=True).stdout.split()
+    assert "atoll.jail.supervisor" in loaded
+    assert not {"random", "threading", "logging", "tempfile"} & set(loaded)

@@ -7,7 +7,6 @@ inherits, so nothing that is printed can be taken for a message.
 from __future__ import annotations
 
 import builtins
-import fcntl
 import os
 import sys
 
@@ -15,7 +14,7 @@ from .channel import Channel
 from .hidden import HiddenPackage
 from .interrupt import InterruptGate
 from .process import ProcessServer
-from .streams import StandardStreams
+from .streams import StandardStreams, copy_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ class Guest:
     def run(self, memory_bytes: int | None = None, inherited: int = 0) -> NoReturn:
         """Serve the channel on descriptors 0 and 1; guest output goes to 3 (stdout) and 2."""
         high = _highest_free()
-        requests = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, high)
-        answers = fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, high)
+        requests = copy_up(0, high)
+        answers = copy_up(1, high)
         os.dup2(OUTPUT_FD, 1)
         os.close(OUTPUT_FD)
         null = os.open(os.devnull, os.O_RDONLY)

@@ -9,8 +9,9 @@ no records), sizes must agree, and texts and booleans must hold what their dtype
 
 from __future__ import annotations
 
-import binascii
 import sys
+
+from .kinds import base64_of, bytes_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _encode_array(value: Any, spend: Encode) -> dict[str, Any]:
         value = value.astype(dtype.newbyteorder("<"))
     if value.nbytes:
         spend(_Sized(value.nbytes))  # before the bytes are made
-    data = binascii.b2a_base64(value.tobytes(), newline=False).decode("ascii")
+    data = base64_of(value.tobytes())
     return {TAG: "array", "dtype": value.dtype.str, "shape": list(value.shape), "v": data}
 
 
@@ -180,7 +181,7 @@ def decode_array(value: dict[str, Any]) -> Any:
         if type(length) is not int or not 0 <= length < MAX_LENGTH:
             raise ValueError("an array of no known shape")
         size *= length
-    data = binascii.a2b_base64(value["v"])
+    data = bytes_of(value["v"])
     if len(data) != size:
         raise ValueError("an array of {} bytes where {} belong".format(len(data), size))
     array = numpy.frombuffer(data, dtype).reshape(shape).copy()

@@ -1,6 +1,7 @@
-"""All modules of the runtime in one file of compiled code, so that a guest starts by one read.
+"""The modules that every guest starts with, compiled, in one file: a guest starts by one read.
 
-The host writes it beside the compiled modules. A guest without it imports them one by one.
+The host writes it beside the compiled modules. A guest without it imports them one by one, as it
+does with the modules that few guests need.
 """
 
 from __future__ import annotations
@@ -13,70 +14,62 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-PACKAGE = "guest"
+    Modules = list[tuple[str, Any]]
+
+PACKAGE, ENTRY = "guest", "__main__"
 
 
-class Bundle:
-    """Imports modules of the runtime from their compiled code."""
-
-    def __init__(self, codes: dict[str, bytes], folder: str) -> None:
-        self._codes, self._folder = codes, folder
-
-    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
-        """Return the spec of a module that is in the bundle, for the import system."""
-        if name not in self._codes:
-            return None
-        make = sys.modules["_frozen_importlib"].ModuleSpec
-        spec = make(name, self, origin=self._folder, is_package=name == PACKAGE)
-        if name == PACKAGE:
-            spec.submodule_search_locations = [self._folder]  # modules that few guests need
-        return spec
-
-    def create_module(self, _spec: Any) -> None:
-        """Let the import system make an ordinary module."""
-
-    def exec_module(self, module: Any) -> None:
-        """Run the module's code, which may ask where its source lies."""
-        name = module.__name__[len(PACKAGE) + 1 :] or "__init__"
-        module.__file__ = "{}/{}.py".format(self._folder, name)
-        exec(marshal.loads(self._codes[module.__name__]), vars(module))  # noqa: S302 - our own
-
-
-def start(codes: dict[str, bytes], root: str, folder: str, entry: str = "__main__") -> None:
+def start(modules: Modules, root: str, folder: str, entry: str = ENTRY) -> None:
     """Run a guest in the working folder `folder`; the runtime lies in `root`.
 
-    `entry` is the module whose `main` is called.
+    `entry` is the module whose `main` is called. Until then nothing is garbage, so nothing is
+    collected; and no collection of the guest's has to look at the runtime.
     """
-    finder = Bundle(codes, root + "/" + PACKAGE)
-    sys.meta_path.insert(0, finder)
+    import gc
+
+    gc.disable()
+    for name, code in modules:
+        _run(name, code, root + "/" + PACKAGE)
     main = __import__(PACKAGE + "." + entry, None, None, ("main",)).main
-    sys.meta_path.remove(finder)
+    gc.freeze()
+    gc.enable()
     main(folder)
 
 
-def write(folder: str) -> None:
+def _run(name: str, code: Any, folder: str) -> None:
+    """Import a module whose code is at hand, and all that it imports: the import system is slow."""
+    own = name[len(PACKAGE) + 1 :]
+    file = "{}/{}.py".format(folder, own or "__init__")
+    module = sys.modules[name] = type(sys)(name)
+    spec = sys.modules["_frozen_importlib"].ModuleSpec(name, None, origin=file, is_package=not own)
+    vars(module).update(__file__=file, __package__=PACKAGE, __spec__=spec)
+    if not own:
+        spec.submodule_search_locations = vars(module)["__path__"] = [folder]
+    exec(code, vars(module))
+    if own:
+        setattr(sys.modules[PACKAGE], own, module)
+
+
+def write(folder: str) -> bool:
     """Write the bundle of the modules in `folder` for this interpreter, unless it is up to date.
 
-    Do nothing where the folder cannot be written to.
+    Return whether it was out of date. Do nothing where the folder cannot be written to.
     """
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".py"))
-    facts = [os.stat(os.path.join(folder, name)) for name in names]
-    key = repr([(name, one.st_mtime_ns, one.st_size) for name, one in zip(names, facts)])
-    target = path(folder)
+    key, target = _key(folder), path(folder)
     try:
         with open(target, "rb") as file:
-            if marshal.load(file) == key:  # noqa: S302 - our own
-                return
-    except (OSError, ValueError, EOFError, TypeError):
+            if file.readline() == key:
+                return False
+    except OSError:
         pass
-    codes = {_module(name): _compile(folder, name) for name in names}
     temporary = "{}.{}".format(target, os.getpid())
     try:
         with open(temporary, "wb") as file:
-            file.write(marshal.dumps(key) + marshal.dumps(codes))
+            file.write(key + marshal.dumps(_modules(folder)))
         os.replace(temporary, target)
     except OSError:
-        return
+        pass
+    return True
 
 
 def path(folder: str) -> str:
@@ -84,11 +77,53 @@ def path(folder: str) -> str:
     return "{}/__pycache__/bundle.{}".format(folder, sys.implementation.cache_tag)
 
 
-def _module(name: str) -> str:
-    return PACKAGE if name == "__init__.py" else PACKAGE + "." + name[: -len(".py")]
+def _key(folder: str) -> bytes:
+    """Return a line that differs once a file of the folder does."""
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".py"))
+    facts = [os.stat(os.path.join(folder, name)) for name in names]
+    found = [(name, one.st_mtime_ns, one.st_size) for name, one in zip(names, facts)]
+    return repr((sys.version, found)).encode() + b"\n"
 
 
-def _compile(folder: str, name: str) -> bytes:
-    file = os.path.join(folder, name)
-    with open(file, "rb") as source:
-        return marshal.dumps(compile(source.read(), file, "exec", dont_inherit=True))
+def _modules(folder: str) -> tuple[Any, Modules]:
+    """Return this module; and ENTRY, after all that it imports, each after what it imports."""
+    import ast
+
+    found: dict[str, Any] = {}
+    visited = set()
+
+    def visit(name: str) -> None:
+        file = os.path.join(folder, name + ".py")
+        if name in visited or not os.path.exists(file):
+            return
+        visited.add(name)
+        with open(file, "rb") as source:
+            tree = ast.parse(source.read(), file)
+        for needed in _imported(tree):
+            visit(needed)
+        found[name] = _compile(tree, file)
+
+    visit("__init__")
+    visit(ENTRY)
+    visit("bundle")
+    own, package = found.pop("bundle"), found.pop("__init__")
+    rest = [(PACKAGE + "." + name, code) for name, code in found.items()]
+    return own, [(PACKAGE, package), *rest]
+
+
+def _imported(tree: Any) -> list[str]:
+    """Return the modules of the package that a module imports when it is loaded."""
+    found: list[str] = []
+    for node in tree.body:
+        if type(node).__name__ == "ImportFrom" and node.level == 1:
+            found += [node.module] if node.module else [one.name for one in node.names]
+    return found
+
+
+def _compile(tree: Any, file: str) -> Any:
+    """Compile a module; what it imports of __future__ is a flag, and nothing to import."""
+    import __future__
+
+    tree.body = [node for node in tree.body if getattr(node, "module", None) != "__future__"]
+    flag = __future__.annotations.compiler_flag
+    return compile(tree, file, "exec", flag, dont_inherit=True)

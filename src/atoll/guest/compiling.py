@@ -5,13 +5,11 @@ from __future__ import annotations
 import _ast
 
 from . import magics
+from .splitting import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import types
-    from typing import Any
-
-    Compiled = tuple[types.CodeType, "types.CodeType | None"]
+    from .splitting import Compiled
 
 
 def compile_cell(code: str, name: str) -> Compiled:
@@ -26,13 +24,3 @@ def compile_cell(code: str, name: str) -> Compiled:
         if command.kind == magics.LINE and command.name == "time":
             split("\n" * (command.line - 1) + command.rest, name)
     return split(translated[0], name, _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-
-
-def split(code: str, name: str, flags: int = 0) -> Compiled:
-    """Compile all statements, and a last expression apart from them, as its value is shown."""
-    tree: Any = compile(code, name, "exec", _ast.PyCF_ONLY_AST | flags, dont_inherit=True)
-    last = None
-    if tree.body and isinstance(tree.body[-1], _ast.Expr):
-        last = _ast.Expression(tree.body.pop().value)
-    body = compile(tree, name, "exec", flags, dont_inherit=True)
-    return body, None if last is None else compile(last, name, "eval", flags, dont_inherit=True)

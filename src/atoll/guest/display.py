@@ -7,9 +7,9 @@ nothing to show.
 
 from __future__ import annotations
 
-import binascii
 import sys
 
+from .kinds import base64_of, bytes_of
 from .streams import complain
 
 TYPE_CHECKING = False
@@ -143,8 +143,7 @@ class Shown:
             self._leave_out(media_type, "{:,} bytes are too many".format(len(raw)))
         else:
             self._room -= len(raw)
-            encoded = binascii.b2a_base64(raw, newline=False).decode("ascii")
-            self.displays.append([media_type, encoded])
+            self.displays.append([media_type, base64_of(raw)])
 
     def _leave_out(self, what: str, why: str) -> None:
         complain("[not shown: {}: {}]".format(_one_line(what), why))
@@ -158,7 +157,7 @@ def _as_bytes(media_type: str, data: Any) -> bytes:
     if not isinstance(data, str):
         return bytes(memoryview(data))
     if media_type == PNG:
-        return binascii.a2b_base64(data)
+        return bytes_of(data)
     return data.encode("utf-8", "replace")
 
 

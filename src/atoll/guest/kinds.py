@@ -1,4 +1,4 @@
-"""Dates, decimals, paths and the like as tagged JSON and back. Used by `values`."""
+"""Dates, decimals, paths, bytes and the like as tagged JSON and back. Used by `values`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,20 @@ def encode(value: Any, kind: type) -> dict[str, Any] | None:
     except TypeError:  # a class may say that its module is not a str
         return None
     return encoder(value) if encoder is not None else None
+
+
+def base64_of(data: Any) -> str:
+    """Return bytes as text. Few guests send or get any: the module is loaded for those."""
+    import binascii
+
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def bytes_of(text: Any) -> bytes:
+    """Return the bytes that `base64_of` made a text of."""
+    import binascii
+
+    return binascii.a2b_base64(text)
 
 
 def _datetime(value: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 
-from . import clone, delta, memory, rights, rpc, shell
+from . import clone, delta, kinds, memory, rights, rpc, shell
 from .bridge import Bridge
 from .channel import ChannelClosedError
 from .children import ImportableMain
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 READY = rpc.notification("ready", {"python": list(sys.version_info[:3])})
 REHEARSALS = 32
 """More than the interpreter takes to specialise code."""
-REHEARSED = "print('')\n1"
+REHEARSED = ("print('')\n1", "_ = 1")
+"""Cells that end with an expression, and with another statement: they are compiled differently."""
 MOST_ANSWERED, REHEARSED_MEMORY = 1 << 16, 1 << 50
 CLONE_FDS = 4
 """Channel and streams of a clone, which come on its status socket."""
@@ -74,6 +75,7 @@ class ProcessServer(Server):
         reads fewer objects, so a guest copies fewer of the pages that it shares with its zygote.
         """
         self._initialize({"private_folder": True})
+        kinds.bytes_of(kinds.base64_of(b""))
         kept = self._repl, self._files, sys.modules["__main__"]
         limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._repl = Repl()
@@ -91,9 +93,10 @@ class ProcessServer(Server):
             self._kept.keep(requests[1])
             self._channel.reopen(requests[0], answers[1])
             for number in range(REHEARSALS):
-                os.write(requests[1], rpc.request(str(number), "execute", {"code": REHEARSED}))
-                self._serve_next()
-                os.read(answers[0], MOST_ANSWERED)
+                for code in REHEARSED:
+                    os.write(requests[1], rpc.request(str(number), "execute", {"code": code}))
+                    self._serve_next()
+                    os.read(answers[0], MOST_ANSWERED)
         finally:
             self._channel.reopen(-1, -1)
             self._kept.forget()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import _ast
 import sys
-import warnings
 
 from . import display, explain, values
 from .sources import CellSources
+from .splitting import compile_plain
 from .streams import complain
 
 TYPE_CHECKING = False
@@ -72,6 +71,8 @@ class Repl:
 
     def validate(self, code: str) -> bool:
         """Return whether `code` compiles as a cell; nothing of it runs."""
+        import warnings
+
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -129,7 +130,7 @@ class Repl:
     def _compiled(self, code: str, name: str) -> tuple[types.CodeType, types.CodeType | None]:
         """Compile a cell as plain Python; with `await` and magics only if it is not."""
         try:
-            return _compile(code, name)
+            return compile_plain(code, name)
         except SyntaxError:
             pass
         return self._load("compiling").compile_cell(code, name)  # type: ignore[no-any-return]
@@ -190,15 +191,6 @@ async def _awaited(parts: tuple[types.CodeType | None, ...], namespace: dict[str
         if part.co_flags & CO_COROUTINE:
             value = await value
     return value if parts[-1] else None
-
-
-def _compile(code: str, name: str) -> tuple[types.CodeType, types.CodeType | None]:
-    tree: Any = compile(code, name, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
-    last = None
-    if tree.body and isinstance(tree.body[-1], _ast.Expr):
-        last = _ast.Expression(tree.body.pop().value)
-    body = compile(tree, name, "exec", dont_inherit=True)
-    return body, None if last is None else compile(last, name, "eval", dont_inherit=True)
 
 
 def _small_value(value: Any, text: str, max_bytes: int = VALUE_BYTES) -> Any:

@@ -7,7 +7,6 @@ guest code can patch them.
 
 from __future__ import annotations
 
-import binascii
 import os
 import posix
 import sys
@@ -32,6 +31,7 @@ from posix import open as open_fd
 from select import POLLIN, poll
 
 from . import values
+from .kinds import bytes_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Command:
             arguments = _arguments(params, opened)
             passed, given = list(opened), subprocess.DEVNULL
             if "stdin" in params:
-                given = _unnamed_file(binascii.a2b_base64(params["stdin"]))
+                given = _unnamed_file(bytes_of(params["stdin"]))
                 opened.append(given)
             self._process = subprocess.Popen(
                 arguments,

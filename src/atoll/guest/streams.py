@@ -19,10 +19,8 @@ class StandardStreams:
 
     def keep(self, at: int) -> None:
         """Copy descriptors 1 and 2 as they are now, to numbers from `at` on."""
-        import fcntl
-
         self._keep_at = at
-        self._kept = {fd: fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, at) for fd in (1, 2)}
+        self._kept = {fd: copy_up(fd, at) for fd in (1, 2)}
 
     def forget(self) -> None:
         """Close the copies."""
@@ -42,9 +40,7 @@ class StandardStreams:
 
     def move_up(self, fds: list[int]) -> list[int]:
         """The same descriptors with high numbers, which guest code that closes low ones spares."""
-        import fcntl
-
-        moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, self._keep_at) for fd in fds]
+        moved = [copy_up(fd, self._keep_at) for fd in fds]
         for fd in fds:
             os.close(fd)
         return moved
@@ -70,6 +66,25 @@ class StandardStreams:
                 stream.flush()
             except Exception:
                 pass
+
+
+def copy_up(fd: int, lowest: int) -> int:
+    """Copy a descriptor to the first number from `lowest` on that is free; no child inherits it.
+
+    Only while there is one thread. The module that has the system call for it takes long to load.
+    """
+    number = lowest
+    while _is_open(number):
+        number += 1
+    return os.dup2(fd, number, inheritable=False)
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def complain(text: str) -> None:

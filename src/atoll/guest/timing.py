@@ -6,7 +6,7 @@ import re
 import time
 
 from . import magics
-from .compiling import split
+from .splitting import split
 from .usage import UsageError
 
 TYPE_CHECKING = False

@@ -7,8 +7,6 @@ arrives as an Opaque with its type's name and its repr. Nothing is ever unpickle
 
 from __future__ import annotations
 
-import binascii
-
 from . import arrays, kinds
 
 TYPE_CHECKING = False
@@ -126,7 +124,7 @@ class _Encoder:
                 self._items_left -= 2  # the tag's own brackets and commas
                 return {TAG: name, "v": self._items(value, depth)}
         if isinstance(value, (bytes, bytearray, memoryview)):
-            return {TAG: "bytes", "v": _base64(self._spend(bytes(value)))}
+            return {TAG: "bytes", "v": kinds.base64_of(self._spend(bytes(value)))}
         if isinstance(value, complex) and not (self._typed and _library(type(value))):
             return {TAG: "complex", "v": [repr(value.real), repr(value.imag)]}
         return self._encode_other(value, depth)
@@ -195,10 +193,6 @@ def _refusal(kind: type) -> str:
     advice = _ADVICE.get(kind.__name__)
     text = "a value of type {} is not plain data".format(name)
     return text + (": take " + advice if advice else "")
-
-
-def _base64(data: bytes) -> str:
-    return binascii.b2a_base64(data, newline=False).decode("ascii")
 
 
 def _encode_int(value: int) -> Any:
@@ -276,7 +270,7 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "int": lambda value: int(value["v"], 16),
     "float": lambda value: float(value["v"]),
     "complex": lambda value: complex(float(value["v"][0]), float(value["v"][1])),
-    "bytes": lambda value: binascii.a2b_base64(value["v"]),
+    "bytes": lambda value: kinds.bytes_of(value["v"]),
     "tuple": lambda value: tuple(decode(value["v"])),
     "set": lambda value: set(_hashable(decode(value["v"]))),
     "frozenset": lambda value: frozenset(_hashable(decode(value["v"]))),

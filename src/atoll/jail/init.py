@@ -11,7 +11,6 @@ import fcntl
 import os
 import select
 import signal
-import socket
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from atoll.jail import packets, syscalls
@@ -97,7 +96,7 @@ def _fail(spec: JailSpec, status_fd: int, exc: OSError) -> NoReturn:
 
 def report(status_fd: int, kind: str, fds: Sequence[int] = (), **fields: Any) -> None:
     """Send the supervisor a message on its private socket; close the descriptors sent with it."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(status_fd)) as end:
+    with contextlib.suppress(OSError), packets.end(os.dup(status_fd)) as end:
         packets.send(end, kind, fds, **fields)
     packets.close_all(fds)
 

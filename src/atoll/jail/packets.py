@@ -54,6 +54,11 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return ends
 
 
+def end(fd: int) -> socket.socket:
+    """Return the end of a pair that is open as `fd`. To be told its kind spares three calls."""
+    return socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fileno=fd)
+
+
 def encode(kind: str, fields: dict[str, Any]) -> bytes:
     """Return the bytes of a message."""
     return json.dumps({"kind": kind, **fields}).encode()

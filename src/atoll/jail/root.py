@@ -11,7 +11,6 @@ import contextlib
 import functools
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.jail import syscalls as sys
@@ -30,6 +29,7 @@ SYSTEM_PATHS = (
 DEVICES = ("null", "zero", "full", "random", "urandom")
 PRIVATE_FOLDERS = {"app": WORK_FOLDER, "tmp": "/tmp", "shm": "/dev/shm", "home": GUEST_HOME}
 _PRIVATE = tuple(PRIVATE_FOLDERS.values())
+_OPEN_WAYS = {"/tmp", "/app", "/usr", "/proc", "/dev/pts", GUEST_HOME, GUEST_CODE}
 READ_ONLY = sys.ATTR_RDONLY | sys.ATTR_NOSUID | sys.ATTR_NODEV
 DEFAULT_DISK = 1 << 40
 NURSERY_DISK = 64 << 20
@@ -126,10 +126,9 @@ def build_zygote_host(binds: tuple[Bind, ...], owner: int) -> None:
 def _raise(
     binds: tuple[Bind, ...], furnish: Callable[[], None], mapped_owner: int | None = None
 ) -> None:
-    system = _open(_system_binds())
+    system, links = _open_system()
     extra = _open(sorted(binds, key=lambda bind: bind.target.count("/")))
     devices = [(name, os.open(f"/dev/{name}", os.O_PATH)) for name in DEVICES]
-    links = {path: os.readlink(path) for path in SYSTEM_PATHS if os.path.islink(path)}
     flags = sys.MS_NOSUID | sys.MS_NODEV
     sys.mount("tmpfs", NEW_ROOT, "tmpfs", flags, "mode=755,size=4m")
     _make_skeleton(links)
@@ -142,9 +141,18 @@ def _raise(
     _enter()
 
 
-def _system_binds() -> list[Bind]:
-    paths = [p for p in SYSTEM_PATHS if os.path.exists(p) and not os.path.islink(p)]
-    return [Bind(source=path, target=path) for path in paths]
+def _open_system() -> tuple[list[tuple[Bind, int]], dict[str, str]]:
+    """Open those of the host's system paths that are there; of links, return the targets."""
+    links: dict[str, str] = {}
+    others: list[Bind] = []
+    for path in SYSTEM_PATHS:
+        try:
+            links[path] = os.readlink(path)
+        except FileNotFoundError:
+            continue
+        except OSError:  # it is not a link
+            others.append(Bind(source=path, target=path))
+    return _open(others), links
 
 
 def _open(binds: list[Bind]) -> list[tuple[Bind, int]]:
@@ -233,10 +241,16 @@ def _bind(path: str, fd: int, target: str) -> None:
 
 def _close_ways(binds: list[tuple[Bind, int]], root: str = NEW_ROOT) -> None:
     """Folders that are only on the way to something: passed through, but not listed."""
-    ways = {str(parent) for bind, _ in binds for parent in Path(bind.target).parents}
-    for way in ways - {"/", "/tmp", "/app", "/usr", GUEST_HOME, GUEST_CODE}:
-        if not os.path.ismount(root + way) and not _below_a_bind(way, binds):
+    mounted = {*SYSTEM_PATHS, *PRIVATE_FOLDERS.values(), *(bind.target for bind, _ in binds)}
+    for way in {way for bind, _ in binds for way in _ways(bind.target)} - _OPEN_WAYS - mounted:
+        if not _below_a_bind(way, binds):
             os.chmod(root + way, 0o111)  # noqa: S103 - the least that can be passed through
+
+
+def _ways(path: str) -> list[str]:
+    """Return the folders that a path leads through."""
+    names = path.split("/")[1:-1]
+    return ["/" + "/".join(names[: count + 1]) for count in range(len(names))]
 
 
 def _below_a_bind(path: str, binds: list[tuple[Bind, int]]) -> bool:

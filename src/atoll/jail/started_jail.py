@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import tempfile
 from typing import TYPE_CHECKING
 
 from atoll.jail import packets
@@ -194,7 +193,7 @@ class ColdJailRecord(StartedRecord):
         super().__init__(spec, lease, group, selector)
         self._container = None if spec.container is None else ContainerMemory()
         alone = spec.jailed or spec.workspace is not None
-        self.private_folder = None if alone else tempfile.mkdtemp(f"-{os.getpid()}-atoll")
+        self.private_folder = None if alone else _make_private_folder()
 
     def _was_killed(self, status: int) -> bool:
         """Return whether it can have been killed: a container runtime outlives what it runs."""
@@ -216,3 +215,10 @@ class ColdJailRecord(StartedRecord):
         if self.private_folder:
             with contextlib.suppress(OSError):
                 remove_tree(self.private_folder)
+
+
+def _make_private_folder() -> str:
+    # Not at the top: it imports `random`, which each fork of the supervisor would reseed.
+    import tempfile  # noqa: PLC0415
+
+    return tempfile.mkdtemp(f"-{os.getpid()}-atoll")

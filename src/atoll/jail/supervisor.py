@@ -27,6 +27,7 @@ from atoll.jail import (
     container,
     init,
     packets,
+    root,
     seccomp,
     steps,
     syscalls,
@@ -83,6 +84,7 @@ class Supervisor:
         self._open = True
         self._may_switch = users.may_switch()
         seccomp.jail_program()  # assembled once, inherited by every fork
+        root.proc_covers()
         self._groups: cgroup.Groups | None = None
         if found := cgroup.find():
             found.sweep()
@@ -154,7 +156,7 @@ class Supervisor:
             return
         if not message.fds:
             return
-        lease, guest_fds = socket.socket(fileno=message.fds[0]), message.fds[1:]
+        lease, guest_fds = packets.end(message.fds[0]), message.fds[1:]
         try:
             self._admit(requested(message.kind, message.fields), lease, guest_fds)
         except Exception:  # noqa: BLE001 - one bad request must not take the others down

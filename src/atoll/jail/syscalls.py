@@ -6,7 +6,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import platform
 import signal
 import struct
 import sys
@@ -31,7 +30,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
-ARCH = platform.machine()
+ARCH = os.uname().machine
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE, _MOUNT_SETATTR = 428, 429, 436, 442  # alike everywhere

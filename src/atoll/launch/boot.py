@@ -18,16 +18,16 @@ import marshal, os, sys
 root, entry = sys.argv[1:3]
 try:
     with open(f"{root}/guest/__pycache__/bundle.{sys.implementation.cache_tag}", "rb") as file:
-        marshal.load(file)  # which files it was made of: the host has checked it
-        codes = marshal.load(file)
+        file.readline()  # which files it was made of: the host has checked it
+        code, modules = marshal.loads(file.read())
 except (OSError, ValueError, EOFError, TypeError):
     sys.path.append(root)
     main = __import__(f"guest.{entry}", None, None, ("main",)).main
     sys.path.remove(root)
     main(os.getcwd())
 boot = {"__name__": "boot"}
-exec(marshal.loads(codes["guest.bundle"]), boot)
-boot["start"](codes, root, os.getcwd(), entry)
+exec(code, boot)
+boot["start"](modules, root, os.getcwd(), entry)
 """
 """Start the runtime from its bundle (see guest/bundle), or module by module where there is none."""
 

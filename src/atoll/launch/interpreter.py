@@ -5,7 +5,6 @@ The guest's own files are compiled for it here, as they lie on a read-only mount
 
 from __future__ import annotations
 
-import compileall
 import functools
 import json
 import os
@@ -106,8 +105,10 @@ def check_version(path: str) -> tuple[int, ...]:
 
 @functools.cache
 def _this_interpreter() -> Interpreter:
-    compileall.compile_dir(GUEST_FOLDER, quiet=2)
-    bundle.write(GUEST_FOLDER)
+    if bundle.write(GUEST_FOLDER):
+        import compileall  # noqa: PLC0415 - slow to import, and seldom needed
+
+        compileall.compile_dir(GUEST_FOLDER, quiet=2)
     prefixes = (sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix)
     base = getattr(sys, "_base_executable", sys.executable)
     return _make(sys.executable, sys.version_info[:3], prefixes, base)

@@ -1,0 +1,41 @@
+"""Compiles a cell: all statements, and a last expression apart from them, as its value is shown."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import types
+    from typing import Any
+
+    Compiled = tuple[types.CodeType, "types.CodeType | None"]
+
+
+def compile_plain(code: str, name: str) -> Compiled:
+    """Compile a cell of plain Python; SyntaxError if it is not.
+
+    Most cells end with a line that is an expression: they are cut before it. That takes no syntax
+    tree. To make the classes of its nodes takes a new process more than a millisecond, and to make
+    the nodes takes longer than to compile.
+    """
+    at = code.rfind("\n", 0, len(code.rstrip())) + 1
+    body, last = code[:at], code[at:]
+    if "\r" in code or body.endswith("\\\n"):  # it may be a line where this does not see one
+        return split(code, name)
+    try:
+        value = compile("\n" * body.count("\n") + last, name, "eval", dont_inherit=True)
+        # Whole on its own, so nothing of it is open where the last line begins.
+        return compile(body, name, "exec", dont_inherit=True), value
+    except SyntaxError:
+        return split(code, name)
+
+
+def split(code: str, name: str, flags: int = 0) -> Compiled:
+    """Compile any cell by its syntax tree."""
+    import _ast
+
+    tree: Any = compile(code, name, "exec", _ast.PyCF_ONLY_AST | flags, dont_inherit=True)
+    last = None
+    if tree.body and isinstance(tree.body[-1], _ast.Expr):
+        last = _ast.Expression(tree.body.pop().value)
+    body = compile(tree, name, "exec", flags, dont_inherit=True)
+    return body, None if last is None else compile(last, name, "eval", flags, dont_inherit=True)
