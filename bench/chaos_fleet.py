@@ -91,22 +91,38 @@ async def call(box: Any, code: str, key: str, found: Findings) -> Any:
 
 
 async def harm(fleet: LocalFleet, found: Findings) -> None:
-    """Kill a node every KILL_SECONDS and start it again; freeze one for a while, once."""
-    for turn in range(1_000_000):
+    """Kill a node every KILL_SECONDS and start it again; freeze the second for a while before.
+
+    One that starts slowly does not keep the others from harm, as long as two are up.
+    """
+    up, starting = list(NODES), set[asyncio.Task[None]]()
+
+    async def start(name: str) -> None:
+        await asyncio.to_thread(fleet.add, name)
+        up.append(name)
+
+    while True:
         await asyncio.sleep(KILL_SECONDS)
-        name = NODES[turn % len(NODES)]
-        if turn == 1:
-            fleet.send(name, signal.SIGSTOP)
+        if len(up) < 2:
+            continue
+        name = up.pop(0)
+        if found.kills == 1:
+            await freeze(fleet, name)
             found.freezes += 1
-            await asyncio.sleep(FROZEN_SECONDS)
-            fleet.send(name, signal.SIGCONT)
-            await asyncio.sleep(FROZEN_SECONDS / 2)
         fleet.kill(name)
         found.kills += 1
         print(
             f"  {found.answers} answers, {found.kills} kills, {found.retried} retries", flush=True
         )
-        await asyncio.to_thread(fleet.add, name)
+        starting.add(asyncio.ensure_future(start(name)))
+
+
+async def freeze(fleet: LocalFleet, name: str) -> None:
+    """Stop a node for longer than it takes to be given up; it wakes, and tries to go on."""
+    fleet.send(name, signal.SIGSTOP)
+    await asyncio.sleep(FROZEN_SECONDS)
+    fleet.send(name, signal.SIGCONT)
+    await asyncio.sleep(FROZEN_SECONDS / 2)
 
 
 async def check_log(store: Store, session: str, cells: int, found: Findings) -> None:
@@ -149,6 +165,8 @@ async def run(fleet: LocalFleet, args: argparse.Namespace) -> Findings:
     harming.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await harming
+    if not found.freezes:
+        found.faults.append("no node was frozen, the run shows little: give it more --seconds")
     store = Store(fleet.settings.store)
     for one in done:
         if isinstance(one, BaseException):

@@ -228,6 +228,7 @@ async def test_a_key_that_only_the_store_has_is_refused_unless_the_fleet_signed_
     forged = signed.replace(name.split("/")[2].encode(), b"deadbeef")
     await store.create("service/keys/deadbeef/key", forged)
     await store.create("service/keys/0badcafe/key", signed)
+    await store.create("service/keys/stray", b"")
     await one.service.share_keys()
     assert [each["id"] for each in one.service.keys.list()] == [name.split("/")[2]]
     assert "service/keys/deadbeef/key is not a key of this fleet" in caplog.text

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -103,41 +103,72 @@ async def test_without_redis_a_service_goes_on_alone_and_says_so(tmp_path: Path)
     await alone.close()
 
 
-@pytest.mark.long
-def test_a_request_finds_its_session_through_any_service(
-    redis: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ports = [_free_port(), _free_port()]
-    services = [
-        OwnService(
-            tmp_path / str(port), tier="bare", redis=redis, own_url=f"http://127.0.0.1:{port}"
-        )
-        for port in ports
-    ]
-    for one, port in zip(services, ports, strict=True):
+@pytest.fixture
+def services(redis: str, tmp_path: Path) -> Iterator[list[OwnService]]:
+    """Two services that share a Redis, and the key of the first."""
+    made = []
+    for port in (_free_port(), _free_port()):
+        folder, url = tmp_path / str(port), f"http://127.0.0.1:{port}"
+        one = OwnService(folder, tier="bare", redis=redis, own_url=url)
         object.__setattr__(one.settings, "port", port)
         one.start()
+        made.append(one)
     try:
-        key = services[0].key
-        row = services[0].call(lambda: services[0].service.ledger.one(
-            "SELECT * FROM keys WHERE id = ?", key.split("_")[1]))  # fmt: skip
-        marks = ", ".join("?" * len(row))
-        services[1].call(lambda: services[1].service.ledger.write(
-            f"INSERT INTO keys VALUES ({marks})", *row))  # fmt: skip
-        with Api(services[0], key) as near, Api(services[1], key) as far:
-            at = near.session()
-            near.run(at, "x = 6")
-            assert far.run(at, "x * 7")["value"] == 42
-            events = far.events(f"{at}/executions", {"code": "print('streamed')"})
-            assert [one["type"] for one in events][-1] == "result"
-            far.put(f"{at}/files/content?path=f", content=b"1" * 100_000)
-            assert len(near.get(f"{at}/files/content?path=f").content) == 100_000
-            assert far.get("/api/v1/sessions/ses_" + "x" * 21).status_code == 404
-            services[0].stop()
-            assert far.get(at).status_code in (404, 503)
+        _copy_key(*made)
+        yield made
     finally:
-        for one in services:
+        for one in made:
             one.stop()
+
+
+def _copy_key(near: OwnService, far: OwnService, key: str = "") -> None:
+    ident = (key or near.key).split("_")[1]
+    query = "SELECT * FROM keys WHERE id = ?"
+    row = near.call(lambda: near.service.ledger.one(query, ident))
+    marks = ", ".join("?" * len(row))
+    far.call(lambda: far.service.ledger.write(f"INSERT INTO keys VALUES ({marks})", *row))
+
+
+@pytest.mark.long
+def test_a_request_finds_its_session_through_any_service(services: list[OwnService]) -> None:
+    key = services[0].key
+    with Api(services[0], key) as near, Api(services[1], key) as far:
+        at = near.session()
+        near.run(at, "x = 6")
+        assert far.run(at, "x * 7")["value"] == 42
+        events = far.events(f"{at}/executions", {"code": "print('streamed')"})
+        assert [one["type"] for one in events][-1] == "result"
+        far.put(f"{at}/files/content?path=f", content=b"1" * 100_000)
+        assert len(near.get(f"{at}/files/content?path=f").content) == 100_000
+        assert far.get("/api/v1/sessions/ses_" + "x" * 21).status_code == 404
+        services[0].stop()
+        assert far.get(at).status_code in (404, 503)
+
+
+def test_sessions_and_cpu_time_of_a_key_are_counted_over_all_services(
+    services: list[OwnService],
+) -> None:
+    key = services[0].add_key(quota=Quota(sessions=2, cpu_seconds_per_day=0.05))
+    _copy_key(*services, key)
+    with Api(services[0], key) as near, Api(services[1], key) as far:
+        at, other = near.session(), far.session()
+        refused = near.post("/api/v1/sessions", json={})
+        assert (refused.status_code, "2 sessions in all services" in refused.text) == (429, True)
+        assert near.delete(at).status_code == 204
+        far.delete(far.session())
+        near.post(
+            "/api/v1/run", json={"code": "import time\nwhile time.process_time() < 0.2: pass"}
+        )
+        _until(lambda: far.post(f"{other}/executions", json={"code": "1"}).status_code == 429)
+        assert "CPU seconds of today" in far.post("/api/v1/run", json={"code": "1"}).text
+
+
+def _until(check: Callable[[], bool]) -> None:
+    for _ in range(600):
+        if check():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it never is so")
 
 
 @pytest.fixture(params=["moto", "rclone"])

@@ -169,7 +169,7 @@ class CarryOver:
         for name in _SAME:
             setattr(hosted, name, getattr(saved, name))
         await self._give_cells(hosted)
-        service.sessions.take_up(principal, hosted)
+        await service.sessions.take_up(principal, hosted)
         return ""
 
     async def _context_of(self, saved: SavedSession) -> ContextOf | None:

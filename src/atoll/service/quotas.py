@@ -43,6 +43,12 @@ class _Use:
         return not busy and time.monotonic() - self.filled > FORGET_SECONDS
 
 
+def no_cpu_left(most: float) -> Problem:
+    """Return the refusal of a key that has used the CPU time of its day."""
+    text = f"the key has used its {most:g} CPU seconds of today (UTC)"
+    return Problem(429, "rate_limited", text, retry_after=DAY_SECONDS - clock.now() % DAY_SECONDS)
+
+
 class Quotas:
     """The use of every key. CPU time of the day is written to the ledger, and read from it."""
 
@@ -82,9 +88,7 @@ class Quotas:
             text = f"the key has {use.executions} executions of at most {quota.executions}"
             raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
         if quota.cpu_seconds_per_day is not None and use.cpu_seconds >= quota.cpu_seconds_per_day:
-            text = f"the key has used its {quota.cpu_seconds_per_day:g} CPU seconds of today"
-            left = DAY_SECONDS - clock.now() % DAY_SECONDS
-            raise Problem(429, "rate_limited", f"{text} (UTC)", retry_after=left)
+            raise no_cpu_left(quota.cpu_seconds_per_day)
         use.executions += 1
         try:
             yield

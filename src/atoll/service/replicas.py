@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
 from atoll.extras import hint
+from atoll.service import clock
 from atoll.service.problems import Problem
+from atoll.service.quotas import DAY_SECONDS, no_cpu_left
 
 if TYPE_CHECKING:
     from atoll.service.keys import Principal
@@ -85,7 +87,28 @@ class Replicas:
 
     async def uncount(self, what: str, key: str) -> None:
         """Count it no more."""
-        await self._ask(self._redis.hincrby(f"atoll:{what}:{key}", self._name, -1))
+        await self.adjust(what, key, -1)
+
+    async def adjust(self, what: str, key: str, by: int) -> None:
+        """Count more or fewer, whatever the limit is."""
+        await self._ask(self._redis.hincrby(f"atoll:{what}:{key}", self._name, by))
+
+    async def used_cpu(self, key: str, seconds: float) -> None:
+        """Count the CPU time of an execution towards the day of all services."""
+        name = _cpu_of_today(key)
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.incrbyfloat(name, seconds)
+        pipe.expire(name, 2 * DAY_SECONDS)
+        await self._ask(pipe.execute())
+
+    async def check_cpu(self, principal: Principal) -> None:
+        """Raise 429 if the key has used the CPU time of its day in all services together."""
+        most = principal.quota.cpu_seconds_per_day
+        if most is None:
+            return
+        used = await self._ask(self._redis.get(_cpu_of_today(principal.key)))
+        if used is not None and float(used) >= most:
+            raise no_cpu_left(most)
 
     async def announce(self, idents: list[str]) -> None:
         """Say that this service lives, and has these sessions and executions."""
@@ -118,3 +141,7 @@ class Replicas:
             return None
         self.problem = ""
         return answer
+
+
+def _cpu_of_today(key: str) -> str:
+    return f"atoll:cpu:{int(clock.now() // DAY_SECONDS)}:{key}"

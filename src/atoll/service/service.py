@@ -107,7 +107,7 @@ class Service:
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
         self.sessions.fleet = fleet
         self.librechat, self.e2b, self.gateway = LibreChat(self), E2B(self), Gateway(self)
-        self.replicas = Replicas(settings) if settings.redis else None
+        self.replicas = self.sessions.replicas = Replicas(settings) if settings.redis else None
         self.traces = Traces(settings.traces)
         self.forwarder = Forwarder(self.traces) if settings.redis or fleet else None
         self.metrics = metrics = Metrics(self)
@@ -288,7 +288,10 @@ class Service:
 
     def _counted(self, execution: Execution, result: SandboxResult) -> dict[str, Any]:
         execution.displays = result.displays
-        self.quotas.used_cpu(execution.principal, (result.cpu_ms or 0) / 1000)
+        seconds = (result.cpu_ms or 0) / 1000
+        self.quotas.used_cpu(execution.principal, seconds)
+        if self.replicas is not None:
+            self.spawn(self.replicas.used_cpu(execution.principal.key, seconds))
         self.metrics.executed(result, execution.queue_ms)
         return result_json(execution.id, execution.session, result, execution.queue_ms)
 
@@ -331,6 +334,7 @@ class Service:
         if replicas is None:
             yield
             return
+        await replicas.check_cpu(who)
         await replicas.count("executions", who, who.quota.executions)
         try:
             await replicas.announce([execution.id])

@@ -15,7 +15,7 @@ from atoll.service.hosted import HostedSession
 from atoll.service.problems import Problem, not_found
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from atoll.service.ledger import Ledger
     from atoll.service.on_fleet import FleetSandboxes
     from atoll.service.quotas import Quotas
+    from atoll.service.replicas import Replicas
     from atoll.service.settings import ServiceSettings
     from atoll.service.shapes import Life
 
@@ -47,6 +48,8 @@ class Sessions:
         self._sessions: dict[str, HostedSession] = {}
         self.fleet: FleetSandboxes | None = None
         """Where the sandboxes are, if they are not on this machine."""
+        self.replicas: Replicas | None = None
+        """The other services, if a Redis is shared with them."""
         self.on_end: Callable[[str], None] = lambda _reason: None
         """Is called with the reason of each end."""
 
@@ -70,18 +73,13 @@ class Sessions:
     ) -> HostedSession:
         """Start a session."""
         self._check_life(life)
-        self._quotas.open_session(principal)
-        try:
+        async with self._counted(principal):
             session = await self._table.open(config, callbacks)
-        except BaseException:
-            self._quotas.close_session(principal.key)
-            raise
         return self._add(HostedSession(principal, session, callbacks), life)
 
     async def fork(self, principal: Principal, parent: HostedSession, name: str) -> HostedSession:
         """Start a live clone of a session."""
-        self._quotas.open_session(principal)
-        try:
+        async with self._counted(principal):
             callbacks, config = parent.session.clone_config()
             async with parent.session.in_turn() as box:
                 twin = await cast("_ForkWith", box).fork_with(config)
@@ -90,9 +88,6 @@ class Sessions:
             except BaseException:
                 await twin.destroy()
                 raise
-        except BaseException:
-            self._quotas.close_session(principal.key)
-            raise
         child = HostedSession(principal, session, callbacks, parent)
         child.name, child.metadata = name, dict(parent.metadata)
         child.idle_seconds, child.context_id = parent.idle_seconds, parent.context_id
@@ -111,6 +106,7 @@ class Sessions:
         """Go on with a session that another service opened; `box` has claimed it."""
         session = await self._table.open(config, callbacks, box)
         self._quotas.add_session(principal)
+        await self._count_elsewhere(principal.key, 1)
         hosted = HostedSession(principal, session, callbacks)
         # Its life begins again: the clock of the service that opened it may be another one.
         for name in ("id", "idle_seconds", "max_seconds", "name", "parent", "metadata",
@@ -173,6 +169,7 @@ class Sessions:
         if session.over:
             return
         self._drop(session, reason)
+        await self._count_elsewhere(session.key, -1)
         if self.fleet is None or await self.fleet.forget(session):
             await self._table.end(session.session)
         else:
@@ -182,11 +179,13 @@ class Sessions:
         """Part from a session that another service has taken over, or may."""
         if not session.over:
             self._drop(session, reason)
+            await self._count_elsewhere(session.key, -1)
             await self._table.leave(session.session, reason)
 
-    def take_up(self, principal: Principal, session: HostedSession) -> None:
+    async def take_up(self, principal: Principal, session: HostedSession) -> None:
         """Go on with a session that an earlier process of this service saved."""
         self._quotas.add_session(principal)
+        await self._count_elsewhere(principal.key, 1)
         session.touch()
         self._keep(session)
 
@@ -232,6 +231,27 @@ class Sessions:
                 await session.measure_disk()
         with contextlib.suppress(AtollError):
             await self._table.sweep()
+
+    @contextlib.asynccontextmanager
+    async def _counted(self, principal: Principal) -> AsyncIterator[None]:
+        """Count a session of a key, here and in all services, unless it cannot be opened."""
+        self._quotas.open_session(principal)
+        try:
+            if self.replicas is not None:
+                await self.replicas.count("sessions", principal, principal.quota.sessions)
+            try:
+                yield
+            except BaseException:
+                await self._count_elsewhere(principal.key, -1)
+                raise
+        except BaseException:
+            self._quotas.close_session(principal.key)
+            raise
+
+    async def _count_elsewhere(self, key: str, by: int) -> None:
+        """Tell the other services that a key has more or fewer sessions here."""
+        if self.replicas is not None:
+            await self.replicas.adjust("sessions", key, by)
 
     def _add(self, session: HostedSession, life: Life) -> HostedSession:
         session.idle_seconds = life.idle_seconds or self._settings.idle_seconds

@@ -15,10 +15,12 @@ import hashlib
 import hmac
 import json
 import logging
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import FleetError
+from atoll.service import clock
 from atoll.state.key import state_key
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 PREFIX = "service/keys"
 UNKNOWN_SECONDS = 1.0
 """How often a key that is not known makes the service look into the store."""
+_NAME = re.compile(rf"{PREFIX}/[0-9a-f]{{8}}/(key|revoked)\Z")
 _COLUMNS = ("id", "tenant", "name", "digest", "scopes", "quota", "created", "expires")
 _LOG = logging.getLogger("atoll.service")
 
@@ -47,19 +50,17 @@ class SharedKeys:
     async def compare(self, ledger: Ledger) -> None:
         """Copy keys and revocations both ways; FleetError if the store cannot be used."""
         self._asked = time.monotonic()
-        told = set(await self._store.names(PREFIX))
+        told = {name for name in await self._store.names(PREFIX) if _NAME.match(name)}
         rows = {row["id"]: row for row in ledger.all("SELECT * FROM keys")}
         for row in rows.values():
             await self._tell(row, told)
-        for name in sorted(told - self._damaged):
-            ident, kind = name.split("/")[2:4]
+        for name in sorted(told - self._damaged):  # a key comes before its revocation
+            ident, kind = name.split("/")[2:]
             if kind == "key" and ident not in rows:
                 await self._take(ledger, name)
-        for name in told:
-            ident, kind = name.split("/")[2:4]
-            if kind == "revoked" and (ident not in rows or rows[ident]["revoked"] is None):
+            elif kind == "revoked" and (ident not in rows or rows[ident]["revoked"] is None):
                 query = "UPDATE keys SET revoked = ? WHERE id = ? AND revoked IS NULL"
-                ledger.write(query, time.time(), ident)
+                ledger.write(query, clock.now(), ident)
 
     async def compare_now_and_then(self, ledger: Ledger) -> None:
         """Compare; a store that cannot be used is noted, and the keys stay as they are."""
