@@ -93,7 +93,10 @@ class FolderBlobs:
 
 
 class SharedBlobs(FolderBlobs):
-    """A bucket or a folder of several services, with an own folder as a cache of what was used."""
+    """A bucket or a folder of several services, with an own folder as a cache of what was used.
+
+    obstore's blocking calls run in threads: its async ones abort processes at their exit.
+    """
 
     def __init__(self, folder: Path, url: str) -> None:
         super().__init__(folder)
@@ -114,7 +117,7 @@ class SharedBlobs(FolderBlobs):
     async def keep(self, draft: Path, digest: str, name: str) -> None:
         """Upload it, and keep it here too; 503 if the bucket cannot be written."""
         try:
-            await self._store.put_async(f"blobs/{name}", draft)
+            await asyncio.to_thread(self._store.put, f"blobs/{name}", draft)
         except (self._error, OSError) as exc:
             raise _unavailable(exc) from None
         await super().keep(draft, digest, name)
@@ -123,29 +126,36 @@ class SharedBlobs(FolderBlobs):
         """Return the file; get it from the bucket if it is not here, and check it."""
         if (found := await super().fetch(digest, name)) is not None:
             return found
-        draft, actual = self.draft(), hashlib.sha256()
+        draft = self.draft()
         try:
-            got = await self._store.get_async(f"blobs/{name}")
-            with draft.open("xb") as file:
-                async for piece in got.stream(min_chunk_size=_PIECE):
-                    actual.update(piece)
-                    file.write(piece)
+            actual = await asyncio.to_thread(self._download, name, draft)
         except FileNotFoundError:
             return None
         except (self._error, OSError) as exc:
             draft.unlink(missing_ok=True)
             raise _unavailable(exc) from None
-        if actual.hexdigest() != digest:
+        if actual != digest:
             draft.unlink()
             _LOG.error("the bucket has other bytes under %s", digest)
             return None
         await super().keep(draft, digest, name)
         return await super().fetch(digest, name)
 
+    def _download(self, name: str, draft: Path) -> str:
+        """Write an object's bytes to a file; return their SHA-256."""
+        actual = hashlib.sha256()
+        got = self._store.get(f"blobs/{name}")
+        with draft.open("xb") as file:
+            for piece in got.stream(min_chunk_size=_PIECE):
+                actual.update(piece)
+                file.write(piece)
+        return actual.hexdigest()
+
     async def tell(self, name: str, facts: dict[str, Any]) -> None:
         """Write the facts beside the bytes; 503 if the bucket cannot be written."""
+        data = json.dumps(facts).encode()
         try:
-            await self._store.put_async(f"objects/{name}.json", json.dumps(facts).encode())
+            await asyncio.to_thread(self._store.put, f"objects/{name}.json", data)
         except self._error as exc:
             raise _unavailable(exc) from None
 
@@ -157,13 +167,15 @@ class SharedBlobs(FolderBlobs):
     async def told(self, name: str) -> dict[str, Any] | None:
         """Return what another replica wrote; None if there is nothing."""
         try:
-            got = await self._store.get_async(f"objects/{name}.json")
-            found = json.loads(bytes(await got.bytes_async()))
+            found = json.loads(await asyncio.to_thread(self._read, f"objects/{name}.json"))
         except (FileNotFoundError, ValueError):
             return None
         except self._error as exc:
             raise _unavailable(exc) from None
         return found if isinstance(found, dict) else None
+
+    def _read(self, path: str) -> bytes:
+        return bytes(self._store.get(path).bytes())
 
     def _soon(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -172,7 +184,7 @@ class SharedBlobs(FolderBlobs):
 
     async def _delete(self, path: str) -> None:
         with contextlib.suppress(self._error, FileNotFoundError):
-            await self._store.delete_async(path)
+            await asyncio.to_thread(self._store.delete, path)
 
 
 def blobs(settings: ServiceSettings) -> Blobs:
