@@ -25,7 +25,7 @@ AtollError
 └── SandboxError                the sandbox itself failed
     ├── SandboxStartError       it could not be started
     ├── SandboxClosedError      it has been destroyed
-    ├── SandboxLostError        its process was killed from outside (retryable)
+    ├── SandboxLostError        its process was killed from outside (mostly retryable)
     ├── BusyError               the queue is full (retryable)
     ├── UnsupportedError        the backend lacks this capability
     ├── StateError              a saved state that cannot be made, read or trusted
@@ -37,7 +37,7 @@ If `retryable` is true, nothing was left half done: the same call may be repeate
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 class AtollError(Exception):
     """Base class of all errors that Atoll raises."""
 
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
 
 
 class ConfigError(AtollError, ValueError):
@@ -151,9 +151,17 @@ class SandboxClosedError(SandboxError):
 
 
 class SandboxLostError(SandboxError):
-    """The sandbox's process was killed from outside; its state is lost."""
+    """The sandbox's process was killed from outside; its state is lost.
+
+    A call that no repetition can mend, because the session has ended for good, is not `retryable`.
+    """
 
     retryable = True
+
+    def __init__(self, what: str = "", *, retryable: bool = True) -> None:
+        super().__init__(what)
+        if not retryable:
+            self.retryable = False
 
 
 class BusyError(SandboxError):

@@ -108,6 +108,7 @@ ERRORS = [
     errors.BusyError("full"),
     errors.UnsupportedError("native", "fork"),
     errors.StateError("unreadable"),
+    errors.SandboxLostError("gone for good", retryable=False),
     errors.ExecutionTimeoutError("late"),
     errors.VariableError("x", "deep"),
     errors.FleetError("no store"),

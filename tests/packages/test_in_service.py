@@ -64,9 +64,15 @@ def operated(own_service, monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"packages": ["tiny"]}, "this service allows the packages none; asked for tiny"),
-        ({"network": ["api.test"]}, "this service allows the hosts none; asked for api.test"),
-        ({"network": {"allow": ["127.0.0.1:80"]}}, "allows the hosts none; asked for 127.0.0.1:80"),
+        (
+            {"packages": ["tiny"]},
+            "no packages (asked for tiny); its operator can allow it: atoll serve --session-package tiny",
+        ),
+        (
+            {"network": ["api.test"]},
+            "its operator can allow it: atoll serve --session-host api.test",
+        ),
+        ({"network": {"allow": ["127.0.0.1:80"]}}, "allows no hosts (asked for 127.0.0.1:80)"),
     ],
 )
 def test_a_service_allows_nothing_unless_its_operator_says_so(operated, asked, words):
@@ -120,7 +126,9 @@ def test_a_remote_sandbox_has_packages_and_a_network_with_a_credential(
         )
         assert f"NetworkNotAllowed: this sandbox may reach {place}" in refused.output
         assert [one.place for one in refused.network.refused] == ["evil.test:80"]
-    with pytest.raises(AtollError, match="this service allows the packages tiny; asked for other"):
+    with pytest.raises(
+        AtollError, match=r"this service allows only the packages tiny \(asked for other\)"
+    ):
         atoll.create_sandbox(backend="remote", packages=["other"])
     with pytest.raises(ConfigError, match="leave `private` and `on_request` out"):
         atoll.create_sandbox(

@@ -14,10 +14,11 @@ from own_service import OwnService
 from prometheus_client.parser import text_string_to_metric_families
 
 from atoll.errors import ConfigError
-from atoll.service import logs
+from atoll.service import carry_over, logs
 from atoll.service.keys import SCOPES
 from atoll.service.settings import ServiceSettings
 
+LOGGERS = ("atoll.service", "atoll.service.requests")
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
 
@@ -69,6 +70,26 @@ def test_a_log_line_that_a_client_chose_a_part_of_stays_one_line():
     text = logs.JsonFormatter().format(record)
     assert text.isprintable()
     assert json.loads(text)["message"] == "a\nb \u2028\x1b[31m"
+
+
+@pytest.mark.parametrize(("form", "requests"), [("text", False), ("json", True)])
+def test_good_news_is_info_in_both_forms_and_a_request_is_a_line_in_json_only(
+    form, requests, capfd, monkeypatch
+):
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    levels = {name: logging.getLogger(name).level for name in ("", *LOGGERS)}
+    try:
+        logs.set_up(form, debug=False)
+        carry_over._tell({"ses_1": "", "ses_2": "it could not be saved because of f, gen"})
+        logs.answered(method="GET", route="/health", status=200, ms=1.0, code="")
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+    told = capfd.readouterr().err
+    assert "INFO saved 1 session, to go on when the service starts again" in told or form == "json"
+    assert "session ses_2 has ended: it could not be saved because of f, gen" in told
+    assert ("/health" in told) is requests
 
 
 def test_an_unknown_form_of_log_is_refused(tmp_path):

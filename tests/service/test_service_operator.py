@@ -124,7 +124,7 @@ def test_a_killed_service_starts_again_with_its_answers_and_files_and_tells_what
         assert found["text"] == '"kept"'
         status, problem = second.ask("GET", f"/api/v1/sessions/{session}", key=key)
         assert (status, problem["code"]) == (410, "session_lost")
-        assert "1 sessions of an earlier process are lost" in second.wait_for("lost")
+        assert "1 session of an earlier process ended with it" in second.wait_for("ended")
         assert second.key == ""
         assert key not in second.printed
 

@@ -103,21 +103,23 @@ def test_what_cannot_be_saved_is_named_and_another_tenant_sees_nothing(
         headers={"accept": "application/x-ndjson"},
     )
     assert '"exited"' in done.text
-    with caplog.at_level(logging.WARNING, "atoll.service"):
+    with caplog.at_level(logging.INFO, "atoll.service"):
         api = served.restart()
     # A guest chose a name that would begin a line of its own.
     assert all(logs.TextFormatter().format(one).isprintable() for one in caplog.records)
     told = [one.getMessage() for one in caplog.records]
     ident = session.rpartition("/")[2]
-    (line,) = [one for one in told if one.startswith(f"session {ident} is lost: ")]
+    (line,) = [one for one in told if one.startswith(f"session {ident} has ended: ")]
+    assert "it could not be saved because of " in line
     assert "numbers" in line
     assert "forged" in line
     assert any("processes run beside its cells" in one for one in told)
-    assert "1 sessions are saved: they go on when the service starts again" in told
-    assert "1 sessions go on that were saved when the service stopped" in told
+    assert "saved 1 session, to go on when the service starts again" in told
+    assert "going on with 1 session, saved when it stopped" in told
     gone = api.get(session)
     assert gone.status_code == 410
     assert "numbers" in gone.json()["detail"]
+    assert gone.json()["retryable"] is False  # it never goes on: another call cannot help
     with Api(served.service, served.service.add_key(tenant="other", scopes=SCOPES)) as other:
         assert other.get(saved).status_code == 404
         assert other.get("/api/v1/sessions").json()["items"] == []
@@ -155,7 +157,7 @@ def test_a_full_disk_at_the_end_loses_sessions_by_name_and_the_service_stops(
         raise StateError("the states cannot be used: database or disk is full")
 
     monkeypatch.setattr(served.service.service._store, "put", full)
-    with caplog.at_level(logging.WARNING, "atoll.service"):
+    with caplog.at_level(logging.INFO, "atoll.service"):
         api = served.restart()
     assert any("disk is full" in one.getMessage() for one in caplog.records)
     assert api.get(session).status_code == 410

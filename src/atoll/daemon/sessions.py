@@ -116,7 +116,7 @@ class Session:
         self._users = 0
         self._marks = False
         self._cannot_be_saved = False
-        self._over = ""
+        self._over, self._goes_on = "", False
         self.frozen = False
         """Whether it was paused: its guest is there, and does not run."""
         self.box: BaseSandbox | None = None
@@ -287,7 +287,8 @@ class Session:
             raise UnsupportedError(box.backend, "save a session")
         blob = await cast("SavesWhole", box).save_whole()
         if left_out := sorted(self._storage.left_out(blob)):
-            raise SandboxError(f"these would be lost: {', '.join(left_out)[:200]}")
+            names = ", ".join(left_out)[:200]
+            raise SandboxError(f"it could not be saved because of {names}")
         await asyncio.to_thread(self._storage.store.put, self.ident, blob)
         self.box, self.memory = None, 0
         await box.destroy()
@@ -308,7 +309,7 @@ class Session:
 
     async def leave(self, why: str) -> None:
         """Part from a sandbox that others can take over; later calls raise SandboxLostError."""
-        self._over = f"lost: {why}"
+        self._over, self._goes_on = f"lost: {why}", True
         self.waiter.cancel()
         box, self.box = self.box, None
         if box is not None:
@@ -338,7 +339,9 @@ class Session:
 
     def _require_open(self) -> None:
         if self._over.startswith("lost: "):
-            raise SandboxLostError(f"the session is {self._over}. Open a new one.")
+            advice = "Try again" if self._goes_on else "Open a new one"
+            text = f"the session is {self._over}. {advice}."
+            raise SandboxLostError(text, retryable=self._goes_on)
         if self.over:
             raise SandboxClosedError(self._over)
 

@@ -97,9 +97,7 @@ class App:
         seconds = time.perf_counter() - begun
         self._service.metrics.answered(name, request.method, status, seconds, code)
         milliseconds = round(seconds * 1000, 1)
-        logs.answered(
-            _LOG, method=request.method, route=name, status=status, ms=milliseconds, code=code
-        )
+        logs.answered(method=request.method, route=name, status=status, ms=milliseconds, code=code)
 
     async def _serve_socket(self, websocket: WebSocket) -> None:
         """Serve a websocket, or refuse it with the status that a request would get."""

@@ -26,6 +26,7 @@ from atoll.service.keys import Principal
 from atoll.service.problems import Problem
 from atoll.service.sessions import STOPPED
 from atoll.service.shapes import ContextOf
+from atoll.trajectory.words import count
 from atoll.wire import options
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ AT_ONE_TIME = 4
 MOST_NAMED = 50
 _SAME = ("id", "tenant", "key", "created", "parent", "name", "idle_seconds", "max_seconds",
          "metadata", "context_id", "executions", "cpu_seconds", "memory_bytes")  # fmt: skip
+_UNSAVED = "it could not be saved"
 _LOG = logging.getLogger("atoll.service")
 
 
@@ -82,7 +84,7 @@ class CarryOver:
     async def save(self) -> None:
         """Save what can be saved; end the rest, and say which that is and why."""
         sessions = [one for one in self._service.sessions.all() if one.record is None]
-        limit, lost = asyncio.Semaphore(AT_ONE_TIME), dict.fromkeys(sessions, "there was no time")
+        limit, lost = asyncio.Semaphore(AT_ONE_TIME), dict.fromkeys(sessions, f"{_UNSAVED} in time")
 
         async def save(hosted: HostedSession) -> None:
             async with limit:
@@ -101,10 +103,10 @@ class CarryOver:
     async def _try(self, hosted: HostedSession) -> str:
         """Save a session; return why that cannot be, an empty text if it could."""
         if not hosted.comes_back:
-            return "it is a Jupyter kernel"
+            return f"{_UNSAVED} because it is a Jupyter kernel"
         try:
             if hosted.session.live and not await hosted.processes.forget_ended():
-                return "processes run beside its cells"
+                return f"{_UNSAVED} because processes run beside its cells"
             await self._put_context(hosted)
             await hosted.session.save_to_disk()
             await self._put_cells(hosted)
@@ -112,7 +114,8 @@ class CarryOver:
             query = "INSERT OR REPLACE INTO saved_sessions VALUES (?, ?)"
             self._service.ledger.write(query, hosted.id, record)
         except Exception as exc:  # noqa: BLE001 - whatever it is, the other sessions are saved
-            return str(exc) if isinstance(exc, AtollError) else type(exc).__name__
+            text = str(exc) if isinstance(exc, AtollError) else type(exc).__name__
+            return text if text.startswith(_UNSAVED) else f"{_UNSAVED}: {text}"
         return ""
 
     async def _put_context(self, hosted: HostedSession) -> None:
@@ -121,7 +124,7 @@ class CarryOver:
         if context is None or hosted.context_id is not None:
             return
         if isinstance(context, Context):
-            raise SandboxError("its context was deleted")
+            raise SandboxError(f"{_UNSAVED} because its context was deleted")
         data = await asyncio.to_thread(lambda: json.dumps(values.encode(context)).encode())
         await asyncio.to_thread(self._store.put, f"{hosted.session.ident}/context", data)
 
@@ -140,16 +143,16 @@ class CarryOver:
         known = [one.ident for one in found.values() if one is not None]
         kept = {f"{one}{part}" for one in known for part in ("", "/context", "/cells")}
         stored = self._store.keep_only(kept)
-        count = 0
+        restored = 0
         for ident, saved in found.items():
             why = "its record is damaged"
             if saved is not None:
                 why = await self._restore(saved) if saved.ident in stored else "lost"
-            count += not why
+            restored += not why
             if why:
                 self._service.sessions.forget(ident, why)
         self._name_children()
-        return count
+        return restored
 
     async def _restore(self, saved: SavedSession) -> str:
         """Take up a session; return why that cannot be, an empty text if it could."""
@@ -204,9 +207,10 @@ def _read(record: str) -> SavedSession | None:
 def _tell(lost: dict[str, str]) -> None:
     """Log how many sessions come back, and name the others."""
     if saved := sum(not why for why in lost.values()):
-        _LOG.warning("%d sessions are saved: they go on when the service starts again", saved)
+        _LOG.info("saved %s, to go on when the service starts again", count(saved, "session"))
     named = [(ident, why) for ident, why in lost.items() if why]
     for ident, why in named[:MOST_NAMED]:
-        _LOG.warning("session %s is lost: %s", ident, why)
+        _LOG.warning("session %s has ended: %s", ident, why)
     if len(named) > MOST_NAMED:
-        _LOG.warning("%d more sessions are lost", len(named) - MOST_NAMED)
+        more = count(len(named) - MOST_NAMED, "more session")
+        _LOG.warning("%s could not be saved and ended", more)

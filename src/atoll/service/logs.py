@@ -15,6 +15,7 @@ from atoll.service.clock import moment
 
 FORMATS = ("text", "json")
 _TRACE = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+_REQUESTS = logging.getLogger("atoll.service.requests")
 _REQUEST: ContextVar[dict[str, str] | None] = ContextVar("atoll_request", default=None)
 
 
@@ -32,20 +33,24 @@ def request_id() -> str:
 
 
 def set_up(form: str, *, debug: bool) -> None:
-    """Log to stderr in a form. As JSON every request is a line; as text only with `debug`."""
+    """Log to stderr in a form. As JSON every request is a line; as text only with `debug`.
+
+    What else an operator has to know, such as sessions that go on, is logged in both forms.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    usual = logging.INFO if form == "json" else logging.WARNING
-    logging.getLogger("atoll.service").setLevel(logging.DEBUG if debug else usual)
+    logging.getLogger("atoll.service").setLevel(logging.DEBUG if debug else logging.INFO)
+    shown = debug or form == "json"
+    _REQUESTS.setLevel(logging.NOTSET if shown else logging.WARNING)
 
 
-def answered(logger: logging.Logger, **facts: Any) -> None:
+def answered(**facts: Any) -> None:
     """Log a request that was answered; as JSON its facts are fields."""
-    if logger.isEnabledFor(logging.INFO):
+    if _REQUESTS.isEnabledFor(logging.INFO):
         known = {**facts, **(_REQUEST.get() or {})}
         text = " ".join(str(one) for one in known.values())
-        logger.info("%s", text, extra={"facts": {"event": "request", **facts}})
+        _REQUESTS.info("%s", text, extra={"facts": {"event": "request", **facts}})
 
 
 class TextFormatter(logging.Formatter):

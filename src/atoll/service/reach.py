@@ -6,6 +6,7 @@ it can neither name others nor raise the limits of a NetworkPolicy.
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -40,7 +41,7 @@ def _packages(asked: list[str], allowed: tuple[str, ...]) -> tuple[str, ...]:
     for one in normalise(asked):
         named = one in allowed or name_of(one) in names
         if not named and (ANY not in allowed or environment_name(one) is not None):
-            raise _refusal("packages", one, allowed)
+            raise _refusal("package", one, allowed)
     return normalise(asked)
 
 
@@ -52,7 +53,7 @@ def _network(asked: list[str] | Network, allowed: tuple[str, ...]) -> NetworkPol
     rules = [HostRule.parse(one) for one in allowed]
     for host in policy.allow:
         if not any(rule.contains(HostRule.parse(host)) for rule in rules):
-            raise _refusal("hosts", host, allowed)
+            raise _refusal("host", host, allowed)
     usual = NetworkPolicy(policy.allow)
     for name in _LIMITS:
         value, most = getattr(policy, name), getattr(usual, name)
@@ -62,7 +63,8 @@ def _network(asked: list[str] | Network, allowed: tuple[str, ...]) -> NetworkPol
 
 
 def _refusal(what: str, asked: str, allowed: tuple[str, ...]) -> Problem:
-    known = ", ".join(allowed[:20]) or "none"
-    return Problem(
-        403, "not_allowed", f"this service allows the {what} {known}; asked for {asked[:200]}"
-    )
+    asked = asked[:200]
+    known = f"only the {what}s {', '.join(allowed[:20])}" if allowed else f"no {what}s"
+    how = f"its operator can allow it: atoll serve --session-{what} {shlex.quote(asked)}"
+    text = f"this service allows {known} (asked for {asked}); {how}"
+    return Problem(403, "not_allowed", text)

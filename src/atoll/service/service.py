@@ -43,6 +43,7 @@ from atoll.service.runs import Runs
 from atoll.service.sessions import STOPPED, Sessions
 from atoll.service.shapes import response_json, result_json
 from atoll.service.tracing import Traces
+from atoll.trajectory.words import count
 from atoll.types import SandboxResult
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class Service:
         """Open one sandbox to learn what isolation there is; begin to look after sessions."""
         self.runs.start()
         if lost := self.ledger.start():
-            _LOG.warning("%d sessions of an earlier process are lost", lost)
+            _LOG.warning("%s of an earlier process ended with it", count(lost, "session"))
         if self.fleet is not None:
             await self.fleet.keys.compare(self.ledger)
         try:
@@ -143,7 +144,7 @@ class Service:
             self.why_not = str(exc)
             _LOG.warning("no sandbox can be opened: %s", exc)
         if self.fleet is None and (again := await self._carry_over.restore()):
-            _LOG.warning("%d sessions go on that were saved when the service stopped", again)
+            _LOG.info("going on with %s, saved when it stopped", count(again, "session"))
         await self.announce()
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 

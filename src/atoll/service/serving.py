@@ -23,6 +23,7 @@ from atoll.service.app import App
 from atoll.service.connections import GuardedProtocol, QuietSocket
 from atoll.service.folder import claimed
 from atoll.service.service import Service
+from atoll.trajectory.words import count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -82,11 +83,12 @@ class Server(uvicorn.Server):
         except ConfigError as exc:
             _LOG.error("SIGHUP: %s: what was loaded before is used on", exc)
         else:
-            _LOG.warning("SIGHUP: the certificate and the keys of tokens were read again")
+            _LOG.info("SIGHUP: the certificate and the keys of tokens were read again")
 
     async def _end(self) -> None:
         if running := len(self._service.executions.running):
-            _LOG.warning("stopping when %d executions have ended: a signal ends them now", running)
+            what = count(running, "running execution")
+            _LOG.info("stopping after %s: a second signal ends everything now", what)
         await self._service.drain()
         self.should_exit = True
 

@@ -123,7 +123,8 @@ class Sessions:
         query = "SELECT reason FROM sessions WHERE id = ? AND tenant = ?"
         row = self._ledger.one(query, ident, principal.tenant)
         if row is not None and row["reason"] not in (None, "deleted"):
-            raise SandboxLostError(f"the session has ended ({row['reason']}): open a new one")
+            text = f"the session has ended ({row['reason']}): open a new one"
+            raise SandboxLostError(text, retryable=False)
         raise not_found("session")
 
     def find(self, ident: str) -> HostedSession | None:
