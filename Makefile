@@ -7,19 +7,27 @@ STAMP := $(VENV)/.installed
 # Tests mostly wait for processes that they start: so many test processes keep two cores busy.
 JOBS ?= 6
 PYTEST = $(BIN)/python -m pytest
-TESTS = $(PYTEST) -n $(JOBS) --dist loadgroup --ignore tests/faults --ignore tests/integrations
-# Two groups of tests run beside the others, and report after them. Faults mostly wait, and count what
-# is below a supervisor of their own. Other people's frameworks take seconds to import: once, here.
+# These groups of tests run beside the others, and report after them. Faults mostly wait, and count
+# what is below a supervisor of their own. Other people's frameworks take seconds to import: once,
+# here. Tests of parts are many and quick: to hand them out to test processes would take longer.
 FAULTS = ATOLL_TEST_BACKENDS=native $(PYTEST) -n 2 --dist loadfile tests/faults
 FRAMEWORKS = ATOLL_TEST_BACKENDS=native,daemon $(PYTEST) tests/integrations
-LOGS := $(VENV)/faults.log $(VENV)/frameworks.log
+UNITS := tests/unit tests/rlm
+PARTS := $(addprefix tests/,archive egress environment evals explore files guard memory retrieval text trajectory web)
+TESTS = $(PYTEST) -n $(JOBS) --dist loadgroup \
+	$(addprefix --ignore=,tests/faults tests/integrations $(UNITS) $(PARTS))
+LOGS := $(patsubst %,$(VENV)/%.log,faults frameworks units parts)
+# $(call beside,name,command): start it with its output in a log, and remember its process.
+beside = $(2) > $(VENV)/$(1).log 2>&1 & beside="$$beside $$!"
 # $(call run-tests,options): all at once, or the tests that ARGS names.
 define run-tests
 	$(if $(ARGS),$(PYTEST) -n $(JOBS) --dist worksteal $(1) $(ARGS),@\
-	$(FAULTS) $(1) > $(VENV)/faults.log 2>&1 & faults=$$!; \
-	$(FRAMEWORKS) $(1) > $(VENV)/frameworks.log 2>&1 & frameworks=$$!; \
+	beside=; $(call beside,faults,$(FAULTS) $(1)); \
+	$(call beside,frameworks,$(FRAMEWORKS) $(1)); \
+	$(call beside,units,ATOLL_TEST_BACKENDS=native $(PYTEST) $(1) $(UNITS)); \
+	$(call beside,parts,ATOLL_TEST_BACKENDS=native $(PYTEST) $(1) $(PARTS)); \
 	$(TESTS) $(1) && code=0 || code=$$?; \
-	wait $$faults || code=$$?; wait $$frameworks || code=$$?; cat $(LOGS); exit $$code)
+	for one in $$beside; do wait $$one || code=$$?; done; cat $(LOGS); exit $$code)
 endef
 EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server,jwt,s3,redis,otel,network
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
