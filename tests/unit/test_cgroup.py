@@ -395,6 +395,18 @@ def test_a_group_that_was_closed_is_not_used_again(tmp_path):
     assert groups.take(LIMITS) is not first
 
 
+def test_a_kept_group_that_cannot_be_removed_at_once_is_tried_again(tmp_path, monkeypatch):
+    groups = reusable(tmp_path)
+    first, other = groups.take(LIMITS), groups.take(LIMITS)
+    monkeypatch.setattr(Cgroup, "remove", lambda self: self is not first)
+    groups.give_back(first)
+    groups.give_back(other)
+    assert groups.stuck == [first]
+    monkeypatch.setattr(Cgroup, "remove", lambda _self: True)
+    groups.remove_stuck()
+    assert groups.stuck == []
+
+
 def test_no_group_is_kept_when_none_is_in_use(tmp_path, monkeypatch):
     monkeypatch.setattr(Cgroup, "remove", lambda _self: True)
     groups = reusable(tmp_path)

@@ -85,7 +85,7 @@ class Groups:
         self._numbers = itertools.count(1)
         self._free: dict[Key, list[Cgroup]] = {}
         self.stuck: list[Cgroup] = []
-        """Groups that processes would not leave in time."""
+        """Groups that processes would not leave in time, or that could not be removed at once."""
         self._used = 0
         """None is kept when none is in use: where nothing runs, nothing is left."""
 
@@ -128,7 +128,9 @@ class Groups:
         self._used -= 1
         self.remove_stuck()
         while self._count_free() > self._used:
-            max(self._free.values(), key=len).pop(0).remove()
+            group = max(self._free.values(), key=len).pop(0)
+            if not group.remove():
+                self.stuck.append(group)
 
     def _count_free(self) -> int:
         return sum(map(len, self._free.values()))
