@@ -1,9 +1,10 @@
 """Which tests `make test` runs of a matrix, and in which order; `--matrix all` runs every one.
 
-    contract tests      each of them in `native`; every fourth in one more backend: daemon, wasm,
-                        remote, gvisor, restricted and pyodide in turn. Where starts are dear
-                        (gvisor, pyodide), tests that open sandboxes of their own take the daemon.
-                        Besides, for each capability that a backend declares, one test that needs it
+    contract tests      each of them in the first backend that can run it, which is mostly `native`;
+                        every fourth in one more: daemon, wasm, remote, gvisor, restricted and
+                        pyodide in turn. Where starts are dear (gvisor, pyodide), tests that open
+                        sandboxes of their own take the daemon. Besides, for each capability that
+                        a backend declares, one test that needs it
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
                         which repeats TestNative, every sixth; each test begins with another
     long tests          those marked `long`, which show at a larger size or with real downloads
@@ -63,6 +64,7 @@ class Sample:
 
     def __init__(self, items: list[pytest.Item]) -> None:
         self._cases = Counter(_repeated_place(item.nodeid) for item in items)
+        self._home = _homes(items)
         self._first = _first_of_each_capability(items)
         self._seen: Counter[tuple[str, str]] = Counter()
         self._begins: dict[str, int] = {}
@@ -78,7 +80,7 @@ class Sample:
         return True
 
     def _takes_backend(self, item: pytest.Item, backend: str) -> bool:
-        if backend not in IN_TURN:
+        if backend not in IN_TURN or backend == self._home[_function(item)]:
             return True
         number, left = divmod(self._next(item.nodeid.partition("::")[0], backend), ONE_TEST_OF)
         turn = IN_TURN[number % len(IN_TURN)]
@@ -95,6 +97,18 @@ class Sample:
     def _next(self, place: str, backend: str) -> int:
         self._seen[place, backend] += 1
         return self._seen[place, backend] - 1
+
+
+def _homes(items: list[pytest.Item]) -> dict[str, str]:
+    """Return the first backend that can run it, for each test function."""
+    homes: dict[str, str] = {}
+    for item in items:
+        homes.setdefault(_function(item), backend_of(item))
+    return homes
+
+
+def _function(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 def _first_of_each_capability(items: list[pytest.Item]) -> set[pytest.Item]:

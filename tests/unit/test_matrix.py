@@ -72,3 +72,10 @@ def test_each_capability_of_a_backend_is_tested_in_it() -> None:
     chosen = {item.nodeid.rpartition("_")[2] for item in matrix.sample(items)}
     assert {f"1[{one}]" for one in BACKENDS} <= chosen, "only this one needs a"
     assert chosen & {f"2[{one}]" for one in BACKENDS} == {"2[native]", "2[gvisor]", "2[pyodide]"}
+
+
+def test_a_test_that_native_cannot_run_is_run_by_the_first_backend_that_can() -> None:
+    able = BACKENDS[1:]
+    items = [Item(number, backend, "open_box", "a") for number in range(40) for backend in able]
+    chosen = [item.nodeid for item in matrix.sample(items)]
+    assert sum("[daemon]" in nodeid for nodeid in chosen) == 40
