@@ -117,6 +117,7 @@ class Context:
             ascii_only=self._ascii,
             json_text=self._json,
         )
+        twin.files = self.files
         return twin.keep(self._value) if self._has_value else twin
 
     def close(self) -> None:

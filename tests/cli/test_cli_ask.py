@@ -343,6 +343,18 @@ def test_a_folder_is_one_context(atoll, record, tmp_path):
     assert "files 1 · skipped 1" in err
 
 
+def test_a_quote_from_a_folder_is_shown_with_its_file_and_line(atoll, record, tmp_path):
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "a.log").write_text("billing failed\n")
+    (folder / "b.log").write_text("filler\n" * 10_000)
+    model = record("```python\nFINAL('a', quotes=['billing failed'])\n```", context=folder)
+    argv = ("ask", QUESTION, "--context", str(folder), "--model", model)
+    assert "found  “billing failed” at a.log:1" in atoll(*argv)[2].splitlines()
+    (told,) = json.loads(atoll(*argv, "--json")[1])["evidence"]
+    assert (told["path"], told["line"]) == ("a.log", 1)
+
+
 HOSTILE = TWICE.format("print('\x1b[2J'); FINAL('a\\x1b]0;title\\x07b', quotes=['\\x1b[31m'])")
 
 

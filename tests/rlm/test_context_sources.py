@@ -166,3 +166,25 @@ def test_a_small_folder_is_shown_as_it_is(folder):
         answer = rlm.completion("?", folder)
     assert (answer.way, answer.text) == ("direct", "beta")
     assert ": a.txt =====" in model.asked[0].messages[-1].content
+
+
+def test_evidence_in_a_folder_names_the_file_and_its_line(folder):
+    (folder / "long.txt").write_text("filler\n" * 10_000 + "the pump failed\n")
+    quotes = ["alpha", "the pump failed", "sub/b.md =====", "be\\nta"]
+    model = ScriptedModel(
+        [f"```python\ntry: FINAL('x', quotes={quotes})\nexcept ValueError: FINAL('x', quotes={quotes})\n```"]
+    )  # fmt: skip
+    with atoll.RLM(model, backend="native") as rlm:
+        answer = rlm.completion("?", folder)
+    assert [(one.path, one.line) for one in answer.evidence] == [
+        ("a.txt", 1),
+        ("long.txt", 10_001),
+        ("sub/b.md", None),
+        (None, None),
+    ]
+    assert "(long.txt:10001)" in answer._repr_html_()
+
+
+def test_a_second_handle_on_a_context_knows_the_files_too(folder):
+    context = read_context(folder).context
+    assert context.dup().files == context.files != ()

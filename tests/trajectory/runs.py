@@ -233,7 +233,8 @@ def hostile(writer: TrajectoryWriter) -> None:
         "name": [bad, {bad: bad}],
         "scanned_share": bad,
     }
-    proof = ({"quote": bad, "found": bad, "start": bad, "end": bad, "line": bad, bad: bad}, {})
+    lies = {"quote": bad, "found": bad, "start": bad, "end": bad, "line": bad, bad: bad}
+    proof = (lies, {**lies, "path": bad, "line": 1}, {})
     tell = writer.emit
     tell(
         RunStarted(

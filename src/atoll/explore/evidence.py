@@ -34,9 +34,12 @@ class Evidence:
 
     quote: str
     found: bool
+    path: str | None = None
+    """The file that the quote begins in, if the context was put together from files."""
     start: int | None = None
     end: int | None = None
     line: int | None = None
+    """The line within that file, or within the context; None in the line that names a file."""
     exact: bool = False
     """Whether it occurs there character for character."""
 
@@ -79,8 +82,16 @@ def _check(index: ContextIndex, quote: str, until: float) -> Evidence:
 
 def _found(index: ContextIndex, quote: str, span: tuple[int, int], *, exact: bool) -> Evidence:
     start, end = span
-    line = index.line_of(start)
-    return Evidence(quote=quote, found=True, start=start, end=end, line=line, exact=exact)
+    path, header = index.file_at(start) or (None, 0)
+    return Evidence(
+        quote=quote,
+        found=True,
+        path=path,
+        start=start,
+        end=end,
+        line=index.line_of(start) - header or None,
+        exact=exact,
+    )
 
 
 def _windows(index: ContextIndex, quote: str, until: float) -> Iterator[tuple[int, int]]:

@@ -124,4 +124,6 @@ class Answer:
 def _place(quote: Evidence) -> str:
     if not quote.found:
         return "(not found in the context)"
+    if quote.path is not None:
+        return f"({quote.path}:{quote.line})" if quote.line is not None else f"({quote.path})"
     return f"(line {quote.line})" if quote.line is not None else "(found)"

@@ -116,8 +116,10 @@ def found(evidence: Mapping[str, Any]) -> bool:
 
 
 def place(evidence: Mapping[str, Any]) -> str:
-    """Return the line and offset of a quote, if known."""
-    start, end, line = (evidence.get(name) for name in ("start", "end", "line"))
+    """Return `path:line` of a quote from a file of several, else its offsets and line, if known."""
+    path, start, end, line = (evidence.get(name) for name in ("path", "start", "end", "line"))
+    if isinstance(path, str) and path:
+        return f"at {path}:{line}" if _whole(line) else f"at {path}"
     where = [f"at {start:,}-{end:,}"] if _whole(start) and _whole(end) else []
     return ", ".join(where + ([f"line {line:,}"] if _whole(line) else []))
 

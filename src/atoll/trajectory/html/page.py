@@ -125,7 +125,7 @@ def evidence(final: FinalGiven) -> Iterator[str]:
     for proof in final.evidence:
         mood, word = ("good", "found") if words.found(proof) else ("bad", "not found")
         quote = one(str(proof.get("quote", "")), 1000)
-        where = f'<span class="cost">{words.place(proof)}</span>'
+        where = f'<span class="cost">{one(words.place(proof), 600)}</span>'
         yield f'<li><b class="chip {mood}">{word}</b> <q>{quote}</q> {where}</li>\n'
     yield "</ul>\n"
 

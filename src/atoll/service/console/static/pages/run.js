@@ -100,7 +100,7 @@ function answerOf(run) {
 }
 
 function evidence(one, context) {
-  const place = one.line ? `line ${number(one.line)}` : one.start !== undefined && one.start !== null ? `at ${number(one.start)}` : "";
+  const place = one.path ? `${visible(String(one.path))}${one.line ? `:${one.line}` : ""}` : one.line ? `line ${number(one.line)}` : one.start !== undefined && one.start !== null ? `at ${number(one.start)}` : "";
   const text = h("q", {}, visible(String(one.quote ?? "")));
   const known = one.found && context && Number.isFinite(one.start);
   return h("li", {}, badge(one.found ? "found" : "not found", one.found ? "ok" : "bad"), known ? h("a", { href: `#/contexts${at(context)}?at=${one.start}&to=${one.end ?? one.start + 1}` }, text) : text, h("small", {}, place));
