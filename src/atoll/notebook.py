@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from atoll.guest import magics
+from atoll.types import stderr_with_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -74,11 +75,8 @@ class CellResult:
         """Return the content of an error: its name, its words, its traceback by lines."""
         name, words = self.error_type or self.kind, self.error or ""
         words = words.removeprefix(f"{name}: ")
-        return {
-            "ename": name,
-            "evalue": words,
-            "traceback": trace.splitlines() or [f"{name}: {words}"],
-        }
+        shown = stderr_with_error(trace, f"{name}: {words}", self.kind)
+        return {"ename": name, "evalue": words, "traceback": shown.splitlines()}
 
     def messages(self, count: int) -> list[Message]:
         """Return what the cell shows: images and displays first, its value as the last."""

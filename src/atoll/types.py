@@ -239,11 +239,26 @@ class SandboxResult:
         facts += [f"files: {', '.join(self.files)}"] if self.files else []
         return markup.block(
             markup.text(self.stdout),
-            markup.text(self.stderr or self.error or "", "#b00020"),
+            markup.text(stderr_with_error(self.stderr, self.error, self.kind), "#b00020"),
             markup.text(value),
             *rich,
             markup.note(" · ".join(facts)),
         )
+
+
+_TOLD = (Outcome.ERROR, Outcome.CANCELLED)
+"""How executions end whose traceback names their error."""
+
+
+def stderr_with_error(stderr: str, error: str | None, kind: str) -> str:
+    """Return stderr, and below it the error if the traceback there does not name it.
+
+    A cell that is stopped at a limit has the traceback of a KeyboardInterrupt, as if a user had
+    pressed Ctrl-C; only the error says which limit it was.
+    """
+    if not error or error in stderr or (stderr and kind in _TOLD):
+        return stderr
+    return f"{stderr.rstrip()}\n{error}" if stderr.strip() else error
 
 
 def _shown(displays: tuple[Display, ...]) -> list[Display]:

@@ -131,6 +131,32 @@ async def test_progress_tells_what_is_printed_and_a_cancelled_call_keeps_the_var
         assert await call(client, "run_python", code="x") == "7"
         late = await client.call_tool("run_python", {"code": code, "timeout_seconds": 0.2})
         assert late.structured_content["outcome"] == "timeout"
+        last = late.content[0].text.splitlines()[-2:]
+        assert last == ["KeyboardInterrupt", "TimeoutError: the execution took longer than 200 ms"]
+
+
+async def test_without_a_name_the_text_opened_last_is_searched_then_the_server_s_own():
+    async with opened() as client:
+        assert await call(client, "context_grep", pattern="two") == "line 2 at 4: two"
+        assert await call(client, "context_peek", start=4, length=3) == "two"
+        for name in ("a", "b", "a"):
+            await call(client, "context_open", name=name, text=f"text {name}")
+        assert await call(client, "context_grep", pattern="text") == "line 1 at 0: text a"
+        text = "there is no context 'x': use one of context, b, a, or open one with context_open"
+        assert (await refused(client, "context_grep", pattern="t", name="x")).endswith(text)
+
+
+async def test_without_any_text_a_search_says_how_to_open_one():
+    async with Client(make_server(SandboxConfig(preload="bare"))) as client:
+        text = "no text is open: open one with context_open"
+        assert (await refused(client, "context_grep", pattern="t")).endswith(text)
+
+
+async def test_an_unknown_mark_is_refused_with_those_that_are_kept():
+    async with opened() as client:
+        mark = await call(client, "checkpoint")
+        text = f"no checkpoint 'x': use one of {mark}"
+        assert (await refused(client, "rollback", mark="x")).endswith(text)
 
 
 async def test_the_number_of_sessions_and_contexts_is_limited():

@@ -132,7 +132,10 @@ async def test_checkpoints_of_checkpoints(family):
 
 async def test_an_unknown_mark_is_told(family):
     box = await family.open()
-    with pytest.raises(ConfigError, match="no checkpoint 'nothing'"):
+    with pytest.raises(ConfigError, match="no checkpoint 'nothing': none is kept"):
+        await box.rollback("nothing")
+    mark = await box.checkpoint()
+    with pytest.raises(ConfigError, match=f"no checkpoint 'nothing': use one of {mark}"):
         await box.rollback("nothing")
 
 

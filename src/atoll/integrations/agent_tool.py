@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError, IsolationError
 from atoll.policy import Isolation
+from atoll.types import stderr_with_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -124,7 +125,8 @@ class PythonTool:
 
 def text_of(result: SandboxResult) -> str:
     """Return a result as text for a model: output, last value, traceback."""
-    error = "" if result.success else result.stderr.strip() or result.error or result.kind.value
+    stderr = stderr_with_error(result.stderr.strip(), result.error, result.kind)
+    error = "" if result.success else stderr or result.kind.value
     parts = (result.stdout.rstrip("\n"), result.value_repr or "", error)
     text = "\n".join(part for part in parts if part) or "(no output)"
     if result.state_lost:

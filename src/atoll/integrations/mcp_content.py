@@ -6,6 +6,7 @@ import base64
 from typing import TYPE_CHECKING, Any
 
 from atoll.extras import hint
+from atoll.types import stderr_with_error
 
 try:
     from mcp.types import CallToolResult, ImageContent, ResourceLink, TextContent
@@ -21,8 +22,9 @@ def cell_content(session: Session, result: SandboxResult) -> CallToolResult:
     """Return a cell's result as content: output, value, images, error."""
     images = [one for one in result.displays if one.media_type in ("image/png", "image/jpeg")]
     value = None if images else result.value_repr
-    fault = "" if result.success or result.stderr else result.error
-    parts = [result.stdout, result.stderr, value, fault, _lost(result)]
+    error = None if result.success else result.error
+    stderr = stderr_with_error(result.stderr, error, result.kind)
+    parts = [result.stdout, stderr, value, _lost(result)]
     content: list[Any] = list(
         text_content(session, _joined(parts) or ("" if images else "(no output)"))
     )

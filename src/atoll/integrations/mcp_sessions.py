@@ -209,18 +209,29 @@ class Sessions:
         owned = [one for one in self._contexts if one[0] == connection]
         if key not in self._contexts and len(owned) >= MOST_CONTEXTS:
             del self._contexts[owned[0]]
+        self._contexts.pop(key, None)  # so that the last key is the one opened last
         self._contexts[key] = Context.from_text(text)
         return ContextIndex.of(self._contexts[key])
 
-    def context(self, connection: str, name: str) -> ContextIndex:
-        """Return an open context, or the one that the server was started with."""
-        if (connection, name) in self._contexts:
-            return ContextIndex.of(self._contexts[connection, name])
-        if name == GIVEN and isinstance(self._given, str):
+    def context(self, connection: str, name: str | None = None) -> ContextIndex:
+        """Return an open context: by its name, or the one opened last.
+
+        The context that the server was started with is open as `context`.
+        """
+        if isinstance(self._given, str):
             self._given = Context.from_text(self._given)
-        if name == GIVEN and isinstance(self._given, Context):
-            return ContextIndex.of(self._given)
-        raise ConfigError(f"there is no context {name!r:.70}: open one with context_open")
+        given = {GIVEN: self._given} if isinstance(self._given, Context) else {}
+        owned = {one[1]: context for one, context in self._contexts.items() if one[0] == connection}
+        found = given | owned
+        if not found:
+            raise ConfigError("no text is open: open one with context_open")
+        wanted = next(reversed(owned or given)) if name is None else name
+        if wanted not in found:
+            raise ConfigError(
+                f"there is no context {wanted!r:.70}: use one of {', '.join(found)}, or open one "
+                "with context_open"
+            )
+        return ContextIndex.of(found[wanted])
 
     def _require_room(self) -> None:
         if len(self._all) >= self._most:

@@ -126,9 +126,12 @@ class Tools:
         return "\n".join([f"{name}: {index.length:,} characters in {lines:,} lines", *titles])
 
     async def context_grep(
-        self, pattern: str, ctx: Context, name: str = "text", ignore_case: bool = False  # noqa: FBT001, FBT002
+        self, pattern: str, ctx: Context, name: str | None = None, ignore_case: bool = False  # noqa: E501, FBT001, FBT002
     ) -> str:  # fmt: skip
-        """Find the lines of an open text that match a regular expression, with their offsets."""
+        """Find the lines of an open text that match a regular expression, with their offsets.
+
+        Without a name, it is the text that was opened last.
+        """
         index = self._sessions.context(_connection(ctx), name)
         search = functools.partial(index.grep, pattern, most=MOST_HITS, ignore_case=ignore_case)
         found = await asyncio.to_thread(search)
@@ -137,9 +140,12 @@ class Tools:
         return "\n".join(lines + more * found.more) or "nothing matches"
 
     async def context_peek(
-        self, start: int, ctx: Context, length: int = 2000, name: str = "text"
+        self, start: int, ctx: Context, length: int = 2000, name: str | None = None
     ) -> str:
-        """Return up to 20,000 characters of an open text, from an offset on."""
+        """Return up to 20,000 characters of an open text, from an offset on.
+
+        Without a name, it is the text that was opened last.
+        """
         index = self._sessions.context(_connection(ctx), name)
         return index.text(start, start + min(length, MOST_PEEK))
 
@@ -168,8 +174,11 @@ class Tools:
         await self._sessions.close(_connection(ctx), session)
         return f"{session} has ended"
 
-    async def ask(self, question: str, ctx: Context, name: str = "text") -> str:
-        """Let a language model answer a question about an open text of any length."""
+    async def ask(self, question: str, ctx: Context, name: str | None = None) -> str:
+        """Let a language model answer a question about an open text of any length.
+
+        Without a name, it is the text that was opened last.
+        """
         assert self._ask is not None
         index = self._sessions.context(_connection(ctx), name)
         steps = _Steps(ctx)

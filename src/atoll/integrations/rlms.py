@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.integrations.common import LARGE, missing, open_box, upload_text
 from atoll.integrations.rlms_variables import GuestVariables
 from atoll.policy import Capability
+from atoll.types import stderr_with_error
 
 try:
     import rlm.core.rlm
@@ -138,7 +139,8 @@ class AtollREPL(LocalREPL):  # type: ignore[misc]
         self._pending_llm_calls = []
         result = self._box.execute(code)
         answer = None if result.state_lost else self._box.execute("_rlms_restore()").value
-        stderr = result.stderr or (f"\n{result.error}" if result.error else "")
+        stderr = stderr_with_error(result.stderr, result.error, result.kind)
+        stderr = stderr if result.stderr or not stderr else f"\n{stderr}"
         if result.state_lost:
             stderr += "\nThe variables of the session are lost."
             self._fill()

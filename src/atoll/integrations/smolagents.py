@@ -17,6 +17,7 @@ from atoll.errors import VariableError
 from atoll.guest.values import Opaque
 from atoll.integrations.common import missing, take_box
 from atoll.policy import Capability
+from atoll.types import stderr_with_error
 
 try:
     import PIL.Image
@@ -126,7 +127,7 @@ class AtollExecutor(PythonExecutor):  # type: ignore[misc]
             answer = self._answer(*_unpack(args), **_unpack(kwargs))
             return CodeOutput(output=answer, logs=result.stdout, is_final_answer=True)
         if not result.success:
-            said = result.stderr or result.error
+            said = stderr_with_error(result.stderr, result.error, result.kind)
             text = f"{result.stdout}\nExecuting code yielded an error:\n{said}"
             raise AgentError(text, self.logger)
         return CodeOutput(output=self._output(result), logs=result.stdout, is_final_answer=False)

@@ -83,7 +83,8 @@ class PooledSandbox(NativePythonSandbox):
         async with self._turn:
             self._require_open()
             if mark not in self._marks:
-                raise ConfigError(f"no checkpoint {mark!r}: branches() lists those that are kept")
+                kept = f"use one of {', '.join(self._marks)}" if self._marks else "none is kept"
+                raise ConfigError(f"no checkpoint {mark!r:.70}: {kept}")
             if self._marks[mark].session.dead:
                 raise SandboxLostError(f"checkpoint {mark!r} was ended from outside")
             guest = await self._clone_of(self._marks[mark])

@@ -21,6 +21,7 @@ from atoll.service.e2b.paths import HOME, absolute
 from atoll.service.executions import Execution
 from atoll.service.ids import new_id
 from atoll.service.problems import Problem, encode
+from atoll.types import stderr_with_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -226,7 +227,8 @@ def _fault_of(result: dict[str, Any]) -> dict[str, Any]:
     name = result["error_type"] or _KINDS.get(result["kind"], "Error")
     text = result["error"] or result["kind"]
     _, begun, trace = result["stderr"].rpartition(_TRACE)
-    return _failed(name, text.removeprefix(f"{name}: "), begun + trace if begun else text)
+    shown = stderr_with_error(begun + trace if begun else "", text, result["kind"])
+    return _failed(name, text.removeprefix(f"{name}: "), shown)
 
 
 def _failed(name: str, value: str, trace: str) -> dict[str, Any]:
