@@ -126,7 +126,7 @@ class Tools:
         return "\n".join([f"{name}: {index.length:,} characters in {lines:,} lines", *titles])
 
     async def context_grep(
-        self, pattern: str, ctx: Context, name: str | None = None, ignore_case: bool = False  # noqa: E501, FBT001, FBT002
+        self, pattern: str, ctx: Context, name: str | None = None, ignore_case: bool = False  # noqa: FBT001, FBT002
     ) -> str:  # fmt: skip
         """Find the lines of an open text that match a regular expression, with their offsets.
 
