@@ -4,7 +4,8 @@
                         every fourth in one more: daemon, wasm, remote, gvisor, restricted and
                         pyodide in turn. Where starts are dear (gvisor, pyodide), tests that open
                         sandboxes of their own take the daemon. Besides, for each capability that
-                        a backend declares, one test that needs it
+                        a backend declares, one test that needs it; and the tests of limits in
+                        every backend that enforces them in its own way
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
                         which repeats TestNative, every sixth; each test begins with another
     long tests          those marked `long`, which show at a larger size or with real downloads
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 IN_TURN = ("daemon", "wasm", "remote", "gvisor", "restricted", "pyodide")
 ONE_TEST_OF = 4
 """The further backend of a contract test, by its number in its file: of so many one has one."""
+LIMITS = "contract/test_limits.py"
+OWN_LIMITS = frozenset({"wasm", "gvisor", "restricted", "pyodide"})
+"""Backends that enforce limits in their own way; guests of `daemon` and `remote` are in a jail of
+`native`."""
 DEAR = frozenset({"gvisor", "pyodide"})
 """Backends in which a start costs ten times what it does in `native`."""
 REPEATED = (
@@ -81,6 +86,8 @@ class Sample:
 
     def _takes_backend(self, item: pytest.Item, backend: str) -> bool:
         if backend not in IN_TURN or backend == self._home[_function(item)]:
+            return True
+        if LIMITS in item.nodeid and backend in OWN_LIMITS:
             return True
         number, left = divmod(self._next(item.nodeid.partition("::")[0], backend), ONE_TEST_OF)
         turn = IN_TURN[number % len(IN_TURN)]

@@ -31,8 +31,10 @@ BACKENDS = ("native", "daemon", "wasm", "remote", "gvisor", "restricted", "pyodi
 class Item:
     """What the sample looks at of a test."""
 
-    def __init__(self, number: int, backend: str, fixture: str, *needs: str) -> None:
-        self.nodeid = f"tests/contract/test_x.py::test_{number}[{backend}]"
+    def __init__(
+        self, number: int, backend: str, fixture: str, *needs: str, file: str = "test_x.py"
+    ) -> None:
+        self.nodeid = f"tests/contract/{file}::test_{number}[{backend}]"
         self.callspec = type("Case", (), {"params": {"backend": backend}})
         self.fixturenames = ("backend", fixture)
         self.needs = needs
@@ -79,3 +81,16 @@ def test_a_test_that_native_cannot_run_is_run_by_the_first_backend_that_can() ->
     items = [Item(number, backend, "open_box", "a") for number in range(40) for backend in able]
     chosen = [item.nodeid for item in matrix.sample(items)]
     assert sum("[daemon]" in nodeid for nodeid in chosen) == 40
+
+
+def test_limits_are_tested_in_each_backend_that_enforces_them_in_its_own_way() -> None:
+    numbers = range(1, 4)  # none of them has a turn elsewhere
+    items = [
+        Item(number, backend, "open_box", file="test_limits.py")
+        for number in (0, *numbers)
+        for backend in BACKENDS
+    ]
+    chosen = {item.nodeid.rpartition("_")[2] for item in matrix.sample(items)}
+    own = ("native", "wasm", "gvisor", "restricted", "pyodide")
+    assert {f"{number}[{one}]" for number in numbers for one in own} <= chosen
+    assert not {f"{number}[{one}]" for number in numbers for one in ("daemon", "remote")} & chosen
