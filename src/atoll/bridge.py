@@ -29,6 +29,8 @@ MAX_BATCH_CHARACTERS = 32 << 20
 MAX_LEFT_RUNNING = 256
 """Handlers that may go on after their calls were given up; past it no other is started."""
 MAX_MESSAGE = 2000
+CHECK = "__atoll_check__"
+"""Method of a tool that raises TypeError for arguments that it does not take."""
 ENDINGS = (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, StopIteration)
 """What a handler may raise and an event loop would take for its own."""
 
@@ -132,6 +134,7 @@ class HostBridge:
     async def _call(self, name: str, call: Mapping[str, Any]) -> Any:
         handler, args, kwargs = self._resolve(name, call)
         try:
+            getattr(handler, CHECK, _any)(args, kwargs)
             return values.encode(await self._invoke(call.get("execution"), handler, args, kwargs))
         except CallFailedError:  # a client of the daemon has said what it is
             raise
@@ -299,6 +302,10 @@ def _raised(kind: str, exc: Exception) -> dict[str, Any]:
     message = exc.args[0] if plain else _text(exc)
     message = message[:MAX_MESSAGE] if isinstance(message, str) else message
     return {"type": kind[:MAX_MESSAGE], "message": values.encode(message)}
+
+
+def _any(_args: Sequence[Any], _kwargs: Mapping[str, Any]) -> None:
+    """Take any arguments."""
 
 
 def _text(exc: BaseException) -> str:

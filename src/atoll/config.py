@@ -75,7 +75,8 @@ class SandboxConfig:
 
     backend: str = field(default="auto", metadata=_CALLER)
     url: str | None = field(default=None, metadata=_CALLER)
-    """Where the `remote` backend finds `atoll serve`; unset: ATOLL_URL. For the `ray` backend, the
+    """Where the `remote` backend finds `atoll serve`; unset: ATOLL_URL. With the backend `auto`,
+    a URL or a key means `remote`. For the `ray` backend, the
     HOST:PORT of a fleet's head; unset: ATOLL_FLEET, or 127.0.0.1:6379."""
     api_key: str | None = field(default=None, repr=False, metadata=_CALLER)
     """The key for it; unset: ATOLL_API_KEY."""
@@ -166,7 +167,10 @@ class SandboxConfig:
         for one in fields(self):
             if one.type == "bool" and not isinstance(given := getattr(self, one.name), bool):
                 raise ConfigError(f"{one.name} must be True or False, not {given!r:.60}")
+        if self.backend == "auto" and (self.url is not None or self.api_key is not None):
+            object.__setattr__(self, "backend", "remote")
         _check_durability(self.durability, self.auto_recover)
+        _check_callbacks(self)
         _check_tools(self.tools)
 
 
@@ -189,6 +193,12 @@ def _check_durability(durability: Any, auto_recover: Any) -> None:
         raise ConfigError(f"durability must be one of {known}, not {durability!r:.60}")
     if auto_recover and durability == "none":
         raise ConfigError("auto_recover needs a state to go on from: set durability='cell'")
+
+
+def _check_callbacks(config: SandboxConfig) -> None:
+    for name in ("on_output", "on_stdout", "on_stderr"):
+        if (given := getattr(config, name)) is not None and not callable(given):
+            raise ConfigError(f"{name} must be a function, not {given!r:.60}")
 
 
 def _check_tools(tools: Any) -> None:

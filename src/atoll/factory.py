@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from atoll.backends import registry
 from atoll.config import SandboxConfig
 from atoll.errors import ConfigError
-from atoll.policy import check_keys
+from atoll.policy import ExecutionPolicy, check_keys
 from atoll.sync import Portal, SyncSandbox
 from atoll.tools import by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
     from os import PathLike
 
     from atoll.config import Handler, LineCallback, OutputCallback
     from atoll.log import SandboxLogger
     from atoll.network import NetworkPolicy
-    from atoll.policy import Capability, ExecutionPolicy, Isolation
+    from atoll.policy import Capability, Isolation
     from atoll.sandbox import BaseSandbox
 
 ConfigT = TypeVar("ConfigT", bound=SandboxConfig)
@@ -89,6 +88,12 @@ class Opening:
     def __await__(self) -> Generator[Any, None, BaseSandbox]:
         return open_sandbox(self._config).__await__()
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"the sandbox is not open yet, so it has no {name!r}: write "
+            f"`async with atoll.aio.create_sandbox(...) as box`, or await it first"
+        )
+
     async def __aenter__(self) -> BaseSandbox:
         self._box = await self
         return self._box
@@ -134,11 +139,20 @@ def merge(
 ) -> ConfigT:
     """Return `config` with the options; ConfigError for an unknown one names the closest."""
     known = [field.name for field in dataclasses.fields(kind)]
+    _check_no_limits(options, known)
     check_keys("option", options, [*known, "timeout_seconds"])
     given = dict(options)
-    if "tools" in given and not isinstance(given["tools"], Mapping):
+    if "tools" in given:
         given["tools"] = by_name(given["tools"])
     return dataclasses.replace(_as_kind(config, kind), **given)
+
+
+def _check_no_limits(options: Mapping[str, Any], known: list[str]) -> None:
+    """Raise ConfigError for a field of the policy that was given as an option."""
+    limits = {field.name for field in dataclasses.fields(ExecutionPolicy)}
+    for name in options:
+        if name in limits and name not in known:
+            raise ConfigError(f"{name!r} is a part of the policy: write policy={{{name!r}: ...}}")
 
 
 def _as_kind(config: Any, kind: type[ConfigT]) -> ConfigT:

@@ -115,7 +115,7 @@ class Tool:
         except (TypeError, ValueError):
             return f"{self.name}(...)"
 
-    def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def check(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise TypeError, with how to call it, if arguments do not fit the function."""
         try:
             signature = inspect.signature(self.function)
@@ -127,13 +127,16 @@ class Tool:
             raise TypeError(f"{self.name}: {exc}; call {self.call}") from None
         kinds = schemas.hints_of(self.function)
         for name, value in given.items():
-            plain = signature.parameters[name].kind in _NAMED
+            known = signature.parameters[name]
+            plain = known.kind in _NAMED and value is not known.default
             if plain and name in kinds and not _fits(value, kinds[name]):
                 wanted = " or ".join(_names(kinds[name]))
                 shown = type(value).__name__
                 raise TypeError(f"{self.name}: {name} must be {wanted}, not {shown}: {self.call}")
         if self.schema is not None:
             schemas.check(dict(given), self.schema, self.name)
+
+    __atoll_check__ = check
 
 
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

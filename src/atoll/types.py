@@ -140,7 +140,7 @@ class Variables(list[Variable]):
         return [one.name for one in self]
 
     def __str__(self) -> str:
-        rows = [_row(one) for one in self]
+        rows = [_HEADINGS, *(_row(one) for one in self)] if self else []
         widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         return "\n".join([*lines, *(["..."] if self.truncated else [])])
@@ -150,7 +150,10 @@ class Variables(list[Variable]):
         cut = self.truncated or len(self) > markup.MAX_ROWS
         more = markup.note("there are more") if cut else ""
         rows = (_row(one) for one in self[: markup.MAX_ROWS])
-        return markup.block(markup.table(("name", "type", "shape", "bytes"), rows), more)
+        return markup.block(markup.table(_HEADINGS, rows), more)
+
+
+_HEADINGS = ("name", "type", "shape", "bytes")
 
 
 def _row(one: Variable) -> tuple[str, str, str, str]:
@@ -215,8 +218,9 @@ class SandboxResult:
         return self.files_created + self.files_modified
 
     def __str__(self) -> str:
-        parts = (self.stdout.rstrip("\n"), self.value_repr or "", self.error or "")
-        return "\n".join(part for part in parts if part)
+        error = "" if self.error is None or self.error in self.stderr else self.error
+        parts = (self.stdout, self.stderr, self.value_repr or "", error)
+        return "\n".join(part.rstrip("\n") for part in parts if part)
 
     def __repr__(self) -> str:
         facts = [self.kind.value]

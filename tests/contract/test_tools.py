@@ -8,6 +8,7 @@ import inspect
 
 import pytest
 
+import atoll
 from atoll import Capability
 
 pytestmark = pytest.mark.needs(Capability.BRIDGE)
@@ -114,6 +115,24 @@ def test_a_wrong_call_is_a_type_error_in_the_usual_words(open_box, call, error):
     assert (result.error, result.error_type) == (f"TypeError: {error}", "TypeError")
     assert result.stderr.rstrip().endswith(f"TypeError: {error}")
     assert called == []
+
+
+@pytest.mark.parametrize("given", ["mapping", "list", "tool"])
+def test_an_argument_of_another_type_is_a_type_error_that_never_reaches_the_function(
+    open_box, given
+):
+    called = []
+
+    def plain(city: str, limit: int = None) -> str:  # noqa: RUF013
+        called.append(city)
+        return city
+
+    tools = {"mapping": {"plain": plain}, "list": [plain], "tool": [atoll.tool(plain)]}[given]
+    box = open_box(tools=tools)
+    result = box.execute("try:\n    plain(5)\nexcept TypeError as exc:\n    print(exc)")
+    assert result.stdout.startswith("plain: city must be str, not int"), result
+    assert called == []
+    assert box.execute("plain('a', None)").value == "a"  # its own default is taken
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,8 @@ def test_variables_have_names_types_and_sizes(box):
     assert known["text"].size > 3
     assert known["thing"].size is None
     assert "_hidden" in box.variables(hidden=True).names
-    assert str(found).splitlines()[1].split()[:3] == ["text", "str", "3"]
+    assert str(found).splitlines()[0].split() == ["name", "type", "shape", "bytes"]
+    assert str(found).splitlines()[2].split()[:3] == ["text", "str", "3"]
 
 
 def test_the_context_is_a_variable_if_there_is_one(open_box):

@@ -101,9 +101,13 @@ def test_print_shows_what_a_notebook_would():
     result = SandboxResult(kind=Outcome.OK, stdout="one\n", value_repr="2")
     assert str(result) == "one\n2"
     failed = SandboxResult(
-        kind=Outcome.ERROR, stdout="one\n", error="ValueError: no", stderr="Traceback"
+        kind=Outcome.ERROR, stdout="one\n", error="ValueError: no", stderr="Trace\nValueError: no\n"
     )
-    assert str(failed) == "one\nValueError: no"
+    assert str(failed) == "one\nTrace\nValueError: no"
+    late = SandboxResult(
+        kind=Outcome.TIMEOUT, stderr="KeyboardInterrupt\n", error="TimeoutError: 1"
+    )
+    assert str(late) == "KeyboardInterrupt\nTimeoutError: 1"
     assert str(SandboxResult(kind=Outcome.OK)) == ""
     assert str(ExecuteResponse(output="done\n", exit_code=0)) == "done"
 

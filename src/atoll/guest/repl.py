@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 MAX_ERROR = 10_000
 MAX_ERROR_ARGS = 20
 MAX_NAME = 200
-VALUE_ITEMS = 10_000
-VALUE_BYTES = 1 << 20
+VALUE_ITEMS = 100_000
+VALUE_BYTES = 4 << 20
 INTERRUPTED_EXIT = 130
 """The exit code of a Python that ends with a KeyboardInterrupt."""
 CO_COROUTINE = 0x80

@@ -22,7 +22,7 @@ MAX_COLLISIONS = 100
 SHOWN_REPR = 200
 TAG = "$"
 NOT_PLAIN = "not plain data: convert it in the sandbox, or write it to a file"
-TOO_LARGE = "too large for a result: get_variable('_') returns it, or write it to a file"
+TOO_LARGE = "too large for a result: ask for a part, try get_variable('_'), or write it to a file"
 
 _INT_BITS = 64
 _INFINITY = float("inf")

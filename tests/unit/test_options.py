@@ -1,0 +1,32 @@
+"""Options of create_sandbox that are given in a way which cannot be meant."""
+
+from __future__ import annotations
+
+import pytest
+
+import atoll
+from atoll import ConfigError, SandboxConfig
+
+
+@pytest.mark.parametrize("name", ["mounts", "memory_bytes", "max_processes"])
+def test_a_limit_that_is_given_as_an_option_is_said_to_be_a_part_of_the_policy(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"write policy=\{{'{name}': \.\.\.\}}"):
+        atoll.create_sandbox(**{name: 1})  # type: ignore[arg-type]
+
+
+def test_a_url_or_a_key_means_the_remote_backend_unless_another_is_named() -> None:
+    assert SandboxConfig(url="http://127.0.0.1:1").backend == "remote"
+    assert SandboxConfig(api_key="atl_x").backend == "remote"
+    assert SandboxConfig(url="127.0.0.1:6379", backend="ray").backend == "ray"
+    assert SandboxConfig().backend == "auto"
+
+
+@pytest.mark.parametrize("name", ["on_stdout", "on_stderr", "on_output"])
+def test_a_callback_that_cannot_be_called_is_refused_before_anything_is_printed(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} must be a function, not 5"):
+        SandboxConfig(**{name: 5})
+
+
+def test_a_sandbox_that_was_not_awaited_says_what_to_write() -> None:
+    with pytest.raises(AttributeError, match=r"async with atoll\.aio.create_sandbox"):
+        atoll.aio.create_sandbox().execute("1")  # type: ignore[attr-defined]
