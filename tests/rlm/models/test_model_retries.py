@@ -10,6 +10,7 @@ import pytest
 from model_standin import Make, StandIn, answer, chat, event, fails, head, piece, say, stream
 
 from atoll.errors import (
+    ModelError,
     ModelRefusedError,
     ModelReplyError,
     ModelTimeoutError,
@@ -37,6 +38,29 @@ async def test_retries_end_and_the_error_is_retryable(server: StandIn, openai: M
     assert str(caught.value) == f"{where}: status 503, overloaded_error; asked 3 times"
     assert caught.value.retryable
     assert (len(server.seen), len(naps)) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (
+            fails(404, "", "model not found"),
+            "status 404: “model not found”. Check the model's name",
+        ),
+        (answer({"error": "no such\n model"}, 404), "status 404: “no such model”. Check"),
+        (answer({"detail": "Not Found"}, 404), "status 404: “Not Found”. Check"),
+        (answer({"message": "gone"}, 404), "status 404: “gone”. Check"),
+        (say(head(500, "text/plain"), b"boom"), "status 500: “boom”; asked once"),
+        (say(head(502, "text/html"), b"<html>Bad Gateway"), "status 502; asked once"),
+        (fails(400, "", "a\x1b[2Jb"), "status 400: “a\\x1b[2Jb”"),
+        (fails(400, "", "é" * 400), f"status 400: “{'é' * 299}…”"),
+    ],
+)
+async def test_an_error_has_the_server_s_own_words(server: StandIn, openai: Make, act, said):
+    server.acts = [act]
+    with pytest.raises(ModelError) as caught:
+        await openai(max_retries=0).complete(ASK)
+    assert str(caught.value).partition(": ")[2].startswith(said)
 
 
 async def test_waits_grow_to_a_limit(server: StandIn, openai: Make, naps):

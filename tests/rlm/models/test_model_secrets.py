@@ -51,6 +51,25 @@ async def test_no_key_and_no_prompt_in_errors_and_logs(server: StandIn, openai: 
     assert PROMPT not in shown
 
 
+async def test_the_server_s_words_are_shown_without_key_and_prompt(server: StandIn, openai: Make):
+    server.acts = [answer({"error": {"message": f"{ECHO}, which is too much"}}, 400)]
+    with pytest.raises(ModelRefusedError) as caught:
+        await openai().complete(ASK)
+    said = "“you sent [redacted: OPENAI_API_KEY] and [prompt], which is too much”"
+    assert str(caught.value).endswith(f"status 400: {said}")
+
+
+@pytest.mark.parametrize("before", range(220, 320, 7))
+async def test_no_part_of_a_key_is_left_where_the_words_are_cut(
+    server: StandIn, openai: Make, before
+):
+    server.acts = [answer({"error": {"message": f"{'é' * before} {KEY} {PROMPT}"}}, 400)]
+    with pytest.raises(ModelRefusedError) as caught:
+        await openai().complete(ASK)
+    assert KEY[:8] not in str(caught.value)
+    assert PROMPT[:8] not in str(caught.value)
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_no_key_and_no_prompt_in_the_logs_of_a_good_call(
     server: StandIn, openai: Make, caplog, streamed
@@ -85,14 +104,15 @@ async def test_a_dropped_option_is_logged_by_its_name_alone(server: StandIn, ope
     ("dialect", "variable"), [(OpenAI(), "OPENAI_API_KEY"), (Anthropic(), "ANTHROPIC_API_KEY")]
 )
 @pytest.mark.parametrize(
-    ("key", "what"), [(KEY, "was refused by the server"), (None, "is not set")]
+    ("key", "what"),
+    [(KEY, "The server refused the key in {}"), (None, "The server wants a key: export {}=")],
 )
 async def test_a_refused_key_is_named_by_its_variable(
     server: StandIn, dialect, variable, key, what
 ):
     server.acts = [fails(401, "authentication_error")]
     model = HttpModel("some/model", dialect=dialect, address=Address.parse(server.url), key=key)
-    with pytest.raises(ModelRefusedError, match=f"The key in {variable} {what}"):
+    with pytest.raises(ModelRefusedError, match=what.format(variable)):
         await model.complete(ASK)
     await model.close()
 

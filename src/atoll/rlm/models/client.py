@@ -19,7 +19,7 @@ from atoll.errors import (
 )
 from atoll.extras import hint
 from atoll.log import LogEvent, to_stdlib
-from atoll.rlm.models import faults
+from atoll.rlm.models import faults, server_words
 from atoll.rlm.models.dialects import Draft
 from atoll.rlm.models.endpoint import Limits
 from atoll.rlm.models.types import Completion, Options, estimated_usage
@@ -163,7 +163,7 @@ class HttpModel:
                 self._without = without
                 return draft
             if draft.handed:
-                return self._broken_off(fault, draft)
+                return self._broken_off(fault, draft, call)
             if limit := _stated_limit(fault, body):
                 self._log("model_limit_taken", logging.WARNING, max_tokens=limit)
                 self._most_tokens = limit
@@ -175,7 +175,7 @@ class HttpModel:
             wait = self._wait(fault, tries)
             tries += 1
             if not fault.retry or tries > self._limits.max_retries or _late(call, wait):
-                return fault.error(self._message(fault, tries))
+                return fault.error(self._message(fault, tries, call))
             self._log("model_retry", logging.INFO, reason=fault.reason, seconds=round(wait, 3))
             await self._sleep(wait)
 
@@ -212,15 +212,14 @@ class HttpModel:
         longest = min(_FIRST_WAIT * 2.0**tries, _LONGEST_WAIT)
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 - so that not all come back at once
 
-    def _message(self, fault: Fault, tries: int) -> str:
-        text = f"{self.name} at {self._address.place}: {fault.reason}"
+    def _message(self, fault: Fault, tries: int, call: Call) -> str:
+        text = f"{self.name} at {self._address.place}: {self._reason(fault, call)}"
         if fault.retry:
             text += f"; asked {tries} times" if tries > 1 else "; asked once"
         if fault.unreached:
             text += f". {self._reach()}"
         if fault.status in _UNAUTHORIZED:
-            had = "was refused by the server" if self._key else "is not set"
-            text += f". The key in {self._dialect.key_variable} {had}: set it to a valid one"
+            text += f". {self._key_advice()}"
         elif fault.status == 404:
             text += f". Check the model's name and the base_url (--base-url): {self._address.url}"
         elif fault.status is not None and 300 <= fault.status < 400:
@@ -231,6 +230,19 @@ class HttpModel:
             text += ". The provider's account has no credit left, or has reached its limit"
         return text
 
+    def _reason(self, fault: Fault, call: Call) -> str:
+        """Why it failed, with the server's own words."""
+        keys = {self._dialect.key_variable: self._key}
+        told = server_words.shown(fault.told, keys, call.messages)
+        return f"{fault.reason}: {told}" if told else fault.reason
+
+    def _key_advice(self) -> str:
+        """What to do about a key that is refused, or missing."""
+        name = self._dialect.key_variable
+        if self._key:
+            return f"The server refused the key in {name}: export a valid one"
+        return f"The server wants a key: export {name}=..."
+
     def _reach(self) -> str:
         """What to check when nothing answers at the address."""
         url = self._address.url
@@ -240,9 +252,9 @@ class HttpModel:
             )
         return f"Check the network, the proxy settings and the base_url (--base-url): {url}"
 
-    def _broken_off(self, fault: Fault, draft: Draft) -> ModelError:
+    def _broken_off(self, fault: Fault, draft: Draft, call: Call) -> ModelError:
         text = f"{self.name} at {self._address.place}: broke off after {draft.handed} characters"
-        return ModelReplyError(f"{text}: {fault.reason}", received=draft.handed)
+        return ModelReplyError(f"{text}: {self._reason(fault, call)}", received=draft.handed)
 
     def _completion(self, messages: Sequence[Message], draft: Draft, started: float) -> Completion:
         text, finish = draft.end()

@@ -1,7 +1,7 @@
 """What can go wrong with one request, as a value: what to raise, and whether to ask again.
 
-SECURITY: a server's own words may repeat a prompt or a key. Of them only the codes listed here
-get into an error; the rest is looked at and forgotten.
+SECURITY: a server's own words may repeat a prompt or a key. Of its codes only those listed here
+get into an error; its words only as `server_words` shows them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Fault:
     unreached: bool = False
     """No connection was made: the address may be wrong, or the server not running."""
     told: str = ""
-    """The server's own words. SECURITY: never shown."""
+    """The server's own words. SECURITY: shown only by `server_words`."""
 
     def error(self, message: str) -> ModelError:
         """What to raise."""
@@ -117,9 +117,12 @@ def broken(what: str, *, retry: bool = False) -> Fault:
 
 def _said(body: Any) -> tuple[str, str]:
     """The code of an error, if it is a known one, and the server's own words."""
-    error = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(body, dict):
+        return "", body if isinstance(body, str) else ""
+    error = body.get("error")
     if not isinstance(error, dict):
-        return "", error if isinstance(error, str) else ""
+        told = next(filter(None, (error, body.get("message"), body.get("detail"))), "")
+        return "", told if isinstance(told, str) else ""
     told = error.get("message")
     told = told if isinstance(told, str) else ""
     given = [error.get("code"), error.get("type")]

@@ -122,7 +122,8 @@ class Transport:
             return faults.broken("the answer is compressed, which was not asked for")
         if not response.is_success:
             body = await _body(response, _ERROR_BYTES, cut=True)
-            return faults.of_status(response.status_code, response.headers, _parse(body))
+            said = _parse(body) or body.decode("utf-8", "replace")
+            return faults.of_status(response.status_code, response.headers, said)
         if "event-stream" in response.headers.get("content-type", ""):
             return await self._read_events(response, take)
         answer = _parse(await _body(response, self._limits.max_bytes))
