@@ -112,6 +112,16 @@ def test_the_words_after_run_are_file_and_arguments(argv, file, code, args):
         (["rnu"], "atoll: unknown command 'rnu'. Did you mean `atoll run`?"),
         (["xyz"], "atoll: unknown command 'xyz'. Use one of run, repl, "),
         (
+            ["my s.py", "-v"],
+            "atoll: unknown command 'my s.py'. Did you mean `atoll run 'my s.py'`?",
+        ),
+        (
+            ["/etc/hostname"],
+            "atoll: unknown command '/etc/hostname'. Did you mean `atoll run /etc/",
+        ),
+        (["-c", "print(1)"], "atoll: unknown option -c. Did you mean `atoll run -c CODE`?"),
+        (["help", "rnu"], "atoll: unknown command 'rnu'. Did you mean `atoll run`?"),
+        (
             ["daemon", "sta"],
             "atoll daemon: unknown command 'sta'. Did you mean `atoll daemon start",
         ),
@@ -125,6 +135,13 @@ def test_a_wrong_argument_is_one_line_and_the_help_to_read(atoll, argv, message)
     assert err.startswith(message)
     assert err.count("\n") == 2
     assert err.splitlines()[1].startswith("Type `atoll ")
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("daemon",), ("daemon", "start")])
+def test_help_as_a_word_prints_the_help_of_a_command(atoll, words):
+    code, out, err = atoll("help", *words)
+    assert (code, out, err) == atoll(*words, "--help")
+    assert out.startswith(f"usage: {' '.join(('atoll', *words))}")
 
 
 def test_backends_are_those_of_the_registry():

@@ -127,7 +127,7 @@ def test_a_cell_that_exits_leaves_with_its_code(feed):
 
 def test_commands(feed, tmp_path):
     (tmp_path / "book.txt").write_text("book")
-    cells = "x = 1\n%vars\n%reset\n%vars\ncontext\n%timeout 0.5\n%timeout soon\n%what\n%quit\nno"
+    cells = "x = 1\n%vars\n%reset\n%vars\ncontext\n%timeout 0.5\n%timeout soon\n%quit\nno"
     code, out, _ = feed(cells, "--context", str(tmp_path / "book.txt"))
     assert code == 0
     assert out.splitlines() == [
@@ -138,8 +138,22 @@ def test_commands(feed, tmp_path):
         "'book'",
         "a cell may take 0.5 s",
         "the time must be a number of seconds greater than 0, got 'soon'",
-        "unknown command %what: use one of %help, %reset, %timeout, %vars, %quit",
     ]
+
+
+def test_magics_that_are_no_command_of_the_prompt_run_in_the_guest(feed):
+    cells = "%time 1 + 1\n%env A=5\n%%capture said\nprint('x')\nprint('y')\n\nstr(said)\n%%time\n3"
+    code, out, err = feed(cells, "--backend", "native")
+    lines = [line for line in out.splitlines() if "time" not in line.lower()]
+    assert (code, lines) == (0, ["2", "env: A=5", r"'x\ny\n'", "3"]), err
+    assert out.count("Wall time") == 2
+
+
+def test_an_unknown_magic_is_refused_by_the_guest_with_those_that_there_are(feed):
+    code, out, err = feed("%what 1\n'on'\n", "--backend", "native")
+    assert (code, out) == (0, "'on'\n")
+    assert "%what" in err
+    assert "%timeit" in err
 
 
 @pytest.mark.spec("R3.1")

@@ -32,12 +32,19 @@ LEVELS = ("none", "guarded", "confined", "jailed", "kernel", "virtual")
 SHELLS = ("bash", "zsh", "fish")
 BEFORE_COMMANDS = ("--version", "--help", "-h")
 """What `atoll` answers without a command."""
+HELP = "help"
+"""`atoll help COMMAND` prints what `atoll COMMAND --help` does."""
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the parsed arguments; exit with 2 and one line if they are wrong."""
     given = list(sys.argv[1:] if argv is None else argv)
-    return parser(given[0] if given else "").parse_args(given)
+    if given[:1] == [HELP]:
+        given = [*given[1:], "--help"]
+    top = parser(given[0] if given else "")
+    if given[:1] == ["-c"]:  # as `python -c`; argparse would take the code for a command
+        top.error("unknown option -c. Did you mean `atoll run -c CODE`?")
+    return top.parse_args(given)
 
 
 @functools.cache

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -121,6 +123,8 @@ class CodeAction(argparse.Action):
 
 
 def _unknown_command(prog: str, value: str, names: list[str]) -> str:
+    if "run" in names and (value.endswith(".py") or Path(value).is_file()):
+        return f"unknown command {value!r}. Did you mean `{prog} run {shlex.quote(value)}`?"
     close = difflib.get_close_matches(value, names, n=1)
     guess = f"Did you mean `{prog} {close[0]}`?" if close else f"Use one of {', '.join(names)}."
     return f"unknown command {value!r}. {guess}"

@@ -86,6 +86,8 @@ def _save(history: Path) -> None:
 
 def is_complete(lines: list[str]) -> bool:
     """Return whether the lines are a cell; one with a syntax error is: the guest says why."""
+    if lines[0].startswith("%%"):  # the lines below are its body, up to an empty one
+        return len(lines) > 1 and not lines[-1].strip()
     if lines[0].startswith(("%", "!")):
         return True
     try:

@@ -1,4 +1,4 @@
-"""The %-commands of `atoll repl`."""
+"""The %-commands of `atoll repl` itself; other magics, such as `%time`, are the guest's."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ HELP = """\
 %reset            start a new sandbox with the same context
 %timeout SECONDS  set the time that a cell may take; without a number: show it
 %vars             list variables and their types
+%lsmagic          list the magics that run in the sandbox, such as %time and %pip;
+                  a cell that begins with %%, such as %%bash, ends at an empty line
 !COMMAND          run a shell command in the sandbox, if the backend has a shell
 %quit             leave, like Ctrl-D and exit()
 Tab completes names and attributes. Ctrl-C stops a running cell."""
@@ -59,12 +61,10 @@ class ReplCommands:
         return list(self._commands)
 
     def do(self, line: str) -> CommandResult:
-        """Run a line that starts with %."""
+        """Run a cell that starts with %; one that is no command here is code for the guest."""
         name, _, argument = line.strip().partition(" ")
         if name not in self._commands:
-            return CommandResult(
-                text=f"unknown command {name}: use one of {', '.join(self._commands)}"
-            )
+            return CommandResult(code=line)
         return self._commands[name](argument.strip())
 
     def _reset(self, _argument: str) -> CommandResult:
