@@ -59,7 +59,10 @@ def test_read_numbers_lines(space, tmp_path):
 def test_read_says_what_is_wrong(space, tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "short").write_text("x\n")
-    assert space.read("no", 0, 9) == {"text": "Error: File 'no' not found"}
+    assert space.read("no", 0, 9) == {
+        "text": "Error: File 'no' not found",
+        "code": "file_not_found",
+    }
     assert space.read("empty", 0, 9) == {"text": EMPTY}
     assert "1 lines" in space.read("short", 5, 9)["text"]
     assert "it is a folder" in space.read("/", 0, 9)["text"]
@@ -85,7 +88,10 @@ def test_write_makes_folders_and_refuses_what_is_there(space, tmp_path):
     assert space.write("/a/b/c.txt", "é\n") == {"path": "/a/b/c.txt"}
     assert (tmp_path / "a/b/c.txt").read_text() == "é\n"
     again = space.write("/a/b/c.txt", "other")
-    assert again == {"error": "Cannot write to /a/b/c.txt because it already exists."}
+    assert again == {
+        "error": "Cannot write to /a/b/c.txt because it already exists.",
+        "code": "file_exists",
+    }
     assert (tmp_path / "a/b/c.txt").read_text() == "é\n"
     for path in ("a/b/c.txt/d", "a/b/c.txt/d/e"):
         assert "leads to no file" in space.write(path, "x")["error"]
@@ -103,7 +109,10 @@ def test_edit_replaces_exactly_and_literally(space, tmp_path):
     assert space.edit("b", "bar", "x", replace_all=False) == {
         "error": "Error: String not found in file: 'bar'"
     }
-    assert space.edit("no", "a", "b", replace_all=False) == {"error": "Error: File 'no' not found"}
+    assert space.edit("no", "a", "b", replace_all=False) == {
+        "error": "Error: File 'no' not found",
+        "code": "file_not_found",
+    }
     assert "is empty" in space.edit("b", "", "b", replace_all=False)["error"]
 
 

@@ -8,6 +8,8 @@ import threading
 
 import pytest
 
+from atoll.service.file_operations import OPERATIONS
+
 
 def test_one_command_runs_code_and_answers_with_its_result(api):
     done = api.post("/api/v1/run", json={"code": "print('hi')\n6 * 7"})
@@ -140,7 +142,7 @@ def test_files_are_read_in_parts(api):
         assert (answer.status_code, answer.content) == (206, part)
     assert api.get(where, headers={"range": "bytes=10-"}).status_code == 416
     moved = api.post(f"{session}/files/move", json={"path": "dir/data.bin", "target": "b"})
-    assert (moved.json(), api.get(where).status_code) == ({}, 404)
+    assert (moved.json(), api.get(where).status_code) == ({"path": "b"}, 404)
     assert api.delete(f"{session}/files/content?path=b").status_code == 204
 
 
@@ -231,3 +233,81 @@ def test_tools_of_a_live_session_are_exchanged_and_wrong_ones_change_nothing(api
     for path in (session, f"/api/v1/sessions/{twin['session']['id']}"):
         found = api.run(path, "callable(new), 'old' in globals()")
         assert found["value_repr"] == "(True, False)"
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "status", "error"),
+    [
+        ("read", {"path": "nope"}, 404, "file_not_found"),
+        ("read_raw", {"path": "nope"}, 404, "file_not_found"),
+        ("stat", {"path": "nope"}, 404, "file_not_found"),
+        ("delete", {"path": "nope"}, 404, "file_not_found"),
+        ("move", {"path": "nope", "target": "b"}, 404, "file_not_found"),
+        ("edit", {"path": "nope", "old": "a", "new": "b"}, 404, "file_not_found"),
+        ("edit", {"path": "a.txt", "old": "absent", "new": "b"}, 422, "not_edited"),
+        ("edit", {"path": "a.txt", "old": "o", "new": "b"}, 422, "not_edited"),
+        ("write", {"path": "a.txt", "content": ""}, 409, "file_exists"),
+        ("read", {"path": "/proc/1/../../a\0b"}, 422, "invalid_path"),
+        ("delete", {"path": "folder"}, 422, "is_directory"),
+    ],
+)
+def test_a_file_operation_that_fails_is_a_problem_and_not_a_success(
+    files_session, operation, body, status, error
+):
+    api, session = files_session
+    done = api.post(f"{session}/files/{operation}", json=body)
+    told = done.json()
+    assert done.headers["content-type"] == "application/problem+json"
+    assert (done.status_code, told["code"], told["file_error"]) == (status, "file", error)
+    assert not told["detail"].startswith("Error: ")
+    assert api.post(f"{session}/files/{operation}?raw=1", json=body).status_code == 200
+
+
+def test_file_operations_answer_with_labelled_objects_as_the_document_says(files_session):
+    api, session = files_session
+
+    def ask(operation, **body):
+        done = api.post(f"{session}/files/{operation}", json=body)
+        assert done.status_code == 200, done.text
+        return done.json()
+
+    entry = ask("stat", path="a.txt")
+    assert (entry["path"], entry["type"], entry["size"]) == ("a.txt", "file", 8)
+    listed = ask("ls")
+    assert listed == api.get(f"{session}/files").json()
+    assert [one["path"] for one in listed["entries"]] == ["a.txt", "folder", "odd\udcff"]
+    assert ask("glob", pattern="*.txt")["entries"] == [entry]
+    (match,) = ask("grep", pattern="two")["matches"]
+    assert match == {"path": "a.txt", "line": 2, "text": "two"}
+    assert ask("read", path="a.txt") == {"text": "     1\tone\n     2\ttwo"}
+    assert ask("read", path="a.txt", offset=1, limit=1) == {"text": "     2\ttwo"}
+    past = api.post(f"{session}/files/read", json={"path": "a.txt", "offset": 9})
+    assert (past.status_code, past.json()["code"]) == (416, "range")
+    assert ask("read_raw", path="a.txt")["content"] == ["one", "two", ""]
+    assert ask("edit", path="a.txt", old="one", new="1") == {"path": "a.txt", "occurrences": 1}
+    assert ask("move", path="a.txt", target="b.txt") == {"path": "b.txt"}
+    assert ask("delete", path="b.txt") == {"path": "b.txt"}
+    assert ask("write", path="Error: File", content="Error: x") == {"path": "Error: File"}
+    assert ask("read", path="Error: File") == {"text": "     1\tError: x"}
+    assert api.post(f"{session}/files/nope", json={}).status_code == 404
+
+
+def test_the_openapi_document_has_the_body_and_the_answer_of_each_file_operation(api):
+    document = api.get("/openapi.json").json()
+    prefix = "/api/v1/sessions/{session}/files/"
+    for name in OPERATIONS:
+        found = document["paths"][prefix + name]["post"]
+        for part in (found["requestBody"], found["responses"]["200"]):
+            shape = part["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+            assert "properties" in document["components"]["schemas"][shape], name
+    read = document["components"]["schemas"]["ReadFile"]
+    assert read["properties"]["limit"] == {"type": "integer", "default": 2000}
+    assert read["required"] == []
+
+
+@pytest.fixture
+def files_session(api):
+    session = api.session()
+    api.run(session, "import os\nos.mkdir('folder')\nopen('a.txt', 'w').write('one\\ntwo\\n')")
+    api.run(session, "open(b'odd\\xff', 'w').close()")
+    return api, session

@@ -36,7 +36,7 @@ def _matches(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(answer: dict[str, Any]) -> dict[str, Any]:
-    return {"text": _of(str, answer["text"])}
+    return {"text": _of(str, answer["text"]), **_code(answer)}
 
 
 def _lines(answer: dict[str, Any]) -> dict[str, Any]:
@@ -49,9 +49,13 @@ def _lines(answer: dict[str, Any]) -> dict[str, Any]:
 
 def _outcome(answer: dict[str, Any]) -> dict[str, Any]:
     if "error" in answer:
-        return {"error": _of(str, answer["error"])}
+        return {"error": _of(str, answer["error"]), **_code(answer)}
     more = {"occurrences": _of(int, answer["occurrences"])} if "occurrences" in answer else {}
     return {"path": _of(str, answer["path"]), **more}
+
+
+def _code(answer: dict[str, Any]) -> dict[str, Any]:
+    return {"code": FileError(answer["code"])} if "code" in answer else {}
 
 
 def _coded(answer: dict[str, Any]) -> dict[str, Any]:

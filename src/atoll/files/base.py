@@ -40,7 +40,7 @@ class Files(ABC):
     async def ls(self, path: str = ".") -> Listing[FileInfo]:
         """List a folder; an empty list if there is no such folder."""
         answer = await self._run("ls", path=path)
-        return Listing(_infos(answer), truncated=answer["truncated"])
+        return Listing(infos(answer["entries"]), truncated=answer["truncated"])
 
     async def read(self, path: str, offset: int = 0, limit: int = LINES) -> str:
         """Return numbered lines of a text file for a model; an error is returned as text."""
@@ -53,13 +53,14 @@ class Files(ABC):
         answer = await self._run("read_raw", path=path)
         if "error" in answer:
             raise _error(FileError(answer["error"]), path, "read", answer["reason"])
-        created, modified = (_moment(answer[name]) for name in ("created", "modified"))
+        created, modified = (iso_time(answer[name]) for name in ("created", "modified"))
         return FileData(content=answer["content"], created_at=created, modified_at=modified)
 
     async def write(self, path: str, content: str) -> WriteResult:
         """Create a text file and its parent folders; an existing file is not overwritten."""
         _check_text("content", content)
-        return WriteResult(**await self._run("write", path=path, content=content))
+        answer = await self._run("write", path=path, content=content)
+        return WriteResult(path=answer.get("path"), error=answer.get("error"))
 
     async def edit(
         self, path: str, old_string: str, new_string: str, *, replace_all: bool = False
@@ -68,7 +69,9 @@ class Files(ABC):
         _check_text("old_string", old_string)
         _check_text("new_string", new_string)
         params = {"old": old_string, "new": new_string, "replace_all": bool(replace_all)}
-        return EditResult(**await self._run("edit", path=path, **params))
+        answer = await self._run("edit", path=path, **params)
+        shown = {name: answer[name] for name in ("path", "occurrences", "error") if name in answer}
+        return EditResult(**shown)
 
     async def grep(
         self,
@@ -98,12 +101,12 @@ class Files(ABC):
         """Find files and folders below `path` that match `pattern`, sorted, with dot files."""
         _check_text("pattern", pattern)
         answer = await self._run("glob", pattern=pattern, path=path)
-        return Listing(_infos(answer), truncated=answer["truncated"])
+        return Listing(infos(answer["entries"]), truncated=answer["truncated"])
 
     async def stat(self, path: str) -> FileInfo:
         """Describe a file or folder; FileNotFoundError if there is none. Links are not followed."""
         answer = await self._checked("stat", "looked up", path=path)
-        return _infos({"entries": [answer["entry"]]})[0]
+        return infos([answer["entry"]])[0]
 
     async def mkdir(self, path: str) -> None:
         """Make a folder and its parents; an existing folder is left as it is."""
@@ -196,14 +199,15 @@ class NoFiles(Files):
         raise UnsupportedError(self.backend, f"{operation} files")
 
 
-def _infos(answer: dict[str, Any]) -> list[FileInfo]:
+def infos(rows: Iterable[Any]) -> list[FileInfo]:
+    """Return the rows of a plain answer as objects."""
     return [
-        FileInfo(path=path, is_dir=is_dir, size=size, modified_at=_moment(modified))
-        for path, is_dir, size, modified in answer["entries"]
+        FileInfo(path=path, is_dir=is_dir, size=size, modified_at=iso_time(modified))
+        for path, is_dir, size, modified in rows
     ]
 
 
-def _moment(seconds: float) -> str:
+def iso_time(seconds: float) -> str:
     """Return ISO 8601; a guest may set any time, also one that no calendar has."""
     try:
         moment = datetime.fromtimestamp(seconds, UTC)

@@ -1,7 +1,7 @@
 """File operations of an agent: list, read, write, edit, search, move, delete, in any place.
 
 Arguments and answers are plain values, so that they cross any channel; the host gives them types.
-Messages of `read`, `write` and `edit` are for a model to read.
+Messages of `read`, `write` and `edit` are for a model to read; `code` is there for programs.
 """
 
 from __future__ import annotations
@@ -153,10 +153,7 @@ class Workspace:
             total = count_lines(data)
             check_lines(min(max(total - offset, 0), limit))
         except (OSError, ValueError) as exc:
-            code = code_of(exc)
-            if code == NOT_FOUND:
-                return {"text": "Error: File '{}' not found".format(path)}
-            return {"text": "Error: File '{}' cannot be read: {}".format(path, words(exc))}
+            return {"text": _failed(path, "read", exc), "code": code_of(exc)}
         if not data:
             return {"text": EMPTY}
         return page(path, page_of(data, offset, limit), offset, total)
@@ -178,8 +175,9 @@ class Workspace:
         except (OSError, ValueError) as exc:
             if getattr(exc, "errno", None) == errno.EEXIST:
                 text = "Cannot write to {} because it already exists.".format(path)
-                return {"error": text}
-            return {"error": "Error: File '{}' cannot be written: {}".format(path, words(exc))}
+                return {"error": text, "code": EXISTS}
+            text = "Error: File '{}' cannot be written: {}".format(path, words(exc))
+            return {"error": text, "code": code_of(exc)}
         return {"path": path}
 
     def edit(self, path: str, old: str, new: str, replace_all: bool) -> dict[str, Any]:
@@ -193,9 +191,7 @@ class Workspace:
         except _NotEditedError as exc:
             return {"error": "Error: {}".format(exc)}
         except (OSError, ValueError) as exc:
-            if code_of(exc) == NOT_FOUND:
-                return {"error": "Error: File '{}' not found".format(path)}
-            return {"error": "Error: File '{}' cannot be edited: {}".format(path, words(exc))}
+            return {"error": _failed(path, "edited", exc), "code": code_of(exc)}
         return {"path": path, "occurrences": count}
 
     def glob(self, pattern: str, path: str) -> dict[str, Any]:
@@ -287,6 +283,13 @@ def _attempt(work: Callable[[], None]) -> dict[str, Any]:
 
 def _refused(exc: Exception) -> dict[str, Any]:
     return {"error": code_of(exc), "reason": words(exc)}
+
+
+def _failed(path: str, done: str, exc: Exception) -> str:
+    """What a model reads of a file that could not be read, or edited."""
+    if code_of(exc) == NOT_FOUND:
+        return "Error: File '{}' not found".format(path)
+    return "Error: File '{}' cannot be {}: {}".format(path, done, words(exc))
 
 
 def code_of(exc: Exception) -> str:

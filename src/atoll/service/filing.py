@@ -1,23 +1,21 @@
-"""Handlers of a session's files: whole files by address, and every operation by its name."""
+"""Handlers of a session's files: whole files by address, and folders."""
 
 from __future__ import annotations
 
 import mimetypes
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from starlette.responses import Response
 
 from atoll.files.base import request
-from atoll.files.types import FileError
 from atoll.guest.workspace import code_of
-from atoll.service import shapes
-from atoll.service.calls import as_json, nothing, until_gone
+from atoll.service.calls import nothing, until_gone
+from atoll.service.file_operations import entries, labelled, refusal
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
-    from msgspec import Struct
     from starlette.types import Receive, Scope, Send
 
     from atoll.files.base import Files
@@ -27,83 +25,12 @@ if TYPE_CHECKING:
 
 PIECE = 1 << 18
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})\Z")
-_STATUSES = {
-    FileError.FILE_NOT_FOUND: 404,
-    FileError.PERMISSION_DENIED: 403,
-    FileError.TOO_LARGE: 413,
-    FileError.FILE_EXISTS: 409,
-    FileError.NO_SPACE: 507,
-}
-
-
-class _AtPath(shapes.Body, kw_only=True):
-    path: str = "."
-
-
-class _Read(_AtPath, kw_only=True):
-    offset: int
-    limit: int
-
-
-class _Write(_AtPath, kw_only=True):
-    content: str
-
-
-class _Edit(_AtPath, kw_only=True):
-    old: str
-    new: str
-    replace_all: bool = False
-
-
-class _Glob(_AtPath, kw_only=True):
-    pattern: str
-
-
-class _Grep(_Glob, kw_only=True):
-    glob: str | None = None
-    regex: bool = False
-    ignore_case: bool = False
-    max_results: int = 1000
-
-
-class _Delete(_AtPath, kw_only=True):
-    recursive: bool = False
-
-
-class _Move(_AtPath, kw_only=True):
-    target: str
-    overwrite: bool = False
-
-
-OPERATIONS: dict[str, type[Struct]] = {
-    "ls": _AtPath, "read": _Read, "read_raw": _AtPath, "write": _Write, "edit": _Edit,
-    "glob": _Glob, "grep": _Grep, "stat": _AtPath, "delete": _Delete, "move": _Move,
-    "mkdir": _AtPath,
-}  # fmt: skip
-
-
-async def operate(call: Call) -> Response:
-    """Carry out a file operation: ls, read, write, edit, glob, grep, stat, delete, move, mkdir."""
-    name = call.path["operation"]
-    if name not in OPERATIONS:
-        text = f"no file operation {name!r}: there are {', '.join(OPERATIONS)}"
-        raise Problem(404, "not_found", text)
-    given: Any = shapes.read(await call.body(), OPERATIONS[name])
-    params = {field: getattr(given, field) for field in given.__struct_fields__}
-    if min(params.get("offset", 0), params.get("limit", 0), params.get("max_results", 0)) < 0:
-        raise Problem(400, "invalid", "offset, limit and max_results must be 0 or more")
-    return as_json(await request(_files(call), name, params))
 
 
 async def list_folder(call: Call) -> Response:
     """List a folder of the session."""
-    found = await _files(call).ls(call.query("path", "."))
-    entries = [
-        {"path": one.path, "type": "dir" if one.is_dir else "file", "size": one.size,
-         "modified_at": one.modified_at}
-        for one in found
-    ]  # fmt: skip
-    return as_json({"entries": entries, "truncated": found.truncated})
+    answer = await request(_files(call), "ls", {"path": call.query("path", ".")})
+    return labelled(entries(answer))
 
 
 async def download(call: Call) -> Response:
@@ -112,7 +39,7 @@ async def download(call: Call) -> Response:
     try:
         file = await _session(call).files.open_file(path)
     except (OSError, ValueError) as exc:
-        raise _refusal(path, FileError(code_of(exc))) from None
+        raise refusal(path, code_of(exc)) from None
     try:
         return _part_of(call, path, file)
     except BaseException:
@@ -183,7 +110,7 @@ async def upload(call: Call) -> Response:
     call.service.metrics.file_bytes.labels("in").inc(len(data))
     (done,) = await files.upload([(path, data)])
     if done.error is not None:
-        raise _refusal(path, done.error)
+        raise refusal(path, done.error)
     return nothing()
 
 
@@ -195,7 +122,7 @@ async def delete(call: Call) -> Response:
         _files(call), "delete", {"path": path, "recursive": call.flag("recursive")}
     )
     if "error" in answer:
-        raise _refusal(path, FileError(answer["error"]))
+        raise refusal(path, answer["error"])
     return nothing()
 
 
@@ -228,11 +155,6 @@ def _path(call: Call) -> str:
     if not path:
         raise Problem(400, "invalid", "name the file: ?path=folder/name")
     return path
-
-
-def _refusal(path: str, error: FileError | None) -> Problem:
-    status = _STATUSES.get(error, 422) if error is not None else 422
-    return Problem(status, "file", f"{path!r}: {error}", file_error=str(error))
 
 
 def _span(asked: str, size: int) -> tuple[int, int]:

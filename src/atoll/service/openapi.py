@@ -43,7 +43,8 @@ _SECURITY = {
 def document() -> dict[str, Any]:
     """Return the document."""
     routes = all_routes()
-    shapes = [one.body for one in routes if one.body not in (None, bytes, dict)]
+    named = [shape for one in routes for shape in (one.body, one.answer)]
+    shapes = [one for one in named if one not in (None, bytes, dict)]
     bodies, schemas = msgspec.json.schema_components(
         shapes, ref_template="#/components/schemas/{name}"
     )
@@ -89,6 +90,9 @@ def _operation(route: Route, known: dict[int, Any]) -> dict[str, Any]:
             "default": refused,
         },
     }
+    if route.answer is not None:
+        answered = {"application/json": {"schema": known[id(route.answer)]}}
+        found["responses"][str(route.status)]["content"] = answered
     if route.detaches:
         found["responses"]["202"] = {"description": "it goes on: ask for its result by its id"}
     if route.scope is not None:

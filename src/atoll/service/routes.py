@@ -20,6 +20,7 @@ from atoll.service import (
     shapes,
 )
 from atoll.service.e2b import routes as e2b
+from atoll.service.file_operations import OPERATIONS, operate
 from atoll.service.jupyter import routes as jupyter
 from atoll.service.librechat import executing
 from atoll.service.librechat import routes as librechat
@@ -63,6 +64,18 @@ class Route:
     """Whether it can be answered with 202, while what was asked for goes on."""
     query: str = ""
     """Names of parameters of the query; one that is required ends with `!`."""
+    answer: Any = None
+    """The shape of a JSON answer, where the OpenAPI document says it."""
+
+
+def _file_handler(name: str) -> Handler:
+    """Return the handler of a file operation."""
+
+    async def handler(call: Call) -> Response:
+        return await operate(call, name)
+
+    handler.__doc__ = OPERATIONS[name].summary
+    return handler
 
 
 _S = "/sessions/{session}"
@@ -118,7 +131,11 @@ _NATIVE = (
     Route("PUT", f"{_S}/files/content", filing.upload, "files", bytes, 204, query="path!"),
     Route("DELETE", f"{_S}/files/content", filing.delete, "files", status=204,
           query="path! recursive"),
-    Route("POST", f"{_S}/files/{{operation}}", filing.operate, "files", dict),
+    *(
+        Route("POST", f"{_S}/files/{name}", _file_handler(name), "files", one.body, query="raw",
+              answer=one.answer)
+        for name, one in OPERATIONS.items()
+    ),
     Route("POST", "/contexts", handlers.upload_context, "files", bytes, 201, query="name"),
     Route("GET", "/contexts", reading.list_contexts, "files"),
     Route("GET", "/contexts/{context}", handlers.show_context, "files"),

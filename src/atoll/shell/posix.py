@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.files.answers import checked
 from atoll.guest.local_files import MOST_FOLDERS_DEEP, check_name
 from atoll.guest.texts import check_lines, count_lines, lines_of
-from atoll.guest.workspace import EMPTY, Workspace, page, words
+from atoll.guest.workspace import EMPTY, Workspace, code_of, page, words
 from atoll.shell import script_output
 from atoll.shell.commands import encoded
 from atoll.shell.fetched_files import FetchedFiles
@@ -105,7 +105,8 @@ def _page(params: dict[str, Any], files: FetchedFiles, total: int) -> dict[str, 
     try:
         check_lines(count_lines(files.data))
     except OSError as exc:
-        return {"text": f"Error: File '{params['path']}' cannot be read: {words(exc)}"}
+        text = f"Error: File '{params['path']}' cannot be read: {words(exc)}"
+        return {"text": text, "code": code_of(exc)}
     return page(params["path"], lines_of(files.data), params["offset"], total)
 
 

@@ -27,7 +27,7 @@ class RemoteFiles(Files):
         connection, session = self._opened()
         if operation not in ("upload", "download"):
             answer: dict[str, Any] = await connection.call(
-                "POST", f"{session}/files/{operation}", params
+                "POST", f"{session}/files/{operation}?raw=1", params
             )
             return answer
         path = quote(params["path"], safe="", errors="surrogateescape")
