@@ -14,7 +14,7 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll.jail.client import supervisor
+from atoll.jail.supervisor_client import supervisor
 from bench import clones, processes, start, warm
 from bench.fresh import PASS, run_python
 from bench.rows import Arms, Goal, row

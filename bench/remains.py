@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from atoll.jail import cgroup
-from atoll.jail.client import supervisor
+from atoll.jail.supervisor_client import supervisor
 from bench import processes
 
 MOST_GROWTH = 0.05

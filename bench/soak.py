@@ -26,7 +26,7 @@ from atoll.config import SandboxConfig
 from atoll.daemon.paths import DaemonPaths
 from atoll.daemon.server import DaemonServer
 from atoll.daemon.sessions import Storage
-from atoll.jail.client import supervisor
+from atoll.jail.supervisor_client import supervisor
 from atoll.pool import Pool, PooledSandbox
 from atoll.state.store import SqliteStateStore
 from bench import processes, remains

@@ -32,7 +32,7 @@ from atoll.daemon import lifecycle
 from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.paths import DaemonPaths
 from atoll.jail import cgroup
-from atoll.jail.client import supervisor
+from atoll.jail.supervisor_client import supervisor
 
 if TYPE_CHECKING:
     from own_service import OwnService

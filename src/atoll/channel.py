@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import sys
+import termios
 from typing import TYPE_CHECKING, Any
 
 from atoll.bridge import CallFailedError
@@ -55,6 +58,8 @@ class HostChannel(JsonRpcPeer):
         self._hands = asyncio.Semaphore(MAX_AT_ONCE)
         self._call_bytes = 0
         self.ready: asyncio.Future[None] = self._loop.create_future()
+        self.unread = False
+        """Whether it has ended with bytes that the guest had not read, and so did not act on."""
 
     def request(
         self, method: str, params: Mapping[str, Any], wake: asyncio.Future[Any] | None = None
@@ -93,6 +98,7 @@ class HostChannel(JsonRpcPeer):
         if self._ended:
             return
         self._loop.remove_reader(self._read_fd)
+        self.unread = bool(self._outbox.size or bytes_in_pipe(self._write_fd))
         if not self.ready.done():
             self.ready.set_exception(why)
             self.ready.exception()  # asyncio logs an exception that was never read
@@ -175,6 +181,14 @@ def _output(params: Mapping[str, Any]) -> tuple[int, bytes]:
         return int(params["stream"]), params["text"].encode("latin-1")
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise rpc.ProtocolError("output of no known shape") from None
+
+
+def bytes_in_pipe(fd: int) -> int:
+    """Return how many bytes of a pipe were not read; 0 if that is not known."""
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 async def _refuse(_method: str, _params: Mapping[str, Any]) -> Any:

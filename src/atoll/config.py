@@ -33,6 +33,8 @@ DEFAULT_STATE_MB = 50
 DEFAULT_ENVIRONMENTS_MB = 10_240
 SHORTEST_KEY = 16
 GUARDS = ("ast", "restrictedpython")
+PRELOADS = ("bare", "numeric", "full", "packages")
+"""The tiers of libraries of a warm start; the last has imported the sandbox's `packages`."""
 DURABILITIES = ("none", "periodic", "cell")
 FLEET_PORT = 6379
 CROSSES, ENCODED, HANDLER, STREAM = "crosses", "encoded", "handler", "stream"
@@ -97,7 +99,7 @@ class SandboxConfig:
     python: str | None = field(default=None, metadata=_ENCODED)
     """The guest's interpreter, such as a venv's; unset: the one that runs the host."""
     preload: str | None = field(default=None, metadata=_SENT)
-    """Libraries that a warm start has imported: bare, numeric or full; unset: Atoll chooses."""
+    """Libraries that a warm start has imported, one of PRELOADS; unset: Atoll chooses."""
     packages: Sequence[str] = field(default=(), metadata=_SENT)
     """Packages by name, such as `duckdb==1.5`, or `@NAME` for an environment of `atoll env`."""
     allow_source: bool = field(default=False, metadata=_SENT)

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from atoll.backends import registry
-from atoll.config import SandboxConfig
+from atoll.config import PRELOADS, SandboxConfig
 from atoll.errors import ConfigError
 from atoll.policy import ExecutionPolicy, check_keys
 from atoll.sync import Portal, SyncSandbox
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from atoll.sandbox import BaseSandbox
 
 ConfigT = TypeVar("ConfigT", bound=SandboxConfig)
+SERVED = frozenset({"daemon", "remote", "ray"})
+"""Backends whose sandboxes are in another process, which checks what it is asked for itself."""
 
 
 class SandboxOptions(TypedDict, total=False):
@@ -113,6 +115,7 @@ async def open_sandbox(
             f"durability={config.durability!r} needs a fleet: set backend='ray'. Elsewhere, save()"
         )
     sandbox_class = await registry.choose(config, needed)
+    _check_preload(config.preload, sandbox_class.backend)
     box = sandbox_class(config)
     try:
         await box.initialize(config.context)
@@ -120,6 +123,12 @@ async def open_sandbox(
         await box.destroy()
         raise
     return box
+
+
+def _check_preload(preload: str | None, backend: str) -> None:
+    """Raise ConfigError for a tier that does not exist; a daemon or service knows its own."""
+    if preload is not None and backend not in SERVED and preload not in PRELOADS:
+        raise ConfigError(f"no tier {preload!r} to preload: there are {', '.join(PRELOADS)}")
 
 
 def _check_mounts(config: SandboxConfig) -> None:

@@ -75,6 +75,11 @@ class GuestSession:
         self._unheard = self._captures = make_captures(self._config)
 
     @property
+    def unread(self) -> bool:
+        """Whether the guest has ended before it had read its last request."""
+        return self._channel.unread
+
+    @property
     def dead(self) -> bool:
         """Whether the guest has ended between requests."""
         return not self.alive or self._process.ended.done() or self._channel.ended
@@ -246,9 +251,8 @@ class GuestSession:
         self._stop = stop = self._loop.create_future()
         request = self._channel.request(method, params, stop)
         self._deadline.set(timeout_ms / 1000)
-        watch = (
-            asyncio.ensure_future(self._watch_cpu()) if self._config.policy.cpu_seconds else None
-        )
+        limited = self._config.policy.cpu_seconds
+        watch = asyncio.ensure_future(self._watch_cpu()) if limited else None
         try:
             stopped = await stop
             if request.done():
@@ -288,10 +292,7 @@ class GuestSession:
             await self._settle()
 
     def _note_usage(self) -> None:
-        """Read what the guest has used before it is killed: without a control group none can then.
-
-        What its supervisor reports of its end counts more.
-        """
+        """Read what the guest has used before it is killed: without a control group it is lost."""
         usage = self._process.usage
         self._used = {"memory_used_bytes": usage.peak_memory(), "cpu_seconds": usage.cpu_seconds()}
 
@@ -345,9 +346,7 @@ class GuestSession:
     async def _death(self, stopped: Outcome | None, timeout_ms: float) -> dict[str, Any]:
         """The result's fields from the end of the process."""
         self.alive = False
-        if not (
-            stopped or self._violation or self._fault
-        ):  # it ended by itself, and how is being told
+        if not (stopped or self._violation or self._fault):  # how it ended is being told
             await asyncio.wait({self._process.ended}, timeout=GRACE_SECONDS)
         self._process.kill()  # it may live on with a closed channel
         report = await asyncio.shield(self._process.ended)

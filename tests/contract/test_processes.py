@@ -56,6 +56,17 @@ def test_a_call_to_the_host_from_a_child_process_says_what_to_do(open_box, metho
     assert box.execute(f"{function}('again')").value == "again"
 
 
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_llm_query_can_be_sent_to_a_child_process_and_says_what_to_do(open_box, method):
+    box = open_box(on_llm_query=lambda prompt: prompt)
+    code = (
+        "import multiprocessing\n"
+        f"with multiprocessing.get_context({method!r}).Pool(1) as pool: pool.map(llm_query, ['?'])"
+    )
+    assert box.execute(code).error == CANNOT_CALL
+    assert box.execute("import copy\ncopy.deepcopy(llm_query)('again')").value == "again"
+
+
 def test_a_call_to_the_host_from_a_child_of_joblib_says_what_to_do(open_box):
     box = open_box(on_llm_query=lambda prompt: prompt)
     if not box.execute("import joblib").success:

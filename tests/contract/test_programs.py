@@ -74,6 +74,19 @@ def test_terminals_are_few_and_give_no_power_over_the_kernel(open_box):
 
 
 @pytest.mark.parametrize(
+    "call",
+    ["chown('a', 0, -1)", "lchown('a', -1, 5)", "setuid(0)", "setgid(0)", "setresuid(-1, 0, -1)"],
+)
+def test_an_id_that_the_guest_does_not_have_is_a_lack_of_rights(open_box, call):
+    box = open_box()
+    result = box.execute(f"import os\nopen('a', 'w').close()\nos.{call}")
+    assert result.error == "PermissionError: [Errno 1] Operation not permitted" + (
+        ": 'a'" if "'a'" in call else ""
+    )
+    assert box.execute("os.chown('a', 1000, -1); os.setresuid(1000, -1, 1000)").success
+
+
+@pytest.mark.parametrize(
     "code",
     [
         "import socket; socket.sethostname('other')",

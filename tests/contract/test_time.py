@@ -27,6 +27,24 @@ def patient(box):
     guest.session.grace_seconds = usual
 
 
+WITH_POOL = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor() as pool: pool.submit(time.sleep, 60).result()
+"""
+IN_THREADS = ("import asyncio, time\nasyncio.run(asyncio.to_thread(time.sleep, 60))", WITH_POOL)
+
+
+@SIGNALS
+@pytest.mark.needs(Capability.LIMIT_TIME, Capability.THREADS)
+@pytest.mark.parametrize("code", IN_THREADS, ids=["asyncio.run", "pool"])
+def test_a_timeout_keeps_the_state_of_a_cell_that_waits_for_threads(patient, code):
+    patient.execute("kept = 1")
+    result = patient.execute(code, timeout_ms=300)
+    assert (result.kind, result.state_lost) == ("timeout", False), result
+    assert patient.get_variable("kept") == 1
+
+
 @pytest.mark.spec("R0.5")
 @pytest.mark.needs(Capability.LIMIT_TIME)
 @pytest.mark.parametrize(

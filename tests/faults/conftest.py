@@ -31,6 +31,14 @@ def short_waits(monkeypatch):
         monkeypatch.setattr(module, name, seconds)
 
 
+@pytest.fixture
+def endless_waits(monkeypatch):
+    """No wait of the host for the supervisor or a zygote ends: what stands still has to be woken."""
+    for name in ("ANSWER_SECONDS", "FORK_SECONDS"):
+        module = next(module for module, known, _ in roles.WAITS if known == name)
+        monkeypatch.setattr(module, name, 600.0)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world():
     one = World()

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any
 
 import pytest
 import roles
 from faulting import Fault, fault
-from world import ANSWER_SECONDS, OPERATIONS, World
+from world import ANSWER_SECONDS, CONFIG, OPERATIONS, World
 
 import atoll
 
@@ -46,6 +50,84 @@ async def test_a_call_is_cancelled(world: World, operation: str, role: str):
 @pytest.mark.parametrize(("operation", "role"), TABLE)
 async def test_a_call_is_cancelled_at_every_step(world: World, operation: str, role: str):
     await _cancel_at_each(world, operation, role, 1)
+
+
+class CancelledAtAwait:
+    """An awaitable that cancels its task where its work waits for the n-th time."""
+
+    def __init__(self, work: Awaitable[Any], nth: int) -> None:
+        self._work, self._left = work, nth
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        steps = self._work.__await__()
+        go_on: Callable[[], Any] = functools.partial(steps.send, None)
+        while True:
+            try:
+                waited_for = go_on()
+            except StopIteration as end:
+                return end.value
+            self._left -= 1
+            if self._left == 0:
+                asyncio.current_task().cancel()
+            try:
+                yield waited_for
+                go_on = functools.partial(steps.send, None)
+            except BaseException as exc:
+                go_on = functools.partial(steps.throw, exc)
+
+    @property
+    def met(self) -> bool:
+        """Whether it has waited so often."""
+        return self._left <= 0
+
+
+async def _restored(world: World, box: atoll.BaseSandbox) -> atoll.BaseSandbox:
+    config = dataclasses.replace(CONFIG, context="a text " * 20_000, state=await box.save())
+    return await world.pool.open(config)
+
+
+async def _rolled_back(_world: World, box: atoll.BaseSandbox) -> None:
+    await box.rollback(await box.checkpoint())
+
+
+async def _run(world: World, _box: atoll.BaseSandbox) -> None:
+    await world.pool.run("print(6 * 7)", CONFIG)
+
+
+AT_AWAITS: dict[str, Callable[[World, atoll.BaseSandbox], Awaitable[Any]]] = {
+    "open": lambda world, _: world.open(),
+    "start": lambda world, _: world.open_started(),
+    "fork": lambda _, box: box.fork(),
+    "run": _run,
+    "restored": _restored,
+    "rolled back": _rolled_back,
+    "files": lambda _, box: box.files.write("a.txt", "text"),
+    "destroy": lambda _, box: box.destroy(),
+}
+
+
+@pytest.mark.parametrize("operation", AT_AWAITS)
+async def test_a_call_is_cancelled_at_each_await(world: World, operation: str):
+    nth, met = 0, True
+    while met:
+        nth += 1
+        subject = await world.open()
+        work = CancelledAtAwait(AT_AWAITS[operation](world, subject), nth)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await world.close(await asyncio.ensure_future(_awaited(work)))
+        except asyncio.CancelledError:
+            pass
+        met = work.met
+        await world.close(subject)
+        await world.check(
+            spared={"forked", "started"}, what=f"{operation} cancelled at its await {nth}"
+        )
+    assert nth > 1, "this call waits for nothing: the table is wrong"
+
+
+async def _awaited(work: CancelledAtAwait) -> Any:
+    return await work
 
 
 async def _cancel_at_each(world: World, operation: str, role: str, step: int) -> None:

@@ -16,8 +16,8 @@ import atoll
 from atoll.backends.gvisor import launch
 from atoll.guest import relay
 from atoll.jail import cgroup, meter
-from atoll.jail.client import supervisor
 from atoll.jail.loopback import PROXY_ADDRESS
+from atoll.jail.supervisor_client import supervisor
 
 pytestmark = pytest.mark.usefixtures("gvisor_here")
 PATIENCE_SECONDS = 20
@@ -151,7 +151,7 @@ HOST = """
 import sys, atoll
 box = atoll.create_sandbox(backend="gvisor")
 box.execute("import subprocess; subprocess.Popen(['sleep', '4242'])")
-from atoll.jail.client import supervisor
+from atoll.jail.supervisor_client import supervisor
 print(supervisor.pid, flush=True)
 sys.stdin.read()
 """

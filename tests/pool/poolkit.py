@@ -13,7 +13,7 @@ from typing import Any
 import atoll
 from atoll.config import SandboxConfig
 from atoll.jail import cgroup, meter
-from atoll.jail.client import supervisor
+from atoll.jail.supervisor_client import supervisor
 from atoll.policy import ExecutionPolicy
 from atoll.pool import Pool, PooledSandbox
 

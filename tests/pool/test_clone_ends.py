@@ -10,7 +10,7 @@ import random
 import pytest
 from poolkit import jail_of, know, said, until
 
-from atoll.jail.client import supervisor
+from atoll.jail.supervisor_client import supervisor
 from atoll.types import Outcome
 
 

@@ -12,8 +12,8 @@ from poolkit import jail_of, know, said, until
 
 from atoll.errors import AtollError, SandboxStartError
 from atoll.jail import shared_jail
-from atoll.jail.client import supervisor
 from atoll.jail.listener import MOST_REFUSALS
+from atoll.jail.supervisor_client import supervisor
 from atoll.pool import clone as hosts_part
 
 NOBODY = 65534

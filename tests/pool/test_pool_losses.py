@@ -20,7 +20,7 @@ from poolkit import parent, processes, said, until, zygote_hosts, zygotes
 import atoll
 from atoll.errors import SandboxLostError
 from atoll.jail import cgroup, meter
-from atoll.jail.client import supervisor
+from atoll.jail.supervisor_client import supervisor
 from atoll.launch.guest_handle import limits_of
 from atoll.policy import ExecutionPolicy
 from atoll.types import Outcome
@@ -50,6 +50,19 @@ async def test_sessions_outlive_their_zygote(family):
     assert [await said(one, "print('new')") for one in boxes] == ["new"] * 4
     assert zygotes() != [zygote]
     assert family.pool.stats()["bare"]["restarts"] == 1
+
+
+async def test_a_clone_whose_origin_has_ended_outlives_the_retirement_of_its_zygote_host(family):
+    origin, other = await family.open(), await family.open()
+    await said(origin, "x = 1")
+    clone = await family.fork(origin)
+    await origin.destroy()
+    (zygote_host,) = zygote_hosts()
+    family.pool._zygote_client("bare").retire()
+    await other.destroy()  # the last guest that the zygote host itself knows of
+    assert await said(clone, "print(x)") == "1"
+    await clone.destroy()
+    await until(lambda: not Path(f"/proc/{zygote_host}/ns").exists())
 
 
 async def test_how_a_guest_ends_is_told_after_its_zygote_is_gone(family):
@@ -173,7 +186,7 @@ HOST = """
     import asyncio, json, os
     from atoll.config import SandboxConfig
     from atoll.jail import meter
-    from atoll.jail.client import supervisor
+    from atoll.jail.supervisor_client import supervisor
     from atoll.pool import Pool, PooledSandbox
     from atoll.launch.guest_handle import limits_of
     from atoll.policy import ExecutionPolicy

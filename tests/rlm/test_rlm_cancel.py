@@ -17,7 +17,7 @@ import pytest
 from rlm_runs import TEXT, Counters, ask, cell, script, told
 
 from atoll.environment.core import REPLEnvironment
-from atoll.jail.client import supervisor
+from atoll.jail.supervisor_client import supervisor
 from atoll.rlm import blocking, session
 from atoll.trajectory import events, read
 

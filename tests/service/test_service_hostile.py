@@ -235,7 +235,7 @@ def test_a_clock_that_jumps_ends_nothing_and_forgets_nothing(strict, client, mon
 
 
 def test_a_killed_zygote_or_supervisor_is_replaced_and_no_request_is_lost(strict, client):
-    from atoll.jail.client import supervisor
+    from atoll.jail.supervisor_client import supervisor
     from bench import processes
 
     for victim in (0, 1):

@@ -7,7 +7,9 @@ runs on a made-up tree of plain files; what a kernel does with it is seen where 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -16,8 +18,8 @@ import pytest
 import atoll
 from atoll.jail import cgroup, meter
 from atoll.jail.cgroup import Cgroup, Groups, Hierarchies
-from atoll.jail.client import supervisor
 from atoll.jail.spec import Limits
+from atoll.jail.supervisor_client import supervisor
 
 LIMITS = Limits(memory=100 << 20, processes=10, disk=None, file_size=None, open_files=64)
 NO_LIMITS = Limits(memory=None, processes=None, disk=None, file_size=None, open_files=64)
@@ -363,6 +365,43 @@ def test_a_group_is_used_again_with_its_counters_reset(tmp_path):
     assert groups.give_back(first)
     assert groups.take(LIMITS) is first
     assert (first.peak_memory(), first.cpu_seconds()) == (0, 0.0)
+
+
+@pytest.fixture
+def kernel_removes(monkeypatch):
+    """Groups go with their files, as the kernel's do, unless a process is there."""
+
+    def rmdir(folder: Path) -> None:
+        if (folder / "a process").exists():
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+
+
+@pytest.mark.usefixtures("kernel_removes")
+def test_a_group_of_a_start_that_failed_counts_as_used_no_more(tmp_path):
+    groups = reusable(tmp_path)
+    for _ in range(3):
+        groups.give_up(groups.take(LIMITS))
+    first, second = groups.take(LIMITS), groups.take(LIMITS)
+    assert groups.give_back(first)
+    assert groups.give_back(second)
+    assert not list(tmp_path.iterdir())  # where nothing runs, none is kept
+
+
+@pytest.mark.usefixtures("kernel_removes")
+def test_a_group_that_cannot_be_removed_at_once_is_removed_later(tmp_path):
+    groups = reusable(tmp_path)
+    first, second = groups.take(LIMITS), groups.take(LIMITS)
+    groups.give_back(first)
+    late = first.folders["memory"] / "a process"
+    late.touch()
+    groups.give_back(second)
+    assert list(tmp_path.iterdir()) == [first.folders["memory"]]
+    late.unlink()
+    groups.remove_stuck()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_group_is_not_used_again_with_other_limits(tmp_path):

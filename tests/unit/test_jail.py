@@ -10,8 +10,8 @@ import pytest
 
 import atoll
 from atoll.jail import meter, root, users
-from atoll.jail.client import supervisor
 from atoll.jail.spec import Bind
+from atoll.jail.supervisor_client import supervisor
 
 WAIT = 30_000
 DEVICES = {"fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}

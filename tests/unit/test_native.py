@@ -21,8 +21,8 @@ import pytest
 import atoll
 from atoll import guest
 from atoll.channel import MAX_CALL_BYTES
-from atoll.errors import BackendUnavailableError
-from atoll.jail.client import supervisor
+from atoll.errors import BackendUnavailableError, ConfigError
+from atoll.jail.supervisor_client import supervisor
 from atoll.launch import boot, interpreter
 from atoll.policy import Mount
 
@@ -315,3 +315,18 @@ def test_python_where_the_guest_s_own_code_is_put_is_refused_with_words(prefix):
     with pytest.raises(BackendUnavailableError, match="such as /srv/atoll"):
         interpreter._outermost({prefix})
     assert interpreter._outermost({"/opt/atoll2"}) == ("/opt/atoll2",)
+
+
+def test_a_tier_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(
+        ConfigError, match=r"no tier 'nope' to preload: .* bare, numeric, full, packages"
+    ):
+        atoll.create_sandbox(backend="native", preload="nope")
+
+
+def test_too_few_open_files_are_refused_with_the_least():
+    few = {"max_open_files": 23}
+    with pytest.raises(ConfigError, match="must be at least 24, not 23: starting Python"):
+        atoll.create_sandbox(backend="native", policy=few)
+    with atoll.create_sandbox(backend="native", policy={"max_open_files": 24}) as box:
+        assert box.execute("open('a', 'w').close(); 6 * 7").value == 42

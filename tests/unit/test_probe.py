@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from atoll.jail import probe
-from atoll.jail.client import supervisor
+from atoll.jail import client, probe
 from atoll.policy import Isolation
 
 BIND_A_REPLACED_FILE = """
@@ -62,11 +61,11 @@ async def test_cancelled_probe_lets_go_of_its_jail():
     leases = []
 
     def request(spec, fds):
-        leases.append(supervisor.request(spec, fds))
+        leases.append(client.request(spec, fds))
         return leases[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe, "supervisor", SimpleNamespace(request=request))
+        patch.setattr(probe, "client", SimpleNamespace(request=request))
         work = asyncio.create_task(probe._examine())
         while not leases:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0)

@@ -21,10 +21,12 @@ import pytest
 
 import atoll
 from atoll.backends.native import launch
+from atoll.jail import client
 from atoll.jail import spec as specs
-from atoll.jail.client import Lease, supervisor
+from atoll.jail.client import Lease
 from atoll.jail.spec import Bind, JailSpec, Limits
 from atoll.jail.supervisor import Supervisor
+from atoll.jail.supervisor_client import supervisor
 from atoll.launch import interpreter
 from atoll.policy import Isolation, Mount
 
@@ -41,7 +43,7 @@ async def failure(wanted: JailSpec) -> atoll.SandboxStartError:
     """Ask the supervisor for a jail that cannot be, and hand back what it says."""
     null = os.open(os.devnull, os.O_RDWR)
     try:
-        lease = supervisor.request(wanted, [null] * 4)
+        lease = client.request(wanted, [null] * 4)
         with pytest.raises(atoll.SandboxStartError) as caught:
             await lease.ended
         return caught.value
@@ -80,7 +82,7 @@ def test_event_loops_of_several_threads_share_one_supervisor():
     assert supervisor.pid == pid
 
 
-async def test_a_supervisor_killed_during_a_start_is_a_clear_error_and_the_next_start_works():
+async def test_a_start_whose_supervisor_is_killed_goes_on_with_another():
     async with atoll.aio.create_sandbox():
         pass
     for delay in (0.0, 0.002, 0.005, 0.01):
@@ -91,10 +93,9 @@ async def test_a_supervisor_killed_during_a_start_is_a_clear_error_and_the_next_
         await asyncio.sleep(delay)
         assert not opening.done()
         os.kill(supervisor.pid, signal.SIGKILL)
-        with pytest.raises(atoll.SandboxError, match="the supervisor has gone"):
-            await opening
-        async with atoll.aio.create_sandbox() as box:
-            assert (await box.execute("6 * 7")).value == 42
+        box = await opening
+        assert (await box.execute("6 * 7")).value == 42
+        await box.destroy()
 
 
 async def test_a_supervisor_whose_leases_closed_before_its_process_ended_is_replaced():
@@ -200,7 +201,7 @@ def test_guests_do_not_outlive_a_host_that_has_a_fork():
     """A fork holds copies of the host's sockets, so those do not end when the host does."""
     code = (
         "import atoll, os, time\n"
-        "from atoll.jail.client import supervisor\n"
+        "from atoll.jail.supervisor_client import supervisor\n"
         "box = atoll.create_sandbox()\n"
         "if os.fork() == 0:\n    os.closerange(0, 3)\n    time.sleep(20)\n    os._exit(0)\n"
         "print(supervisor.pid, flush=True)\ntime.sleep(60)"

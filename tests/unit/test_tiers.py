@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.config import PRELOADS
 from atoll.errors import ConfigError
 from atoll.pool import tiers
 
@@ -85,3 +86,7 @@ def test_tiers_of_ones_own():
     own = {"small": ("import json",), "large": ("import json", "import torch as t")}
     assert tiers.choose("t.zeros(1)", own) == "large"
     assert tiers.choose("import numpy", own) == "small"
+
+
+def test_the_names_that_a_sandbox_may_ask_for_are_those_of_the_tiers():
+    assert (*tiers.TIERS, tiers.PACKAGES) == PRELOADS

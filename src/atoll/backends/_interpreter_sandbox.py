@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from atoll import command as commands
-from atoll.errors import UnsupportedError
+from atoll.errors import ConfigError, UnsupportedError
 from atoll.launch import interpreter, library
 from atoll.launch.sandbox import GuestSandbox
 from atoll.packages.sandbox import HoldsPackages
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from atoll.files.base import Files
     from atoll.launch.interpreter import Interpreter
     from atoll.types import ExecuteResponse
+
+
+LEAST_OPEN_FILES = 24
 
 
 class InterpreterSandbox(HoldsPackages, GuestSandbox):
@@ -62,6 +65,10 @@ class InterpreterSandbox(HoldsPackages, GuestSandbox):
 
     async def _find_interpreter(self) -> None:
         """Find the interpreter and the packages that the configuration names."""
+        if self.policy.max_open_files < LEAST_OPEN_FILES:
+            given = self.policy.max_open_files
+            problem = f"max_open_files must be at least {LEAST_OPEN_FILES}, not {given}"
+            raise ConfigError(f"{problem}: starting Python in backend {self.backend!r} takes 20")
         self._python = await self._interpreter()
         make_target = functools.partial(for_interpreter, self._python)
         if (found := await self._have_packages(self._config, make_target)) is not None:

@@ -17,6 +17,15 @@ ANSWER_KEY = "$answer"
 """The key of the text in an answer that has attributes."""
 
 
+_BY_NAME = (
+    "type('HostFunctions', (), {'__getattr__': lambda _, name: "
+    "vars(__import__('__main__')).get(name) or getattr(__import__('builtins'), name)})()"
+)
+"""What stands for a bridge in another process: the functions that `__main__` has there, or that
+`children` has put beside the built-in ones. They say that only the session's own process can call
+the host. An expression, since no other process can import this module."""
+
+
 class FailedQuery(str):
     """A query that failed in a batch: text that says so, with `failed` set."""
 
@@ -46,6 +55,12 @@ class Bridge:
         self._get_context = get_context
         self._shared: Any = None
         self._promise: Callable[[str], Any] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eval, (_BY_NAME,)
+
+    def __deepcopy__(self, _memo: Any) -> Bridge:
+        return self
 
     def set_shared(self, context: Any) -> None:
         """Remember the context that the host already has, so that it is never sent back."""

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 LOOP_TURN_SECONDS = 0.05
 """What an event loop has to pass a cancellation on, before its task is interrupted instead."""
+THREADS_SECONDS = 0.12
+"""How long an interrupted cell may wait for its threads before it is interrupted again: half of
+what the host gives it to end."""
+_WAITERS = ("/threading.py", "/asyncio/runners.py")
+"""Where a cell waits for threads to end: those of a pool at the end of its `with` block, and those
+of asyncio.to_thread at the end of asyncio.run()."""
 
 
 class InterruptGate:
@@ -35,6 +41,10 @@ class InterruptGate:
         """Interrupts that have come, to whatever effect."""
         self._own = False
         """Whether the next SIGINT is this process's own."""
+        self._runs = 0
+        """How often code was run: an interrupt of our own is for one run only."""
+        self._insisting: list[Any] = []
+        """Locks that end with the run: a thread waits for each, to interrupt it again."""
         self._main = _thread.get_ident()
         self._handler = self.on_signal
 
@@ -43,10 +53,12 @@ class InterruptGate:
         try:
             try:
                 self._install()
-                self._pending, self._open = False, True
+                self._pending, self._open, self._runs = False, True, self._runs + 1
                 return work()
             finally:
                 self._open = False
+                while self._insisting:
+                    self._insisting.pop().release()
         except KeyboardInterrupt:
             self._open = False  # the signal may have come just before the line above
             return on_interrupt()
@@ -86,13 +98,29 @@ class InterruptGate:
         turned = _thread.allocate_lock()
         turned.acquire()
         loop.call_soon_threadsafe(turned.release)
+        self._interrupt_again(turned, LOOP_TURN_SECONDS)
+        self._insist_on_threads()
 
-        def interrupt_unless_turned() -> None:
-            if not turned.acquire(True, LOOP_TURN_SECONDS):
+    def _insist_on_threads(self) -> None:
+        """Interrupt again, as a second Ctrl-C does, if the code goes on waiting for its threads."""
+        over = _thread.allocate_lock()
+        over.acquire()
+        self._insisting.append(over)
+        self._interrupt_again(over, THREADS_SECONDS)
+
+    def _interrupt_again(self, unless: Any, seconds: float) -> None:
+        """Interrupt this run again after a while, unless a lock is released before."""
+        run = self._runs
+
+        def interrupt() -> None:
+            if not unless.acquire(True, seconds) and self._open and self._runs == run:
                 self._own = True
                 _signal.pthread_kill(self._main, _signal.SIGINT)
 
-        _thread.start_new_thread(interrupt_unless_turned, ())
+        try:
+            _thread.start_new_thread(interrupt, ())
+        except RuntimeError:  # no thread is left to the guest
+            pass
 
     def _count(self) -> bool:
         """Count an interrupt that came from the host; return False for one of our own."""
@@ -100,13 +128,16 @@ class InterruptGate:
         self.seen += not own
         return not own
 
-    def on_signal(self, _signum: int, _frame: FrameType | None) -> None:
+    def on_signal(self, _signum: int, frame: FrameType | None) -> None:
         """Handle SIGINT: the interrupt itself, or a note that one is due."""
-        if not self._count() or not self._open:  # our own comes late: asyncio.run() has ended
+        own = not self._count()
+        if not self._open or (own and not _waits_for_threads(frame)):  # our own comes late
             return
         if self._held:
             self._pending = True
             return
+        if not own:
+            self._insist_on_threads()
         raise KeyboardInterrupt
 
     on_signal.__module__ = "signal"  # guest code finds it as signal.default_int_handler
@@ -122,3 +153,12 @@ class InterruptGate:
         if self._pending and not self._held and self._open:
             self._pending = False
             raise KeyboardInterrupt
+
+
+def _waits_for_threads(frame: FrameType | None) -> bool:
+    """Return whether the code that was interrupted waits for threads to end."""
+    while frame is not None:
+        if frame.f_code.co_filename.endswith(_WAITERS):
+            return True
+        frame = frame.f_back
+    return False

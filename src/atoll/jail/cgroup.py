@@ -116,7 +116,7 @@ class Groups:
         return True
 
     def give_up(self, group: Cgroup) -> None:
-        """Remove a group later, which processes have not left in time."""
+        """Remove a group, now or later: no process is in it yet, or not all have left in time."""
         self.stuck.append(group)
         self._not_used()
 
@@ -126,11 +126,9 @@ class Groups:
 
     def _not_used(self) -> None:
         self._used -= 1
-        self.remove_stuck()
         while self._count_free() > self._used:
-            group = max(self._free.values(), key=len).pop(0)
-            if not group.remove():
-                self.stuck.append(group)
+            self.stuck.append(max(self._free.values(), key=len).pop(0))
+        self.remove_stuck()
 
     def _count_free(self) -> int:
         return sum(map(len, self._free.values()))

@@ -1,41 +1,36 @@
-"""Client of the supervisor: starts it on first use, requests jails, holds their leases."""
+"""Requests jails from the supervisor, and holds their leases."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
-import os
-import socket
-import struct
-import subprocess
-import sys
-import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxError, SandboxLostError, SandboxStartError
-from atoll.jail import packets, spec
+from atoll.jail import packets
+from atoll.jail.supervisor_client import socket_pair, supervisor
 from atoll.jail.usage import JailUsage
 from atoll.types import EndReport
 
 if TYPE_CHECKING:
+    import socket
+
     from atoll.jail.spec import Spec
 
-_BOOT = (
-    "import sys; sys.path.append(sys.argv[2]); "
-    "from atoll.jail.supervisor import main; main(int(sys.argv[1]))"
-)
-_SEND_BUFFER = 1 << 20
-_EXIT_SECONDS = 5
-_DYING_SECONDS = 0.2
 MAX_EVENT = 1 << 16
 FULL_SECONDS = 0.005
 ANSWER_SECONDS = 20.0
 """In which the supervisor answers: it gives up on a jail that will not end after half of that."""
-SEND_SECONDS = 5
+WAKE_SECONDS = 1.0
+"""After which the supervisor, zygote host and zygote that an answer waits for get SIGCONT: if one
+was stopped, its jails go unwatched. To a process that runs, the signal does nothing."""
 REPORT_SECONDS = 1.0
 """In which a guest that has closed its channel ends by itself, and its end is reported."""
+
+
+def request(wanted: Spec, guest_fds: list[int]) -> Lease:
+    """Request a jail. The caller closes the descriptors."""
+    return Lease(supervisor.ask(wanted, guest_fds))
 
 
 class Lease:
@@ -45,7 +40,9 @@ class Lease:
         self._loop = asyncio.get_running_loop()
         self._socket, self._supervisor = sock, supervisor.pid
         self._killed = False
-        self._overdue: asyncio.TimerHandle | None = None
+        self._late: asyncio.TimerHandle | None = None
+        self._asked: float | None = None
+        """Since when the supervisor owes an answer, by the loop's clock."""
         self._usage: list[asyncio.Future[float]] = []
         self._folders: list[asyncio.Future[list[int]]] = []
         self.usage = JailUsage({})
@@ -56,9 +53,11 @@ class Lease:
         self.ended: asyncio.Future[EndReport] = self._loop.create_future()
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._on_readable)
+        self._wake_later()
 
     def interrupt(self) -> None:
         """Send SIGINT to the guest's main process."""
+        supervisor.wake(self._supervisor)  # nothing is answered, so none can be missed
         self._send("interrupt")
 
     def kill(self) -> None:
@@ -76,6 +75,7 @@ class Lease:
 
         Send the guest its request only afterwards. The caller closes them. SandboxError on failure.
         """
+        supervisor.wake(self._supervisor)
         try:
             packets.send(self._socket, "give", fds)
         except OSError as exc:
@@ -83,7 +83,7 @@ class Lease:
 
     def clone(self, status: socket.socket) -> Lease:
         """Return the lease of a clone that the guest will make; it reports on `status`'s peer."""
-        ours, theirs = _socket_pair("clone")
+        ours, theirs = socket_pair("clone")
         with theirs:
             try:
                 packets.send(self._socket, "clone", [theirs.fileno(), status.fileno()])
@@ -153,18 +153,39 @@ class Lease:
         return True
 
     def _expect(self) -> None:
-        """Kill the supervisor if it does not answer in time: its jails would go unwatched."""
-        if self._overdue is None and self._socket.fileno() >= 0:
-            self._overdue = self._loop.call_later(
-                ANSWER_SECONDS, supervisor.end_stuck, self._supervisor
-            )
+        """Note that the supervisor owes an answer."""
+        if self._asked is None:
+            self._asked = self._loop.time()
+        self._wake_later()
+
+    def _wake_later(self) -> None:
+        if self._late is None and self._socket.fileno() >= 0:
+            self._late = self._loop.call_later(WAKE_SECONDS, self._on_late)
+
+    def _on_late(self) -> None:
+        """Wake a process that was stopped. Kill a supervisor that does not answer in time.
+
+        A start may take long, and has no answer of its own: the supervisor is asked another thing.
+        """
+        self._late = None
+        supervisor.wake(self._supervisor)
+        self._send("wake")
+        if self._asked is None:
+            self._usage.append(self._loop.create_future())
+            self._send("usage")
+            self._expect()
+        elif self._loop.time() - self._asked >= ANSWER_SECONDS:
+            supervisor.end_stuck(self._supervisor)  # its jails would go unwatched
+        self._wake_later()
 
     def _heard(self) -> None:
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self._asked = None
         if self._killed or self._usage or self._folders:
             self._expect()
+        elif not self.started.done():
+            self._wake_later()
 
     def _on_readable(self) -> None:
         try:
@@ -236,9 +257,9 @@ class Lease:
         self._detach()
 
     def _detach(self) -> None:
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
         for answer in self._usage:
             answer.cancel()
         self._usage.clear()
@@ -261,122 +282,7 @@ async def _unless_cancelled(answer: asyncio.Future[list[int]]) -> list[int]:
         raise
 
 
-def _socket_pair(step: str) -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a lease; SandboxStartError if no descriptor is free."""
-    try:
-        return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    except OSError as exc:
-        raise SandboxStartError(step, str(exc)) from exc
-
-
 def _settle(future: asyncio.Future[Any], value: Any) -> None:
     """Set the result unless the waiter was cancelled."""
     if not future.done():
         future.set_result(value)
-
-
-class SupervisorClient:
-    """The supervisor of this host process; started again if it died."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._suspected: int | None = None
-
-    def request(self, wanted: Spec, guest_fds: list[int]) -> Lease:
-        """Request a jail. The caller closes the descriptors."""
-        return Lease(self.ask(wanted, guest_fds))
-
-    def ask(self, wanted: Spec, guest_fds: list[int]) -> socket.socket:
-        """Request a jail and return only the lease's socket, for callers without an event loop."""
-        ours, theirs = _socket_pair("supervisor")
-        with theirs:
-            try:
-                self._send(spec.request(wanted), [theirs.fileno(), *guest_fds])
-            except OSError as exc:
-                ours.close()
-                raise SandboxStartError("supervisor", str(exc)) from exc
-        return ours
-
-    def stop(self) -> None:
-        """End the supervisor and all its jails."""
-        with self._lock:
-            self._forget()
-
-    def end_stuck(self, pid: int | None) -> None:
-        """Kill the supervisor if it still has this pid; its jails end and their leases fail."""
-        with self._lock:
-            if self._process is not None and self._process.pid == pid:
-                self._process.kill()
-
-    def suspect(self, pid: int | None) -> None:
-        """Note that a lease of the supervisor with this pid was closed without a report."""
-        self._suspected = pid
-
-    @property
-    def pid(self) -> int | None:
-        """The supervisor's process, if it runs."""
-        return self._process.pid if self._process else None
-
-    def _send(self, data: bytes, fds: list[int]) -> None:
-        with self._lock:
-            try:
-                packets.send_bytes(self._ensure(), data, fds)
-            except ConnectionError:  # it is about to end: its socket goes before its process
-                self._forget()
-                packets.send_bytes(self._ensure(), data, fds)
-
-    def _ensure(self) -> socket.socket:
-        if self._owner != os.getpid():  # we are a fork: the parent's supervisor is not ours
-            if self._control is not None:
-                self._control.close()
-            self._process = self._control = None
-        if self._control is not None and self._process and self._runs(self._process):
-            return self._control
-        self._forget()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
-        with theirs:
-            self._process = _start(theirs.fileno())
-        self._control, self._owner = ours, os.getpid()
-        atexit.register(self.stop)
-        return ours
-
-    def _runs(self, process: subprocess.Popen[bytes]) -> bool:
-        """Whether the supervisor lives. A dying one has closed its leases, not yet its process."""
-        if self._suspected == process.pid:
-            self._suspected = None
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_DYING_SECONDS)
-        return process.poll() is None
-
-    def _forget(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None and self._owner == os.getpid():
-            try:
-                self._process.wait(_EXIT_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._process = self._control = None
-        atexit.unregister(self.stop)
-
-
-def _start(control_fd: int) -> subprocess.Popen[bytes]:
-    home = str(Path(__file__).resolve().parents[2])
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _BOOT, str(control_fd), home],
-        env={name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ},
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(control_fd,),
-        start_new_session=True,
-    )
-
-
-supervisor = SupervisorClient()

@@ -54,7 +54,8 @@ class JailRecord(ABC):
         selector: selectors.BaseSelector,
     ) -> None:
         self.limits, self.lease, self.cgroup, self._selector = limits, lease, group, selector
-        self._killed = self._gone = self._reaped = self._end_reported = self._over_memory = False
+        self._killed = self._gone = self._reaped = self._over_memory = False
+        self.end_reported = False  # to the host
         self._wait_status: int | None = None
         self._failure: str | None = None
         self._deadline: float | None = None
@@ -121,10 +122,8 @@ class JailRecord(ABC):
         """End when no other sandbox depends on this one: at once, except for a zygote host."""
         self.kill()
 
-    @property
-    def end_reported(self) -> bool:
-        """Whether the host was told of its end."""
-        return self._end_reported
+    def wake(self) -> None:  # noqa: B027 - most wait for none
+        """Let processes of ours that this sandbox waits for go on, if they were stopped."""
 
     def needs_attention(self) -> bool:
         """Return whether to check it again later: memory to measure, a group to remove."""
@@ -133,7 +132,7 @@ class JailRecord(ABC):
     def leaving(self) -> bool:
         """Return whether it has left a shared jail and may have left processes there."""
         lives_on = self.shared_jail is not None and bool(self.shared_jail.sessions)
-        return self._gone and lives_on and not self._end_reported
+        return self._gone and lives_on and not self.end_reported
 
     def check_memory(self) -> None:
         """Kill a sandbox whose processes together exceed the limit, where no control group does."""
@@ -199,9 +198,9 @@ class JailRecord(ABC):
         return not self.mount_namespace or self.shared_jail.evict(self.mount_namespace, scans)
 
     def _report_end(self) -> None:
-        if self._end_reported:
+        if self.end_reported:
             return
-        self._end_reported = True
+        self.end_reported = True
         self._unwatch(self.lease.fileno())
         final = self._final or self._report()
         self.tell("failed" if self._failure else "ended", **final)
@@ -257,8 +256,8 @@ class JailRecord(ABC):
             self.tell("usage", cpu_seconds=self._cpu_seconds())
         elif command in ("folders", "network"):
             self._show(self._open_folders() if command == "folders" else self._listen())
-        elif command == "retire":
-            self.retire()
+        elif command in ("retire", "wake"):
+            getattr(self, command)()
         else:
             self.kill()
 

@@ -16,8 +16,7 @@ from atoll.errors import (
     LimitUnsupportedError,
     SandboxError,
 )
-from atoll.jail import host_facts, syscalls, users
-from atoll.jail.client import supervisor
+from atoll.jail import client, host_facts, syscalls, users
 from atoll.jail.spec import JailSpec, Limits
 from atoll.policy import Isolation
 
@@ -162,7 +161,7 @@ async def _try(*, jailed: bool) -> tuple[str, int | None]:
     spec = JailSpec(jailed=jailed, argv=_TRUE, env={}, binds=(), workspace=None, limits=limits)
     null = os.open(os.devnull, os.O_RDWR)
     try:
-        lease = supervisor.request(spec, [null] * 4)
+        lease = client.request(spec, [null] * 4)
         try:
             report = await asyncio.shield(lease.ended)
         finally:  # also if whoever asked is cancelled meanwhile

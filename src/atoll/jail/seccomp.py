@@ -25,10 +25,11 @@ from atoll.jail.bpf import (
     refuse_bits,
     refuse_values,
 )
+from atoll.jail.spec import GUEST_UID
 from atoll.jail.syscall_table import ASKED, REFUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from atoll.jail.bpf import Instruction
 
@@ -44,6 +45,13 @@ _MODE_ARGUMENTS = {
     "chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "open": 2, "openat": 3,
     "mkdir": 1, "mkdirat": 2, "mknod": 1, "mknodat": 2,
 }  # fmt: skip
+_ID_ARGUMENTS = {
+    "chown": (1, 2), "fchown": (1, 2), "lchown": (1, 2), "fchownat": (2, 3), "setuid": (0,),
+    "setgid": (0,), "setreuid": (0, 1), "setregid": (0, 1), "setresuid": (0, 1, 2),
+    "setresgid": (0, 1, 2),
+}  # fmt: skip
+_KNOWN_IDS = (GUEST_UID, 0xFFFFFFFF)
+"""The guest's own id, and the one that means no change."""
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 _PROTOCOLS = (0, socket.IPPROTO_ICMP, socket.IPPROTO_TCP, socket.IPPROTO_UDP,
               socket.IPPROTO_ICMPV6, socket.IPPROTO_RAW)  # fmt: skip
@@ -63,16 +71,20 @@ _SO_PEERPIDFD = 77
 @functools.cache
 def jail_program(*, clones: bool = False) -> bytes:
     """Return the filter of a jail; with `clones` it asks the supervisor about a clone's calls."""
-    rules = _mode_rules() | {
-        "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
-        "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
-        "socket": _families(),
-        "socketpair": only_values(0, (socket.AF_UNIX,), errno.EACCES),
-        "setsockopt": _socket_options(),
-        "getsockopt": _no_peer(),
-        "fcntl": _no_leases(),
-        **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
-    }
+    rules = (
+        _mode_rules()
+        | _id_rules()
+        | {
+            "clone": refuse_bits(0, _NEW_NAMESPACES, errno.EPERM),
+            "ioctl": refuse_values(1, _TTY_POWERS, errno.EPERM),
+            "socket": _families(),
+            "socketpair": only_values(0, (socket.AF_UNIX,), errno.EACCES),
+            "setsockopt": _socket_options(),
+            "getsockopt": _no_peer(),
+            "fcntl": _no_leases(),
+            **{name: [_DO_NOTHING] for name in _OF_ALL_FILES},
+        }
+    )
     asked = ASKED if clones else PASSED_FDS
     return assemble(numbers(), rules, map(asked_number, asked), refused=_refused(asked))
 
@@ -140,6 +152,19 @@ def _mode_rules() -> dict[str, list[Instruction]]:
     return {
         name: refuse_bits(arg, _SET_ID_BITS, errno.EPERM) for name, arg in _MODE_ARGUMENTS.items()
     }
+
+
+def _id_rules() -> dict[str, list[Instruction]]:
+    """Answer EPERM for ids that the guest's namespace does not have, as programs expect it.
+
+    The kernel would answer EINVAL, which tar or cp take for a fault and not for a lack of rights.
+    """
+    return {name: _known_ids(args) for name, args in _ID_ARGUMENTS.items()}
+
+
+def _known_ids(args: Sequence[int]) -> list[Instruction]:
+    tests = [only_values(arg, _KNOWN_IDS, errno.EPERM) for arg in args]
+    return [step for *test, _allow in tests for step in test] + [(RETURN, 0, 0, ALLOW)]
 
 
 def asked_number(name: str) -> int:

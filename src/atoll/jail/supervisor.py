@@ -35,11 +35,12 @@ from atoll.jail import (
     zygote_host,
 )
 from atoll.jail.clone import CloneRecord
-from atoll.jail.forked_guest import ForkedGuestRecord, ZygoteHostRecord
+from atoll.jail.forked_guest import ForkedGuestRecord
 from atoll.jail.jail_record import JailRecord, refuse
 from atoll.jail.shared_jail import namespace_of
 from atoll.jail.spec import SHOWN_FOLDERS, JailSpec, ZygoteHostSpec, requested
 from atoll.jail.started_jail import ColdJailRecord
+from atoll.jail.zygote_host_record import ZygoteHostRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,8 +184,7 @@ class Supervisor:
 
     def _admit_jail(self, spec: JailSpec, lease: socket.socket, guest_fds: list[int]) -> None:
         with contextlib.ExitStack() as undo:
-            if group := self._new_group(spec.limits):
-                undo.callback(group.remove)
+            group = self._new_group(spec.limits, undo=undo)
             record = ColdJailRecord(spec, lease, group, self._selector)
             undo.callback(record.abandon)
             jail = steps.Jail(
@@ -230,8 +230,7 @@ class Supervisor:
             refuse(lease, "zygote host: it has ended")
             return
         with contextlib.ExitStack() as undo:
-            if group := self._new_group(spec.limits, JUST_THE_GUEST):
-                undo.callback(group.remove)
+            group = self._new_group(spec.limits, JUST_THE_GUEST, undo=undo)
             record = ForkedGuestRecord(
                 spec,
                 lease,
@@ -246,8 +245,12 @@ class Supervisor:
 
     def _admit_clone(self, origin: JailRecord, lease: socket.socket, status: socket.socket) -> None:
         origin.mount_namespace = origin.mount_namespace or namespace_of(origin.guest_pid())
-        group = self._new_group(origin.limits, JUST_THE_GUEST) if origin.limits else None
-        self._add(CloneRecord(origin, lease, status, group=group, selector=self._selector))
+        with contextlib.ExitStack() as undo:
+            limits = origin.limits
+            group = self._new_group(limits, JUST_THE_GUEST, undo=undo) if limits else None
+            record = CloneRecord(origin, lease, status, group=group, selector=self._selector)
+            undo.pop_all()
+        self._add(record)
 
     def _add(self, record: JailRecord) -> None:
         record.admit_clone = self._admit_clone
@@ -255,10 +258,17 @@ class Supervisor:
         self._records.add(record)
 
     def _new_group(
-        self, limits: Limits, runtime: int = cgroup.RUNTIME_PROCESSES
+        self,
+        limits: Limits,
+        runtime: int = cgroup.RUNTIME_PROCESSES,
+        *,
+        undo: contextlib.ExitStack,
     ) -> cgroup.Cgroup | None:
         """Return a control group; None where there are none, and rlimits and the meter apply."""
-        return None if self._groups is None else self._groups.take(limits, runtime)
+        group = None if self._groups is None else self._groups.take(limits, runtime)
+        if self._groups is not None and group is not None:
+            undo.callback(self._groups.give_up, group)
+        return group
 
 
 def _become_jail(

@@ -219,7 +219,7 @@ class ZygoteHost:
                 except OSError:
                     inits.close()
                     raise
-            self._tell("zygote", [ours.fileno()])
+            self._tell("zygote", [ours.fileno(), self._zygote_fd])
         return inits
 
     def _hold_zygote(self, pid: int) -> None:

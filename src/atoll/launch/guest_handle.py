@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.channel import HostChannel
 from atoll.errors import SandboxStartError
-from atoll.jail.client import Lease, supervisor
+from atoll.jail.client import Lease
 from atoll.jail.spec import Limits
+from atoll.jail.supervisor_client import supervisor
 
 if TYPE_CHECKING:
     import socket

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from atoll import signatures
 from atoll.bridge import HostBridge
 from atoll.channel import ChannelEndedError, RemoteError
 from atoll.egress import Gateway
-from atoll.errors import SandboxStartError
+from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.guest import values
 from atoll.result_fields import end_of_process
 from atoll.session import GuestSession
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.context import Context
     from atoll.egress import Share
+    from atoll.errors import SandboxError
     from atoll.jail.client import Lease
     from atoll.launch.guest_handle import GuestHandle
 
 START_SECONDS = 30
+KILLED = (None, signal.SIGKILL)
+"""How a guest ends that another process has killed, as its supervisor saw it or could not see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +195,9 @@ def _late() -> SandboxStartError:
     return SandboxStartError("initialize", f"the guest did not answer within {START_SECONDS} s")
 
 
-async def _lost(lease: Lease, exc: ChannelEndedError) -> SandboxStartError:
+async def _lost(lease: Lease, exc: ChannelEndedError) -> SandboxError:
     """Return why the guest has ended; raise the supervisor's reason if it has one."""
-    ended = end_of_process(await lease.end_report())
-    return SandboxStartError("guest", f"{exc}; {ended}")
+    report = await lease.end_report()
+    if report.exit is None and report.signal in KILLED and not report.out_of_memory:
+        return SandboxLostError(f"{end_of_process(report)} before anything ran in it: try again")
+    return SandboxStartError("guest", f"{exc}; {end_of_process(report)}")

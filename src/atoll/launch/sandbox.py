@@ -6,7 +6,6 @@ A backend says how a guest is started and what it runs; the rest is here.
 from __future__ import annotations
 
 import asyncio
-import os
 from abc import abstractmethod
 from dataclasses import replace
 from functools import cached_property
@@ -18,13 +17,13 @@ from atoll.config import SandboxConfig
 from atoll.errors import (
     ConfigError,
     SandboxClosedError,
-    SandboxError,
+    SandboxLostError,
     StateError,
     UnsupportedError,
 )
-from atoll.files.direct import FolderFiles, close_all
+from atoll.files.direct import FolderFiles
 from atoll.idempotency import KeyedResults
-from atoll.jail.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
+from atoll.launch import folders
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
 from atoll.state import envelope, transfer
@@ -32,7 +31,6 @@ from atoll.variables import LISTING_TIMEOUT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from atoll.config import Handler
     from atoll.files.base import Files
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
     from atoll.types import SandboxResult
 
 STATE_TIMEOUT_MS = 30_000
+ATTEMPTS = 4
+"""How often a guest is started that is lost before anything of the caller's was done in it."""
 
 
 class GuestSandbox(BaseSandbox):
@@ -65,6 +65,8 @@ class GuestSandbox(BaseSandbox):
         self._turn = asyncio.Lock()
         self._by_key = KeyedResults()
         self._open = self._found_dead = self._changed = self._tools_changed = False
+        self._untouched = False
+        """Whether nothing was done in the guest since it was started."""
 
     @property
     def isolation(self) -> Isolation:
@@ -83,7 +85,8 @@ class GuestSandbox(BaseSandbox):
         self._check_network()
         async with self._turn:
             await self._release()
-            self._shared = await _share(context)
+            shared = None if context is None else await asyncio.to_thread(contexts.share, context)
+            self._shared = shared
             self._context = None if self._shared else context
             self._open, self._destroyed = True, False
             await self._start()
@@ -112,23 +115,39 @@ class GuestSandbox(BaseSandbox):
 
     async def _execute(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
         async with self._turn:
-            guest = self._guest
-            if guest is None or guest.session.dead or not self._open:
-                guest = await self._ensure()
             self.logger.log_execution_start("python", self.policy, code)
-            try:
-                changed, self._changed = self._changed, False
-                with guest.bridge.called_from_here():
-                    result = await guest.session.execute(
-                        code, limit, look_again=changed, setup=setup, **self._facts()
-                    )
-                result = self._measured(guest, result)
-                if guest.network is not None:
-                    result = self._with_network(guest.network.take(), result)
-            finally:
-                if not guest.session.alive:
-                    await self._bury(guest)
+            result = None
+            for left in reversed(range(ATTEMPTS)):
+                guest = self._guest
+                if guest is None or guest.session.dead or not self._open:
+                    guest = await self._living()
+                spare, self._untouched = self._untouched and left, False
+                try:
+                    result = await self._execute_in(guest, code, limit, setup=setup)
+                except SandboxLostError:
+                    if not (spare and guest.session.unread):
+                        raise
+                if not (spare and guest.session.unread):
+                    break
+        assert result is not None
         self._log_execution_metrics(result)
+        return result
+
+    async def _execute_in(
+        self, guest: RunningGuest, code: str, limit: float, *, setup: bool | None
+    ) -> SandboxResult:
+        try:
+            changed, self._changed = self._changed, False
+            with guest.bridge.called_from_here():
+                result = await guest.session.execute(
+                    code, limit, look_again=changed, setup=setup, **self._facts()
+                )
+            result = self._measured(guest, result)
+            if guest.network is not None:
+                result = self._with_network(guest.network.take(), result)
+        finally:
+            if not guest.session.alive:
+                await self._bury(guest)
         return result
 
     @property
@@ -219,23 +238,13 @@ class GuestSandbox(BaseSandbox):
         What is changed by hand is not the next cell's doing: the guest has to look again.
         """
         self._changed |= changing
+        self._untouched &= not changing
         guest = self._guest
         if guest is None or guest.session.dead:
             async with self._turn:
                 guest = await self._ensure()
-        fds = dict(zip(SHOWN_FOLDERS, await guest.lease.folders(), strict=False))
-        try:
-            for name in self._not_shown & set(fds):
-                os.close(fds.pop(name))
-            if self.workspace is not None:  # as its owner sees it, not as the guest does
-                fds[WORK_FOLDER] = _exchange(fds[WORK_FOLDER], self.workspace)
-            fds[WORK_ALIAS] = os.dup(fds[WORK_FOLDER])
-        except BaseException as exc:
-            close_all(fds)
-            if isinstance(exc, OSError):
-                raise SandboxError(f"the guest's folder cannot be opened: {exc}") from exc
-            raise
-        return fds
+        shown = await guest.lease.folders()
+        return folders.by_name(shown, hidden=self._not_shown, workspace=self.workspace)
 
     def usage_now(self) -> dict[str, int | None]:
         """Return memory in use and processes, as the host counts them; nothing without a guest."""
@@ -248,8 +257,7 @@ class GuestSandbox(BaseSandbox):
         """Stop all that the guest runs until `thaw`; UnsupportedError if this host cannot."""
         async with self._turn:
             guest = await self._ensure()
-            freezer = guest.lease.usage.freezer()
-            if not await asyncio.to_thread(freezer.freeze):
+            if not await asyncio.to_thread(guest.lease.usage.freezer().freeze):
                 raise UnsupportedError(self.backend, "freeze a session on this machine")
 
     async def thaw(self) -> None:
@@ -281,14 +289,11 @@ class GuestSandbox(BaseSandbox):
         if self._config.network is None:
             return
         if not self.capabilities & {Capability.NETWORK, Capability.FETCH}:
-            raise ConfigError(
-                f"backend {self.backend!r} cannot hold a network policy: use 'native' or 'daemon'"
-            )
+            problem = f"backend {self.backend!r} cannot hold a network policy: use 'native'"
+            raise ConfigError(f"{problem} or 'daemon'")
         if Capability.NETWORK in self.capabilities and self._level < Isolation.JAILED:
-            raise ConfigError(
-                f"a network policy needs a jail; this sandbox is only {self._level}: atoll doctor "
-                f"says why"
-            )
+            problem = f"a network policy needs a jail; this sandbox is only {self._level}"
+            raise ConfigError(f"{problem}: atoll doctor says why")
 
     def _with_network(self, use: NetworkUse, result: SandboxResult) -> SandboxResult:
         """Return the result with what the guest asked for, and refusals that nothing showed."""
@@ -329,17 +334,35 @@ class GuestSandbox(BaseSandbox):
             raise SandboxClosedError(NOT_STARTED)
 
     async def _ensure(self) -> RunningGuest:
+        """Return a guest that lives, for something that is to be done in it."""
+        guest, self._untouched = await self._living(), False
+        return guest
+
+    async def _living(self) -> RunningGuest:
+        """Return the guest, or another one if it has died."""
         self._require_open()
         if self._guest is not None and self._guest.session.dead:
             await self._release()
-            self._found_dead = True
+            self._found_dead |= not self._untouched
         if self._guest is None:
             await self._start()
         assert self._guest is not None
         return self._guest
 
     async def _start(self) -> None:
+        """Start a guest; start another if it is lost, since nothing of the caller's ran in it."""
         payload = await self._saved_payload()
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                await self._start_from(payload)
+            except SandboxLostError:
+                if not left:
+                    raise
+            else:
+                self._untouched = True
+                return
+
+    async def _start_from(self, payload: memoryview | None) -> None:
         self._guest = guest = await self._launch()
         if payload is None:
             return
@@ -375,17 +398,3 @@ class GuestSandbox(BaseSandbox):
     def _timeout(self, timeout_ms: float | None) -> float:
         check_positive("timeout_ms", timeout_ms)
         return self._config.timeout_ms if timeout_ms is None else timeout_ms
-
-
-async def _share(context: Any) -> contexts.Context | None:
-    return None if context is None else await asyncio.to_thread(contexts.share, context)
-
-
-def _exchange(fd: int, folder: Path) -> int:
-    """A descriptor of `folder` in place of another; SandboxError if it is not there any more."""
-    try:
-        found = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as exc:
-        raise SandboxError(f"the working folder {folder} cannot be opened: {exc.strerror}") from exc
-    os.close(fd)
-    return found

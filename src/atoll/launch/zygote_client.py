@@ -9,7 +9,7 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import SandboxLostError, SandboxStartError
-from atoll.jail.client import supervisor
+from atoll.jail import client
 from atoll.jail.spec import GUEST_CODE, Bind, ForkSpec, ZygoteHostSpec
 from atoll.launch import library
 from atoll.launch.guest_handle import start_guest
@@ -129,7 +129,7 @@ class ZygoteClient:
 
     async def _start(self) -> None:
         self._name = secrets.token_hex(8)
-        lease = supervisor.request(self._spec(), [])
+        lease = client.request(self._spec(), [])
         try:
             async with asyncio.timeout(self._patience):
                 report: dict[str, Any] = (await lease.started)["zygote"]

@@ -53,6 +53,7 @@ class PooledSandbox(NativePythonSandbox):
             await self.initialize(self._config.context)
             guest = self._guest
             result = await self.execute(code, timeout_ms=timeout_ms)
+            guest = self._guest or guest  # another one if the first was lost before it did anything
             if guest is not None:
                 await guest.confirm()
         finally:
@@ -88,8 +89,10 @@ class PooledSandbox(NativePythonSandbox):
             if self._marks[mark].session.dead:
                 raise SandboxLostError(f"checkpoint {mark!r} was ended from outside")
             guest = await self._clone_of(self._marks[mark])
-            await self._release()
-            self._guest = guest
+            # At once: if the caller is cancelled while the old guest ends, the new one is not lost.
+            (old, self._guest), self._untouched = (self._guest, guest), False
+            if old is not None:
+                await old.close()
             if self._tools_changed:  # perhaps since the checkpoint
                 await self._tell_tools(guest)
 

@@ -11,8 +11,7 @@ from atoll.availability import Availability
 from atoll.backends.gvisor import runsc
 from atoll.backends.gvisor.bundle import RUNSC, configuration, limits_outside
 from atoll.errors import BackendUnavailableError, IsolationError, SandboxError
-from atoll.jail import probe
-from atoll.jail.client import supervisor
+from atoll.jail import client, probe
 from atoll.jail.container import GUEST_ROOT
 from atoll.jail.spec import Bind, JailSpec
 from atoll.launch import interpreter
@@ -89,7 +88,7 @@ async def _try(found: Runsc, name: str) -> str:
         return f"{found.path} is a script, and a jail has no shell: name the program itself"
     read, write = os.pipe2(os.O_CLOEXEC)
     try:
-        lease = supervisor.request(_spec(found, name), [write] * 3)
+        lease = client.request(_spec(found, name), [write] * 3)
         os.close(write)
         write = -1
         ended = await asyncio.shield(lease.ended)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from atoll.backends.wasm.counters import Counters
 from atoll.jail import packets
-from atoll.jail.client import supervisor
 from atoll.jail.spec import ForkSpec
+from atoll.jail.supervisor_client import supervisor
 from atoll.launch.guest_handle import hung_up, request_guest
 from atoll.launch.parked import ParkedProcesses
 

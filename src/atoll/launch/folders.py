@@ -1,0 +1,44 @@
+"""The descriptors of a guest's folders, under the names that they have for the guest."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from atoll.errors import SandboxError
+from atoll.files.direct import close_all
+from atoll.jail.spec import SHOWN_FOLDERS, WORK_ALIAS, WORK_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def by_name(fds: list[int], *, hidden: Iterable[str], workspace: Path | None) -> dict[str, int]:
+    """Return a jail's SHOWN_FOLDERS by name, the caller's to close, without the hidden ones.
+
+    A working folder of the host is opened anew: as its owner sees it, not as the guest does.
+    """
+    found = dict(zip(SHOWN_FOLDERS, fds, strict=False))
+    try:
+        for name in set(hidden) & set(found):
+            os.close(found.pop(name))
+        if workspace is not None:
+            found[WORK_FOLDER] = _exchange(found[WORK_FOLDER], workspace)
+        found[WORK_ALIAS] = os.dup(found[WORK_FOLDER])
+    except BaseException as exc:
+        close_all(found)
+        if isinstance(exc, OSError):
+            raise SandboxError(f"the guest's folder cannot be opened: {exc}") from exc
+        raise
+    return found
+
+
+def _exchange(fd: int, folder: Path) -> int:
+    """A descriptor of `folder` in place of another; SandboxError if it is not there any more."""
+    try:
+        found = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise SandboxError(f"the working folder {folder} cannot be opened: {exc.strerror}") from exc
+    os.close(fd)
+    return found

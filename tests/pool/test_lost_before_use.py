@@ -1,0 +1,105 @@
+"""A guest that is lost before it has read the caller's code is replaced, and nobody notices.
+
+It is stopped, so that it reads nothing, and then killed with what holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+from poolkit import Family, until, zygote_hosts, zygotes
+
+import atoll
+from atoll.config import SandboxConfig
+from atoll.errors import SandboxLostError
+from atoll.jail import meter
+from atoll.jail.supervisor_client import supervisor
+from atoll.launch.guest_handle import limits_of
+from atoll.policy import ExecutionPolicy
+from atoll.types import Outcome
+
+KILLED = {
+    "supervisor": lambda: supervisor.pid,
+    "zygote host": lambda: zygote_hosts()[0],
+    "guest": lambda: meter.children(zygotes()[0])[0],
+}
+killed = pytest.mark.parametrize("find", KILLED.values(), ids=KILLED)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """Stands in for the check by the supervisor's number, which these tests change."""
+
+
+async def execute_in_stopped(
+    box: atoll.BaseSandbox, find: Callable[[], int | None], code: str = "print(6 * 7)"
+) -> atoll.SandboxResult:
+    """Execute in a guest that stands still and is killed then, with the process that is named."""
+    (guest,) = meter.children(zygotes()[0])
+    os.kill(guest, signal.SIGSTOP)
+    running = asyncio.ensure_future(box.execute(code))
+    await asyncio.sleep(0)  # the request is written
+    os.kill(find(), signal.SIGKILL)
+    return await running
+
+
+@killed
+async def test_a_first_cell_runs_in_another_guest(family: Family, find):
+    box = await family.open()
+    result = await execute_in_stopped(box, find)
+    assert (result.stdout, result.state_lost) == ("42\n", False)
+
+
+@killed
+async def test_a_cell_of_a_used_session_is_not_run_again(family: Family, find):
+    box = await family.open()
+    await box.execute("x = 1")
+    try:
+        result = await execute_in_stopped(box, find, "print(x)")
+    except SandboxLostError:
+        assert find is KILLED["supervisor"]
+    else:
+        assert (result.kind, result.state_lost) == (Outcome.CRASHED, True)
+
+
+async def test_a_file_that_was_written_before_counts_as_use(family: Family):
+    box = await family.open()
+    await box.files.write("a.txt", "kept")
+    result = await execute_in_stopped(box, KILLED["guest"], "print(open('a.txt').read())")
+    assert (result.kind, result.state_lost) == (Outcome.CRASHED, True)
+
+
+async def test_a_guest_that_died_unused_took_nothing_along(family: Family):
+    box = await family.open()
+    os.kill(zygote_hosts()[0], signal.SIGKILL)
+    await until(lambda: box._guest.session.dead)
+    result = await box.execute("print(6 * 7)")
+    assert (result.stdout, result.state_lost) == ("42\n", False)
+
+
+async def test_a_parked_guest_that_dies_in_its_handshake_is_replaced(family: Family):
+    await family.pool.park("bare", limits_of(ExecutionPolicy(), 0))
+    parked = meter.children(zygotes()[0])
+    for guest in parked:
+        os.kill(guest, signal.SIGSTOP)
+    opening = asyncio.ensure_future(family.open(context="a text"))
+    await until(lambda: family.pool.stats()["bare"]["taken_parked"] == 1)
+    os.kill(zygote_hosts()[0], signal.SIGKILL)
+    box = await opening
+    assert (await box.execute("print(context)")).stdout == "a text\n"
+
+
+async def test_a_run_whose_guest_is_lost_before_it_reads_is_run_in_another(family: Family):
+    await family.pool.park("bare", limits_of(ExecutionPolicy(), 0))
+    for guest in meter.children(zygotes()[0]):
+        os.kill(guest, signal.SIGSTOP)
+    work = family.pool.run("print(6 * 7)", SandboxConfig(preload="bare"))
+    running = asyncio.ensure_future(work)
+    await until(lambda: family.pool.stats()["bare"]["taken_parked"] == 1)
+    os.kill(zygote_hosts()[0], signal.SIGKILL)
+    result = await running
+    assert (result.stdout, result.state_lost) == ("42\n", False)
