@@ -14,6 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ERRORS = {
     "fork": "EAGAIN", "namespace": "ENOSPC", "mount": "ENOMEM", "open": "EMFILE",
     "write": "ENOSPC", "send": "ENOBUFS", "receive": "ENOMEM", "mkdir": "ENOSPC",
+    "memory": "ENOMEM",
 }  # fmt: skip
 """How a call of a kind fails when the machine is full."""
 ROLES = {
@@ -33,6 +34,8 @@ TABLE = [
     ("destroy", "zygote"),
 ]  # fmt: skip
 """What a caller does, and which processes make calls for that."""
+MOST_REFUSALS = 8
+"""Of memory, in turn; a guest that is started makes some hundred such calls."""
 SAMPLE = [row for row in TABLE if row not in [("overrun", "zygote"), ("destroy", "zygote")]]
 """Without two whose only call, the report of an end, may come after the caller has its answer."""
 
@@ -54,14 +57,22 @@ async def test_each_call_fails_in_turn(world: World, operation: str, role: str):
             await _run(world, operation, role, kind, nth)
 
 
+@pytest.mark.parametrize(("operation", "role"), TABLE)
+async def test_memory_is_refused(world: World, operation: str, role: str):
+    """Each time that a process asks the kernel for memory there may be none; most ask for none."""
+    count = (await _run(world, operation, role, "memory", 0))["memory"]
+    for nth in range(1, count + 1, 1 + count // MOST_REFUSALS):
+        await _run(world, operation, role, "memory", nth)
+
+
 async def _run(world: World, operation: str, role: str, kind: str, nth: int) -> Counter[str]:
     """Make the n-th call fail, and see that nobody else notices; which calls there were."""
     find, scope = ROLES[role]
     subject = await world.open()
-    with fault(find(), kind, nth, ERRORS.get(kind, "count"), scope) as injected:
+    with fault(find(), kind, nth, ERRORS.get(kind, "count") if nth else "count", scope) as injected:
         answer = await OPERATIONS[operation](world, subject)
-        if role == "zygote host" and not nth:  # it goes on after the answer, until this call
-            await asyncio.to_thread(injected.met, b"send")
+        if role == "zygote host" and not nth and kind == "any":
+            await asyncio.to_thread(injected.met, b"send")  # it goes on after the answer, till then
         calls = injected.end() if not nth else Counter[str]()
         await world.close(answer, subject)
         calls += injected.end()

@@ -3,7 +3,7 @@
     python tracer.py PID CALLS NTH ACTION [SCOPE]
 
 It prints `ready` once it traces the process, the kind of each call that it looks for, and `hit`
-when the n-th was met. CALLS is one of the kinds below, or `any`. ACTION is the name of an errno (the call is not made, and fails with it), of
+when the n-th was met. CALLS is one of the kinds below, or `any` but `memory`. ACTION is the name of an errno (the call is not made, and fails with it), of
 a signal (sent to the process at that moment), `hold` (the process stands still until a line comes
 on stdin) or `count` (nothing is done). SCOPE is `self`, or `children` for what the process forks
 from now on. Nothing in the product takes part in this: whoever may ptrace a process may do more.
@@ -38,6 +38,7 @@ CALLS = {
     "send": (44, 46),  # sendto, sendmsg
     "receive": (45, 47),  # recvfrom, recvmsg
     "mkdir": (83, 258),  # mkdir, mkdirat
+    "memory": (9, 12, 25),  # mmap, brk, mremap
 }
 """Kinds of calls, by their numbers on x86_64."""
 _ptrace = ctypes.CDLL(None, use_errno=True).ptrace
@@ -50,7 +51,7 @@ class Tracer:
 
     def __init__(self, pid: int, calls: str, nth: int, action: str, scope: str) -> None:
         self._pid, self._left, self._action = pid, nth, action
-        kinds = CALLS if calls == "any" else [calls]
+        kinds = [kind for kind in CALLS if kind != "memory"] if calls == "any" else [calls]
         self._kinds = {number: kind for kind in kinds for number in CALLS[kind]}
         self._children = scope == "children"
         self._tasks: set[int] = set()

@@ -63,10 +63,13 @@ class SupervisorClient:
                 self._process.kill()
 
     def wake(self, pid: int | None) -> None:
-        """Let the supervisor go on if it still has this pid and was stopped."""
-        with self._lock:
-            if self._process is not None and self._process.pid == pid:
-                self._process.send_signal(signal.SIGCONT)
+        """Let the supervisor go on if it still has this pid and was stopped.
+
+        Without the lock: whoever has it may be waiting for the supervisor.
+        """
+        process = self._process
+        if process is not None and process.pid == pid:
+            process.send_signal(signal.SIGCONT)
 
     def suspect(self, pid: int | None) -> None:
         """Note that a lease of the supervisor with this pid was closed without a report."""
