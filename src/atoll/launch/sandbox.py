@@ -6,6 +6,7 @@ A backend says how a guest is started and what it runs; the rest is here.
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
 from dataclasses import replace
 from functools import cached_property
@@ -24,6 +25,7 @@ from atoll.errors import (
 from atoll.files.direct import FolderFiles
 from atoll.idempotency import KeyedResults
 from atoll.launch import folders
+from atoll.launch.handshake import START_SECONDS
 from atoll.policy import Capability, Isolation, check_positive
 from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
 from atoll.state import envelope, transfer
@@ -86,8 +88,7 @@ class GuestSandbox(BaseSandbox):
         async with self._turn:
             await self._release()
             shared = None if context is None else await asyncio.to_thread(contexts.share, context)
-            self._shared = shared
-            self._context = None if self._shared else context
+            self._shared, self._context = shared, None if shared else context
             self._open, self._destroyed = True, False
             await self._start()
 
@@ -103,9 +104,7 @@ class GuestSandbox(BaseSandbox):
         limit = self._timeout(timeout_ms)
         check_code(code)
         self._require_open()
-        for name in (self._config.guard, self._own_guard):
-            if name is None:
-                continue
+        for name in filter(None, (self._config.guard, self._own_guard)):
             code, refusal = await self._guarded(code, name)
             if refusal is not None:
                 return refusal
@@ -352,11 +351,12 @@ class GuestSandbox(BaseSandbox):
     async def _start(self) -> None:
         """Start a guest; start another if it is lost, since nothing of the caller's ran in it."""
         payload = await self._saved_payload()
+        last_try = time.monotonic() + START_SECONDS
         for left in reversed(range(ATTEMPTS)):
             try:
                 await self._start_from(payload)
             except SandboxLostError:
-                if not left:
+                if not left or time.monotonic() > last_try:
                     raise
             else:
                 self._untouched = True

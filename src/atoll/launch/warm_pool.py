@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 DEMAND_SECONDS = 1.0
 TAKEN_PER_PARKED = 8
 RETRIES = 4
+LAST_TRY_SECONDS = 30.0
+"""After which a start that fails is not tried again: the caller has waited long enough."""
 PAUSE_SECONDS = 0.05
 _closing: set[asyncio.Task[None]] = set()
 
@@ -94,11 +96,12 @@ class WarmPool:
 
     async def _new(self) -> GuestHandle:
         """Start a guest; retry on failure, since no caller's code has run in it."""
+        last_try = time.monotonic() + LAST_TRY_SECONDS
         for attempt in range(RETRIES):
             try:
                 return await self._fork_guest()
             except SandboxError:
-                if attempt == RETRIES - 1:
+                if attempt == RETRIES - 1 or time.monotonic() > last_try:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)  # until the loss of a killed zygote is known
         raise AssertionError("unreachable")
