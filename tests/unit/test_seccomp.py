@@ -34,7 +34,18 @@ NEW_NAMESPACE_FLAGS = {
     "CLONE_NEWNET": 0x40000000,
 }
 SOL_SOCKET, IPPROTO_IP, IPPROTO_TCP, IPPROTO_IPV6 = 1, 0, 6, 41
-HARMLESS = {"socket": (socket.AF_UNIX, 1, 0), "socketpair": (socket.AF_UNIX, 1, 0)}
+ID_CALLS = {
+    "chown": (1, 2), "fchown": (1, 2), "lchown": (1, 2), "fchownat": (2, 3), "setuid": (0,),
+    "setgid": (0,), "setreuid": (0, 1), "setregid": (0, 1), "setresuid": (0, 1, 2),
+    "setresgid": (0, 1, 2),
+}  # fmt: skip
+"""Calls that take ids of users and groups, and at which places."""
+OWN_IDS = (1000, 1000, 1000, 1000)
+HARMLESS = {
+    "socket": (socket.AF_UNIX, 1, 0),
+    "socketpair": (socket.AF_UNIX, 1, 0),
+    **dict.fromkeys(ID_CALLS, OWN_IDS),
+}
 IGNORED = {"sync", "syncfs"}
 """Calls that succeed and do nothing: errno 0."""
 MODE_AT = {
@@ -371,7 +382,19 @@ def test_the_confined_filter_allows_nothing_that_the_jail_refuses(arch):
         if name == "clone":
             continue  # a thread in a new namespace is what the kernel itself refuses
         if run(confined, number) == ALLOW:
-            assert run(jail, number) == ALLOW, name
+            assert run(jail, number, HARMLESS.get(name, ())) == ALLOW, name
+
+
+def test_ids_that_the_guest_does_not_have_are_a_lack_of_rights(jail, confined):
+    calls = [(name, place) for name in ID_CALLS.keys() & numbers() for place in ID_CALLS[name]]
+    for name, place in calls:
+        for value in (0, 999, 1001, 65534, 0xFFFFFFFE):
+            given = [*OWN_IDS[:place], value, *OWN_IDS[place + 1 :]]
+            assert jail(name, *given) == refused(errno.EPERM), name
+            assert confined(name, *given) == ALLOW  # the kernel itself answers so there
+        for unchanged in (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF):  # -1, as 32 bits and as 64
+            given = [*OWN_IDS[:place], unchanged, *OWN_IDS[place + 1 :]]
+            assert jail(name, *given) == ALLOW, name
 
 
 def test_a_process_that_only_computes_has_nothing_but_its_calls(alone):
