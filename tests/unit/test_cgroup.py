@@ -390,20 +390,6 @@ def test_a_group_of_a_start_that_failed_counts_as_used_no_more(tmp_path):
     assert not list(tmp_path.iterdir())  # where nothing runs, none is kept
 
 
-@pytest.mark.usefixtures("kernel_removes")
-def test_a_group_that_cannot_be_removed_at_once_is_removed_later(tmp_path):
-    groups = reusable(tmp_path)
-    first, second = groups.take(LIMITS), groups.take(LIMITS)
-    groups.give_back(first)
-    late = first.folders["memory"] / "a process"
-    late.touch()
-    groups.give_back(second)
-    assert list(tmp_path.iterdir()) == [first.folders["memory"]]
-    late.unlink()
-    groups.remove_stuck()
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_group_is_not_used_again_with_other_limits(tmp_path):
     groups = reusable(tmp_path)
     first, _other = groups.take(LIMITS), groups.take(LIMITS)
