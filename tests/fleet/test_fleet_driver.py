@@ -165,6 +165,28 @@ async def test_a_slow_move_holds_up_neither_other_nodes_nor_stuck_clients(
     assert sorted(moves) == ["a", "b"], "and each is begun once"
 
 
+async def test_two_drains_of_one_node_move_its_sessions_once(
+    fleet: FleetHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[str] = []
+    for host in fleet.hosts:
+
+        async def leave(*asked: Any, host: Any = host) -> Any:
+            left.append(host.name)
+            return await host._leave(*asked)
+
+        monkeypatch.setitem(host._methods, "leave", leave)
+    box = await open_box()
+    await box.execute("x = 1")
+    (session,) = fleet.driver._sessions.values()
+    name = session.link.row.name
+    async with Fleet.connect() as client:
+        await asyncio.gather(client.drain(name), client.drain(name))
+    assert left == [name]
+    assert (await box.execute("x")).value == 1
+    await box.destroy()
+
+
 async def test_a_session_that_finds_no_place_when_its_node_is_drained_is_not_lost(
     fleet: FleetHere,
 ) -> None:

@@ -195,13 +195,16 @@ async def test_a_drained_node_is_empty_and_its_sessions_go_on(both: LocalFleet) 
         boxes = [*plain, *durable]
         for number, box in enumerate(boxes):
             await box.execute(f"x = {number}")
-        moved = await client.drain("a")
-        assert moved["moved"] > 0
-        assert [(await box.execute("x")).value for box in boxes] == list(range(6))
-        await until(lambda: _sessions(client, "a"), 0)
-        with pytest.raises(ConfigError, match="the fleet has no node 'c'"):
-            await client.drain("c")
-        await client.drain("a", draining=False)
+        name = await node_of(durable[0], both)
+        try:
+            moved = await client.drain(name)
+            assert moved["moved"] > 0
+            assert [(await box.execute("x")).value for box in boxes] == list(range(6))
+            await until(lambda: _sessions(client, name), 0)
+            with pytest.raises(ConfigError, match="the fleet has no node 'c'"):
+                await client.drain("c")
+        finally:
+            await client.drain(name, draining=False)
 
 
 async def test_a_driver_that_dies_costs_a_caller_an_error_and_no_state(both: LocalFleet) -> None:

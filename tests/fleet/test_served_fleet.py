@@ -31,15 +31,9 @@ PATIENCE_SECONDS = 120
 
 @pytest.fixture
 def key(tmp_path: Path) -> str:
-    """A key that both services know."""
-    ledgers = [Ledger(tmp_path / name) for name in ("1", "2")]
-    key = Keys(ledgers[0]).add("test")
-    row = ledgers[0].one("SELECT * FROM keys")
-    assert row is not None
-    ledgers[1].write(f"INSERT INTO keys VALUES ({', '.join('?' * len(tuple(row)))})", *row)
-    for one in ledgers:
-        one.close()
-    return key
+    """A key that was made for the first service: the second finds it in the fleet's store."""
+    with contextlib.closing(Ledger(tmp_path / "1")) as ledger:
+        return Keys(ledger).add("test")
 
 
 @contextlib.contextmanager

@@ -288,7 +288,7 @@ class Driver:
 
     async def _move_all(self, link: DriverLink) -> int:
         here = [one for one in self._sessions.values() if one.link is link]
-        done = await asyncio.gather(*(one.move() for one in here), return_exceptions=True)
+        done = await asyncio.gather(*(one.move(link) for one in here), return_exceptions=True)
         for fault in done:
             if isinstance(fault, BaseException):
                 _LOG.warning("a session was not moved: %s", fault)

@@ -136,12 +136,11 @@ class RoutedSession:
         if self._log is not None:
             self._recovery = asyncio.ensure_future(self._recover())
 
-    async def move(self) -> None:
-        """Leave the node, which is being drained, for another one; calls wait meanwhile."""
+    async def move(self, link: DriverLink) -> None:
+        """Leave a node that is being drained for another one; calls wait meanwhile."""
         async with self._moving:
             await self._idle.wait()
-            link = self._link
-            if link is None or self._over:
+            if self._link is not link or self._over:  # it has moved already
                 return
             save = self._log is None
             try:
