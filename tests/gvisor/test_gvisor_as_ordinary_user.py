@@ -35,8 +35,8 @@ with atoll.create_sandbox(
     run("memory", "b = bytearray(300 << 20)")
     run("file", "open('big', 'wb').write(bytes(2 << 20))")
     run("disk", "for n in range(16): open(f'f{n}', 'wb').write(bytes(1 << 20))")
-    run("processes", "for n in range(40):\\n    if os.fork() == 0:\\n        import time; time.sleep(9); os._exit(0)")
     run("network", "import socket; socket.create_connection(('192.0.2.1', 80), 1)")
+    run("processes", "for n in range(40):\\n    if os.fork() == 0:\\n        import time; time.sleep(9); os._exit(0)")
     found["files"] = box.files.upload([("up", b"x")])[0].error
 print(json.dumps(found))
 """
