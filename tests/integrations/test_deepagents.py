@@ -196,7 +196,7 @@ def test_a_backend_without_a_shell_is_refused_before_it_starts():
         == "backend 'wasm' cannot run shell commands. Use backend='native' or 'daemon'."
     )
     with (
-        atoll.create_sandbox(backend="wasm") as box,
+        atoll.create_sandbox(backend="restricted") as box,
         pytest.raises(atoll.UnsupportedError, match="Use backend='native'"),
     ):
         AtollSandbox(box)
