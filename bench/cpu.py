@@ -14,6 +14,7 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import atoll
 from atoll.jail.supervisor_client import supervisor
 from bench import clones, processes, start, warm
 from bench.fresh import PASS, run_python
@@ -120,11 +121,39 @@ def used() -> dict[str, float]:
     return found
 
 
+def measure_start(count: int) -> dict[str, float]:
+    """Return the CPU-ms of one cold native start, a print and the end, by process."""
+    start.in_sandbox("native")  # which starts the supervisor
+    pids = os.getpid(), supervisor.pid
+    before, ended = [_own(pid) for pid in pids], _children(supervisor.pid)
+    for _ in range(count):
+        start.in_sandbox("native")
+    spent = [(_own(pid) - old) / count for pid, old in zip(pids, before, strict=True)]
+    jail, guest = (_children(supervisor.pid) - ended) / count, _guest_ms(count)
+    return dict(
+        zip(
+            ("host", "supervisor", "pid 1, its starter", "guest"),
+            (*spent, jail - guest, guest),
+            strict=True,
+        )
+    )
+
+
+def _guest_ms(count: int) -> float:
+    """Return the CPU-ms that guests have taken when they have printed, as they say."""
+    taken = []
+    for _ in range(count):
+        with atoll.create_sandbox(backend="native") as box:
+            box.execute(start.CODE)
+            taken.append(box.execute("import time\ntime.process_time()").value)
+    return 1000 * sum(taken) / count
+
+
 def _own(pid: int | None) -> float:
     return sum(_times(pid)[:2])
 
 
-def _children(pid: int) -> float:
+def _children(pid: int | None) -> float:
     """Return the CPU-ms of a process's reaped children."""
     return sum(_times(pid)[2:])
 
@@ -160,10 +189,15 @@ def main() -> None:
     for tier in GOALS:
         config = pool.config(tier)
         measure(pool, config, QUICK_EXECUTIONS)
-        taken = measure(pool, config, EXECUTIONS)
-        print(f"{tier}: {sum(taken.values()):.1f} CPU-ms")
-        for name, value in taken.items():
-            print(f"  {name:16} {value:.1f}")
+        _print(tier, measure(pool, config, EXECUTIONS))
+    _print("cold native start", measure_start(EXECUTIONS // 2))
+    _print(PASS, {"python": _python_ms(EXECUTIONS // 2)})
+
+
+def _print(what: str, taken: dict[str, float]) -> None:
+    print(f"{what}: {sum(taken.values()):.1f} CPU-ms")
+    for name, value in taken.items():
+        print(f"  {name:18} {value:.1f}")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ class ProcessServer(Server):
         passed = rights.Descriptors()
         super().__init__(channel, gate, streams, passed, folder, runtime=runtime)
         self._channel, self._kept, self._own_gate = channel, streams, gate
-        self._pid = os.getpid()
+        self._pid, self._rehearsed = os.getpid(), False
         self._methods.update(fork=self._fork, shell=self._shell)
         self._main = ImportableMain(
             self._repl.module, self._offered, runtime, lambda: [*Bridge.NAMES, *self._tools]
@@ -75,6 +75,7 @@ class ProcessServer(Server):
         reads fewer objects, so a guest copies fewer of the pages that it shares with its zygote.
         """
         self._initialize({"private_folder": True})
+        self._rehearsed = True
         kinds.bytes_of(kinds.base64_of(b""))
         kept = self._repl, self._files, sys.modules["__main__"]
         limit = resource.getrlimit(resource.RLIMIT_DATA)
@@ -110,7 +111,8 @@ class ProcessServer(Server):
         """
         self._pid, self._inherited = os.getpid(), inherited
         self._limit_memory(memory_bytes)
-        self._note_files()
+        if self._rehearsed:  # else a handshake comes, which does it
+            self._note_files()
 
     def serve(self) -> None:
         """Answer requests until the host closes the channel."""

@@ -17,9 +17,11 @@ _BOOT = """
 import marshal, os, sys
 root, entry = sys.argv[1:3]
 try:
-    with open(f"{root}/guest/__pycache__/bundle.{sys.implementation.cache_tag}", "rb") as file:
-        file.readline()  # which files it was made of: the host has checked it
-        code, modules = marshal.loads(file.read())
+    with open(f"{root}/guest/__pycache__/bundle.{sys.implementation.cache_tag}", "rb", 0) as file:
+        data = file.read()
+    head = data.index(b"\\n") + 1  # which files it was made of: the host has checked it
+    code, modules = marshal.loads(memoryview(data)[head:])
+    del data
 except (OSError, ValueError, EOFError, TypeError):
     sys.path.append(root)
     main = __import__(f"guest.{entry}", None, None, ("main",)).main
