@@ -124,29 +124,34 @@ def used() -> dict[str, float]:
 def measure_start(count: int) -> dict[str, float]:
     """Return the CPU-ms of one cold native start, a print and the end, by process."""
     start.in_sandbox("native")  # which starts the supervisor
-    pids = os.getpid(), supervisor.pid
-    before, ended = [_own(pid) for pid in pids], _children(supervisor.pid)
-    for _ in range(count):
-        start.in_sandbox("native")
-    spent = [(_own(pid) - old) / count for pid, old in zip(pids, before, strict=True)]
-    jail, guest = (_children(supervisor.pid) - ended) / count, _guest_ms(count)
-    return dict(
-        zip(
-            ("host", "supervisor", "pid 1, its starter", "guest"),
-            (*spent, jail - guest, guest),
-            strict=True,
-        )
-    )
+    before = _start_times()
+    guest = sum(_guest_ms() for _ in range(count))
+    host, supervisor_ms, jail = (now - old for now, old in zip(_start_times(), before, strict=True))
+    taken = {
+        "host": host,
+        "supervisor": supervisor_ms,
+        "pid 1, its starter": jail - guest,
+        "guest": guest,
+    }
+    return {name: value / count for name, value in taken.items()}
 
 
-def _guest_ms(count: int) -> float:
-    """Return the CPU-ms that guests have taken when they have printed, as they say."""
-    taken = []
-    for _ in range(count):
-        with atoll.create_sandbox(backend="native") as box:
-            box.execute(start.CODE)
-            taken.append(box.execute("import time\ntime.process_time()").value)
-    return 1000 * sum(taken) / count
+def _start_times() -> tuple[float, float, float]:
+    """Return the CPU-ms so far of the host, the supervisor, and all jails that have ended."""
+    return _own(os.getpid()), _own(supervisor.pid), _children(supervisor.pid)
+
+
+def _guest_ms() -> float:
+    """Return the CPU-ms that a guest has taken when it has printed, as it says.
+
+    It ends by itself: of processes that are killed with their pid 1 the kernel does not add the
+    times to those of the supervisor's children.
+    """
+    with atoll.create_sandbox(backend="native") as box:
+        box.execute(start.CODE)
+        taken = box.execute("import time\ntime.process_time()").value
+        box.execute("import os\nos._exit(0)")
+    return 1000 * float(taken)
 
 
 def _own(pid: int | None) -> float:
