@@ -14,7 +14,7 @@ from atoll.guest.rpc import MAX_MESSAGE_BYTES
 from atoll.log import SECURITY_EVENTS, SandboxLogger
 from atoll.policy import Capability, ExecutionPolicy, Isolation
 from atoll.tools import by_name
-from atoll.types import Outcome, SandboxResult
+from atoll.types import CodeFault, Outcome, SandboxResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -192,6 +192,10 @@ class BaseSandbox(ABC):
     @abstractmethod
     async def validate_code(self, code: str) -> bool:
         """Return whether the code compiles, without running it."""
+
+    async def find_fault(self, code: str) -> CodeFault | None:
+        """Return why the code does not compile, as far as the backend tells; None if it does."""
+        return None if await self.validate_code(code) else CodeFault()
 
     @property
     def isolation(self) -> Isolation:

@@ -23,7 +23,7 @@ from atoll.deadline import Deadline, ends_within_grace
 from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import rpc, values
 from atoll.output import make_captures
-from atoll.types import Outcome, SandboxResult
+from atoll.types import CodeFault, Outcome, SandboxResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -152,13 +152,13 @@ class GuestSession:
         if answer is None or stopped or answer.get("set") is not True:
             await self._death(stopped, timeout_ms)
 
-    async def validate(self, code: str, timeout_ms: float) -> bool:
-        """Whether the code compiles."""
+    async def find_fault(self, code: str, timeout_ms: float) -> CodeFault | None:
+        """Return why the code does not compile; None if it does."""
         try:
             answer, _ = await self._request("validate", {"code": code}, timeout_ms)
         except RemoteError:
-            return False
-        return bool(answer and answer.get("valid") is True)
+            return CodeFault()
+        return CodeFault.of(answer or {})
 
     async def fork(self, timeout_ms: float) -> None:
         """Let the guest clone itself; SandboxError if it does not."""

@@ -10,10 +10,13 @@ from atoll import markup
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from atoll.network import NetworkUse
     from atoll.policy import Isolation
+
+
+MAX_FAULT = 1000
 
 
 class Outcome(StrEnum):
@@ -87,6 +90,30 @@ class GuestProcess(Protocol):
     async def cpu_seconds(self) -> float:
         """CPU time used so far."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeFault:
+    """Why code does not compile, as the guest's Python says it."""
+
+    line: int | None = None
+    message: str = ""
+
+    @classmethod
+    def of(cls, answer: Mapping[str, Any]) -> CodeFault | None:
+        """Return what a guest's answer says, checked; None if the code compiles."""
+        if answer.get("valid") is True:
+            return None
+        line, message = answer.get("line"), answer.get("message")
+        known = isinstance(line, int) and not isinstance(line, bool) and line > 0
+        return cls(line=line if known else None, message=str(message or "")[:MAX_FAULT])
+
+
+def validity(fault: CodeFault | None) -> dict[str, Any]:
+    """Return as JSON whether code compiles; if not, where and why."""
+    if fault is None:
+        return {"valid": True}
+    return {"valid": False, "line": fault.line, "message": fault.message}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

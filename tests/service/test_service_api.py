@@ -305,6 +305,20 @@ def test_the_openapi_document_has_the_body_and_the_answer_of_each_file_operation
     assert read["required"] == []
 
 
+def test_code_that_does_not_compile_is_told_with_its_line_and_why(api):
+    session = api.session()
+
+    def ask(code):
+        return api.post(f"{session}/validate", json={"code": code}).json()
+
+    assert ask("x = 1\n!ls\nawait y") == {"valid": True}
+    wrong = ask("x = 1\nfor")
+    assert (wrong["valid"], wrong["line"], wrong["message"]) == (False, 2, "invalid syntax")
+    null = ask("x = 'a\0'")
+    assert not null["valid"]
+    assert null["message"]
+
+
 @pytest.fixture
 def files_session(api):
     session = api.session()

@@ -28,6 +28,10 @@ def test_a_session_tells_what_it_uses(api: Api) -> None:
     api.run(at, "held = bytearray(64 << 20)\nopen('file', 'wb').write(b'1' * (8 << 20))")
     after = api.get(at).json()
     assert after["usage"]["memory_bytes"] > before["usage"]["memory_bytes"] + (60 << 20)
+    assert after["usage"]["peak_memory_bytes"] >= after["usage"]["memory_bytes"]
+    api.run(at, "del held")
+    freed = api.get(at).json()["usage"]
+    assert freed["memory_bytes"] + (50 << 20) < freed["peak_memory_bytes"]
     assert after["usage"]["disk_bytes"] >= before["usage"]["disk_bytes"] + (8 << 20)
     assert after["usage"]["processes"] is None or after["usage"]["processes"] >= 1
     assert after["context"] == {"id": None, "length": 70_000}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from atoll.service import problems
+from atoll.service.keys import Quota
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,3 +30,27 @@ def test_the_commands_of_the_page_run(service, api):
     assert '"value":6' in done.stdout
     assert '"output":"6 in.txt\\n"' in done.stdout
     assert '"type":"result"' in done.stdout
+
+
+def test_the_page_names_every_code_of_the_native_api_and_no_other():
+    text = (ROOT / "docs" / "service.md").read_text()
+    rows = re.findall(r"^\| [\d, ]+ \| (.*?) \|", text.partition("## Errors")[2], re.MULTILINE)
+    named = {code for row in rows for code in re.findall(r"`(\w+)`", row)}
+    used = {code for _, _, code in problems._STATUSES} | {"sandbox"}
+    for path in (ROOT / "src" / "atoll" / "service").glob("*.py"):
+        used |= set(_codes(ast.parse(path.read_text())))
+    assert "file" in used
+    assert named == used
+
+
+def test_the_page_names_every_quota():
+    text = (ROOT / "docs" / "service.md").read_text()
+    listed = text.partition("Quotas are")[2].partition("Only a hash")[0]
+    assert set(re.findall(r"`(\w+)`", listed)) == set(Quota.__dataclass_fields__)
+
+
+def _codes(tree):
+    for node in ast.walk(tree):
+        is_problem = isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Problem"
+        if is_problem and isinstance(node.args[1], ast.Constant):
+            yield node.args[1].value

@@ -126,6 +126,8 @@ def test_a_killed_service_starts_again_with_its_answers_and_files_and_tells_what
         assert (status, problem["code"]) == (410, "session_lost")
         assert "1 session of an earlier process ended with it" in second.wait_for("ended")
         assert second.key == ""
+        assert f"  console  {second.url}/console   (sign in with a key)\n" in second.printed
+        assert f"to add one: atoll keys add NAME --folder {tmp_path}\n" in second.printed
         assert key not in second.printed
 
 

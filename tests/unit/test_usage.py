@@ -40,6 +40,13 @@ def work(process):
     process.stdout.readline()
 
 
+def test_without_a_control_group_memory_and_its_peak_are_one_measure(worker):
+    usage = ProcessUsage(worker.pid)
+    work(worker)
+    assert usage.memory() <= usage.peak_memory() - (20 << 20)
+    assert usage.peak_memory() < 60 << 20, "what it held before is not counted"
+
+
 @pytest.mark.parametrize(
     ("version", "files"),
     [

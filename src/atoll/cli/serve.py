@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from atoll.cli import daemon
@@ -62,17 +63,23 @@ def _ready(service: Service, url: str) -> None:
     print(f"Atoll serves at {url}  ({service.isolation or 'NO'} sandboxes)")
     print(f"  console  {_console(service, url, known, first=bool(key))}")
     print(f"  folder   {service.settings.folder}")
-    if key:
-        print(f"  key      {key}\n           Keep it: it is not shown again.")
+    print(_about_keys(service, key))
     shown = key or "KEY"
     print("\nTry it from another terminal:\n")
     print(f"  export ATOLL_URL={url} ATOLL_API_KEY={shown}")
     print("  atoll run --url $ATOLL_URL -c 'print(6 * 7)'")
     print('  curl $ATOLL_URL/api/v1/run -H "Authorization: Bearer $ATOLL_API_KEY" \\')
     print('       -d \'{"code": "print(6 * 7)"}\'\n')
-    if not key:
-        print("  atoll keys add NAME     makes a key\n")
     print("Ctrl-C stops it, after what runs has ended.", flush=True)
+
+
+def _about_keys(service: Service, key: str) -> str:
+    """Return the line of the first key; later, as only hashes are kept, how to add another."""
+    if key:
+        return f"  key      {key}\n           Keep it: it is not shown again."
+    folder = service.settings.folder
+    at = "" if folder == load("settings").default_folder() else f" --folder {quote(str(folder))}"
+    return f"  keys     those you have are valid; to add one: atoll keys add NAME{at}"
 
 
 def _console(service: Service, url: str, known: list[dict[str, Any]], *, first: bool) -> str:
@@ -84,7 +91,7 @@ def _console(service: Service, url: str, known: list[dict[str, Any]], *, first: 
     usable = [one for one in known if "admin" in one["scopes"] and one["revoked"] is None]
     usable = [one for one in usable if one["expires"] is None]
     if not usable or not (first or sys.stdout.isatty()):
-        return f"{url}/console"
+        return f"{url}/console   (sign in with a key)"
     secret = service.login_secret(usable[0]["id"])
     return f"{url}/console#login={secret}\n           This link signs in once, within 10 minutes."
 

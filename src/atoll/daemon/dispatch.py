@@ -17,7 +17,7 @@ from atoll.idempotency import MAX_KEY
 from atoll.log import SandboxLogger
 from atoll.passed_fds import PassedFds
 from atoll.policy import Capability, check_positive
-from atoll.types import ExecuteResponse, Outcome, SandboxResult
+from atoll.types import ExecuteResponse, Outcome, SandboxResult, validity
 from atoll.wire import blobs, options, results
 from atoll.wire.peer import Reply
 
@@ -202,7 +202,7 @@ class Dispatch:
     ) -> Reply:
         code, (_, session) = _text(params, "code"), client.session(params)
         async with session.in_turn() as box:
-            return Reply({"valid": await box.validate_code(code)})
+            return Reply(validity(await box.find_fault(code)))
 
     async def _fork(
         self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds

@@ -69,17 +69,20 @@ class Repl:
             print(repr(bundle))  # noqa: T201 - to where guest code prints
             self._shown.add(bundle)
 
-    def validate(self, code: str) -> bool:
-        """Return whether `code` compiles as a cell; nothing of it runs."""
+    def validate(self, code: str) -> dict[str, Any]:
+        """Return whether `code` compiles as a cell, or where and why not; nothing of it runs."""
         import warnings
 
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self._compiled(code, "<sandbox>")
-        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
-            return False
-        return True
+        except SyntaxError as exc:
+            return {"valid": False, "line": exc.lineno, "message": exc.msg}
+        except (ValueError, OverflowError, RecursionError, MemoryError) as exc:
+            message = "{}: {}".format(type(exc).__name__, exc)
+            return {"valid": False, "line": None, "message": message}
+        return {"valid": True}
 
     def name_script(self, name: str = "") -> None:
         """Have tracebacks name the first cell after the script that it is, as Python does."""

@@ -343,7 +343,7 @@ class Server:
         return answer
 
     def _validate(self, params: dict[str, Any]) -> dict[str, Any]:
-        return {"valid": self._repl.validate(params["code"])}
+        return self._repl.validate(params["code"])
 
 
 def late_interrupt() -> dict[str, Any]:

@@ -130,18 +130,24 @@ class ProcessUsage:
 
     def peak_memory(self) -> int | None:
         """Return its peak above what it held at the first reading; None if it has ended."""
-        peak = self._memory("VmHWM")
-        if peak is None or self._before is None:
-            return None
-        return max(0, peak - self._before) + _UNCOUNTED
+        return self._above_first("VmHWM")
 
     def is_runnable(self) -> bool:
         """Return whether it has a core, or waits for one."""
         return meter.is_runnable(self._pid)
 
     def memory(self) -> int | None:
-        """Return what it holds now; None if it has ended."""
-        return self._memory("VmRSS")
+        """Return what it holds now above the first reading, so at most its peak; None if ended.
+
+        A control group counts in the same way: pages shared with the zygote are not its own.
+        """
+        return self._above_first("VmRSS")
+
+    def _above_first(self, field: str) -> int | None:
+        found = self._memory(field)
+        if found is None or self._before is None:
+            return None
+        return max(0, found - self._before) + _UNCOUNTED
 
     def _memory(self, field: str) -> int | None:
         try:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from atoll.launch.handshake import RunningGuest
     from atoll.network import NetworkUse
     from atoll.sandbox import ToolChange
-    from atoll.types import SandboxResult
+    from atoll.types import CodeFault, SandboxResult
 
 STATE_TIMEOUT_MS = 30_000
 ATTEMPTS = 4
@@ -173,11 +173,15 @@ class GuestSandbox(BaseSandbox):
 
     async def validate_code(self, code: str) -> bool:
         """Return whether the code compiles in the guest's Python, without running it."""
+        return await self.find_fault(code) is None
+
+    async def find_fault(self, code: str) -> CodeFault | None:
+        """Return why the code does not compile in the guest's Python; None if it does."""
         check_code(code)
         async with self._turn:
             guest = await self._ensure()
             try:
-                return await guest.session.validate(code, self._timeout(None))
+                return await guest.session.find_fault(code, self._timeout(None))
             finally:
                 self._found_dead |= not guest.session.alive
                 await self._bury(guest)

@@ -16,6 +16,7 @@ from atoll.service import clock, reach, shapes
 from atoll.service.calls import as_json, nothing
 from atoll.service.problems import Problem, of_error
 from atoll.state.envelope import describe_state
+from atoll.types import validity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -194,11 +195,11 @@ async def rollback(call: Call) -> Response:
 
 
 async def validate(call: Call) -> Response:
-    """Return whether code compiles, without running it."""
+    """Return whether code compiles, without running it; if not, the line and the message."""
     hosted, given = _session(call), await call.json(shapes.Code)
     check_code(given.code)
     async with hosted.session.in_turn() as box:
-        return as_json({"valid": await box.validate_code(given.code)})
+        return as_json(validity(await box.find_fault(given.code)))
 
 
 async def list_variables(call: Call) -> Response:

@@ -118,9 +118,14 @@ class HostedSession:
         return "frozen" if self.session.frozen else "saved"
 
     def usage(self) -> dict[str, Any]:
-        """Return what it uses now, as far as the host counts it; disk as last measured."""
+        """Return what it uses now, as far as the host counts it; disk as last measured.
+
+        The peak is of the same measure as what is in use now, and never below it: processes beside
+        the cells can hold more than any cell did.
+        """
         measure = getattr(self.session.box, "usage_now", None)
         now = {} if measure is None else measure()
+        self.memory_bytes = max(self.memory_bytes, now.get("memory_bytes") or 0)
         return {
             "cpu_seconds": self.cpu_seconds,
             "peak_memory_bytes": self.memory_bytes,

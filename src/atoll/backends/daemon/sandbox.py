@@ -24,6 +24,7 @@ from atoll.network import NETWORK_CALL, NetworkRequest
 from atoll.packages.progress import Progress
 from atoll.policy import Capability, Isolation
 from atoll.sandbox import NOT_STARTED, check_code
+from atoll.types import CodeFault
 from atoll.wire import answers, blobs, options, results
 
 if TYPE_CHECKING:
@@ -126,8 +127,14 @@ class DaemonClientSandbox(ClientSandbox):
 
     async def validate_code(self, code: str) -> bool:
         """Return whether the code compiles in the guest's Python, without running it."""
+        return await self.find_fault(code) is None
+
+    async def find_fault(self, code: str) -> CodeFault | None:
+        """Return why the code does not compile in the guest's Python; None if it does."""
         check_code(code)
-        return answers.field((await self._call("validate", {"code": code})).value, "valid", bool)
+        answer = answers.mapping((await self._call("validate", {"code": code})).value)
+        answers.field(answer, "valid", bool)
+        return CodeFault.of(answer)
 
     async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the session's guest about a variable; its answer is not checked yet."""

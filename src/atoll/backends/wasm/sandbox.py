@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from atoll.launch.handshake import RunningGuest
     from atoll.log import SandboxLogger
     from atoll.policy import ExecutionPolicy
-    from atoll.types import SandboxResult
+    from atoll.types import CodeFault, SandboxResult
 
 MISSING = frozenset(
     {
@@ -92,11 +92,11 @@ class PythonSandbox(HoldsPackages, GuestSandbox):
         await self._start_once()
         return await self._run_cell(code, timeout_ms, key, setup=inject_setup)
 
-    async def validate_code(self, code: str) -> bool:
-        """Return whether the code compiles, without running it."""
+    async def find_fault(self, code: str) -> CodeFault | None:
+        """Return why the code does not compile in the guest's Python; None if it does."""
         check_code(code)
         await self._start_once()
-        return await super().validate_code(code)
+        return await super().find_fault(code)
 
     async def _start_once(self) -> None:
         if not self._open and not self._destroyed:

@@ -133,7 +133,7 @@ function finish(made, out, foot, one, result, streamed = false) {
   if (result.displays?.length) out.append(displays(one.id, result.displays));
   if (result.artifacts?.length) out.append(artifacts(result.artifacts, result.session));
   const outcome = result.kind === "shell" ? (result.exit_code ? "error" : "ok") : result.kind;
-  fill(foot, badge(outcome), result.exit_code ? h("span", {}, `exit code ${result.exit_code}`) : null, figure(result.duration_ms, milliseconds, ""), figure(result.cpu_ms, milliseconds, "CPU"), figure(result.memory_used_bytes, bytes, ""),
+  fill(foot, badge(outcome), result.exit_code ? h("span", {}, `exit code ${result.exit_code}`) : null, figure(result.duration_ms, milliseconds, ""), figure(result.cpu_ms, milliseconds, "CPU"), figure(result.memory_used_bytes, bytes, "peak"),
     h("span", { class: "quiet wide-only" }, clock(one.created_at)), result.state_lost && h("span", { class: "warn-text" }, "its variables were lost: the guest was restarted"));
 }
 
