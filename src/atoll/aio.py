@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Unpack
 
+from atoll.context import warn_of_path
 from atoll.factory import Opening, merge
 
 if TYPE_CHECKING:
@@ -28,7 +29,9 @@ def create_sandbox(
     config: SandboxConfig | None = None, **options: Unpack[SandboxOptions]
 ) -> Opening:
     """Open a sandbox for async code: `await` the result, or use it in `async with`."""
-    return Opening(merge(config, options))
+    settings: SandboxConfig = merge(config, options)
+    warn_of_path(settings.context)
+    return Opening(settings)
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for one that exists

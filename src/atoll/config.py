@@ -276,7 +276,7 @@ class ReplSettings:
         """Read the settings from the variables REPL_*, with defaults."""
         return cls(
             enabled=_switch("REPL_ENABLED"),
-            warmup_seconds=_seconds("REPL_WARMUP_TIMEOUT_SECONDS", 15),
+            warmup_seconds=_seconds("REPL_WARMUP_TIMEOUT_SECONDS", 60),
             health_check_seconds=_seconds("REPL_HEALTH_CHECK_TIMEOUT_SECONDS", 5),
         )
 

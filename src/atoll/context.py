@@ -10,6 +10,8 @@ import ctypes
 import fcntl
 import json
 import os
+import sys
+import warnings
 import weakref
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from atoll.guest import context as guest_context
 from atoll.guest import values
 
 INLINE_LIMIT = 1 << 16
+_LONGEST_PATH = 255
 _CHUNK = 1 << 24
 _CACHED_CHUNK = 1 << 20
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -138,6 +141,32 @@ def share(value: Any) -> Context | None:
         return share_text(value) if len(value) > INLINE_LIMIT else None
     text = _as_json(value)
     return Context.from_json(text, value) if len(text) > INLINE_LIMIT else None
+
+
+def warn_of_path(value: Any, *, above: int = 1) -> None:
+    """Warn the caller of a public function if the text that it gave as context names a file.
+
+    `above` is how many calls above this one the public function is.
+    SECURITY: not if Atoll itself is the caller: a service's text is a tenant's, and is not looked
+    up on this machine.
+    """
+    caller = str(sys._getframe(1 + above).f_globals.get("__name__"))  # noqa: SLF001
+    is_short = isinstance(value, str) and 0 < len(value) <= _LONGEST_PATH and "\n" not in value
+    if not is_short or caller.partition(".")[0] == __name__.partition(".")[0]:
+        return
+    kind = _kind_of_path(value)
+    if kind:
+        text = f"the context is the text {value!r} itself, {len(value)} characters. To read the"
+        warnings.warn(f"{text} {kind} of that name, give Path({value!r})", stacklevel=2 + above)
+
+
+def _kind_of_path(text: str) -> str:
+    """Return "folder" or "file" if a text is the path of one, else ""."""
+    try:
+        path = Path(text).expanduser()
+        return "folder" if path.is_dir() else "file" if path.exists() else ""
+    except (OSError, ValueError, RuntimeError):
+        return ""
 
 
 def from_path(path: os.PathLike[str]) -> Context:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
 from atoll.backends import registry
 from atoll.config import PRELOADS, SandboxConfig
+from atoll.context import warn_of_path
 from atoll.errors import ConfigError
 from atoll.policy import ExecutionPolicy, check_keys
 from atoll.sync import Portal, SyncSandbox
@@ -77,6 +78,7 @@ def create_sandbox(
     `options` are fields of SandboxConfig; they override those of `config`.
     """
     settings: SandboxConfig = merge(config, options)
+    warn_of_path(settings.context)
     return SyncSandbox(Portal.shared().run(open_sandbox(settings)))
 
 

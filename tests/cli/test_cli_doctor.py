@@ -37,6 +37,22 @@ def test_it_tells_of_every_backend(atoll):
     assert "\x1b" not in out
 
 
+@pytest.mark.parametrize(
+    ("installed", "hint"),
+    [
+        (False, f"{extras.hint('ray')}, then: atoll fleet start"),
+        (True, "Type: atoll fleet start"),
+    ],
+)
+def test_a_missing_extra_is_named_before_the_command_that_needs_it(monkeypatch, installed, hint):
+    found = object() if installed else None
+    monkeypatch.setattr("atoll.fleet.sandbox.find_spec", lambda _: found)
+    config = SandboxConfig(backend="ray", url="127.0.0.1:1")
+    one = asyncio.run(doctor.examine(["ray"], config))["ray"]
+    assert (one.usable, one.hint) == (False, hint)
+    assert installed or one.reason == "a fleet needs the extra `ray`"
+
+
 def test_it_tells_as_json(atoll):
     code, out, _ = atoll("doctor", "--json")
     backends = json.loads(out)["backends"]

@@ -144,8 +144,8 @@ def test_memory_below_what_the_interpreter_needs_is_said(atoll):
     code, out, err = atoll("run", "--backend", "native", "--memory", "1M", "-c", "print(1)")
     assert (code, out) == (0, "1\n")
     assert err == (
-        "atoll: note: the interpreter of backend 'native' takes up to 32M on top of --memory, "
-        "so that up to 33M can be used\n"
+        "atoll: note: --memory is 1,048,576 bytes. The interpreter of backend 'native' takes up to "
+        "32M itself, so the limit in effect is 33M\n"
     )
     assert atoll("run", "--backend", "native", "--memory", "64M", "-c", "1") == (0, "", "")
 

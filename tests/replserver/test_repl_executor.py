@@ -279,7 +279,7 @@ def test_settings_from_the_environment(monkeypatch):
     ):
         monkeypatch.delenv(name, raising=False)
     assert ReplSettings.from_environment() == ReplSettings(
-        enabled=True, warmup_seconds=15, health_check_seconds=5
+        enabled=True, warmup_seconds=60, health_check_seconds=5
     )
     monkeypatch.setenv("REPL_ENABLED", "False")
     monkeypatch.setenv("REPL_WARMUP_TIMEOUT_SECONDS", "30")

@@ -44,15 +44,16 @@ def _add_models(group: argparse._ArgumentGroup) -> None:
     which.add_argument(
         "--model",
         metavar="NAME",
-        help="openai/NAME, anthropic/NAME, ollama/NAME, local/NAME with --base-url, or local: "
-        "the model that `atoll model get` downloads (default: $ATOLL_MODEL)",
+        help="openai/NAME, anthropic/NAME, ollama/NAME, openai-compatible/NAME with --base-url "
+        "(in short local/NAME), or local: the model that `atoll model get` downloads "
+        "(default: $ATOLL_MODEL)",
     )
     which.add_argument("--local", action="store_true", help="the same as --model local")
     group.add_argument(
         "--sub-model", metavar="NAME", help="the model for sub-questions (default: the same)"
     )
     group.add_argument(
-        "--base-url", metavar="URL", help="address of the model server, for local/NAME"
+        "--base-url", metavar="URL", help="address of the model server, for openai-compatible/NAME"
     )
     group.add_argument(
         "--window", metavar="N", type=count, help="context window of the model in tokens, if small"

@@ -91,8 +91,8 @@ def warn_of_memory(box: BaseSandbox) -> None:
     limit, own = box.policy.memory_bytes, box.runtime_memory
     if limit is not None and limit < own:
         complain(
-            f"note: the interpreter of backend {box.backend!r} takes up to {own >> 20}M on top of "
-            f"--memory, so that up to {(own + limit) >> 20}M can be used"
+            f"note: --memory is {limit:,} bytes. The interpreter of backend {box.backend!r} takes "
+            f"up to {own >> 20}M itself, so the limit in effect is {(own + limit) >> 20}M"
         )
 
 

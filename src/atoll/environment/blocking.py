@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from atoll.context import warn_of_path
 from atoll.environment import core
 from atoll.sync import Portal, SyncSandbox
 
@@ -26,6 +27,7 @@ class REPLEnvironment:
         self, config: SandboxConfig | None = None, **options: Unpack[EnvironmentOptions]
     ) -> None:
         """`config` is an EnvironmentConfig; `options` are its fields, and override it."""
+        warn_of_path(options.get("context"))
         self._portal = Portal.shared()
         self._inner = self._portal.run(_make(config, options))
 

@@ -17,7 +17,7 @@ from atoll.config import (
     parallel_mutations_from_environment,
     tool_chain_mode_from_environment,
 )
-from atoll.context import Context, from_path, share_text
+from atoll.context import Context, from_path, share_text, warn_of_path
 from atoll.errors import ConfigError
 from atoll.explore.index import ContextIndex
 from atoll.factory import SandboxOptions, merge
@@ -179,6 +179,7 @@ def configured(config: SandboxConfig | None, options: Mapping[str, Any]) -> Envi
     Documents and contexts have the long timeout of the configuration's default. An environment that
     is made without any of them, for general use, has GENERAL_TIMEOUT_MS.
     """
+    warn_of_path(options.get("context"), above=2)
     made = merge(config, options, EnvironmentConfig)
     timed = {"timeout_ms", "timeout_seconds"} & set(options)
     if config is None and not timed and made.context is None and made.documents is None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from atoll import extras
 from atoll.availability import Availability
 from atoll.backends.daemon.sandbox import DaemonClientSandbox
 from atoll.config import SandboxConfig, fleet_address
@@ -48,8 +50,11 @@ class RaySandbox(DaemonClientSandbox):
             address = fleet_address(config.url)
             facts = await lifecycle.ask(address)
         except AtollError as exc:
-            hint = "Type: atoll fleet start"
-            return Availability(usable=False, reason=str(exc), hint=hint)
+            if find_spec("ray") is None:  # `atoll fleet start` would be refused
+                reason, hint = "a fleet needs the extra `ray`", f"{extras.hint('ray')}, then: "
+            else:
+                reason, hint = str(exc), "Type: "
+            return Availability(usable=False, reason=reason, hint=f"{hint}atoll fleet start")
         if facts.get("isolation") not in tuple(map(str, Isolation)):
             reason = str(facts.get("reason") or "no node takes sessions")
             return Availability(usable=False, reason=reason, hint="atoll fleet status")

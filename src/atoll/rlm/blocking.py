@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from atoll.context import warn_of_path
 from atoll.rlm import core
 from atoll.sync import Portal
 
@@ -53,6 +54,7 @@ class RLM:
 
     def completion(self, question: str, context: Any = None) -> Answer:
         """The answer to a question over a text, files, a folder, data, or a Context."""
+        warn_of_path(context)
         return self.wait_for(lambda: self._inner.completion(question, context))
 
     def wait_for(self, start: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -70,6 +72,7 @@ class RLM:
 
     def session(self, context: Any = None) -> Session:
         """Return a session for several questions over one context, which is read once."""
+        warn_of_path(context)
         return Session(self, self._inner.session(context))
 
     def close(self) -> None:

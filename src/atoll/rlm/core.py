@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 from weakref import WeakSet
 
+from atoll.context import warn_of_path
 from atoll.errors import SandboxClosedError
 from atoll.rlm.budget import Account
 from atoll.rlm.model_calls import Concurrency, ModelCalls, usage_fields
@@ -63,6 +64,7 @@ class RLM:
 
     async def completion(self, question: str, context: Any = None) -> Answer:
         """The answer to a question over a text, files, a folder, data, or a Context."""
+        warn_of_path(context)
         return await self.ask_in(None, question, context)
 
     async def ask_in(self, live: LiveEnvironment | None, question: str, context: Any) -> Answer:
@@ -83,6 +85,7 @@ class RLM:
     def session(self, context: Any = None) -> Session:
         """Return a session for several questions over one context, which is read once."""
         self._require_open()
+        warn_of_path(context)
         made = Session(self, context)
         self._sessions.add(made)
         return made
