@@ -19,12 +19,13 @@ from atoll.session import GuestSession
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from atoll.config import SandboxConfig
+    from atoll.config import LineCallback, SandboxConfig
     from atoll.context import Context
     from atoll.egress import Share
     from atoll.errors import SandboxError
     from atoll.jail.client import Lease
     from atoll.launch.guest_handle import GuestHandle
+    from atoll.types import SandboxResult
 
 START_SECONDS = 30
 KILLED = (None, signal.SIGKILL)
@@ -55,6 +56,17 @@ class RunningGuest:
         await self.lease.close()
         if self.network is not None:
             await self.network.release()
+
+    def with_network(self, result: SandboxResult, on_stderr: LineCallback | None) -> SandboxResult:
+        """Return a result with what the guest asked the network for, and refusals not shown yet."""
+        if self.network is None:
+            return result
+        use = self.network.take()
+        words = use.unsaid(f"{result.stdout}{result.stderr}{result.error}")
+        if on_stderr is not None:
+            for line in words.splitlines():
+                on_stderr(line)
+        return replace(result, network=use, stderr=result.stderr + words)
 
     async def confirm(self) -> None:
         """Raise SandboxStartError if the handshake that was not waited for has failed."""

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from atoll.config import Handler
     from atoll.files.base import Files
     from atoll.launch.handshake import RunningGuest
-    from atoll.network import NetworkUse
     from atoll.sandbox import ToolChange
     from atoll.types import CodeFault, SandboxResult
 
@@ -141,9 +140,7 @@ class GuestSandbox(BaseSandbox):
                 result = await guest.session.execute(
                     code, limit, look_again=changed, setup=setup, **self._facts()
                 )
-            result = self._measured(guest, result)
-            if guest.network is not None:
-                result = self._with_network(guest.network.take(), result)
+            result = guest.with_network(self._measured(guest, result), self._config.on_stderr)
         finally:
             if not guest.session.alive:
                 await self._bury(guest)
@@ -297,14 +294,6 @@ class GuestSandbox(BaseSandbox):
         if Capability.NETWORK in self.capabilities and self._level < Isolation.JAILED:
             problem = f"a network policy needs a jail; this sandbox is only {self._level}"
             raise ConfigError(f"{problem}: atoll doctor says why")
-
-    def _with_network(self, use: NetworkUse, result: SandboxResult) -> SandboxResult:
-        """Return the result with what the guest asked for, and refusals that nothing showed."""
-        words = use.unsaid(f"{result.stdout}{result.stderr}{result.error}")
-        if self._config.on_stderr is not None:
-            for line in words.splitlines():
-                self._config.on_stderr(line)
-        return replace(result, network=use, stderr=result.stderr + words)
 
     @abstractmethod
     async def _prepare(self) -> Isolation:
