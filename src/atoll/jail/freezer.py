@@ -17,9 +17,10 @@ from atoll.jail import meter
 from atoll.jail.shared_jail import namespace_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
-ROUNDS = 100
+TRY_SECONDS = 1.0
+"""In which all processes have to be stopped; a busy machine may not run them at once."""
 PAUSE_SECONDS = 0.002
 
 
@@ -35,7 +36,7 @@ class Freezer:
         if self._switch("1"):
             return True
         stopped: set[int] = set()
-        for _ in range(ROUNDS):
+        for _ in _rounds():
             found = set(self._processes())
             if not found:
                 return False
@@ -44,7 +45,6 @@ class Freezer:
             stopped |= {pid for pid in found if _send(pid, signal.SIGSTOP, self._processes)}
             if not found <= stopped:
                 break
-            time.sleep(PAUSE_SECONDS)
         self.thaw()
         return False
 
@@ -62,10 +62,9 @@ class Freezer:
         with contextlib.suppress(OSError):
             path.write_text(text)
             events = Path(self._folder, "cgroup.events")
-            for _ in range(ROUNDS):
+            for _ in _rounds():
                 if f"frozen {text}" in events.read_text():
                     return True
-                time.sleep(PAUSE_SECONDS)
         return False
 
     def _processes(self) -> list[int]:
@@ -74,6 +73,14 @@ class Freezer:
                 return [int(one) for one in Path(self._folder, "cgroup.procs").read_text().split()]
         own = {namespace_of(pid) for pid in self._roots}  # a live clone has one of its own
         return [pid for pid in meter.processes(self._roots) if namespace_of(pid) in own]
+
+
+def _rounds() -> Iterator[None]:
+    """Yield again and again, with pauses, for TRY_SECONDS."""
+    end = time.monotonic() + TRY_SECONDS
+    while time.monotonic() < end:
+        yield
+        time.sleep(PAUSE_SECONDS)
 
 
 def _send(pid: int, number: int, still: Callable[[], Iterable[int]]) -> bool:
