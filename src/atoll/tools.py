@@ -69,7 +69,7 @@ class Tool:
         if not isinstance(self.name, str) or not self.name.isidentifier():
             raise ConfigError(f"a tool's name must be a Python name, not {self.name!r:.60}")
         if not callable(self.function):
-            raise ConfigError(f"the function of the tool {self.name} cannot be called")
+            raise ConfigError(f"the tool {self.name} must be a function, not {self.function!r:.60}")
         if wrong := [one for one in self.allowed_callers if one not in CALLERS]:
             raise ConfigError(f"no caller {wrong[0]!r} of a tool: use one of {', '.join(CALLERS)}")
         if self.cost not in COSTS:
