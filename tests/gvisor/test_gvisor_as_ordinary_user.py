@@ -19,7 +19,7 @@ import json, atoll
 from atoll.backends.gvisor import launch
 launch.parked.most = 0
 MIB = 1 << 20
-policy = dict(memory_bytes=96 * MIB, disk_bytes=8 * MIB, file_size_bytes=MIB, max_processes=20)
+policy = dict(memory_bytes=192 * MIB, disk_bytes=8 * MIB, file_size_bytes=MIB, max_processes=20)
 found = {}
 with atoll.create_sandbox(
     min_isolation="kernel", policy=policy, context="c" * MIB, tools={"add": lambda a, b: a + b}

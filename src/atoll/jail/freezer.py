@@ -7,6 +7,7 @@ by SIGSTOP, again until no new one appears: a process that is not stopped yet ma
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -89,8 +90,8 @@ def _send(pid: int, number: int, still: Callable[[], Iterable[int]]) -> bool:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
-    except OSError:
-        return False
+    except OSError as exc:
+        return exc.errno == errno.EINVAL  # it is about to be gone, or to be another program
     try:
         if pid in still():  # else the number is another's by now
             signal.pidfd_send_signal(fd, number)

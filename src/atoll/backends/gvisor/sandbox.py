@@ -9,7 +9,7 @@ from atoll.backends._interpreter_sandbox import InterpreterSandbox
 from atoll.backends.gvisor import report, runsc
 from atoll.backends.gvisor.bundle import make_spec
 from atoll.backends.gvisor.launch import Wanted, parked
-from atoll.errors import SandboxStartError
+from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.jail import probe
 from atoll.launch.handshake import handshake
 from atoll.policy import Capability, Isolation
@@ -56,7 +56,7 @@ class GvisorSandbox(InterpreterSandbox):
         handle = container.open()
         try:
             guest = await handshake(handle, self._config, self._context, self._shared)
-        except SandboxStartError:
+        except (SandboxStartError, SandboxLostError):
             await report.platform(self._runsc, tried=True)  # if runsc itself fails, this says why
             raise
         guest.session.grace_seconds = GRACE_SECONDS
