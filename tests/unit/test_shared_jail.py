@@ -113,10 +113,24 @@ def test_what_is_in_nobodys_mounts_is_killed_too(session):
     assert session.wait(5) == -signal.SIGKILL
 
 
+def _clone(pid: int) -> SimpleNamespace:
+    return SimpleNamespace(guest_pid=lambda: pid)
+
+
 def test_a_clone_on_its_way_is_spared(session):
     one = SharedJail(lambda: [os.getpid()], lambda: None)
-    one.sessions.add(_Session(shared_jail.namespace_of(os.getpid()), clone_in_progress=object()))
+    one.sessions.add(_Session(shared_jail.namespace_of(os.getpid()), clone_in_progress=_clone(0)))
     assert one.evict(12345)
+    assert session.poll() is None
+
+
+def test_a_clone_that_got_the_number_of_the_namespace_that_is_gone_is_spared(session):
+    """The kernel gives the lowest free number: most often that of the session that left last."""
+    number = shared_jail.namespace_of(session.pid)
+    begun = make(own=shared_jail.namespace_of(os.getpid()))
+    begun.sessions.add(_Session(1, clone_in_progress=_clone(session.pid)))
+    assert not begun.evict(number)  # so it is looked at again
+    assert make(own=shared_jail.namespace_of(os.getpid()), clone=number).evict(number)
     assert session.poll() is None
 
 

@@ -45,27 +45,31 @@ class SharedJail:
     def evict(self, mount_namespace: int, scans: int = SCANS) -> bool:
         """Kill every process in that mount namespace, or in no session's; return if none was left.
 
-        Scan several times: one scan can miss a process that forks and exits all the time.
+        Scan several times: one scan can miss a process that forks and exits all the time. The
+        kernel gives the number of a namespace that is gone to the next one, such as a new clone's.
         """
+        if any(session.mount_namespace == mount_namespace for session in self.sessions):
+            return True  # so the namespace of the session that has left is gone
         found = False
         for _ in range(scans):
             for pid in self._members():
                 space = namespace_of(pid)
                 if space == mount_namespace or self._belongs_to_no_session(space):
-                    _kill(pid, space)
                     found = True
+                    if pid not in self._clones_in_progress():
+                        _kill(pid, space)
         return not found
 
     def kill_privileged(self) -> None:
         """Kill processes that still hold effective capabilities after a clone was set up."""
-        making = {
-            one.clone_in_progress.guest_pid()
-            for one in self.sessions
-            if one.clone_in_progress is not None
-        }
+        making = self._clones_in_progress()
         for pid in self._members():
             if pid not in making and has_capabilities(pid):
                 _kill(pid, namespace_of(pid))
+
+    def _clones_in_progress(self) -> set[int]:
+        making = (one.clone_in_progress for one in self.sessions)
+        return {clone.guest_pid() for clone in making if clone is not None}
 
     def listen(self, fd: int, selector: selectors.BaseSelector) -> None:
         """Answer the notifications of its seccomp filter."""
