@@ -15,12 +15,14 @@ RESERVED = 2 << 30
 MAPPED = 4 << 30
 
 
-def apply(limits: Limits, *, jailed: bool, inherited: int = 0) -> None:
+def apply(limits: Limits, inherited: int = 0, *, jailed: bool, forked: bool = False) -> None:
     """Set all limits but that of open files, soft and hard alike: the guest cannot raise them.
 
-    `inherited` is address space that it was born with and does not count against it.
+    `inherited` is address space that it was born with and does not count against it. The kernel
+    counts a `forked` guest, but not the pid 1 of its jail, which was there before.
     """
-    for kind, value in _table(limits, inherited, jailed=jailed):
+    runtime = RUNTIME_PROCESSES - forked
+    for kind, value in _table(limits, inherited, runtime, jailed=jailed):
         _set(kind, value)
 
 
@@ -36,7 +38,7 @@ def _set(kind: int, value: int) -> None:
         resource.setrlimit(kind, (limit, limit))
 
 
-def _table(limits: Limits, inherited: int, *, jailed: bool) -> list[tuple[int, int]]:
+def _table(limits: Limits, inherited: int, runtime: int, *, jailed: bool) -> list[tuple[int, int]]:
     table = [
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MEMLOCK, 0),
@@ -55,5 +57,5 @@ def _table(limits: Limits, inherited: int, *, jailed: bool) -> list[tuple[int, i
         room = limits.memory + limits.context + limits.reserved + MAPPED + inherited
         table.append((resource.RLIMIT_AS, room))
     if limits.processes is not None and jailed:  # elsewhere it would count the user's processes
-        table.append((resource.RLIMIT_NPROC, limits.processes + RUNTIME_PROCESSES))
+        table.append((resource.RLIMIT_NPROC, limits.processes + runtime))
     return table

@@ -245,7 +245,7 @@ def enter_folder(jail: Jail) -> None:
 
 def set_rlimits(jail: Jail) -> None:
     """Set the limits of each process; a fork sets that of open files when it has sent its own."""
-    rlimits.apply(jail.limits, jailed=jail.jailed, inherited=jail.inherited)
+    rlimits.apply(jail.limits, jail.inherited, jailed=jail.jailed, forked=jail.init >= 0)
     if jail.init < 0:
         rlimits.limit_open_files(jail.limits)
 
