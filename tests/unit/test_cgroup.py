@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import os
 import shutil
+import subprocess
 import time
 from pathlib import Path
 
@@ -244,7 +245,8 @@ def test_processor_time_is_unknown_where_nobody_counts(tmp_path):
     assert Cgroup(1, {"memory": tmp_path, "pids": tmp_path}).cpu_seconds() is None
 
 
-def test_sweeping_removes_the_groups_of_dead_supervisors_alone(tmp_path):
+def test_sweeping_removes_the_groups_of_dead_supervisors_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroup, "INITIAL_PID_NAMESPACE", 0)  # so we do not see all processes
     dead, here = _unused_pid(), os.stat("/proc/self/ns/pid").st_ino
     names = [
         *(f"atoll-{dead}-{here}-1", f"atoll-{dead}-{here}-22"),
@@ -255,6 +257,37 @@ def test_sweeping_removes_the_groups_of_dead_supervisors_alone(tmp_path):
         (tmp_path / name).mkdir()
     Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).sweep()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[2:])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees the namespaces of all processes")
+def test_sweeping_removes_the_groups_of_a_namespace_that_is_gone(tmp_path, monkeypatch):
+    here = os.stat("/proc/self/ns/pid").st_ino
+    monkeypatch.setattr(cgroup, "INITIAL_PID_NAMESPACE", here)
+    names = [f"atoll-7-{gone}-1" for gone in (1, 2)] + [f"atoll-{os.getpid()}-{here}-1"]
+    for name in names:
+        (tmp_path / name).mkdir()
+    Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).sweep()
+    assert [path.name for path in tmp_path.iterdir()] == names[2:]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a pid namespace")
+def test_sweeping_leaves_the_groups_of_a_namespace_that_lives(tmp_path, monkeypatch):
+    monkeypatch.setattr(cgroup, "INITIAL_PID_NAMESPACE", os.stat("/proc/self/ns/pid").st_ino)
+    with subprocess.Popen(
+        ["unshare", "--pid", "--fork", "sh", "-c", "echo; read line"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) as other:  # fmt: skip
+        assert other.stdin
+        assert other.stdout
+        other.stdout.readline()
+        child = Path(f"/proc/{other.pid}/task/{other.pid}/children").read_text().split()[0]
+        folder = tmp_path / f"atoll-7-{os.stat(f'/proc/{child}/ns/pid').st_ino}-1"
+        folder.mkdir()
+        Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).sweep()
+        assert folder.exists()
+        other.stdin.close()
+    Hierarchies(2, {"memory": tmp_path, "pids": tmp_path}).sweep()
+    assert not folder.exists()
 
 
 def test_sweeping_leaves_a_group_that_is_not_empty(tmp_path):

@@ -25,6 +25,8 @@ RUNTIME_PROCESSES = 2
 MOST_KEPT = 32
 MOST_LEFT_CHARGED = 1 << 20
 MOST_READ = 1 << 16
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""The number that the kernel gives to the pid namespace of which all others are below."""
 
 Key = tuple[int | None, int | None, int]
 
@@ -53,15 +55,38 @@ class Hierarchies:
     def sweep(self) -> None:
         """Remove groups that a killed supervisor left behind.
 
-        Those of another pid namespace are left: its processes are not in our /proc, and a group
-        is empty for a moment before its guest enters.
+        One of another pid namespace is left unless we see that the namespace is gone: a group is
+        empty for a moment before its guest enters.
         """
-        for parent in set(self.parents.values()):
-            for folder in parent.glob(f"{PREFIX}*-{_pid_namespace()}-*"):
-                pid = folder.name.removeprefix(PREFIX).split("-")[0]
-                if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-                    with contextlib.suppress(OSError):
-                        folder.rmdir()
+        parents = set(self.parents.values())
+        folders = [one for parent in parents for one in parent.glob(f"{PREFIX}*-*-*")]
+        ours = str(_pid_namespace())
+        gone = _namespaces_gone({one.name.split("-")[2] for one in folders} - {ours})
+        for folder in folders:
+            _, pid, namespace, *_ = folder.name.split("-")
+            dead = namespace == ours and pid.isdigit() and not Path(f"/proc/{pid}").exists()
+            if dead or namespace in gone:
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
+def _namespaces_gone(numbers: set[str]) -> set[str]:
+    """Return which of these pid namespaces have no process left, if we can see all processes."""
+    if not numbers or _pid_namespace() != INITIAL_PID_NAMESPACE:
+        return set()
+    living = {_namespace_of(process) for process in Path("/proc").glob("[0-9]*")}
+    return set() if None in living else {one for one in numbers - living if one.isdigit()}
+
+
+def _namespace_of(process: Path) -> str | None:
+    """Return its pid namespace: "" if that is ours or it has ended, None if it is hidden."""
+    try:
+        ids = (process / "status").read_text().partition("NSpid:")[2].split("\n")[0].split()
+        return str((process / "ns/pid").stat().st_ino) if len(ids) > 1 else ""
+    except PermissionError:
+        return None
+    except OSError:
+        return ""
 
 
 @functools.cache
