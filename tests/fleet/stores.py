@@ -15,6 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.local_fleet import free_port
@@ -56,6 +57,7 @@ def seaweed(folder: Path) -> Iterator[dict[str, str]]:
 def small_s3(*, fences: bool = True) -> Iterator[dict[str, str]]:
     """As much of S3 as a fleet uses, in memory. Without `fences` it ignores If-None-Match."""
     objects: dict[str, bytes] = {}
+    times: dict[str, str] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -66,12 +68,13 @@ def small_s3(*, fences: bool = True) -> Iterator[dict[str, str]]:
                 taken = fences and self.headers.get("If-None-Match") and self.path in objects
                 if not taken:
                     objects[self.path] = data
+                    times[self.path] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
             self._answer(412 if taken else 200, b"")
 
         def do_GET(self) -> None:
             path, _, query = self.path.partition("?")
             if query:
-                self._answer(200, _listing(path, query, objects))
+                self._answer(200, _listing(path, query, objects, times))
                 return
             found = objects.get(path)
             self._answer(404 if found is None else 200, found or b"")
@@ -112,13 +115,13 @@ def small_s3(*, fences: bool = True) -> Iterator[dict[str, str]]:
         thread.join()
 
 
-def _listing(bucket: str, query: str, objects: dict[str, bytes]) -> bytes:
+def _listing(bucket: str, query: str, objects: dict[str, bytes], times: dict[str, str]) -> bytes:
     """Return ListObjectsV2's answer, all on one page."""
     prefix = urllib.parse.parse_qs(query).get("prefix", [""])[0]
     root = bucket.rstrip("/") + "/"
     keys = [path.removeprefix(root) for path in list(objects) if path.startswith(root + prefix)]
     rows = "".join(
-        f"<Contents><Key>{key}</Key><LastModified>2026-11-17T00:00:00.000Z</LastModified>"
+        f"<Contents><Key>{key}</Key><LastModified>{times[root + key]}</LastModified>"
         f"<ETag>one</ETag><Size>{len(objects.get(root + key, b''))}</Size></Contents>"
         for key in sorted(keys)
     )

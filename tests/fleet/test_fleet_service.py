@@ -14,6 +14,7 @@ from replicas import Replica, replica, share_key
 from without_ray import FleetHere, fleet_here
 
 from atoll.errors import FleetError
+from atoll.fleet.log import SessionLog
 from atoll.fleet.store import Store
 
 STRANGER = "ses_" + "x" * 21
@@ -215,3 +216,24 @@ async def test_a_fleet_without_a_node_is_said_at_the_start(
         with pytest.raises(FleetError, match="no node that takes sessions"):
             async with replica(tmp_path / "1"):
                 pass
+
+
+async def test_the_record_of_an_expired_session_is_deleted_with_its_context(
+    pair: tuple[Replica, Replica], fleet: FleetHere
+) -> None:
+    one, two = pair
+    lost, kept = await one.session(context={"text": "c" * 100}), await one.session()
+    await one.run(lost, "x = 1")
+    await one.run(kept, "x = 2")
+    store, directory = Store(fleet.settings.store), two.service.fleet.directory
+    await store.create(f"service/sessions/{STRANGER}/000001", b"{")
+    assert await directory.sweep(float("inf")) == 0, "both have an owner"
+    ident = lost.rpartition("/")[2]
+    name = (await directory.find(ident)).fleet_session
+    await SessionLog(store, name).expire(await store.names(f"sessions/{name}"))
+    assert await directory.sweep(0.0) == 0, "both are young"
+    assert await store.names(f"service/contexts/{ident}")
+    assert await directory.sweep(float("inf")) == 1
+    assert not [one for one in await store.names("service") if ident in one]
+    assert (await two.ask("GET", lost)).status_code == 404
+    assert await two.run(kept, "x") == 2

@@ -6,9 +6,7 @@ import asyncio
 import os
 import secrets
 import subprocess
-import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,33 +19,6 @@ from atoll.errors import ConfigError, FleetError, SandboxClosedError
 from atoll.fleet import log as logs
 from atoll.fleet.log import FencedError, SessionLog
 from atoll.fleet.store import Store
-
-
-@pytest.fixture(scope="module", params=["folder", "small", "moto", "seaweedfs"])
-def store(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Store]:
-    """A store of each kind; a server of this machine is started once."""
-    folder: Path = tmp_path_factory.mktemp("store")
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "folder":
-            yield Store(str(folder))
-            return
-        _require(request.param)
-        servers = {"small": stores.small_s3, "moto": stores.moto}
-        serve = servers.get(request.param, lambda: stores.seaweed(folder))
-        with serve() as environment:
-            for name, value in environment.items():
-                patch.setenv(name, value)
-            yield Store(f"s3://fleet/{secrets.token_hex(4)}")
-
-
-def _require(name: str) -> None:
-    program = Path(sys.executable).with_name("weed")
-    there = find_spec("moto") is not None if name == "moto" else program.exists()
-    there = there or name == "small"
-    if not there:
-        pytest.skip(f"{name} is not installed: make test-fleet")
 
 
 @pytest.fixture

@@ -152,6 +152,7 @@ def _machine(args: Namespace) -> Machine:
 def _settings(args: Namespace) -> FleetSettings:
     store = args.store or str(expand_home("~/.local/share/atoll/fleet"))
     given = {"tier": args.tier, "capacity": args.capacity, "save_seconds": args.save_every}
+    given["keep_seconds"] = args.keep_days and 86400.0 * args.keep_days
     return FleetSettings(
         store=store, **{name: one for name, one in given.items() if one is not None}
     )

@@ -56,6 +56,9 @@ def add_start(start: Parser, tiers: tuple[str, ...]) -> None:
     start.add_argument(
         "--save-every", metavar="SECONDS", type=seconds, help="how often `periodic` saves (10)"
     )
+    start.add_argument(
+        "--keep-days", metavar="N", type=count, help="days that a lost session is kept (7)"
+    )
     start.add_argument("--foreground", action="store_true", help="run until Ctrl-C")
 
 

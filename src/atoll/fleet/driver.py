@@ -120,6 +120,7 @@ class Driver:
             "version": __version__,
             "fleet": self._settings.ident,
             "store": self._settings.store,
+            "keep_seconds": self._settings.keep_seconds,
             "isolation": min(levels, default=None),
             "reason": self._router.problem or "; ".join(self._router.refused.values()),
             "uptime_seconds": round(time.monotonic() - self._started, 3),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from atoll.errors import AtollError, ConfigError, SandboxLostError, StateError
 from atoll.fleet.log import MOST_KEYS, FencedError
+from atoll.fleet.settings import KEEP_SECONDS
 from atoll.passed_fds import PassedFds
 from atoll.state.envelope import describe_state
 from atoll.wire import blobs
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("atoll.fleet")
 CHANGING = frozenset({"execute", "shell", "set_variable", "rollback", "initialize", "files"})
 """Methods after which a session's state may be another."""
+RENEW_AFTER, GIVE_UP_AFTER = 1 / 8, 1 / 2
+"""Shares of the time for which a session without an owner is kept. After the first, an owner that
+had nothing to write says that it is there. After the second it writes nothing any more: the session
+may have been ended, and its log deleted a while later, which would accept an entry again."""
 
 
 class DurableSession:
@@ -43,10 +48,13 @@ class DurableSession:
         *,
         every_cell: bool,
         keep_log: bool = False,
+        keep_seconds: float = KEEP_SECONDS,
     ) -> None:
         self._session, self._log = session, log
-        self._every_cell, self._keep_log = every_cell, keep_log
+        self._every_cell, self._keep_log, self._keep_seconds = every_cell, keep_log, keep_seconds
         self._turn = asyncio.Lock()
+        self._writing = asyncio.Lock()
+        self._written = _clock()
         self._results: dict[str, dict[str, Any]] = {}
         """By key: those of this owner."""
         self._fresh: dict[str, dict[str, Any]] = {}
@@ -83,9 +91,18 @@ class DurableSession:
             if self.dirty_since is not None and not self.fenced:
                 await self._commit()
 
+    async def renew(self) -> None:
+        """Write that the session has an owner, if nothing else was written for a long time.
+
+        It does not wait for a call that runs: that may take days.
+        """
+        async with self._writing:
+            if _clock() - self._written > self._keep_seconds * RENEW_AFTER and not self.fenced:
+                await self._write(self._log.renew)
+
     async def end(self) -> None:
         """Write that the session has ended, unless another node has it."""
-        async with self._turn:
+        async with self._turn, self._writing:
             if not self.fenced:
                 await asyncio.gather(*self._background, return_exceptions=True)
                 await self._log.end(self.entry)
@@ -115,18 +132,26 @@ class DurableSession:
         return _unpack(packed)
 
     async def _commit(self, *, state_lost: bool = False) -> None:
-        since, fresh, old = self.dirty_since, dict(self._fresh), self.entry
+        since, fresh = self.dirty_since, dict(self._fresh)
         state = None if state_lost else await self._saved()
         left_out = () if state is None else tuple(describe_state(state).left_out)
-        try:
-            self.entry = await self._log.commit(old, state, fresh, left_out)
-        except FencedError as exc:
-            self.fenced = True
-            raise SandboxLostError(str(exc)) from None
+        async with self._writing:
+            await self._write(lambda last: self._log.commit(last, state, fresh, left_out))
         for key in fresh:
             self._fresh.pop(key, None)
         if self.dirty_since == since:
             self.dirty_since = None
+
+    async def _write(self, append: Callable[[Entry], Awaitable[Entry]]) -> None:
+        """Append an entry; SandboxLostError, and the session is no more this node's, if fenced."""
+        old = self.entry
+        try:
+            self._require_recent()
+            self.entry = await append(old)
+        except FencedError as exc:
+            self.fenced = True
+            raise SandboxLostError(str(exc)) from None
+        self._written = _clock()
         if not self._keep_log:
             self._soon(self._forget(old))
 
@@ -148,9 +173,17 @@ class DurableSession:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
+    def _require_recent(self) -> None:
+        if (age := _clock() - self._written) > self._keep_seconds * GIVE_UP_AFTER:
+            raise FencedError(f"nothing of the session was written for {age:.0f} s: it may be gone")
+
     def _require_owned(self) -> None:
         if self.fenced:
             raise SandboxLostError("the session was taken over by another node")
+
+
+def _clock() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)  # it goes on while the machine sleeps
 
 
 def _digest(params: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 # SECURITY: a session has one owner because the store refuses a second entry of one number. Nothing
-# here may overwrite an entry, free a number that was taken, or decide by a clock.
+# here may overwrite an entry, or decide by a clock who owns a session. A number that was taken is
+# free again only once its session has ended, and every former owner has given it up (`expire`).
 """A session's log in the object store: who owns it, and where its last state is.
 
 sessions/<id>/log/000000000001   open    epoch 1
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from atoll.errors import ConfigError, FleetError, SandboxClosedError, SandboxLostError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from atoll.fleet.store import Store
 
@@ -93,6 +94,13 @@ class SessionLog:
         names = await self._store.names(self._folder)
         return list(await asyncio.gather(*map(self._read, names)))
 
+    async def has_ended(self) -> bool:
+        """Return whether there is no such session any more."""
+        try:
+            return (await self.last()).kind == END
+        except SandboxClosedError:
+            return True
+
     async def claim(self, owner: str) -> Entry:
         """Take the session over from its owner; SandboxClosedError if it has ended."""
         while True:
@@ -124,16 +132,40 @@ class SessionLog:
             except FencedError:
                 if entry.state is not None:
                     await self._store.delete(entry.state)
-                found = await self._read(self._name(entry.number))
-                if found.epoch != last.epoch:
-                    raise
-                last = found  # a commit of this owner, of which it was told that it failed
+                last = await self._own_entry(entry.number, last.epoch)
+
+    async def renew(self, last: Entry) -> Entry:
+        """Write that the session still has its owner; FencedError if it was claimed."""
+        while True:
+            entry = _next(last, COMMIT)
+            try:
+                return await self._append(entry)
+            except FencedError:
+                last = await self._own_entry(entry.number, last.epoch)
 
     async def end(self, last: Entry) -> None:
         """Write that it has ended, and delete its states; FencedError if it was claimed."""
         await self._append(_next(last, END, state=None, keys={}))
-        names = await self._store.names(f"sessions/{self.ident}/state")
-        await self._store.delete(*names)
+        await self._delete_states()
+
+    async def expire(self, listed: Iterable[str]) -> None:
+        """End a session that is `listed` so, or delete it if it has ended.
+
+        FencedError if it was written to since then. The entry has an epoch of its own: an owner
+        that is still there must not take it for one of its commits, and go on after it.
+        """
+        logged = sorted(one for one in listed if one.startswith(f"{self._folder}/"))
+        last = await self._read(logged[-1]) if logged else None
+        if last is None or last.kind == END:
+            await self._delete_states()
+            await self._store.delete(*logged)  # the end goes last: what is left has still ended
+            return
+        end = _next(last, END, epoch=last.epoch + 1, owner="", state=None, keys={})
+        await self._append(end)
+        names = await self._store.names(self._folder)
+        if names[-1] != self._name(end.number):  # the number was an old commit's (see `forget`)
+            raise FencedError(f"the session {self.ident} was written to meanwhile")
+        await self._delete_states()
 
     async def state(self, entry: Entry) -> bytes | None:
         """Return the state that an entry names; FleetError if it is gone."""
@@ -163,6 +195,17 @@ class SessionLog:
             gone.append(self._name(old.number))
         await self._store.delete(*gone)
 
+    async def _delete_states(self) -> None:
+        names = await self._store.names(f"sessions/{self.ident}/state")
+        await self._store.delete(*names)
+
+    async def _own_entry(self, number: int, epoch: int) -> Entry:
+        """Return an entry of this owner, of which it was told that it failed; else FencedError."""
+        found = await self._read(self._name(number))
+        if found.epoch != epoch or found.kind == END:
+            raise _fenced(self.ident, number)
+        return found
+
     async def _append(self, entry: Entry) -> Entry:
         """Write an entry; FencedError if its number is another's."""
         entry = dataclasses.replace(entry, written=time.time())
@@ -171,7 +214,7 @@ class SessionLog:
             return entry
         if (await self._read(name)).nonce == entry.nonce:
             return entry  # a request of ours that was repeated on the way
-        raise FencedError(f"the session {self.ident} was taken over: entry {entry.number} exists")
+        raise _fenced(self.ident, entry.number)
 
     async def _read(self, name: str) -> Entry:
         data = await self._store.get(name)
@@ -185,6 +228,10 @@ class SessionLog:
 
     def _name(self, number: int) -> str:
         return f"{self._folder}/{number:0{_DIGITS}d}"
+
+
+def _fenced(ident: str, number: int) -> FencedError:
+    return FencedError(f"the session {ident} was taken over: entry {number} exists")
 
 
 def _committed(last: Entry, results: Mapping[str, Any], left_out: tuple[str, ...]) -> Entry:

@@ -30,6 +30,7 @@ from atoll.daemon.session_table import SessionTable
 from atoll.daemon.sessions import open_storage
 from atoll.errors import AtollError, BusyError, ConfigError, SandboxError
 from atoll.files.direct import CHANGING as CHANGING_FILES
+from atoll.fleet import expiry
 from atoll.fleet.contexts import NodeContexts
 from atoll.fleet.durable import DurableSession
 from atoll.fleet.link import Link, facts_message, tls
@@ -73,7 +74,7 @@ class NodeHost:
         self._draining = False
         self._facts: tuple[float, dict[str, Any]] = (float("-inf"), {})
         self._starting: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self) -> dict[str, Any]:
         """Open the store and warm the pool, once; return how to connect, and the node's facts."""
@@ -108,7 +109,9 @@ class NodeHost:
         box = await self._pool.open(SandboxConfig())
         self._level = str(box.isolation)
         await box.destroy()
-        self._watching = asyncio.ensure_future(self._watch())
+        sweep = partial(expiry.sweep, self._store)
+        sweeping = expiry.watch(self._store, self._settings.keep_seconds, "sweeps", sweep)
+        self._watching = [asyncio.ensure_future(one) for one in (self._watch(), sweeping)]
         self._server = await asyncio.get_running_loop().create_server(
             self._welcome, self._address, 0, ssl=tls(server=True)
         )
@@ -146,8 +149,8 @@ class NodeHost:
 
     async def close(self) -> None:
         """Commit what can be, and end every session."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._watching:
+            task.cancel()
         self._server.close()
         for link in list(self._links):
             link.end("the node is stopped")
@@ -264,8 +267,9 @@ class NodeHost:
         _, session = connection.session(params)
         every_cell = params.get("durability") == "cell"
         durable = DurableSession(
-            session, log, entry, every_cell=every_cell, keep_log=self._settings.keep_log
-        )
+            session, log, entry, every_cell=every_cell, keep_log=self._settings.keep_log,
+            keep_seconds=self._settings.keep_seconds,
+        )  # fmt: skip
         self._durable[session] = durable
         return durable
 
@@ -354,11 +358,12 @@ class NodeHost:
                 await self._table.sweep()
 
     async def _save(self, session: Session, durable: DurableSession) -> None:
-        if durable.save_lag > self._settings.save_seconds and session.idle:
-            try:
+        try:
+            await durable.renew()
+            if durable.save_lag > self._settings.save_seconds and session.idle:
                 await durable.commit()
-            except AtollError as exc:
-                _LOG.warning("a session was not saved: %s", exc)
+        except AtollError as exc:
+            _LOG.warning("a session was not saved: %s", exc)
         if durable.fenced:
             self._durable.pop(session, None)
             await self._table.end(session)

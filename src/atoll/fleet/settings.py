@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from atoll.fleet.store import Store
 
 SAVE_SECONDS = 10.0
+KEEP_SECONDS = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +41,15 @@ class FleetSettings:
     """The libraries that sessions have imported; unset: the largest tier."""
     save_seconds: float = SAVE_SECONDS
     """How often sessions with durability `periodic` are saved."""
+    keep_seconds: float = KEEP_SECONDS
+    """For how long the store keeps a session that no node has; then its end is kept as long."""
     keep_log: bool = False
     """Whether entries and states that newer ones replace are kept, to look at them."""
 
     def __post_init__(self) -> None:
         check_positive("capacity", self.capacity)
         check_positive("save_seconds", self.save_seconds)
+        check_positive("keep_seconds", self.keep_seconds)
         if not self.key_check:
             object.__setattr__(self, "key_check", key_check(self.ident))
 

@@ -66,11 +66,15 @@ class Store:
 
     async def names(self, prefix: str, after: str | None = None) -> list[str]:
         """Return the names of the objects below a prefix, sorted; those past `after` alone."""
+        return sorted(one for one in await self.times(prefix) if after is None or one > after)
+
+    async def times(self, prefix: str) -> dict[str, float]:
+        """Return when each object below a prefix was written, by the clock of the store."""
         import obstore  # noqa: PLC0415
 
-        def read() -> list[str]:
-            found = [one["path"] for part in obstore.list(self._store, prefix) for one in part]
-            return sorted(one for one in found if after is None or one > after)
+        def read() -> dict[str, float]:
+            found = (one for part in obstore.list(self._store, prefix) for one in part)
+            return {one["path"]: one["last_modified"].timestamp() for one in found}
 
         return await self._run(read, f"list {prefix}")
 

@@ -13,12 +13,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import logging
 import re
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import FleetError
+from atoll.errors import AtollError, FleetError
+from atoll.fleet.expiry import listed_by
+from atoll.fleet.log import SessionLog
 from atoll.guest import values
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 _SESSION = re.compile(r"ses_[0-9A-Za-z_-]{21}\Z")
 _DIGITS = 6
+_LOG = logging.getLogger("atoll.service")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +71,18 @@ class Directory:
     """The records of all services in front of one fleet."""
 
     def __init__(self, store: Store, home: str) -> None:
-        self._store, self.home = store, home.rstrip("/")
+        self.store, self.home = store, home.rstrip("/")
 
     async def put_context(self, ident: str, context: Any) -> str:
         """Keep a context that came with a request; return the object's name."""
         name = f"service/contexts/{ident}/{secrets.token_hex(8)}"
         data = await asyncio.to_thread(_encoded, context)
-        await self._store.create(name, data)
+        await self.store.create(name, data)
         return name
 
     async def context(self, name: str) -> Any:
         """Return a context as it was encoded for a request; FleetError if it is gone."""
-        data = await self._store.get(name)
+        data = await self.store.get(name)
         if data is None:
             raise FleetError(f"the store has lost {name}")
         return await asyncio.to_thread(json.loads, data)
@@ -87,13 +91,13 @@ class Directory:
         """Return the newest record of a session; None if there is none."""
         if not _SESSION.match(ident):
             return None
-        names = await self._store.names(_folder(ident))
-        data = await self._store.get(names[-1]) if names else None
+        names = await self.store.names(_folder(ident))
+        data = await self.store.get(names[-1]) if names else None
         return None if data is None else SessionRecord.from_bytes(data)
 
     async def write(self, record: SessionRecord) -> bool:
         """Write a record; return False if its number is taken: another service was faster."""
-        return await self._store.create(_name(record), record.to_bytes())
+        return await self.store.create(_name(record), record.to_bytes())
 
     async def take(self, record: SessionRecord) -> SessionRecord | None:
         """Note that this service has the session from now on; None if another was faster."""
@@ -107,13 +111,33 @@ class Directory:
             return True
         if found.home != self.home:
             return False
-        names = await self._store.names(f"service/contexts/{ident}")
-        await self._store.delete(*names, *await self._store.names(_folder(ident)))
+        await self._delete(ident)
+        return True
+
+    async def sweep(self, before: float) -> int:
+        """Forget sessions that have ended and were written before; return how many."""
+        records = listed_by(await self.store.times("service/sessions"), 2)
+        old = [ident for ident, times in records.items() if max(times.values()) < before]
+        return sum([await self._forget_ended(ident) for ident in old])
+
+    async def _forget_ended(self, ident: str) -> bool:
+        try:
+            found = await self.find(ident)
+            if found is None or not await SessionLog(self.store, found.fleet_session).has_ended():
+                return False
+            await self._delete(ident)
+        except AtollError as exc:
+            _LOG.warning("the record of an expired session stays in the store: %s", exc)
+            return False
         return True
 
     def close(self) -> None:
         """Wait for what is under way."""
-        self._store.close()
+        self.store.close()
+
+    async def _delete(self, ident: str) -> None:
+        names = await self.store.names(f"service/contexts/{ident}")
+        await self.store.delete(*names, *await self.store.names(_folder(ident)))
 
 
 def _encoded(context: Any) -> bytes:

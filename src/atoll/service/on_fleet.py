@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from atoll.config import fleet_address
 from atoll.errors import AtollError, FleetError, SandboxClosedError, SandboxLostError
-from atoll.fleet import lifecycle
+from atoll.fleet import expiry, lifecycle
 from atoll.fleet.sandbox import RaySandbox
 from atoll.fleet.store import Store
 from atoll.service.directory import Directory, SessionRecord
@@ -228,4 +228,10 @@ async def fleet_sandboxes(settings: ServiceSettings) -> AsyncIterator[FleetSandb
     if not facts["nodes"]:
         raise FleetError(f"the fleet has no node that takes sessions. {facts['reason']}")
     with contextlib.closing(FleetSandboxes(settings, facts)) as made:
-        yield made
+        directory, keep = made.directory, facts["keep_seconds"]
+        work = expiry.watch(directory.store, keep, "service/sweeps", directory.sweep)
+        sweeping = asyncio.ensure_future(work)
+        try:
+            yield made
+        finally:
+            sweeping.cancel()
