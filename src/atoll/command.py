@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from atoll.errors import ConfigError
+from atoll.policy import check_keys
 
 MAX_COMMAND_LENGTH = 2 << 20
 MAX_STDIN = 12 << 20
@@ -35,8 +36,7 @@ class CommandOptions(TypedDict, total=False):
 def to_params(command: Command, options: CommandOptions | None = None) -> dict[str, Any]:
     """Return a command as plain data; ConfigError if a guest could not run it as it is."""
     given: Mapping[str, Any] = options or {}
-    if unknown := set(given).difference(_OPTIONS):
-        raise ConfigError(f"shell takes no {min(unknown)}: there are {', '.join(_OPTIONS)}")
+    check_keys("option of shell", given, (*_OPTIONS, "timeout_ms"))
     params: dict[str, Any] = {}
     if isinstance(command, str):
         check_command(command)

@@ -144,7 +144,7 @@ class SandboxConfig:
     explored_length: int | None = field(default=None, metadata=_SENT)
     """Set by REPLEnvironment: the guest gets peek, grep and FINAL for so many characters."""
     timeout_seconds: InitVar[float | None] = None
-    """`timeout_ms` in seconds; if both are given, this one is used."""
+    """`timeout_ms` in seconds, and used instead of it; create_sandbox refuses both together."""
 
     def __post_init__(self, timeout_seconds: float | None) -> None:
         if timeout_seconds is not None and not isinstance(timeout_seconds, _Derived):

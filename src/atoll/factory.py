@@ -152,6 +152,8 @@ def merge(
     known = [field.name for field in dataclasses.fields(kind)]
     _check_no_limits(options, known)
     check_keys("option", options, [*known, "timeout_seconds"])
+    if options.get("timeout_ms") is not None and options.get("timeout_seconds") is not None:
+        raise ConfigError("timeout_ms and timeout_seconds are the same limit: give one of them")
     given = dict(options)
     if "tools" in given:
         given["tools"] = by_name(given["tools"])

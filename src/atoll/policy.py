@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from atoll.errors import ConfigError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 T = TypeVar("T")
+F = TypeVar("F", bound="Callable[..., Any]")
 MIB = 1 << 20
 LARGEST = (1 << 63) - 1
 """The largest limit that the kernel takes."""
@@ -38,16 +39,24 @@ def checked_keywords(what: str) -> Callable[[type[T]], type[T]]:
     """Make a dataclass raise ConfigError for an unknown keyword, with the closest one it has."""
 
     def decorate(cls: type[T]) -> type[T]:
-        inner = cls.__init__
-        known = [name for name in inspect.signature(inner).parameters if name != "self"]
-
-        @functools.wraps(inner)
-        def checked(self: T, *args: Any, **options: Any) -> None:
-            check_keys(what, options, known)
-            inner(self, *args, **options)
-
-        cls.__init__ = checked  # type: ignore[assignment]
+        cls.__init__ = names_keywords(what)(cls.__init__)  # type: ignore[method-assign]
         return cls
+
+    return decorate
+
+
+def names_keywords(what: str) -> Callable[[F], F]:
+    """Make a method raise ConfigError for an unknown keyword, with the closest one it takes."""
+
+    def decorate(method: F) -> F:
+        known = [name for name in inspect.signature(method).parameters if name != "self"]
+
+        @functools.wraps(method)
+        def checked(self: Any, *args: Any, **options: Any) -> Any:
+            check_keys(what, options, known)
+            return method(self, *args, **options)
+
+        return cast("F", checked)
 
     return decorate
 
@@ -140,7 +149,7 @@ class Mount:
             raise ConfigError(f"a mount takes two paths, not {paths[0]!r} and {paths[1]!r}")
         for path in (str(self.source), self.target):
             if "\0" in path:
-                raise ConfigError(f"a path of a mount has no zero bytes: {path!r:.200}")
+                raise ConfigError(f"a path of a mount contains a zero byte: {path!r:.200}")
         object.__setattr__(self, "source", Path(self.source))
         parts = self.target.split("/")
         if not self.target.startswith("/") or ".." in parts or len(parts) < 2 or not parts[-1]:

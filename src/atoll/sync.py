@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
 
 from atoll.errors import SandboxLostError
 from atoll.files.sync import SyncFiles
+from atoll.policy import names_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -157,6 +158,7 @@ class SyncSandbox:
         """Start the guest with `context` as its variable. A running guest is ended first."""
         self._portal.run(self._box.initialize(context))
 
+    @names_keywords("option of execute")
     def execute(
         self, code: str, *, timeout_ms: float | None = None, key: str | None = None
     ) -> SandboxResult:

@@ -33,19 +33,22 @@ SET_ADVICE = (
 
 
 def check_name(name: object) -> str:
-    """Return the name of a variable to read; ConfigError if it is not a str."""
+    """Return the name of a variable; ConfigError if it is not a Python name."""
     if not isinstance(name, str):
         raise ConfigError(f"a variable's name must be a str, not {type(name).__name__}")
     if len(name) > MAX_NAME:
         raise ConfigError(f"a variable's name must have at most {MAX_NAME:,} characters")
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise ConfigError(
+            f"{name!r:.100} is not the name of a variable. For the value of an expression, "
+            "execute it and use the result's `value`"
+        )
     return str(name)
 
 
 def check_new_name(name: object) -> str:
     """Return the name of a variable to set; ConfigError if guest code could not have set it."""
     name = check_name(name)
-    if not name.isidentifier() or keyword.iskeyword(name):
-        raise ConfigError(f"a variable's name must be a Python name, not {name!r}")
     if name.startswith("__"):
         raise ConfigError(f"the name {name!r} is Python's own: use one without leading underscores")
     return name

@@ -191,3 +191,11 @@ def test_arguments_and_messages_that_are_too_long_are_marked(box):
         "x... [2,000 more characters]"
     )
     assert len(box.execute("raise ValueError(*range(100))").error_args) == 20
+
+
+def test_a_keyword_that_execute_does_not_take_is_an_error_that_names_the_one_meant(box):
+    message = r"^unknown option of execute 'timeout_seconds': did you mean 'timeout_ms'\?$"
+    with pytest.raises(atoll.ConfigError, match=message):
+        box.execute("1", timeout_seconds=5)
+    with pytest.raises(atoll.ConfigError, match=message):
+        box.portal.run(box.inner.execute("1", timeout_seconds=5))

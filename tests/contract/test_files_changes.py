@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path, PurePosixPath
+
 import pytest
 
 import atoll
@@ -84,6 +86,41 @@ def test_the_working_folder_itself_stays(box, path):
     with pytest.raises(OSError, match="moved"):
         box.files.move(path, "elsewhere")
     assert names(box) == ["x"]
+
+
+def test_every_operation_accepts_a_pathlib_path(box):
+    files, folder = box.files, PurePosixPath("d")
+    files.mkdir(folder)
+    assert files.write(folder / "a", "one\ntwo").path == "d/a"
+    assert files.edit(Path("d/a"), "one", "1").occurrences == 1
+    assert files.read(folder / "a", 1) == "     2\ttwo"
+    assert files.read_raw(folder / "a").content == ["1", "two"]
+    assert (files.stat(folder / "a").path, files.ls(folder)[0].path) == ("d/a", "a")
+    assert files.grep("two", folder)[0].path == files.glob("*", folder)[0].path == "a"
+    files.move(folder / "a", folder / "b")
+    (sent,) = files.upload([(folder / "c", b"3")])
+    b, c = files.download([folder / "b", folder / "c"])
+    assert (sent.path, b.content, c.path, c.content) == ("d/c", b"1\ntwo", "d/c", b"3")
+    files.delete(folder, recursive=True)
+    with pytest.raises(FileNotFoundError, match="File 'd/b' not found"):
+        files.read_raw(folder / "b")
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("../x", "the path is outside the working folder"),
+        ("file/x", "a part of the path is a file, not a folder"),
+        ("out/x", "a symbolic link in the path leads outside the working folder"),
+        ("\0", "the path contains a zero byte"),
+    ],
+)
+def test_an_error_says_what_is_wrong_with_the_path(box, path, reason):
+    made = box.execute("import os\nopen('file', 'w').close(); os.symlink('/var', 'out')")
+    if path == "out/x" and (not made.success or box.backend != "native"):
+        pytest.skip("no link leads out, or the guest's own kernel resolves it")
+    error = box.files.write(path, "").error
+    assert error == f"Error: File '{path}' cannot be written: {reason}"
 
 
 @pytest.mark.parametrize("path", ["../x", "a/../../x", "\0"])

@@ -77,7 +77,11 @@ def test_stderr_that_is_apart_has_a_limit_of_its_own(open_box):
         ("ls", {"env": ["A"]}, "env must map names to texts"),
         ("ls", {"stdin": 5}, "stdin must be a str or bytes"),
         ("ls", {"stdin": b"x" * (MAX_STDIN + 1)}, "put it into a file"),
-        ("ls", {"shell": True}, "shell takes no shell"),
+        (
+            "ls",
+            {"timeout_seconds": 1},
+            "unknown option of shell 'timeout_seconds': did you mean 'timeout_ms'?",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_it_is_sent(box, command, options, message):

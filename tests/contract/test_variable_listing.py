@@ -23,6 +23,13 @@ def test_a_typo_can_be_told_from_a_none(box):
     assert box.has_variable("reslut") is False
 
 
+@pytest.mark.parametrize("name", ["a.b", "rows[0]", "len(rows)", "", "two words", "None", "class"])
+def test_what_cannot_be_a_name_is_an_error_that_says_how_to_get_the_value(box, name):
+    for ask in (box.get_variable, box.has_variable):
+        with pytest.raises(atoll.ConfigError, match=r"execute it and use the result's `value`$"):
+            ask(name)
+
+
 def test_variables_have_names_types_and_sizes(box):
     box.execute(
         "n = 1\ntext = 'abc'\nrows = [1, 2]\ntable = {'a': 1}\nempty = None\n"

@@ -335,7 +335,7 @@ def test_bad_arguments_are_refused_in_words(options, message):
 
 @pytest.mark.parametrize(
     ("command", "message"),
-    [(None, "must be a str"), ("a\0b", "zero bytes"), ("x" * 200_000, "write it to a file")],
+    [(None, "must be a str"), ("a\0b", "zero byte"), ("x" * 200_000, "write it to a file")],
 )
 def test_bad_commands_are_refused_in_words(box, command, message):
     with pytest.raises(atoll.ConfigError, match=message):

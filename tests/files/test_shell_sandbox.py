@@ -84,7 +84,7 @@ def test_read_says_what_is_wrong(box, work):
     assert box.read("unended", 2) == beyond.format(2, "unended", 2)
     assert box.read("unended", 10**30) == beyond.format(10**30, "unended", 2)
     assert box.read(".") == "Error: File '.' cannot be read: it is a folder"
-    assert "leads to no file" in box.read("short/x")
+    assert "a part of the path is a file, not a folder" in box.read("short/x")
 
 
 def test_read_shows_what_is_no_utf8_as_such(box, work):
@@ -115,7 +115,7 @@ def test_write_makes_folders_and_refuses_what_is_there(box, work):
     assert again.error == "Cannot write to a/b/c.txt because it already exists."
     assert (work / "a/b/c.txt").read_text() == "é\n"
     for path in ("a/b/c.txt/d", "a/b/c.txt/d/e"):
-        text = f"Error: File '{path}' cannot be written: the path leads to no file of the working folder"
+        text = f"Error: File '{path}' cannot be written: a part of the path is a file, not a folder"
         assert box.write(path, "x").error == text
     for path in ("", ".", "a", "a/", "new/"):
         assert box.write(path, "x").error

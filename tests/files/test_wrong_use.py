@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import atoll
@@ -27,7 +29,7 @@ def test_a_glob_that_is_no_text_is_refused(box):
         ([("a", 5)], "uploaded to 'a' must be bytes, not int"),
         (("a", b"1"), "upload takes a list of pairs (path, bytes), not of 'a'"),
         ({"a": b"1"}, "upload takes a list of pairs (path, bytes), not of 'a'"),
-        ([(1, b"1")], "path must be a str, not int"),
+        ([(1, b"1")], "path must be a str or a pathlib path, not int"),
     ],
 )
 def test_what_is_no_list_of_pairs_is_not_uploaded(box, tmp_path, files, message):
@@ -41,6 +43,8 @@ def test_what_is_no_list_of_pairs_is_not_uploaded(box, tmp_path, files, message)
 def test_one_path_is_not_downloaded_letter_by_letter(box):
     with pytest.raises(atoll.ConfigError, match=r"^download takes a list of paths: \['a.txt'\]$"):
         box.download("a.txt")
+    with pytest.raises(atoll.ConfigError, match=r"^download takes a list of paths: \[PosixPath"):
+        box.download(Path("a.txt"))
 
 
 @pytest.mark.spec("R3.2")

@@ -30,6 +30,18 @@ def test_a_guests_fault_is_a_result_and_not_an_http_error(api):
     assert (done.json()["kind"], done.json()["error_type"]) == ("error", "ZeroDivisionError")
 
 
+def test_an_upload_that_is_too_large_is_told_the_limit_and_where_it_is_set(api):
+    made = api.post("/api/v1/sessions", json={"policy": {"file_size_bytes": 1000}})
+    session = f"/api/v1/sessions/{made.json()['id']}"
+    refused = api.put(f"{session}/files/content?path=big", content=b"x" * 2000)
+    assert refused.status_code == 413
+    assert (refused.json()["code"], refused.json()["file_error"]) == ("file", "too_large")
+    limit = "it has 2,000 bytes; the limit is 1,000, as policy.file_size_bytes says"
+    assert refused.json()["detail"] == f"'big': {limit}"
+    outside = api.get(f"{session}/files/content?path=../x").json()
+    assert outside["detail"] == "'../x': the path is outside the working folder"
+
+
 def test_files_go_in_with_the_code_and_come_out_with_the_result(api):
     body = {
         "code": "open('out.txt', 'w').write(open('in.txt').read().upper())",

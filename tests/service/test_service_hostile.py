@@ -74,7 +74,11 @@ def test_huge_headers_and_huge_bodies_are_refused(strict, client):
         for _ in range(30):
             yield b"x" * 10_000
 
-    assert client.post("/api/v1/run", content=chunks()).status_code == 413
+    refused = client.post("/api/v1/run", content=chunks())
+    assert refused.status_code == 413
+    said = refused.json()["detail"]
+    assert "at most 100,000 bytes" in said
+    assert "operator can raise the limit: ATOLL_SERVE_MAX_BODY_BYTES" in said
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 import atoll
 from atoll import ConfigError, SandboxConfig
+from atoll.factory import merge
 
 
 @pytest.mark.parametrize("name", ["mounts", "memory_bytes", "max_processes"])
@@ -19,6 +20,15 @@ def test_a_url_or_a_key_means_the_remote_backend_unless_another_is_named() -> No
     assert SandboxConfig(api_key="atl_x").backend == "remote"
     assert SandboxConfig(url="127.0.0.1:6379", backend="ray").backend == "ray"
     assert SandboxConfig().backend == "auto"
+
+
+def test_both_spellings_of_the_timeout_together_are_refused() -> None:
+    with pytest.raises(ConfigError, match="are the same limit: give one of them"):
+        atoll.create_sandbox(timeout_ms=5, timeout_seconds=5)
+    with pytest.raises(ConfigError, match="are the same limit: give one of them"):
+        atoll.REPLEnvironment(timeout_ms=5, timeout_seconds=5)
+    merged = merge(SandboxConfig(timeout_ms=5_000), {"timeout_seconds": 2})
+    assert merged.timeout_ms == 2_000
 
 
 @pytest.mark.parametrize("name", ["on_stdout", "on_stderr", "on_output"])

@@ -11,7 +11,7 @@ from atoll import command as commands
 from atoll import context as contexts
 from atoll import signatures
 from atoll.errors import IsolationError
-from atoll.policy import Isolation, check_positive
+from atoll.policy import Isolation, check_positive, names_keywords
 from atoll.sandbox import BaseSandbox, check_code
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class ClientSandbox(BaseSandbox):
             self._bridge.exchange_tools(old, self._config.tools)
             await self._send_tools(signatures.describe_all(self._config.tools))
 
+    @names_keywords("option of execute")
     async def execute(
         self, code: str, *, timeout_ms: float | None = None, key: str | None = None
     ) -> SandboxResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from atoll.files.absolute_paths import Shell
+    from atoll.files.types import StrPath
 
 
 class Files(ABC):
@@ -37,18 +39,18 @@ class Files(ABC):
     async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
         """Run an operation of guest/workspace; ValueError if its arguments are not valid."""
 
-    async def ls(self, path: str = ".") -> Listing[FileInfo]:
+    async def ls(self, path: StrPath = ".") -> Listing[FileInfo]:
         """List a folder; an empty list if there is no such folder."""
         answer = await self._run("ls", path=path)
         return Listing(infos(answer["entries"]), truncated=answer["truncated"])
 
-    async def read(self, path: str, offset: int = 0, limit: int = LINES) -> str:
+    async def read(self, path: StrPath, offset: int = 0, limit: int = LINES) -> str:
         """Return numbered lines of a text file for a model; an error is returned as text."""
         _check_count("offset", offset)
         _check_count("limit", limit)
         return str((await self._run("read", path=path, offset=offset, limit=limit))["text"])
 
-    async def read_raw(self, path: str) -> FileData:
+    async def read_raw(self, path: StrPath) -> FileData:
         """Return the lines and times of a text file; FileNotFoundError if there is none."""
         answer = await self._run("read_raw", path=path)
         if "error" in answer:
@@ -56,14 +58,14 @@ class Files(ABC):
         created, modified = (iso_time(answer[name]) for name in ("created", "modified"))
         return FileData(content=answer["content"], created_at=created, modified_at=modified)
 
-    async def write(self, path: str, content: str) -> WriteResult:
+    async def write(self, path: StrPath, content: str) -> WriteResult:
         """Create a text file and its parent folders; an existing file is not overwritten."""
         _check_text("content", content)
         answer = await self._run("write", path=path, content=content)
         return WriteResult(path=answer.get("path"), error=answer.get("error"))
 
     async def edit(
-        self, path: str, old_string: str, new_string: str, *, replace_all: bool = False
+        self, path: StrPath, old_string: str, new_string: str, *, replace_all: bool = False
     ) -> EditResult:
         """Replace text that occurs exactly once, or every occurrence with `replace_all`."""
         _check_text("old_string", old_string)
@@ -76,7 +78,7 @@ class Files(ABC):
     async def grep(
         self,
         pattern: str,
-        path: str = ".",
+        path: StrPath = ".",
         glob: str | None = None,
         *,
         regex: bool = False,
@@ -97,39 +99,39 @@ class Files(ABC):
         ]
         return Listing(found, truncated=answer["truncated"])
 
-    async def glob(self, pattern: str, path: str = ".") -> Listing[FileInfo]:
+    async def glob(self, pattern: str, path: StrPath = ".") -> Listing[FileInfo]:
         """Find files and folders below `path` that match `pattern`, sorted, with dot files."""
         _check_text("pattern", pattern)
         answer = await self._run("glob", pattern=pattern, path=path)
         return Listing(infos(answer["entries"]), truncated=answer["truncated"])
 
-    async def stat(self, path: str) -> FileInfo:
+    async def stat(self, path: StrPath) -> FileInfo:
         """Describe a file or folder; FileNotFoundError if there is none. Links are not followed."""
         answer = await self._checked("stat", "looked up", path=path)
         return infos([answer["entry"]])[0]
 
-    async def mkdir(self, path: str) -> None:
+    async def mkdir(self, path: StrPath) -> None:
         """Make a folder and its parents; an existing folder is left as it is."""
         await self._checked("mkdir", "made", path=path)
 
-    async def delete(self, path: str, *, recursive: bool = False) -> None:
+    async def delete(self, path: StrPath, *, recursive: bool = False) -> None:
         """Delete a file or link; a folder, with all it holds, only with `recursive`.
 
         FileNotFoundError if it does not exist, IsADirectoryError for a folder.
         """
         await self._checked("delete", "deleted", path=path, recursive=bool(recursive))
 
-    async def move(self, source: str, target: str, *, overwrite: bool = False) -> None:
+    async def move(self, source: StrPath, target: StrPath, *, overwrite: bool = False) -> None:
         """Rename a file, folder or link to exactly `target`, and make its parent folders.
 
         FileExistsError if the target exists; `overwrite` replaces a file or an empty folder.
         """
-        _check_text("target", target)
+        target = _checked_path("target", target)
         params = {"target": target, "overwrite": bool(overwrite)}
         await self._checked("move", f"moved to '{target}'", path=source, **params)
 
     async def upload(
-        self, files: Iterable[tuple[str, bytes]], *, absolute: bool = False
+        self, files: Iterable[tuple[StrPath, bytes]], *, absolute: bool = False
     ) -> list[UploadResult]:
         """Write files and overwrite existing ones; return one result each, in order.
 
@@ -140,13 +142,13 @@ class Files(ABC):
         return [await upload(*_checked_pair(pair)) for pair in files]
 
     async def download(
-        self, paths: Iterable[str], *, absolute: bool = False
+        self, paths: Iterable[StrPath], *, absolute: bool = False
     ) -> list[DownloadResult]:
         """Read files; return one result each, in order. `absolute`: as for upload."""
-        if isinstance(paths, str | bytes):
+        if isinstance(paths, str | bytes | os.PathLike):
             raise ConfigError(f"download takes a list of paths: [{paths!r}]")
         download = self._by_absolute_path().download if absolute else self._download
-        return [await download(_checked_path(path)) for path in paths]
+        return [await download(_checked_path("path", path)) for path in paths]
 
     def reach_by(self, shell: Shell) -> Self:
         """Set the shell by which files at absolute paths are copied."""
@@ -160,14 +162,19 @@ class Files(ABC):
 
     async def _upload(self, path: str, data: bytes) -> UploadResult:
         answer = await self._run("upload", path=path, data=data)
-        return UploadResult(path=path, error=_code(answer))
+        return UploadResult(path=path, error=_code(answer), reason=answer.get("reason"))
 
     async def _download(self, path: str) -> DownloadResult:
         answer = await self._run("download", path=path)
-        return DownloadResult(path=path, content=answer.get("data"), error=_code(answer))
+        return DownloadResult(
+            path=path,
+            content=answer.get("data"),
+            error=_code(answer),
+            reason=answer.get("reason"),
+        )
 
     async def _checked(
-        self, operation: str, done: str, *, path: str, **params: Any
+        self, operation: str, done: str, *, path: StrPath, **params: Any
     ) -> dict[str, Any]:
         """Run an operation, and raise the OSError that it answers with."""
         answer = await self._run(operation, path=path, **params)
@@ -175,10 +182,10 @@ class Files(ABC):
             raise _error(FileError(answer["error"]), path, done, answer["reason"])
         return answer
 
-    async def _run(self, operation: str, *, path: str, **params: Any) -> dict[str, Any]:
-        _check_text("path", path)
+    async def _run(self, operation: str, *, path: StrPath, **params: Any) -> dict[str, Any]:
+        params["path"] = _checked_path("path", path)
         try:
-            return await self._ask(operation, {"path": path, **params})
+            return await self._ask(operation, params)
         except ValueError as exc:
             raise ConfigError(str(exc)) from None
 
@@ -228,7 +235,7 @@ _KINDS: dict[FileError, type[OSError]] = {
 }
 
 
-def _error(code: FileError, path: str, done: str, reason: str) -> OSError:
+def _error(code: FileError, path: StrPath, done: str, reason: str) -> OSError:
     """Return the exception for a file that could not be read, deleted, moved, ..."""
     if code is FileError.FILE_NOT_FOUND:
         return FileNotFoundError(f"File '{path}' not found")
@@ -243,17 +250,19 @@ def _checked_pair(pair: object) -> tuple[str, bytes]:
     """Return a checked pair of path and bytes; bytes(5) would be five zeros."""
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ConfigError(f"upload takes a list of pairs (path, bytes), not of {pair!r:.100}")
-    path, data = pair
-    _check_text("path", path)
+    path, data = _checked_path("path", pair[0]), pair[1]
     if not isinstance(data, bytes | bytearray | memoryview):
         text = f"what is uploaded to {path!r} must be bytes, not {type(data).__name__}"
         raise ConfigError(f"{text}: encode() a text")
     return path, bytes(data)
 
 
-def _checked_path(path: object) -> str:
-    _check_text("path", path)
-    return str(path)
+def _checked_path(name: str, path: object) -> str:
+    """Return a path as text; ConfigError if it is neither a str nor a path of str."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        raise ConfigError(f"{name} must be a str or a pathlib path, not {type(path).__name__}")
+    return str(text)
 
 
 def _check_text(name: str, value: object) -> None:

@@ -33,6 +33,8 @@ def rename(old: int, name: str, new: int, new_name: str, *, overwrite: bool) -> 
         if exc.errno == errno.EXDEV:
             text = "it cannot be moved to another file system: upload a copy, then delete it"
             raise OSError(errno.ENOTSUP, text) from None
+        if exc.errno == errno.EINVAL:
+            raise OSError(errno.EINVAL, "a folder cannot be moved into itself") from None
         raise
 
 

@@ -149,7 +149,7 @@ class OpenFile:
             raise (
                 IsADirectoryError(errno.EISDIR, "it is a folder")
                 if folder
-                else OSError(errno.EINVAL, "it is not a file")
+                else OSError(errno.EINVAL, "it is not a regular file")
             )
         return cls(fd, info.st_size, f"{info.st_ino:x}-{info.st_size:x}-{info.st_mtime_ns:x}")
 

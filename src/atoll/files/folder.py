@@ -21,6 +21,7 @@ from atoll.files.changes import remove_tree, rename
 from atoll.files.openat2 import open_beneath
 from atoll.files.owner import acting_as_owner
 from atoll.guest.local_files import MOST_FOLDERS_DEEP, check_name, fill, locate
+from atoll.guest.texts import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,7 +81,8 @@ class OpenFolders:
     def store(self, path: str, data: bytes, *, fresh: bool) -> None:
         """Write a file, and make its parent folders."""
         if self._max_file_bytes is not None and len(data) > self._max_file_bytes:
-            raise OSError(errno.EFBIG, f"it has {len(data):,} bytes")
+            text = too_large("has", len(data), self._max_file_bytes)
+            raise OSError(errno.EFBIG, f"{text}, as policy.file_size_bytes says")
         root, inner = locate(path, self._names)
         parents, _, name = inner.rstrip("/").rpartition("/")
         if name in ("", ".", "..") or inner.endswith("/"):

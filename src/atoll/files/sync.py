@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         FileInfo,
         GrepMatch,
         Listing,
+        StrPath,
         UploadResult,
         WriteResult,
     )
@@ -38,24 +39,24 @@ class SyncFiles:
     def __init__(self, files: Files, run: Runner) -> None:
         self._files, self._run = files, run
 
-    def ls(self, path: str = ".") -> Listing[FileInfo]:
+    def ls(self, path: StrPath = ".") -> Listing[FileInfo]:
         """List a folder; an empty list if there is no such folder."""
         return self._run(self._files.ls(path))
 
-    def read(self, path: str, offset: int = 0, limit: int = LINES) -> str:
+    def read(self, path: StrPath, offset: int = 0, limit: int = LINES) -> str:
         """Return numbered lines of a text file for a model; an error is returned as text."""
         return self._run(self._files.read(path, offset, limit))
 
-    def read_raw(self, path: str) -> FileData:
+    def read_raw(self, path: StrPath) -> FileData:
         """Return the lines and times of a text file; FileNotFoundError if there is none."""
         return self._run(self._files.read_raw(path))
 
-    def write(self, path: str, content: str) -> WriteResult:
+    def write(self, path: StrPath, content: str) -> WriteResult:
         """Create a text file and its parent folders; an existing file is not overwritten."""
         return self._run(self._files.write(path, content))
 
     def edit(
-        self, path: str, old_string: str, new_string: str, *, replace_all: bool = False
+        self, path: StrPath, old_string: str, new_string: str, *, replace_all: bool = False
     ) -> EditResult:
         """Replace text that occurs exactly once, or every occurrence with `replace_all`."""
         return self._run(self._files.edit(path, old_string, new_string, replace_all=replace_all))
@@ -63,7 +64,7 @@ class SyncFiles:
     def grep(
         self,
         pattern: str,
-        path: str = ".",
+        path: StrPath = ".",
         glob: str | None = None,
         *,
         regex: bool = False,
@@ -74,26 +75,26 @@ class SyncFiles:
         options = {"regex": regex, "ignore_case": ignore_case, "max_results": max_results}
         return self._run(self._files.grep(pattern, path, glob, **options))  # type: ignore[arg-type]
 
-    def glob(self, pattern: str, path: str = ".") -> Listing[FileInfo]:
+    def glob(self, pattern: str, path: StrPath = ".") -> Listing[FileInfo]:
         """Find files and folders below `path` that match `pattern`, sorted, with dot files."""
         return self._run(self._files.glob(pattern, path))
 
-    def stat(self, path: str) -> FileInfo:
+    def stat(self, path: StrPath) -> FileInfo:
         """Describe a file or folder; FileNotFoundError if there is none. Links are not followed."""
         return self._run(self._files.stat(path))
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: StrPath) -> None:
         """Make a folder and its parents; an existing folder is left as it is."""
         self._run(self._files.mkdir(path))
 
-    def delete(self, path: str, *, recursive: bool = False) -> None:
+    def delete(self, path: StrPath, *, recursive: bool = False) -> None:
         """Delete a file or link; a folder, with all it holds, only with `recursive`.
 
         FileNotFoundError if it does not exist, IsADirectoryError for a folder.
         """
         self._run(self._files.delete(path, recursive=recursive))
 
-    def move(self, source: str, target: str, *, overwrite: bool = False) -> None:
+    def move(self, source: StrPath, target: StrPath, *, overwrite: bool = False) -> None:
         """Rename a file, folder or link to exactly `target`, and make its parent folders.
 
         FileExistsError if the target exists; `overwrite` replaces a file or an empty folder.
@@ -101,7 +102,7 @@ class SyncFiles:
         self._run(self._files.move(source, target, overwrite=overwrite))
 
     def upload(
-        self, files: Iterable[tuple[str, bytes]], *, absolute: bool = False
+        self, files: Iterable[tuple[StrPath, bytes]], *, absolute: bool = False
     ) -> list[UploadResult]:
         """Write files and overwrite existing ones; return one result each, in order.
 
@@ -110,7 +111,7 @@ class SyncFiles:
         """
         return self._run(self._files.upload(files, absolute=absolute))
 
-    def download(self, paths: Iterable[str], *, absolute: bool = False) -> list[DownloadResult]:
+    def download(self, paths: Iterable[StrPath], *, absolute: bool = False) -> list[DownloadResult]:
         """Read files; return one result each, in order. `absolute`: as for upload."""
         return self._run(self._files.download(paths, absolute=absolute))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
+StrPath: TypeAlias = str | os.PathLike[str]
+"""A path as callers give it: text, or a pathlib path."""
 
 
 class FileError(StrEnum):
@@ -75,6 +78,8 @@ class UploadResult:
 
     path: str
     error: FileError | None = None
+    reason: str | None = field(default=None, compare=False)
+    """What is wrong, in words: the limit that the file exceeds, for example."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,8 @@ class DownloadResult:
     path: str
     content: bytes | None = None
     error: FileError | None = None
+    reason: str | None = field(default=None, compare=False)
+    """What is wrong, in words."""
 
 
 class Listing(list[T], Generic[T]):

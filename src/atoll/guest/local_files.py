@@ -21,12 +21,12 @@ def locate(path: str, roots: tuple[str, ...]) -> tuple[str, str]:
     `/notes.md` is `notes.md` in the first root: a model may take the root for `/`.
     """
     if "\0" in path:
-        raise ValueError("a path has no zero bytes")
+        raise ValueError("the path contains a zero byte")
     whole = os.path.join(path, "") if path.startswith("/") else ""
     root = next((one for one in roots if whole.startswith(one + "/")), "")
     inner = path[len(root) :].lstrip("/") or "."
     if os.path.normpath(inner).split("/")[0] == "..":
-        raise ValueError("the path leads out of the working folder")
+        raise ValueError("the path is outside the working folder")
     return root or roots[0], inner
 
 
@@ -133,7 +133,7 @@ class LocalFiles:
     def _at(self, path: str) -> str:
         if not self._roots:
             if "\0" in path:
-                raise ValueError("a path has no zero bytes")
+                raise ValueError("the path contains a zero byte")
             return path or "."
         return os.path.join(*locate(path, self._roots))
 

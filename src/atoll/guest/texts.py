@@ -20,9 +20,9 @@ def read_file(fd: int, info: os.stat_result, most: int = MAX_FILE_BYTES) -> byte
     if stat.S_ISDIR(info.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a folder")
     if not stat.S_ISREG(info.st_mode):
-        raise OSError(errno.EINVAL, "it is no file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     if info.st_size > most:
-        raise OSError(errno.EFBIG, "it has {:,} bytes".format(info.st_size))
+        raise OSError(errno.EFBIG, too_large("has", info.st_size, most))
     pieces, left = [], info.st_size
     while left > 0:
         piece = os.read(fd, min(left, PIECE))
@@ -31,6 +31,11 @@ def read_file(fd: int, info: os.stat_result, most: int = MAX_FILE_BYTES) -> byte
         pieces.append(piece)
         left -= len(piece)
     return b"".join(pieces)
+
+
+def too_large(verb: str, size: int, most: int) -> str:
+    """Return what is wrong with a file of `size` bytes where `most` are accepted."""
+    return "it {} {:,} bytes; the limit is {:,}".format(verb, size, most)
 
 
 def page_of(data: bytes, offset: int, limit: int) -> list[str]:
@@ -59,8 +64,8 @@ def _line_start(data: bytes, at: int, lines: int) -> int:
 def check_lines(count: int) -> None:
     """OSError if a list of so many is more than a host should be made to hold."""
     if count > MOST_LINES:
-        text = "{:,} of its lines, and {:,} can be had at once".format(count, MOST_LINES)
-        raise OSError(errno.EFBIG, text)
+        text = "{:,} lines were asked for; at most {:,} are returned at once"
+        raise OSError(errno.EFBIG, text.format(count, MOST_LINES))
 
 
 def lines_of(data: bytes) -> list[str]:

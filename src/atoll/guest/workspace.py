@@ -11,7 +11,7 @@ import os
 import stat
 
 from . import globs, search
-from .texts import MAX_FILE_BYTES, check_lines, count_lines, page_of, read_file
+from .texts import MAX_FILE_BYTES, check_lines, count_lines, page_of, read_file, too_large
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,10 +99,14 @@ _WORDS = {
     NOT_FOUND: "not found",
     DENIED: "permission denied",
     IS_FOLDER: "it is a folder",
-    INVALID: "the path leads to no file of the working folder",
-    TOO_LARGE: "it is too large",
     NO_SPACE: "there is no room left",
     EXISTS: "there is a file or folder of that name",
+}
+_WORDS_BY_ERRNO = {
+    errno.ENAMETOOLONG: "its name is too long",
+    errno.ENOTDIR: "a part of the path is a file, not a folder",
+    errno.ELOOP: "its symbolic links lead in a circle, or to a place where none is followed",
+    errno.EXDEV: "a symbolic link in the path leads outside the working folder",
 }
 
 
@@ -228,7 +232,7 @@ class Workspace:
         try:
             self._place.store(path, data, fresh=False)
         except (OSError, ValueError) as exc:
-            return {"error": code_of(exc)}
+            return _refused(exc)
         return {}
 
     def download(self, path: str) -> dict[str, Any]:
@@ -236,7 +240,7 @@ class Workspace:
         try:
             return {"data": self._load(path)[0]}
         except (OSError, ValueError) as exc:
-            return {"error": code_of(exc)}
+            return _refused(exc)
 
     def stat(self, path: str) -> dict[str, Any]:
         """Describe a file, folder or link."""
@@ -303,9 +307,8 @@ def words(exc: Exception) -> str:
     """What went wrong, for a reader."""
     if isinstance(exc, UnicodeEncodeError):
         return "it has a character that UTF-8 cannot hold, half of a surrogate pair"
-    if getattr(exc, "errno", None) == errno.ENAMETOOLONG:
-        return "its name is too long"
-    return _WORDS.get(code_of(exc)) or getattr(exc, "strerror", None) or str(exc)
+    known = _WORDS_BY_ERRNO.get(getattr(exc, "errno", None) or 0) or _WORDS.get(code_of(exc))
+    return known or getattr(exc, "strerror", None) or str(exc)
 
 
 def page(path: str, lines: list[str], offset: int, total: int) -> dict[str, Any]:
@@ -339,7 +342,7 @@ def _edited(data: bytes, old: str, new: str, replace_all: bool, most: int) -> tu
         raise _NotEditedError(text.format(old))
     size = len(data) + count * (len(after) - len(before))
     if size > most:
-        raise OSError(errno.EFBIG, "it would have {:,} bytes".format(size))
+        raise OSError(errno.EFBIG, too_large("would have", size, most))
     return data.replace(before, after), count
 
 

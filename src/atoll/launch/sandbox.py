@@ -26,7 +26,7 @@ from atoll.files.direct import FolderFiles
 from atoll.idempotency import KeyedResults
 from atoll.launch import folders
 from atoll.launch.handshake import START_SECONDS
-from atoll.policy import Capability, Isolation, check_positive
+from atoll.policy import Capability, Isolation, check_positive, names_keywords
 from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
 from atoll.state import envelope, transfer
 from atoll.variables import LISTING_TIMEOUT_MS
@@ -91,6 +91,7 @@ class GuestSandbox(BaseSandbox):
             self._open, self._destroyed = True, False
             await self._start()
 
+    @names_keywords("option of execute")
     async def execute(
         self, code: str, *, timeout_ms: float | None = None, key: str | None = None
     ) -> SandboxResult:

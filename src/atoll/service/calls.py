@@ -13,6 +13,7 @@ from starlette.responses import Response
 from atoll.service import shapes
 from atoll.service.idempotency import Answer
 from atoll.service.problems import Problem, encode
+from atoll.service.settings import variable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -41,20 +42,23 @@ class Call:
 
     async def body(self) -> bytes:
         """Return a JSON body; 413 if it is too large, 408 if it takes too long."""
-        limit = self.service.settings.max_body_bytes
-        return b"".join([piece async for piece in self.pieces(limit)])
+        return b"".join([piece async for piece in self.pieces("max_body_bytes")])
 
     async def json(self, shape: type[T]) -> T:
         """Return the body in its shape."""
         return shapes.read(await self.body(), shape)
 
     async def pieces(
-        self, limit: int, *, slow: bool = False, seconds: float | None = None
+        self, most: int | str, *, slow: bool = False, seconds: float | None = None
     ) -> AsyncIterator[bytes]:
-        """Yield the body as it comes, counted; `slow` or `seconds` say how long it may take."""
+        """Yield the body as it comes, counted; `slow` or `seconds` say how long it may take.
+
+        `most` is a number of bytes, or the name of the service's setting that has it.
+        """
+        limit = getattr(self.service.settings, most) if isinstance(most, str) else most
         length = self.request.headers.get("content-length", "")
         if length.isdigit() and int(length) > limit:
-            raise _too_large(limit)
+            raise _too_large(limit, most)
         usual = self.service.settings.body_seconds * (SLOWER_FOR_FILES if slow else 1)
         seconds = usual if seconds is None else seconds
         size = 0
@@ -68,7 +72,7 @@ class Call:
                     piece, more = message.get("body", b""), message.get("more_body", False)
                     size += len(piece)
                     if size > limit:
-                        raise _too_large(limit)
+                        raise _too_large(limit, most)
                     yield piece
         except TimeoutError:
             text = f"the body did not arrive within {seconds:g} s: send it faster"
@@ -202,5 +206,8 @@ def nothing() -> Response:
     return Response(None, 204)
 
 
-def _too_large(limit: int) -> Problem:
-    return Problem(413, "too_large", f"the body may have {limit:,} bytes: send less, or in parts")
+def _too_large(limit: int, most: int | str) -> Problem:
+    text = f"the body may have at most {limit:,} bytes: send less, or in parts"
+    if isinstance(most, str):
+        text += f". The service's operator can raise the limit: {variable(most)}"
+    return Problem(413, "too_large", text)

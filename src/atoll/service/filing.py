@@ -10,7 +10,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from atoll.files.base import request
-from atoll.guest.workspace import code_of
+from atoll.guest.workspace import code_of, words
 from atoll.service.calls import nothing, until_gone
 from atoll.service.file_operations import entries, labelled, refusal
 from atoll.service.problems import Problem
@@ -39,7 +39,7 @@ async def download(call: Call) -> Response:
     try:
         file = await _session(call).files.open_file(path)
     except (OSError, ValueError) as exc:
-        raise refusal(path, code_of(exc)) from None
+        raise refusal(path, code_of(exc), f"{path!r}: {words(exc)}") from None
     try:
         return _part_of(call, path, file)
     except BaseException:
@@ -104,13 +104,12 @@ class FilePart(Response):
 async def upload(call: Call) -> Response:
     """Write a file, in place of one that is there, and its parent folders."""
     path, files = _path(call), _files(call)
-    limit = call.service.settings.max_upload_bytes
-    data = b"".join([piece async for piece in call.pieces(limit, slow=True)])
+    data = b"".join([piece async for piece in call.pieces("max_upload_bytes", slow=True)])
     await _check_tag(call, path)
     call.service.metrics.file_bytes.labels("in").inc(len(data))
-    (done,) = await files.upload([(path, data)])
-    if done.error is not None:
-        raise refusal(path, done.error)
+    answer = await request(files, "upload", {"path": path, "data": data})
+    if "error" in answer:
+        raise refusal(path, answer["error"], f"{path!r}: {answer['reason']}")
     return nothing()
 
 
@@ -122,7 +121,7 @@ async def delete(call: Call) -> Response:
         _files(call), "delete", {"path": path, "recursive": call.flag("recursive")}
     )
     if "error" in answer:
-        raise refusal(path, answer["error"])
+        raise refusal(path, answer["error"], f"{path!r}: {answer['reason']}")
     return nothing()
 
 

@@ -260,8 +260,7 @@ async def save(call: Call) -> Response:
 
 async def upload_state(call: Call) -> Response:
     """Keep a state that was saved before; it is checked when a session starts with it."""
-    limit = call.service.settings.max_upload_bytes
-    blob = b"".join([piece async for piece in call.pieces(limit, slow=True)])
+    blob = b"".join([piece async for piece in call.pieces("max_upload_bytes", slow=True)])
     return as_json(await keep_state(call, blob), 201)
 
 
@@ -285,7 +284,7 @@ async def upload_context(call: Call) -> Response:
     """Upload a text, or JSON, that sessions can have as `context` without sending it again."""
     is_json = call.request.headers.get("content-type", "").startswith("application/json")
     settings = call.service.settings
-    pieces = call.pieces(settings.max_context_bytes, slow=True)
+    pieces = call.pieces("max_context_bytes", slow=True)
     seconds, facts = settings.context_seconds, {"json": is_json, "name": call.query("name")[:200]}
     found = await call.service.objects.put(call.principal, "context", pieces, seconds, **facts)
     return as_json(found, 201)

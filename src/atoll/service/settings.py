@@ -121,10 +121,15 @@ class ServiceSettings:
         """Return the settings of ATOLL_SERVE_*, with what is given on top."""
         known: dict[str, Any] = {"folder": default_folder()}
         for field in fields(cls):
-            text = os.environ.get(_PREFIX + field.name.upper(), "").strip()
+            text = os.environ.get(variable(field.name), "").strip()
             if text and field.name != "folder":
                 known[field.name] = _parse(field.name, str(field.type), text)
         return cls(**{**known, **{name: one for name, one in given.items() if one is not None}})
+
+
+def variable(name: str) -> str:
+    """Return the environment variable that a setting is read from."""
+    return _PREFIX + name.upper()
 
 
 def _parse(name: str, kind: str, text: str) -> Any:
@@ -133,4 +138,4 @@ def _parse(name: str, kind: str, text: str) -> Any:
     try:
         return {"int": int, "float": float}.get(kind, str)(text)
     except ValueError:
-        raise ConfigError(f"{_PREFIX}{name.upper()} must be a number, not {text!r}") from None
+        raise ConfigError(f"{variable(name)} must be a number, not {text!r}") from None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from atoll.guest.local_files import fill
+from atoll.guest.texts import too_large
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +109,7 @@ def fault_of(info: os.stat_result, most: int) -> OSError | None:
     if stat.S_ISDIR(info.st_mode):
         return IsADirectoryError(errno.EISDIR, "it is a folder")
     if not stat.S_ISREG(info.st_mode):
-        return OSError(errno.EINVAL, "it is no file")
+        return OSError(errno.EINVAL, "it is not a regular file")
     if info.st_size > most:
-        return OSError(errno.EFBIG, f"it has {info.st_size:,} bytes")
+        return OSError(errno.EFBIG, too_large("has", info.st_size, most))
     return None

@@ -151,7 +151,7 @@ def _check_command(command: str) -> None:
     if not isinstance(command, str):
         raise ConfigError(f"command must be a str, not {type(command).__name__}")
     if "\0" in command:
-        raise ConfigError("a command has no zero bytes")
+        raise ConfigError("a command contains a zero byte")
     size = len(os.fsencode(command))
     if size > MAX_COMMAND:
         text = f"the command has {size:,} bytes, and bash takes {MAX_COMMAND:,}"

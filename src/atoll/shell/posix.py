@@ -126,7 +126,7 @@ def _fault_of_path(path: str) -> Exception | None:
     except UnicodeEncodeError as exc:
         return exc
     if b"\0" in name:
-        return ValueError("a path has no zero bytes")
+        return ValueError("the path contains a zero byte")
     if len(name) > MAX_PATH or any(len(part) > MAX_NAME for part in name.split(b"/")):
         return OSError(errno.ENAMETOOLONG, "the path is too long")
     return None

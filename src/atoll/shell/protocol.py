@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         FileInfo,
         GrepMatch,
         Listing,
+        StrPath,
         UploadResult,
         WriteResult,
     )
@@ -35,24 +36,24 @@ class SandboxBackendProtocol(Protocol):
         """Run a shell command."""
         ...
 
-    async def ls(self, path: str = ".") -> list[FileInfo]:
+    async def ls(self, path: StrPath = ".") -> list[FileInfo]:
         """List a folder; an empty list if there is no such folder."""
         ...
 
-    async def read(self, path: str, offset: int = 0, limit: int = LINES) -> str:
+    async def read(self, path: StrPath, offset: int = 0, limit: int = LINES) -> str:
         """Return numbered lines of a text file for a model; an error is returned as text."""
         ...
 
-    async def read_raw(self, path: str) -> FileData:
+    async def read_raw(self, path: StrPath) -> FileData:
         """Return the lines and times of a text file; FileNotFoundError if there is none."""
         ...
 
-    async def write(self, path: str, content: str) -> WriteResult:
+    async def write(self, path: StrPath, content: str) -> WriteResult:
         """Create a text file and its parent folders; an existing file is not overwritten."""
         ...
 
     async def edit(
-        self, path: str, old_string: str, new_string: str, *, replace_all: bool = False
+        self, path: StrPath, old_string: str, new_string: str, *, replace_all: bool = False
     ) -> EditResult:
         """Replace text that occurs exactly once, or every occurrence with `replace_all`."""
         ...
@@ -60,7 +61,7 @@ class SandboxBackendProtocol(Protocol):
     async def grep(
         self,
         pattern: str,
-        path: str = ".",
+        path: StrPath = ".",
         glob: str | None = None,
         *,
         regex: bool = False,
@@ -70,14 +71,14 @@ class SandboxBackendProtocol(Protocol):
         """Find lines with `pattern`, literally unless `regex`, in files that match `glob`."""
         ...
 
-    async def glob(self, pattern: str, path: str = ".") -> Listing[FileInfo]:
+    async def glob(self, pattern: str, path: StrPath = ".") -> Listing[FileInfo]:
         """Find files and folders below `path` that match `pattern`, sorted, with dot files."""
         ...
 
-    async def upload(self, files: Iterable[tuple[str, bytes]]) -> list[UploadResult]:
+    async def upload(self, files: Iterable[tuple[StrPath, bytes]]) -> list[UploadResult]:
         """Write files and overwrite existing ones; return one result each, in order."""
         ...
 
-    async def download(self, paths: Iterable[str]) -> list[DownloadResult]:
+    async def download(self, paths: Iterable[StrPath]) -> list[DownloadResult]:
         """Read files; return one result each, in order."""
         ...

@@ -39,10 +39,11 @@ class RemoteFiles(Files):
             return {"data": (await connection.request("GET", where)).content}
         except AtollError as exc:
             problem = vars(exc).get("problem") or {}
+            reason = str(problem.get("detail", ""))
             if "file_error" in problem:
-                return {"error": problem["file_error"]}
+                return {"error": problem["file_error"], "reason": reason}
             if isinstance(exc, ConfigError) and problem.get("code") == "too_large":
-                return {"error": "too_large"}
-            if problem.get("detail", "").startswith("name the file"):
-                return {"error": "invalid_path"}
+                return {"error": "too_large", "reason": reason}
+            if reason.startswith("name the file"):
+                return {"error": "invalid_path", "reason": reason}
             raise

@@ -125,8 +125,6 @@ class RemoteSandbox(ClientSandbox):
         if method == "set_variable":
             await self._call("PUT", f"/variables/{name}", {"value": params["value"]})
             return {"set": True}
-        if not str(params["name"]).isidentifier():
-            return {"found": False}
         query = "exists=1" if method == "has_variable" else f"plain={int(bool(params['plain']))}"
         try:
             answer = await self._call("GET", f"/variables/{name}?{query}")

@@ -16,7 +16,7 @@ from atoll.jail import probe
 from atoll.jail.spec import GUEST_HOME
 from atoll.launch.sandbox import GuestSandbox
 from atoll.packages.sandbox import HoldsPackages
-from atoll.policy import Capability, Isolation
+from atoll.policy import Capability, Isolation, names_keywords
 from atoll.sandbox import check_code
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class PythonSandbox(HoldsPackages, GuestSandbox):
         options: Any = {name: value for name, value in given.items() if value is not None}
         super().__init__(replace(config or SandboxConfig(backend=self.backend), **options))
 
+    @names_keywords("option of execute")
     async def execute(
         self,
         code: str,

@@ -58,15 +58,19 @@ async def read(call: Call) -> Response:
 async def write(call: Call) -> Response:
     """Write the files of a form, or the body as one file; parent folders are made."""
     hosted = call.service.e2b.sandbox(call)
-    limit = call.service.settings.max_upload_bytes
-    body, kind = call.pieces(limit, slow=True), call.request.headers.get("content-type", "")
+    body = call.pieces("max_upload_bytes", slow=True)
+    kind = call.request.headers.get("content-type", "")
     if kind.startswith("multipart/form-data"):
         given = await _of_form(call, kind, body)
     else:
         given = [(located(call.query("path")), b"".join([piece async for piece in body]))]
     for done in await hosted.files.upload(given):
         if done.error is not None:
-            raise Problem(_STATUSES.get(done.error, 400), "file", f"{done.path!r}: {done.error}")
+            raise Problem(
+                _STATUSES.get(done.error, 400),
+                "file",
+                f"{done.path!r}: {done.reason or done.error}",
+            )
     rows = [{"name": posixpath.basename(path), "type": "file", "path": path} for path, _ in given]
     return as_json(rows)
 

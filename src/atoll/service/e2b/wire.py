@@ -67,7 +67,7 @@ def last_frame(problem: Problem | None = None) -> bytes:
 async def messages(call: Call, seconds: float | None = None) -> AsyncIterator[dict[str, Any]]:
     """Yield the messages of a streamed request as they come; 400 if they cannot be read."""
     rest = b""
-    async for piece in call.pieces(call.service.settings.max_body_bytes, seconds=seconds):
+    async for piece in call.pieces("max_body_bytes", seconds=seconds):
         rest, at = rest + piece, 0
         while len(rest) - at >= _HEAD.size:
             flags, length = _HEAD.unpack_from(rest, at)
