@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, Unpack, runtime_checkable
 
 from atoll import guard
 from atoll import variables as guest_variables
@@ -34,6 +34,10 @@ QUICKLY_CHECKED = 20_000
 CLOSED = (
     "the sandbox is closed: destroy() was called, or its `with` block has ended. "
     "Open another one with create_sandbox(), or start this one again with initialize()"
+)
+NOT_COPIED = (
+    "a sandbox cannot be pickled or copied: save() returns its state as bytes for "
+    "create_sandbox(state=...), and fork() returns a live clone"
 )
 NOT_STARTED = "the sandbox is not started: call initialize(), or open one with create_sandbox()"
 
@@ -331,6 +335,9 @@ class BaseSandbox(ABC):
     def __repr__(self) -> str:
         state = ", closed" if self._destroyed else ""
         return f"<{type(self).__name__}: {self.backend}, {self.isolation}{state}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NOT_COPIED)  # by copy and deepcopy too
 
     async def __aenter__(self) -> Self:
         return self

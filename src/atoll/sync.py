@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar, Unpack
 
 from atoll.errors import SandboxLostError
 from atoll.files.sync import SyncFiles
 from atoll.policy import names_keywords
+from atoll.sandbox import NOT_COPIED
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -266,6 +267,9 @@ class SyncSandbox:
 
     def __repr__(self) -> str:
         return repr(self._box)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(NOT_COPIED)  # by copy and deepcopy too
 
     def __enter__(self) -> Self:
         return self

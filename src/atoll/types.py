@@ -190,7 +190,11 @@ def _row(one: Variable) -> tuple[str, str, str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SandboxResult:
-    """What one execution printed, returned and changed. print() shows what a notebook would."""
+    """What one execution printed, returned and changed. print() shows what a notebook would.
+
+    `success` says whether the code ran to its end. A result is true in an `if` either way, as a
+    subprocess.CompletedProcess is: `if result:` asks whether there is a result.
+    """
 
     kind: Outcome
     stdout: str = ""

@@ -29,6 +29,19 @@ def test_input_reads_what_standard_input_has(box):
     assert box.execute("import sys\nsys.stdin.read(), sys.stdin.readline()").value == ("", "")
 
 
+@pytest.mark.needs(Capability.SUBPROCESS)  # WebAssembly has packages of its own, and says so
+@pytest.mark.parametrize(("module", "package"), [("no_such", "no_such"), ("cv2", "opencv-python")])
+def test_a_missing_package_says_how_a_sandbox_gets_it(box, module, package):
+    result = box.execute(f"import {module}.part as part")
+    advice = f"create_sandbox(packages=[{package!r}]), or --package on the command line"
+    assert result.error_type == "ModuleNotFoundError"
+    assert result.error.startswith(f"ModuleNotFoundError: No module named {module!r}. To have it, ")
+    assert result.error.endswith(advice)
+    assert advice in result.stderr
+    assert "packages=" not in box.execute("import json.no_such").error
+    assert box.execute("raise ModuleNotFoundError('mine')").error == "ModuleNotFoundError: mine"
+
+
 @IMPORTS
 def test_a_password_cannot_be_asked_for(box):
     result = box.execute(

@@ -162,7 +162,7 @@ def test_examples_run_as_they_stand(group, environments, tmp_path, monkeypatch, 
     monkeypatch.setenv("ATOLL_DAEMON_SOCKET", str(tmp_path / "daemon.sock"))
     monkeypatch.setenv("REPL_WARMUP_TIMEOUT_SECONDS", "60")  # a machine full of tests is slow
     monkeypatch.setenv("ATOLL_EXAMPLE", str(tmp_path))
-    monkeypatch.setenv("PATH", f"{python.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", path_for(kind, python.parent))
     monkeypatch.delenv("PYTHONPATH", raising=False)
     command = (
         [python, "-W", "error", "-c", IN_TURN]
@@ -176,6 +176,12 @@ def test_examples_run_as_they_stand(group, environments, tmp_path, monkeypatch, 
         end(left)
     assert done.returncode == 0, done.stderr
     assert not left, "processes were left running"
+
+
+def path_for(kind, programs):
+    """Return PATH: commands are typed in an activated environment, a script needs none."""
+    others = [one for one in os.get_exec_path() if not os.path.exists(f"{one}/atoll")]
+    return os.pathsep.join([str(programs), *others] if kind == "sh" else others)
 
 
 def run(command, folder):

@@ -143,6 +143,13 @@ def test_a_server_that_is_killed_leaves_nothing(program, token, number):
     assert wait_for(lambda: not running(token))
 
 
+def test_a_server_says_what_it_does_before_it_is_ready(program):
+    server = program()
+    server.end()
+    told = server.process.stderr.read().decode()
+    assert "atoll repl-server: importing the libraries of warm interpreters (tiers: " in told
+
+
 @pytest.mark.spec("R2.13")
 def test_debug_tells_sizes_and_contents_only_on_demand(program):
     server = program("--debug")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +91,13 @@ def test_the_blocking_shell_has_every_method_with_the_same_arguments():
             ), name
 
 
+@pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_sandbox_that_is_pickled_or_copied_says_what_to_do_instead(attempt):
+    for box in (Echo(), atoll.SyncSandbox(Echo())):
+        with pytest.raises(TypeError, match=r"save\(\) returns its state as bytes .* fork\(\)"):
+            attempt(box)
+
+
 def test_a_blocking_call_from_a_callback_is_refused(tmp_path):
     failures = []
 
@@ -114,3 +123,9 @@ def test_the_public_names_are_these():
     assert dir(atoll) == sorted(atoll.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         atoll.nothing  # noqa: B018
+
+
+def test_a_failed_result_is_told_by_success_and_not_by_truth():
+    failed = SandboxResult(kind=Outcome.ERROR, error="ValueError: x")
+    assert not failed.success
+    assert bool(failed), "`if result:` asks whether there is a result"

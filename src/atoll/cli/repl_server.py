@@ -63,7 +63,9 @@ async def _warm_up(pool: Pool, config: SandboxConfig) -> None:
         )
         pool = pool.with_packages(hold)
         hold.close()  # the pool has its own
-    await pool.warm(next(iter(pool.settings.tiers)), pool.tier_of(config))
+    tiers = sorted({next(iter(pool.settings.tiers)), pool.tier_of(config)})
+    _say(f"importing the libraries of warm interpreters (tiers: {', '.join(tiers)}) ...")
+    await pool.warm(*tiers)
     for tier, facts in pool.stats().items():
         for missing in facts["missing"]:
             _say(f"warning: tier {tier} lacks {missing}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 
 from .keyboard import NO_KEYBOARD
 from .streams import complain
@@ -40,6 +41,8 @@ def add_advice(
             exc.args = (NO_DEBUGGER,)
         elif type(exc).__name__ == "CalledProcessError":
             _not_installed(exc, load("installing"))
+        elif type(exc) is ModuleNotFoundError:
+            _no_module(exc, load("installing"))
     except Exception:
         pass  # an exception of the guest's own making: its message stays as it is
 
@@ -75,6 +78,15 @@ def _not_installed(exc: Any, installing: Any) -> None:
     reason = installing.why_it_failed(words)
     if reason:
         complain(reason)
+
+
+def _no_module(exc: ModuleNotFoundError, installing: Any) -> None:
+    """A package is missing: say how to get it. The backends on WebAssembly say so themselves."""
+    name = (exc.name or "").partition(".")[0]
+    known = name in sys.modules or exc.msg != "No module named '{}'".format(exc.name)
+    if name and not known and sys.platform not in ("wasi", "emscripten"):
+        package = installing.package_of(name)
+        exc.msg = "{}. To have it, {}".format(exc.msg, installing.ADVICE.format([package]))
 
 
 def _file_too_large(exc: Any) -> None:

@@ -37,6 +37,11 @@ INSTALL_FOLDER = "~/packages"
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy")
 
 
+def package_of(module: str) -> str:
+    """Return the package that a module is most likely installed by."""
+    return next((name for name, one in _IMPORTED_AS.items() if one == module), module)
+
+
 def refuse_or_settle(text: str) -> bool:
     """Return whether a command installs only what is there; UsageError if it needs a network."""
     found = [match for match in map(_INSTALL.match, re.split(r"&&|\|\||;|\n", text)) if match]

@@ -6,7 +6,6 @@ A guest that was forked off a zygote can be forked again, alive, with all that i
 from __future__ import annotations
 
 import asyncio
-import copy
 import secrets
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -149,8 +148,9 @@ class PooledSandbox(NativePythonSandbox):
 
     def _sibling(self, guest: RunningGuest, config: SandboxConfig) -> Self:
         """Another sandbox like this one, around the clone."""
-        twin = copy.copy(self)
+        twin = object.__new__(type(self))
         shared = config.context if isinstance(config.context, Context) else self._shared
+        vars(twin).update(vars(self))
         vars(twin).update(_guest=guest, _marks={}, _turn=asyncio.Lock(), _by_key=KeyedResults())
         packages = None if self._packages is None else self._packages.again()
         vars(twin).update(_config=config, _shared=shared, _packages=packages)
