@@ -112,6 +112,27 @@ def test_frames_are_found_however_they_are_cut_and_large_bytes_are_not_copied() 
         assert not received
 
 
+@pytest.mark.parametrize("step", [1000, frames.LARGE, 1 << 20])
+async def test_a_large_message_is_received_in_its_place_and_others_around_it_are_found(
+    step: int,
+) -> None:
+    heard: list[Any] = []
+    link = Link(SECRET, serve, lambda *told: heard.append(told), lambda *_: None, dials=False)
+    link.ready.set_result(None)
+    sent = [("small", {"n": 1}), ("large", {"text": "l" * 300_000}), ("small", {"n": 2})]
+    parts = [frames.encode({"method": name, "params": params})[0] for name, params in sent]
+    stream, most_room = memoryview(b"".join(parts)), 0
+    while stream:
+        room = link.get_buffer(-1)
+        most_room, count = max(most_room, len(room)), min(step, len(room), len(stream))
+        room[:count] = stream[:count]
+        link.buffer_updated(count)  # `room` is still known here, as in asyncio
+        stream = stream[count:]
+    assert heard == sent
+    assert most_room > 2 * frames.LARGE
+    link.end("over")
+
+
 async def test_a_driver_without_the_secret_is_refused(node: Node) -> None:
     with pytest.raises(ConnectionError):
         await node.connect(b"t" * 32)

@@ -52,8 +52,19 @@ def take(data: bytearray) -> tuple[Message, bytearray] | None:
     return message, data
 
 
+def size(data: bytearray) -> int:
+    """Return how many bytes the first message has; 0 if that is not known yet."""
+    return (_ends(data) or [0])[-1]
+
+
 def _whole(data: bytearray) -> list[int] | None:
     """Return where the first message's JSON begins and ends, and each blob; None if not whole."""
+    ends = _ends(data)
+    return ends if ends is not None and len(data) >= ends[-1] else None
+
+
+def _ends(data: bytearray) -> list[int] | None:
+    """Return where JSON and blobs will begin and end; None if the sizes have not come."""
     if len(data) < _HEAD.size:
         return None
     length, count = _HEAD.unpack_from(data)
@@ -66,4 +77,4 @@ def _whole(data: bytearray) -> list[int] | None:
     ends = [begin, *accumulate(sizes, initial=begin + length)]
     if ends[-1] > 2 * MOST_BYTES:
         raise ValueError("the frame is too large")
-    return ends if len(data) >= ends[-1] else None
+    return ends

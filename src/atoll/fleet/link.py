@@ -40,7 +40,7 @@ SILENT_SECONDS = 15.0
 """After which an end that says nothing is taken for dead."""
 
 
-class Link(asyncio.Protocol):
+class Link(asyncio.BufferedProtocol):
     """One end. `peer` calls the other end, and serves its calls, once `ready` is done."""
 
     def __init__(
@@ -52,6 +52,10 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
+        self._room = memoryview(bytearray(frames.LARGE))
+        self._frame, self._filled = bytearray(), 0
+        """A large message that has come in part: the rest is received there, without a copy."""
+        self._rest = self._room
         self._nonce = secrets.token_bytes(NONCE)
         self._theirs = b""
         self._planned = False
@@ -72,10 +76,22 @@ class Link(asyncio.Protocol):
         """Fail the calls that wait."""
         self.end("the connection was closed" if exc is None else f"the connection broke: {exc}")
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _sizehint: int) -> memoryview:
+        """Return where the next bytes go."""
+        self._rest = memoryview(self._frame)[self._filled :] if self._frame else self._room
+        return self._rest
+
+    def buffer_updated(self, count: int) -> None:
         """Take messages; before the handshake is over, the next part of it."""
         self.heard = self._loop.time()
-        self._received += data
+        if not self._frame:
+            self._received += self._room[:count]
+        else:
+            self._rest.release()  # asyncio still has it, and a viewed bytearray cannot shrink
+            self._filled += count
+            if self._filled < len(self._frame):
+                return
+            self._received, self._frame = self._frame, bytearray()
         try:
             if not self.ready.done() and not self._shake_hands():
                 return
@@ -144,6 +160,11 @@ class Link(asyncio.Protocol):
         while not self.peer.ended and (found := frames.take(self._received)) is not None:
             message, self._received = found
             self.peer.deliver(message)
+        size = frames.size(self._received)
+        if size - len(self._received) >= frames.LARGE:
+            self._filled, self._frame = len(self._received), bytearray(size)
+            self._frame[: self._filled] = self._received
+            self._received = bytearray()
 
     def _on_post(self) -> None:
         """Send soon: messages of one turn of the loop are written at once."""
