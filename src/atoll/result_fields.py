@@ -126,9 +126,13 @@ def stopped(reason: Outcome, timeout_ms: float, policy: ExecutionPolicy) -> dict
     return fault(reason, "TimeoutError", text, 124)
 
 
-def out_of_memory(policy: ExecutionPolicy) -> dict[str, Any]:
-    """Fields of what was ended at its memory limit."""
-    text = f"the sandbox used more than its {policy.memory_bytes:,} bytes of memory and was ended"
+def out_of_memory(policy: ExecutionPolicy, peak: int | None) -> dict[str, Any]:
+    """Fields of what was ended at its memory limit, or below it because the host had none left."""
+    limit = policy.memory_bytes
+    if limit is None or (peak is not None and peak < limit):
+        text = "the host ran out of memory, and the kernel ended the sandbox"
+    else:
+        text = f"the sandbox used more than its {limit:,} bytes of memory and was ended"
     return fault(Outcome.MEMORY, "MemoryError", text, 137)
 
 

@@ -358,7 +358,8 @@ class GuestSession:
         if stopped:
             return {**self._stop_fields(stopped, timeout_ms), **lost}
         if report.out_of_memory:
-            return {**result_fields.out_of_memory(self._config.policy), **lost}
+            why = result_fields.out_of_memory(self._config.policy, report.peak_memory)
+            return {**why, **lost}
         if self._violation:
             return {**result_fields.broken(self._violation), **lost}
         if self._fault:

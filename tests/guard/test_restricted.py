@@ -162,6 +162,10 @@ def test_the_kernel_stands_behind_the_guard_where_it_can(kept):
     assert "Seccomp:\t2" in status
 
 
+def test_the_worker_ends_before_the_host_when_memory_runs_out(kept):
+    assert Path(f"/proc/{worker_of(kept)}/oom_score_adj").read_text() == "1000\n"
+
+
 @pytest.mark.spec("R4.2")
 def test_restrictedpython_compiles_and_guards_and_prints():
     with atoll.create_sandbox(backend="restricted", guard="restrictedpython") as box:

@@ -31,6 +31,7 @@ print(json.dumps({
         'mounts': open('/proc/self/mountinfo').read(),
         'groups': groups(),
         'host': os.uname().nodename,
+        'oom': open('/proc/self/oom_score_adj').read(),
         'read_only': [refused(path) for path in ('/x', '/usr/x', '/etc/x', '/proc/x', '/dev/x')],
         'owners': [os.stat(path).st_uid for path in ('/app', '/tmp', '/dev/shm', '/home/guest')],
         'disk': [os.statvfs(path).f_blocks for path in ('/app', '/tmp', '/dev/shm', '/home/guest')],
@@ -52,6 +53,7 @@ async def test_walls_are_the_same_on_every_path(family):
         assert one["facts"] == seen[0]["facts"]
     facts = seen[0]["facts"]
     assert (facts["NoNewPrivs"], facts["Seccomp"], facts["mounts"]) == ("1", "2", "")
+    assert facts["oom"] == "1000\n"  # the kernel ends a guest before it ends the host
     assert {facts[name] for name in ("CapInh", "CapEff", "CapBnd", "CapAmb")} == {"0" * 16}
     for kind in seen[0]["namespaces"]:
         spaces = [one["namespaces"][kind] for one in (seen[0], seen[1], seen[3])]
