@@ -38,7 +38,7 @@ export UV_SYSTEM_CERTS ?= true
 unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > errors,extras,certificates,markup > requirements,policy,command > network > types,log > guard,text > \
 	files,config,availability,context,output,displays > \
-	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > outbox,passed_fds,peer > tools,channel,deadline,memory > \
+	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > outbox,passed_fds,peer > tools,channel,deadline,memory,turns > \
 	sandbox,session,idempotency > sync,jail,state,wire > archive > web > egress > shell,launch > packages > \
 	backends > pool,factory > environment,notebook > rlm > aio,daemon,replserver > service,fleet > cli,integrations
 

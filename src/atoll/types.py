@@ -67,7 +67,7 @@ class Usage(Protocol):
         ...
 
     def is_runnable(self) -> bool:
-        """Whether one of its processes has a core, or waits for one."""
+        """Whether one of its processes has a core, or waits for one; False for a crowd of them."""
         ...
 
 

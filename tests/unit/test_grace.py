@@ -11,7 +11,8 @@ import time
 import pytest
 
 from atoll import deadline
-from atoll.jail.usage import ProcessUsage
+from atoll.jail import meter
+from atoll.jail.usage import CROWD, JailUsage, ProcessUsage
 
 GRACE = 0.02
 
@@ -64,6 +65,14 @@ async def test_waiting_for_a_core_has_an_end(monkeypatch):
     guest, request = Guest(0.0, runnable=True), asyncio.get_running_loop().create_future()
     assert not await deadline.ends_within_grace(request, GRACE, guest)
     assert 1 <= guest.looks <= 5
+
+
+def test_the_processes_of_a_fork_bomb_keep_each_other_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(meter, "is_runnable", lambda pid: pid > 1)
+    usage = JailUsage({"files": {"memory": str(tmp_path / "memory.peak")}})
+    for members, waits in ((1, False), (2, True), (CROWD, True), (CROWD + 1, False), (256, False)):
+        (tmp_path / "cgroup.procs").write_text("".join(f"{n}\n" for n in range(1, members + 1)))
+        assert usage.is_runnable() is waits, members
 
 
 def test_a_process_that_computes_is_runnable_and_one_that_waits_is_not():

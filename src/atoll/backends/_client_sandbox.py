@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from atoll import command as commands
 from atoll import context as contexts
-from atoll import signatures
+from atoll import signatures, turns
 from atoll.errors import IsolationError
 from atoll.policy import Isolation, check_positive, names_keywords
 from atoll.sandbox import BaseSandbox, check_code
@@ -72,7 +72,8 @@ class ClientSandbox(BaseSandbox):
             return refusal
         self._failure = None
         self.logger.log_execution_start("python", self.policy, code)
-        result = await self._run_cell({"code": code, "timeout_ms": timeout_ms}, key)
+        with turns.running(self):
+            result = await self._run_cell({"code": code, "timeout_ms": timeout_ms}, key)
         self._check_level(result.isolation)
         self._log_execution_metrics(result)
         if self._failure is not None:
@@ -91,7 +92,8 @@ class ClientSandbox(BaseSandbox):
         params = commands.to_params(command, options)
         self._failure = None
         self.logger.log_execution_start("shell", self.policy, commands.shown(command))
-        response = await self._run_command({**params, "timeout_ms": timeout_ms})
+        with turns.running(self):
+            response = await self._run_command({**params, "timeout_ms": timeout_ms})
         self.logger.log_shell_complete(response)
         if self._failure is not None:
             raise self._failure

@@ -22,6 +22,8 @@ _NOW = {"memory.max_usage_in_bytes": "memory.usage_in_bytes", "memory.peak": "me
 """The file of memory in use, beside the one of the most that ever was, for both versions."""
 _MOST_LOOKED_AT = 64
 """Processes whose state is read."""
+CROWD = 32
+"""Runnable processes that are kept from a core by each other more than by other guests."""
 _UNCOUNTED = 1 << 20
 """The kernel counts pages for each core apart and sums up now and then: so much may be missing."""
 
@@ -62,11 +64,15 @@ class JailUsage:
         return None if found is None else len(found)
 
     def is_runnable(self) -> bool:
-        """Return whether one of its processes has a core, or waits for one."""
+        """Return whether one of its processes has a core, or waits for one; False for a crowd.
+
+        The processes of a fork bomb wait for each other: more time would not help the guest.
+        """
         members = self._members()
         if members is None:
             return self._of_process().is_runnable()
-        return any(meter.is_runnable(int(pid)) for pid in members[:_MOST_LOOKED_AT])
+        found = sum(meter.is_runnable(int(pid)) for pid in members[:_MOST_LOOKED_AT])
+        return 0 < found < CROWD
 
     def freezer(self) -> Freezer:
         """Return what stops and continues the jail's processes."""

@@ -29,6 +29,7 @@ from atoll.launch.handshake import START_SECONDS
 from atoll.policy import Capability, Isolation, check_positive, names_keywords
 from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
 from atoll.state import envelope, transfer
+from atoll.turns import TurnLock
 from atoll.variables import LISTING_TIMEOUT_MS
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class GuestSandbox(BaseSandbox):
         self._context: Any = None
         self._shared: contexts.Context | None = None
         self._level = Isolation.NONE
-        self._turn = asyncio.Lock()
+        self._turn = TurnLock()
         self._by_key = KeyedResults()
         self._open = self._found_dead = self._changed = self._tools_changed = False
         self._untouched = False

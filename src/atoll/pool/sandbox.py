@@ -17,6 +17,7 @@ from atoll.launch.guest_handle import limits_of
 from atoll.launch.handshake import handshake
 from atoll.policy import Capability, Isolation
 from atoll.pool.clone import clone
+from atoll.turns import TurnLock
 
 if TYPE_CHECKING:
     from atoll.config import SandboxConfig
@@ -151,7 +152,7 @@ class PooledSandbox(NativePythonSandbox):
         twin = object.__new__(type(self))
         shared = config.context if isinstance(config.context, Context) else self._shared
         vars(twin).update(vars(self))
-        vars(twin).update(_guest=guest, _marks={}, _turn=asyncio.Lock(), _by_key=KeyedResults())
+        vars(twin).update(_guest=guest, _marks={}, _turn=TurnLock(), _by_key=KeyedResults())
         packages = None if self._packages is None else self._packages.again()
         vars(twin).update(_config=config, _shared=shared, _packages=packages)
         vars(twin).pop("files", None)  # which lead to the first one's folders

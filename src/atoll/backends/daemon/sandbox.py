@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
-from atoll import guard, variables
+from atoll import guard, turns, variables
 from atoll.availability import Availability
 from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.daemon import connection as connections
@@ -138,6 +138,7 @@ class DaemonClientSandbox(ClientSandbox):
 
     async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the session's guest about a variable; its answer is not checked yet."""
+        turns.refuse_own_tool(self)
         try:
             answer = (await self._call(method, dict(params))).value
         except SandboxError as exc:

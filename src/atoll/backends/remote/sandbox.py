@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from atoll import context as contexts
-from atoll import guard
+from atoll import guard, turns
 from atoll.availability import Availability
 from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.remote import connection as connections
@@ -118,6 +118,7 @@ class RemoteSandbox(ClientSandbox):
 
     async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the session's guest about a variable; its answer is not checked yet."""
+        turns.refuse_own_tool(self)
         if method == "variables":
             query = "?hidden=1" if params.get("hidden") else ""
             return results.listing_of(await self._call("GET", f"/variables{query}"))
