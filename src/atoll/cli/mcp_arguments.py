@@ -44,7 +44,7 @@ def add_mcp(mcp: Parser, tiers: tuple[str, ...]) -> None:
         metavar="N",
         type=count,
         default=16,
-        help="sandboxes at one time (default 16)",
+        help="sandboxes at once (default 16)",
     )
     mcp.add_argument(
         "--idle-seconds",
