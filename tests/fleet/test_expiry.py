@@ -16,12 +16,13 @@ pytest.importorskip("obstore", reason="the extra `ray` is not installed")
 from without_ray import fleet_here
 
 from atoll.aio import create_sandbox
-from atoll.errors import FleetError, SandboxClosedError, SandboxLostError
+from atoll.errors import ConfigError, FleetError, SandboxClosedError, SandboxLostError
 from atoll.fleet import durable as durables
 from atoll.fleet import expiry
 from atoll.fleet import log as logs
 from atoll.fleet.durable import DurableSession
 from atoll.fleet.log import Entry, FencedError, SessionLog
+from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
 from atoll.wire.peer import Reply
 
@@ -213,6 +214,11 @@ async def test_an_ended_session_is_not_renewed(log: SessionLog, clock: list[floa
     clock[0] = 1.0
     await session.renew()
     assert (await log.last()).kind == logs.END
+
+
+def test_a_time_to_keep_that_a_busy_node_would_miss_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"keep_seconds must be at least 3600, not 60\.0"):
+        FleetSettings(store=str(tmp_path), keep_seconds=60.0)
 
 
 async def test_a_node_renews_its_sessions_and_looks_for_expired_ones(

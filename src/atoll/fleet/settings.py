@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
-from atoll.errors import FleetError
+from atoll.errors import ConfigError, FleetError
 from atoll.fleet.store import MARK
 from atoll.policy import check_positive
 from atoll.state.key import state_key
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from atoll.fleet.store import Store
 
 SAVE_SECONDS = 10.0
-KEEP_SECONDS = 7 * 86400.0
+KEEP_SECONDS, LEAST_KEEP_SECONDS = 7 * 86400.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,11 @@ class FleetSettings:
     def __post_init__(self) -> None:
         check_positive("capacity", self.capacity)
         check_positive("save_seconds", self.save_seconds)
-        check_positive("keep_seconds", self.keep_seconds)
+        if self.keep_seconds < LEAST_KEEP_SECONDS:
+            raise ConfigError(
+                f"keep_seconds must be at least {LEAST_KEEP_SECONDS:g}, not {self.keep_seconds!r}: "
+                "a node that is busy for a part of this time would lose its sessions"
+            )
         if not self.key_check:
             object.__setattr__(self, "key_check", key_check(self.ident))
 
