@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict, TypeVar, Unpack
 
@@ -162,10 +163,15 @@ def merge(
 
 def _check_no_limits(options: Mapping[str, Any], known: list[str]) -> None:
     """Raise ConfigError for a field of the policy that was given as an option."""
-    limits = {field.name for field in dataclasses.fields(ExecutionPolicy)}
+    limits = [
+        field.name for field in dataclasses.fields(ExecutionPolicy) if field.name not in known
+    ]
     for name in options:
-        if name in limits and name not in known:
+        if name in limits:
             raise ConfigError(f"{name!r} is a part of the policy: write policy={{{name!r}: ...}}")
+        close = difflib.get_close_matches(name, [*known, "timeout_seconds", *limits], 1)
+        if name not in known and close and close[0] in limits:
+            raise ConfigError(f"unknown option {name!r}: write policy={{{close[0]!r}: ...}}")
 
 
 def _as_kind(config: Any, kind: type[ConfigT]) -> ConfigT:

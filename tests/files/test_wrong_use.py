@@ -39,6 +39,14 @@ def test_what_is_no_list_of_pairs_is_not_uploaded(box, tmp_path, files, message)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.spec("R3.6")
+def test_bytes_that_are_written_as_text_are_sent_to_upload(box):
+    with pytest.raises(
+        atoll.ConfigError, match=r"to write bytes, use upload\(\[\(path, data\)\]\)$"
+    ):
+        box.write("a", b"1")
+
+
 @pytest.mark.spec("R3.11")
 def test_one_path_is_not_downloaded_letter_by_letter(box):
     with pytest.raises(atoll.ConfigError, match=r"^download takes a list of paths: \['a.txt'\]$"):

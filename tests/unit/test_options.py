@@ -15,6 +15,15 @@ def test_a_limit_that_is_given_as_an_option_is_said_to_be_a_part_of_the_policy(n
         atoll.create_sandbox(**{name: 1})  # type: ignore[arg-type]
 
 
+def test_an_option_that_is_close_to_a_limit_names_the_field_of_the_policy() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^unknown option 'memory': write policy=\{'memory_bytes'"
+    ):
+        atoll.create_sandbox(memory="1G")  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"^unknown option 'timeout': did you mean 'timeout_ms'"):
+        atoll.create_sandbox(timeout=5)  # type: ignore[call-arg]
+
+
 def test_a_url_or_a_key_means_the_remote_backend_unless_another_is_named() -> None:
     assert SandboxConfig(url="http://127.0.0.1:1").backend == "remote"
     assert SandboxConfig(api_key="atl_x").backend == "remote"

@@ -60,7 +60,7 @@ class Files(ABC):
 
     async def write(self, path: StrPath, content: str) -> WriteResult:
         """Create a text file and its parent folders; an existing file is not overwritten."""
-        _check_text("content", content)
+        _check_text("content", content, ": to write bytes, use upload([(path, data)])")
         answer = await self._run("write", path=path, content=content)
         return WriteResult(path=answer.get("path"), error=answer.get("error"))
 
@@ -265,9 +265,9 @@ def _checked_path(name: str, path: object) -> str:
     return str(text)
 
 
-def _check_text(name: str, value: object) -> None:
+def _check_text(name: str, value: object, advice: str = "") -> None:
     if not isinstance(value, str):
-        raise ConfigError(f"{name} must be a str, not {type(value).__name__}")
+        raise ConfigError(f"{name} must be a str, not {type(value).__name__}{advice}")
 
 
 def _check_count(name: str, value: object) -> None:
