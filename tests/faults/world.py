@@ -193,7 +193,7 @@ OPERATIONS: dict[str, Callable[[World, atoll.BaseSandbox], Awaitable[Answer]]] =
 
 def _kept(link: str) -> bool:
     """Whether a descriptor is the entrance of a control group, which is counted by itself."""
-    return link.endswith("/cgroup.procs")  # of one that is removed: "cgroup.procs (deleted)"
+    return link.endswith(("/cgroup.procs", "/tasks"))  # of one that is removed: "... (deleted)"
 
 
 def _target(link: str) -> str:

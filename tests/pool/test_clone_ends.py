@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import random
+from pathlib import Path
 
 import pytest
-from poolkit import jail_of, know, said, until
+from poolkit import jail_of, know, said, until, zygote_hosts
 
+from atoll.jail import cgroup
 from atoll.jail.supervisor_client import supervisor
 from atoll.types import Outcome
 
@@ -199,3 +202,26 @@ def _zombies(box) -> set[int]:
         if state == "Z":
             found.add(pid)
     return found
+
+
+async def test_a_zygote_host_that_waits_ahead_for_clones_stays_in_its_control_group(family):
+    """It moves into the group that it is in, so that the kernel waits while the guest forks."""
+    box = await family.open()
+    before = _control_groups()
+    assert before
+    twin = await family.fork(box)
+    assert await said(await family.fork(twin), "print(1)") == "1"
+    assert _control_groups() == before
+    found = cgroup.find()
+    if found is None or found.version != 1:
+        pytest.skip("the kernel waits before each move, or there are no control groups")
+    for pid in before:
+        assert any(link.endswith("/cgroup.procs") for link in _open_files(pid))
+
+
+def _control_groups() -> dict[int, str]:
+    return {pid: Path(f"/proc/{pid}/cgroup").read_text() for pid in zygote_hosts()}
+
+
+def _open_files(pid: int) -> list[str]:
+    return [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]

@@ -322,6 +322,29 @@ def test_a_process_is_let_in_by_a_descriptor(tmp_path):
         os.fstat(fds[0])
 
 
+@pytest.mark.parametrize(("version", "file"), [(1, "tasks"), (2, "cgroup.procs")])
+def test_a_process_that_enters_by_itself_enters_as_a_thread_where_that_is_possible(
+    tmp_path, version, file
+):
+    (tmp_path / file).touch()
+    group = Cgroup(version, {"memory": tmp_path, "pids": tmp_path})
+    cgroup.admit(list(group.entrances), 0)
+    assert (tmp_path / file).read_text() == "0"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_own_group_is_opened_where_groups_are_made_in_it(tmp_path, version):
+    (tmp_path / "cgroup.procs").touch()
+    groups = Groups(Hierarchies(version, dict.fromkeys(cgroup.NEEDED, tmp_path)))
+    opened = groups.open_own()
+    assert (opened is not None) == (version == 1)
+    if opened is not None:
+        assert os.path.samestat(os.fstat(opened), os.stat(tmp_path / "cgroup.procs"))
+        os.close(opened)
+    (tmp_path / "cgroup.procs").unlink()
+    assert groups.open_own() is None
+
+
 def test_a_real_sandbox_has_a_group_of_its_own_while_it_lives():
     hierarchies = cgroup.find()
     if hierarchies is None:

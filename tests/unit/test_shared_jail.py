@@ -54,7 +54,7 @@ def session():
 
 def make(**sessions: int) -> SharedJail:
     """A house of this test's process, with tenants by their mount namespaces."""
-    one = SharedJail(lambda: [os.getpid()], lambda: None)
+    one = SharedJail(lambda: [os.getpid()], lambda: None, lambda: None)
     for number in sessions.values():
         one.sessions.add(_Session(number))
     return one
@@ -118,7 +118,7 @@ def _clone(pid: int) -> SimpleNamespace:
 
 
 def test_a_clone_on_its_way_is_spared(session):
-    one = SharedJail(lambda: [os.getpid()], lambda: None)
+    one = SharedJail(lambda: [os.getpid()], lambda: None, lambda: None)
     one.sessions.add(_Session(shared_jail.namespace_of(os.getpid()), clone_in_progress=_clone(0)))
     assert one.evict(12345)
     assert session.poll() is None
@@ -136,7 +136,7 @@ def test_a_clone_that_got_the_number_of_the_namespace_that_is_gone_is_spared(ses
 
 def test_the_last_one_to_leave_ends_the_jail():
     ends: list[int] = []
-    one = SharedJail(list, lambda: ends.append(1))
+    one = SharedJail(list, lambda: ends.append(1), lambda: None)
     first, second = _Session(1), _Session(2)
     one.sessions |= {first, second}
     one.leave(first)
@@ -146,7 +146,7 @@ def test_the_last_one_to_leave_ends_the_jail():
 
 
 def test_a_shared_jail_without_processes_has_nobody_to_kill():
-    assert SharedJail(list, lambda: None).evict(1)
+    assert SharedJail(list, lambda: None, lambda: None).evict(1)
 
 
 def test_rights_in_effect_are_seen_in_any_thread():
@@ -186,7 +186,7 @@ def test_the_status_of_a_process_that_another_has_reaped_is_known_where_the_kern
 def test_a_clone_with_a_group_is_looked_for_only_once_the_group_is_empty(monkeypatch):
     """A look at all processes of a jail takes longer than one at the group, which starts no more."""
     looks: list[str] = []
-    jail = SharedJail(list, lambda: None)
+    jail = SharedJail(list, lambda: None, lambda: None)
     monkeypatch.setattr(jail, "_members", lambda: looks.append("look") or [])
     session = object.__new__(ForkedGuestRecord)
     session.shared_jail, session.mount_namespace = jail, 12345

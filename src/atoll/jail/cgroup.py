@@ -40,11 +40,10 @@ class Hierarchies:
 
     def create(self, name: str, limits: Limits, runtime: int = RUNTIME_PROCESSES) -> Cgroup:
         """A new group with its limits set; OSError if the host does not let us."""
-        folders = {}
+        folders = {controller: parent / name for controller, parent in self.parents.items()}
         try:
-            for controller, parent in self.parents.items():
-                folders[controller] = parent / name
-                folders[controller].mkdir(exist_ok=True)
+            for folder in folders.values():
+                folder.mkdir(exist_ok=True)
             group = Cgroup(self.version, folders)
             group.limit(limits, runtime)
         except OSError:
@@ -114,11 +113,6 @@ class Groups:
         self._used = 0
         """None is kept when none is in use: where nothing runs, nothing is left."""
 
-    @property
-    def version(self) -> int:
-        """That of the control groups here."""
-        return self._hierarchies.version
-
     def take(self, limits: Limits, runtime: int = RUNTIME_PROCESSES) -> Cgroup | None:
         """A group with these limits; None if the host does not let us make one after all."""
         free = self._free.get((limits.memory, limits.processes, runtime))
@@ -129,6 +123,14 @@ class Groups:
             return None
         self._used += 1
         return group
+
+    def open_own(self) -> int | None:
+        """Open the entrance of this process's group; None in version 2, or if it cannot be had."""
+        own = self._hierarchies.parents["memory"] / "cgroup.procs"
+        with contextlib.suppress(OSError):
+            if self._hierarchies.version == 1:
+                return os.open(own, os.O_WRONLY | os.O_CLOEXEC)
+        return None
 
     def give_back(self, group: Cgroup) -> bool:
         """Keep a group for the next guest, or remove it; False while processes are leaving it."""
@@ -185,12 +187,17 @@ class Cgroup:
         if limits.processes is not None:
             self._write("pids", "pids.max", limits.processes + runtime)
 
-    def open(self) -> list[int]:
-        """Descriptors that let processes in, to be had before the host's files are gone."""
+    def open(self, *, own: bool = False) -> list[int]:
+        """Descriptors that let processes in, to be had before the host's files are gone.
+
+        `own`: for a process with one thread that enters by itself: in version 1 as a thread, since
+        the kernel waits for milliseconds (an RCU grace period) before it moves a whole process.
+        """
+        file = "tasks" if own and self.version == 1 else "cgroup.procs"
         fds: list[int] = []
         try:
             folders = set(self.folders.values())
-            fds.extend(os.open(one / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for one in folders)
+            fds.extend(os.open(one / file, os.O_WRONLY | os.O_CLOEXEC) for one in folders)
         except OSError:
             for fd in fds:
                 os.close(fd)
@@ -199,9 +206,9 @@ class Cgroup:
 
     @property
     def entrances(self) -> list[int]:
-        """The same, opened once and kept for as long as the group."""
+        """Descriptors by which guests enter, opened once and kept for as long as the group."""
         if not self._entrances:
-            self._entrances = self.open()
+            self._entrances = self.open(own=True)
         return self._entrances
 
     def reset(self) -> bool:
@@ -387,10 +394,7 @@ def _mounts(mountinfo: Path) -> dict[str, Path]:
 
 def _own_paths(file: Path) -> dict[str, str]:
     paths: dict[str, str] = {}
-    if not file.exists():
-        return paths  # a kernel without control groups
-    for line in file.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        for controller in controllers.split(","):
-            paths[controller] = path
+    text = file.read_text() if file.exists() else ""  # on a kernel without control groups
+    for _, controllers, path in (line.split(":", 2) for line in text.splitlines()):
+        paths.update(dict.fromkeys(controllers.split(","), path))
     return paths

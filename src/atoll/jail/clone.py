@@ -62,11 +62,8 @@ class CloneRecord(JailRecord):
         self.shared_jail.sessions.add(self)
         self._watch(lease.fileno(), self._on_command)
         self._watch(status.fileno(), self._on_status)
-        try:
-            self._start_helper()  # while the guest forks
-        except OSError as exc:  # unregister its sockets, which the selector already has
-            self.fail(f"clone: {exc}")
-            self.kill()
+        if group is not None:
+            self.shared_jail.expect_move()
 
     def guest_pid(self) -> int:
         """The clone's own process."""
@@ -146,6 +143,15 @@ class CloneRecord(JailRecord):
             self.fail("clone: it ended before it was ready")
             self.kill()
 
+    def guest_forks(self) -> None:
+        """Start the helper while the guest forks: it has the clone's socket, and waits no more."""
+        try:
+            if not self._helper and not self._gone:
+                self._start_helper()
+        except OSError as exc:
+            self.fail(f"clone: {exc}")
+            self.kill()
+
     def _start_helper(self) -> None:
         """Start the helper that builds the mounts: the supervisor never touches a guest's files."""
         self._helper = os.fork()
@@ -166,7 +172,7 @@ class CloneRecord(JailRecord):
                 limits=self.limits or NO_LIMITS,
                 binds=self.shared_jail.binds,
                 host_uid=None,
-                cgroup_fds=self.cgroup.open() if self.cgroup else [],
+                cgroup_fds=self.cgroup.open(own=True) if self.cgroup else [],
                 origin=self._origin.guest_pid(),
             )
             build_mounts(jail, self._status)

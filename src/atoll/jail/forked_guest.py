@@ -47,7 +47,9 @@ class ForkedGuestRecord(JailRecord):
     ) -> None:
         super().__init__(spec.limits, lease, group, selector)
         self.spec, self._zygote_host = spec, zygote_host
-        self._jail = self.shared_jail = SharedJail(self.roots, self._end_jail)
+        self._jail = self.shared_jail = SharedJail(
+            self.roots, self._end_jail, zygote_host.expect_move
+        )
         self._jail.sessions.add(self)
         self._jail.binds = zygote_host.binds
         self.forking = self._lost = False

@@ -318,6 +318,8 @@ class JailRecord(ABC):
 
     def _passed_fd_taken(self) -> None:
         os.close(self._passed_fds.popleft())
+        if self.clone_in_progress is not None:
+            self.clone_in_progress.guest_forks()
 
     def _clone(self, lease: socket.socket, status: socket.socket) -> None:
         """Prepare for a clone that the host is about to request; one at a time."""
@@ -371,8 +373,7 @@ class JailRecord(ABC):
         found = meter.processes(self.roots())
         if not self.mount_namespace:
             return found  # it never shared the jail
-        own = [pid for pid in found[1:] if namespace_of(pid) == self.mount_namespace]
-        return found[:1] + own
+        return found[:1] + [one for one in found[1:] if namespace_of(one) == self.mount_namespace]
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, callback)

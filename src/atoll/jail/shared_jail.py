@@ -29,8 +29,13 @@ SCANS = 3
 class SharedJail:
     """The sessions of one jail."""
 
-    def __init__(self, roots: Callable[[], list[int]], end: Callable[[], None]) -> None:
-        self.roots, self._end = roots, end
+    def __init__(
+        self,
+        roots: Callable[[], list[int]],
+        end: Callable[[], None],
+        expect_move: Callable[[], None],
+    ) -> None:
+        self.roots, self._end, self.expect_move = roots, end, expect_move
         self.sessions: set[JailRecord] = set()
         self.listener: Listener | None = None
         self.binds: tuple[Bind, ...] = ()

@@ -217,7 +217,7 @@ class Supervisor:
                     control,
                     status,
                     switches=self._may_switch,
-                    counted=self._groups is not None,
+                    groups=self._groups,
                 )
             undo.pop_all()
         record.forked(pid)
@@ -294,12 +294,17 @@ def _become_jail(
 
 
 def _become_zygote_host(
-    spec: ZygoteHostSpec, control: socket.socket, status: int, *, switches: bool, counted: bool
+    spec: ZygoteHostSpec,
+    control: socket.socket,
+    status: int,
+    *,
+    switches: bool,
+    groups: cgroup.Groups | None,
 ) -> NoReturn:
     try:
         _drop_inherited({control.fileno(), status})
         syscalls.prefer_to_end(steps.ZYGOTE_ENDS)
-        zygote_host.become(spec, control, status, switches=switches, counted=counted)
+        zygote_host.become(spec, control, status, switches=switches, groups=groups)
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the supervisor's loop
         reason = f"zygote host: {type(exc).__name__}: {exc}"
         init.report(status, "error", reason=reason[:MAX_REASON])

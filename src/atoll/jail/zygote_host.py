@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator, Sequence
 
+    from atoll.jail.cgroup import Groups
     from atoll.jail.spec import ZygoteHostSpec
 
 CONTROL_FD, INITS_FD = 3, 4
@@ -39,12 +40,18 @@ RETRY_MS = 500
 
 
 def become(
-    spec: ZygoteHostSpec, control: socket.socket, status: int, *, switches: bool, counted: bool
+    spec: ZygoteHostSpec,
+    control: socket.socket,
+    status: int,
+    *,
+    switches: bool,
+    groups: Groups | None,
 ) -> NoReturn:
     """Enter namespaces, fork pid 1 in them, report its pid to the supervisor, and exit.
 
-    `switches`: each guest gets a uid of its own. `counted`: control groups limit it.
+    `switches`: each guest gets a uid of its own. `groups`: control groups that limit guests.
     """
+    counted, own_group = groups is not None, groups.open_own() if groups else None
     if switches:
         proc, first = os.open("/proc", os.O_PATH | os.O_DIRECTORY), users.pick_range()
         syscalls.unshare(syscalls.CLONE_NEWNS)
@@ -65,16 +72,22 @@ def become(
         root.build_zygote_host(spec.binds, os.geteuid())
     init.report(status, "built")
     os.close(status)
-    ZygoteHost(spec, control, switches=switches, counted=counted).serve()
+    ZygoteHost(spec, control, own_group, switches=switches, counted=counted).serve()
 
 
 class ZygoteHost:
     """The event loop of pid 1."""
 
     def __init__(
-        self, spec: ZygoteHostSpec, control: socket.socket, *, switches: bool, counted: bool
+        self,
+        spec: ZygoteHostSpec,
+        control: socket.socket,
+        own_group: int | None,
+        *,
+        switches: bool,
+        counted: bool,
     ) -> None:
-        self._spec, self._control = spec, control
+        self._spec, self._control, self._own_group = spec, control, own_group
         uids = itertools.cycle(range(1, GUEST_UIDS)) if switches else itertools.repeat(None)
         self._uids: Iterator[int | None] = uids
         self._counted = counted
@@ -118,7 +131,20 @@ class ZygoteHost:
             return
         if message is None:
             os._exit(0)
+        if message.kind == "move":
+            self._wait_ahead()
+            return
         self._starts.clear()  # the zygote is warm: one that has come so far ends for another reason
+
+    def _wait_ahead(self) -> None:
+        """Move this process into the control group that it is in.
+
+        The supervisor is about to move a new clone. The kernel waits for an RCU grace period before
+        it moves a process, but not if it has just moved one: so it waits while the clone starts.
+        """
+        if self._own_group is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._own_group, b"0")
 
     def _on_taken(self, inits: socket.socket) -> None:
         """Build another empty jail; if the zygote has ended, only close the socket."""

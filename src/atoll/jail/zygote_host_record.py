@@ -110,6 +110,11 @@ class ZygoteHostRecord(StartedRecord):
         for pidfd in (self._pidfd, *self._zygote_pidfds):
             send_signal(pidfd, signal.SIGCONT)
 
+    def expect_move(self) -> None:
+        """Let the zygote host wait for what the kernel waits for before it moves a process."""
+        with contextlib.suppress(OSError):  # it has ended, or is stopped: the supervisor waits then
+            packets.send(self._control, "move")
+
     def out_of_use(self) -> None:
         """Note that a guest's jail is not in use any more, though processes may be left there."""
         if self._retired:
