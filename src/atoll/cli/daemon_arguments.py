@@ -61,7 +61,7 @@ def _add_limits(start: Parser, tiers: tuple[str, ...]) -> None:
         ("--max-sessions", "N", count, "sessions in all (default 1024)"),
         ("--max-live", "N", count, "sessions kept in memory (default 128)"),
         ("--max-memory", "SIZE", size, "memory of all sessions together (default half of RAM)"),
-        ("--max-running", "N", count, "cells that run at one time (default 2 per core)"),
+        ("--max-running", "N", count, "cells that run at once (default 2 per core)"),
         ("--max-queue", "N", count, "cells that may wait for their turn (default 256)"),
     ):
         start.add_argument(name, metavar=metavar, type=kind, help=text)

@@ -63,7 +63,7 @@ def add_serve(serve: Parser, tiers: tuple[str, ...]) -> None:
 def _add_limits(serve: Parser) -> None:
     """Add the options that say how much runs and is kept."""
     for name, metavar, kind, text in (
-        ("--max-running", "N", count, "executions at one time (default 2 per core)"),
+        ("--max-running", "N", count, "executions at once (default 2 per core)"),
         ("--max-queue", "N", count, "executions that may wait for their turn (default 256)"),
         ("--max-sessions", "N", count, "sessions in all (default 1024)"),
         ("--max-live", "N", count, "sessions kept in memory (default 128)"),

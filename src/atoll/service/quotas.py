@@ -72,7 +72,7 @@ class Quotas:
         """Count a request until its answer is sent, or a websocket; 429 if there are too many."""
         quota, use = principal.quota, self._use(principal)
         if use.connections >= quota.connections:
-            text = f"the key has {use.connections} requests at one time of {quota.connections}"
+            text = f"the key has {use.connections} requests open, and may have {quota.connections}"
             raise Problem(429, "rate_limited", f"{text}: wait for one to end", retry_after=1)
         use.connections += 1
         try:

@@ -359,7 +359,7 @@ class Service:
             await self.replicas.announce(known)
 
     async def share_keys(self) -> None:
-        """Let the other services before a fleet know of keys that were made or revoked here."""
+        """Let the other services in front of a fleet know of keys made or revoked here."""
         if self.fleet is not None:
             await self.fleet.keys.compare_now_and_then(self.ledger)
 
