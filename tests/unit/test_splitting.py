@@ -9,10 +9,10 @@ import pytest
 from atoll.guest import splitting
 
 CELLS = (
-    "", "\n", "# only a comment", "1", "1\n\n", "1; 2", "x = 1; x", "x = 1", "f(\n1\n)", "(1,\n2)",
+    "", "\n", "# only a comment", "1", "1\n\n", "1; 2", "x = 1; x", "x = 1", "x = 'a;b'", "f(\n1\n)", "(1,\n2)",
     "'''a\nb'''", "x = '''\n1\n'''\nx", "x = '''\n1", "x = 1 + \\\n2", "x = 1 \\\n-2", "x = 1 \\\n\n-2",
     "x = 'a\\\n1'", "x = 5 #\\\n7", "a\\\n", "if x:\n  y\nz", "if x:\n  y\n  z", "if x: y", "@d\nf",
-    "def f():\n  return 1\nf", "x\nelse", "await x", "y\nawait x", "yield x", "*a, b", "x := 1",
+    "def f():\n  return 1\nf", "x\nelse", "await x", "y\nawait x", "yield x", "*a, b", "a, *b", "x := 1",
     "match (x)", "print('a')\r\nb", "a\rb\nc", "a\n\x0cb", "a\n  b", "  a", "a\n# end", "a # end",
     "a;\nb;", "from __future__ import annotations\nx", "[i\nfor i in x]", "'doc'\nx", "'doc'", "\x00",
     "a\n\x1c", "(", "a\n)", "x = [\n1\n][0]", "return", "\ufeffa", "a if b else\\\nc", "1 +",
@@ -30,6 +30,13 @@ def test_no_tree_is_made_of_a_cell_that_ends_with_an_expression(code, monkeypatc
     monkeypatch.setattr(splitting, "split", lambda *_: pytest.fail("a tree was made"))
     _, last = splitting.compile_plain(code, "<cell 1>")
     assert last is not None
+
+
+@pytest.mark.parametrize("code", ["x = 1", "import os\n", "if x: y", "# nothing", ""])
+def test_no_tree_is_made_of_a_single_line_that_is_another_statement(code, monkeypatch):
+    monkeypatch.setattr(splitting, "split", lambda *_: pytest.fail("a tree was made"))
+    _, last = splitting.compile_plain(code, "<cell 1>")
+    assert last is None
 
 
 def compiled(function, code):

@@ -26,7 +26,10 @@ def compile_plain(code: str, name: str) -> Compiled:
         # Whole on its own, so nothing of it is open where the last line begins.
         return compile(body, name, "exec", dont_inherit=True), value
     except SyntaxError:
-        return split(code, name)
+        if body or ";" in last or "*" in last:  # `*a, b` is an expression only as a statement
+            return split(code, name)
+    # A single line that is one statement, and no expression: it has no value.
+    return compile(code, name, "exec", dont_inherit=True), None
 
 
 def split(code: str, name: str, flags: int = 0) -> Compiled:
