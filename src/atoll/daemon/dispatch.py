@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import functools
 import logging
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from atoll import command as commands
 from atoll.daemon.client_callbacks import ClientCallbacks
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from atoll.daemon.concurrency import ConcurrencyLimit, Slot
     from atoll.daemon.connection import Connection
     from atoll.daemon.session_table import SessionTable
-    from atoll.daemon.sessions import Session
+    from atoll.daemon.sessions import ForksWith, Session
     from atoll.sandbox import BaseSandbox
 
     Method = Callable[["Connection", dict[str, Any], PassedFds], Awaitable[Reply]]
@@ -274,18 +274,10 @@ class Dispatch:
             await self._destroy(client, {"session": name}, PassedFds())
 
 
-class _ForkWith(Protocol):
-    """A sandbox whose clone can be given functions of its own."""
-
-    async def fork_with(self, config: SandboxConfig) -> BaseSandbox:
-        """A live clone that calls the functions in `config`."""
-        ...
-
-
 async def _fork(box: BaseSandbox, config: SandboxConfig) -> BaseSandbox:
     if Capability.FORK not in box.capabilities:
         return await box.fork()  # which says that it cannot
-    return await cast("_ForkWith", box).fork_with(config)
+    return await cast("ForksWith", box).fork_with(config)
 
 
 def _answer(result: SandboxResult | ExecuteResponse) -> Reply:

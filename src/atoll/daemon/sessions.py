@@ -64,6 +64,14 @@ class Detaches(Protocol):
         """Part from it."""
 
 
+class ForksWith(Protocol):
+    """A sandbox whose clone can be given functions of its own."""
+
+    async def fork_with(self, config: SandboxConfig) -> BaseSandbox:
+        """Return a live clone that calls the functions in `config`."""
+        ...
+
+
 class SavesWhole(Protocol):
     """A sandbox that can be saved with all that is in it."""
 

@@ -49,7 +49,10 @@ NO_LIMITS = Limits(memory=None, processes=None, disk=None, file_size=None, open_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JailSpec:
-    """One jail. Descriptors travel beside it, in the order of `FD_NAMES`."""
+    """One jail. Beside it travel the lease, and what the guest gets as descriptors 0 to 3.
+
+    Those are requests, answers, stderr and stdout.
+    """
 
     jailed: bool
     """True: namespaces and a root of its own. False: Landlock, seccomp and rlimits only."""
@@ -110,7 +113,3 @@ def requested(kind: str, fields: dict[str, Any]) -> Spec:
     if "limits" in fields:
         fields["limits"] = Limits(**fields["limits"])
     return _KINDS[kind](**fields)
-
-
-FD_NAMES = ("lease", "requests", "answers", "stderr", "stdout")
-"""The lease socket; then what the guest gets as descriptors 0, 1, 2 and 3."""

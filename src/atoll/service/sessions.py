@@ -7,7 +7,7 @@ SECURITY: a session is looked up under its tenant, and forks stay with it.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from atoll.errors import AtollError, SandboxLostError
 from atoll.service import clock, lineage
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.daemon.session_table import SessionTable
+    from atoll.daemon.sessions import ForksWith
     from atoll.sandbox import BaseSandbox
     from atoll.service.directory import SessionRecord
     from atoll.service.keys import Principal
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 
 MAX_PAGE = 200
 STOPPED = "the service was stopped"
-
-
-class _ForkWith(Protocol):
-    async def fork_with(self, config: SandboxConfig) -> BaseSandbox: ...
 
 
 class Sessions:
@@ -82,7 +79,7 @@ class Sessions:
         async with self._counted(principal):
             callbacks, config = parent.session.clone_config()
             async with parent.session.in_turn() as box:
-                twin = await cast("_ForkWith", box).fork_with(config)
+                twin = await cast("ForksWith", box).fork_with(config)
             try:
                 session = await self._table.open(config, callbacks, twin)
             except BaseException:
