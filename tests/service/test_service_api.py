@@ -65,6 +65,14 @@ def test_a_session_keeps_variables_and_tells_what_it_used(api):
     assert api.get(session).status_code == 404
 
 
+def test_a_name_that_no_variable_can_have_is_told_from_one_that_is_missing(api):
+    session = api.session()
+    assert api.get(f"{session}/variables/missing").status_code == 404
+    refused = api.get(f"{session}/variables/a.b")
+    assert refused.status_code == 400
+    assert "execute" in refused.json()["detail"]
+
+
 def test_events_are_numbered_and_end_with_one_result(api):
     events = api.events("/api/v1/run", {"code": "print('a', flush=True)\nprint('b')"})
     assert [one["seq"] for one in events] == list(range(1, len(events) + 1))
