@@ -11,7 +11,7 @@
     long tests          those marked `long`, which show at a larger size or with real downloads
                         what others show already, are left out
     attacks             all of them in every backend as the user who runs the tests, but for the
-                        daemon, one of eight, and gvisor, one of sixteen (escape/test_attacks.py)
+                        daemon, one of eight, and gvisor, one of 32 (escape/test_attacks.py)
     attacks as          one of eight in native, wasm and restricted, and two in pyodide, if root
     ordinary user       runs the tests (escape/test_as_ordinary_user.py)
     examples            those that need a large extra run in the environment of the tests, which
@@ -45,7 +45,8 @@ REPEATED = (
     "files/test_shell_sandbox.py", "files/test_shell_changes.py", "escape/test_host_folder.py",
     "replserver/test_repl_executor.py", "TestDaemon", "pool/test_pool_limits.py",
     "test_destroyed_in_any_order", "test_zsh_completes", "test_fish_completes",
-    "test_a_user_without_a_home_folder_sees_no_traceback",
+    "test_a_user_without_a_home_folder_sees_no_traceback", "test_a_reply_is_read_in_linear_time",
+    "test_a_context_of_every_width_arrives_whole",
 )  # fmt: skip
 ONE_CASE_OF = 6
 FIRST = (

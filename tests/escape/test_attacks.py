@@ -18,7 +18,7 @@ from atoll.backends import registry
 if TYPE_CHECKING:
     from corpus import Attack
 
-SAMPLED = {"daemon": 8, "gvisor": 16}
+SAMPLED = {"daemon": 8, "gvisor": 32}
 """Of so many attacks of a category one is run there; at least one."""
 NOT_INSTALLED = frozenset({"sympy", "jinja2", "pandas"})
 """Libraries that the backend `restricted` does not offer, or that no extra of Atoll installs."""

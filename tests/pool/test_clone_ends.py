@@ -211,7 +211,7 @@ async def test_a_zygote_host_that_waits_ahead_for_clones_stays_in_its_control_gr
     assert before
     twin = await family.fork(box)
     assert await said(await family.fork(twin), "print(1)") == "1"
-    assert _control_groups() == before
+    assert before.items() <= _control_groups().items()  # a process that makes mounts may be there
     found = cgroup.find()
     if found is None or found.version != 1:
         pytest.skip("the kernel waits before each move, or there are no control groups")
