@@ -12,6 +12,8 @@
                         what others show already, are left out
     attacks             all of them in every backend as the user who runs the tests, but for the
                         daemon, one of eight, and gvisor, one of 32 (escape/test_attacks.py)
+    attacks without     one of four: whether an attack bites says nothing of Atoll
+    walls               (escape/test_controls.py)
     attacks as          one of eight in native, wasm and restricted, and two in pyodide, if root
     ordinary user       runs the tests (escape/test_as_ordinary_user.py)
     examples            those that need a large extra run in the environment of the tests, which
@@ -46,7 +48,10 @@ REPEATED = (
     "replserver/test_repl_executor.py", "TestDaemon", "pool/test_pool_limits.py",
     "test_destroyed_in_any_order", "test_zsh_completes", "test_fish_completes",
     "test_a_user_without_a_home_folder_sees_no_traceback", "test_a_reply_is_read_in_linear_time",
-    "test_a_context_of_every_width_arrives_whole",
+    "test_a_context_of_every_width_arrives_whole", "test_a_file_goes_where_the_guest_sees_it",
+    "test_state_lives_on_from_request_to_request", "test_what_the_state_has_not_is_named",
+    "test_no_text_of_a_document_can_end_its_block", "test_a_certificate_that_cannot_be_used_is_told",
+    "test_hostile_replies_end_in_an_honest_answer_within_the_budget",
 )  # fmt: skip
 ONE_CASE_OF = 6
 FIRST = (

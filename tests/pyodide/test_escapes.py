@@ -170,6 +170,7 @@ def test_the_environment_is_the_policys_alone(monkeypatch):
     assert "SECRET_OF_THE_HOST" not in names
 
 
+@pytest.mark.long
 def test_two_sandboxes_throw_other_dice():
     code = "import random, os; random.random(), os.urandom(8)"
     seen = []

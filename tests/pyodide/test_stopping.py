@@ -93,6 +93,7 @@ def test_a_parked_process_that_has_died_is_not_used(box):
         assert other.execute("1").value == 1
 
 
+@pytest.mark.long
 def test_another_kind_is_parked_when_it_is_asked_for_again(box):
     kind = parked.kind
     policy = atoll.ExecutionPolicy(memory_bytes=100 << 20)
@@ -103,6 +104,7 @@ def test_another_kind_is_parked_when_it_is_asked_for_again(box):
     assert parked.count == 0
 
 
+@pytest.mark.long
 def test_no_room_for_a_parked_process_is_no_reason_to_fail(box, monkeypatch):
     parked.close()
     start, started = parked._start, []
