@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import os
 import shutil
@@ -80,12 +79,8 @@ def find_pip(interpreter: Interpreter) -> tuple[str, ...]:
 
 
 def _uv() -> str | None:
-    if found := shutil.which("uv"):
-        return found
-    if importlib.util.find_spec("uv") is None:
-        return None
-    beside = os.path.join(os.path.dirname(sys.executable), "uv")
-    return beside if os.access(beside, os.X_OK) else None
+    """Return uv, also that of an environment which is not activated."""
+    return shutil.which("uv") or shutil.which("uv", path=os.path.dirname(sys.executable))
 
 
 @functools.lru_cache(maxsize=64)
