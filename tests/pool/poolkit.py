@@ -77,10 +77,27 @@ def processes() -> list[int]:
 
 
 def zygote_hosts() -> list[int]:
-    """Processes that the supervisor has started, but for the backends native and wasm."""
+    """Processes that the supervisor has started, but for the backends native and wasm.
+
+    One that makes the mounts of a clone may still be ending; it has no pids of its own.
+    """
     assert supervisor.pid is not None
     found = [pid for pid in meter.children(supervisor.pid) if pid not in STRANGERS]
-    return [pid for pid in found if not _is_anothers(pid)]
+    return [pid for pid in found if _has_own_pids(pid) and not _is_anothers(pid)]
+
+
+def _has_own_pids(pid: int) -> bool:
+    """Whether it has one pid more than the supervisor: that in a namespace below."""
+    lines = [
+        _status(one).partition("NSpid:")[2].partition("\n")[0] for one in (pid, supervisor.pid)
+    ]
+    return len(lines[0].split()) > len(lines[1].split())
+
+
+def _status(pid: int | None) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/status").read_text()
+    return ""
 
 
 def _is_anothers(pid: int) -> bool:

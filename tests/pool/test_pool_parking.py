@@ -132,6 +132,13 @@ async def test_preloaded_names_need_no_import(family):
 
 
 @pytest.mark.spec("R2.4")
+async def test_garbage_is_collected_in_a_guest_though_not_while_its_zygote_imports(family):
+    box = await family.open(preload="bare")
+    assert await said(box, "import gc; print(gc.isenabled(), gc.get_freeze_count() > 1000)") == (
+        "True True"
+    )
+
+
 async def test_the_code_chooses_the_tier(pool):
     config = SandboxConfig()
     assert pool.tier(config, "print(1)") == "bare"
