@@ -47,6 +47,26 @@ def test_without_a_control_group_memory_and_its_peak_are_one_measure(worker):
     assert usage.peak_memory() < 60 << 20, "what it held before is not counted"
 
 
+GIVES_BACK = """
+first = b"x" * (60 << 20)
+print(flush=True); input()
+del first
+held = b"x" * (40 << 20)
+print(flush=True); input()
+"""
+
+
+def test_memory_that_a_runtime_gave_back_before_the_guest_took_it_counts():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", GIVES_BACK], text=True, **pipes) as process:
+        process.stdout.readline()
+        usage = JailUsage({"pid": process.pid})
+        usage.cpu_seconds()
+        work(process)
+        assert usage.peak_memory() >= usage.memory() >= 40 << 20
+        process.kill()
+
+
 @pytest.mark.parametrize(
     ("version", "files"),
     [

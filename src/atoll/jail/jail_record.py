@@ -228,7 +228,7 @@ class JailRecord(ABC):
         if len(source["files"]) == 2:
             return source
         if pid := self.guest_pid():
-            return {**source, "pid": pid}
+            return {**source, "pid": pid, "forked": self.shared_jail is not None}
         return {**source, "parent": next(iter(self.roots()), 0)}
 
     def _on_command(self) -> None:

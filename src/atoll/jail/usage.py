@@ -32,7 +32,7 @@ class JailUsage:
     """Reads the counters of one jail; a reading takes microseconds and asks no other process."""
 
     def __init__(self, source: Mapping[str, Any]) -> None:
-        """Take what the supervisor said when the jail started: see Ward.usage_source."""
+        """Take what the supervisor said when the jail started: see JailRecord.usage_source."""
         self._paths: dict[str, str] = dict(source.get("files", {}))
         folder, name = os.path.split(self._paths.get("memory", ""))
         if name in _NOW:
@@ -40,6 +40,7 @@ class JailUsage:
         self._per_second: float = source.get("per_second", 1)
         self._pid: int = source.get("pid", 0)
         self._parent: int = source.get("parent", 0)
+        self._forked: bool = source.get("forked", False)
         self._process: ProcessUsage | None = None
         self._fds: dict[str, int] = {}
 
@@ -110,18 +111,21 @@ class JailUsage:
         """
         if self._process is None:
             children = meter.children(self._parent) if self._parent else []
-            self._process = ProcessUsage(self._pid or (children or [self._parent])[0])
+            guest = self._pid or (children or [self._parent])[0]
+            self._process = ProcessUsage(guest, forked=self._forked)
         return self._process
 
 
 class ProcessUsage:
     """The counters of one process, where no control group counts.
 
-    CPU time is that of its threads and of the children that it waited for.
+    CPU time is that of its threads and of the children that it waited for. Memory is what it took
+    since the first reading. If it was not `forked`, it is at least all that is its own: a runtime
+    such as Deno gives memory back after its start, which the guest then takes.
     """
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, pid: int, *, forked: bool = False) -> None:
+        self._pid, self._forked = pid, forked
         self._before = self._memory("VmRSS")
 
     def cpu_seconds(self) -> float | None:
@@ -135,25 +139,26 @@ class ProcessUsage:
         return own + meter.cpu_of_ended_children(self._pid)
 
     def peak_memory(self) -> int | None:
-        """Return its peak above what it held at the first reading; None if it has ended."""
-        return self._above_first("VmHWM")
+        """Return the most that it held; None if it has ended."""
+        return self._held("VmHWM")
 
     def is_runnable(self) -> bool:
         """Return whether it has a core, or waits for one."""
         return meter.is_runnable(self._pid)
 
     def memory(self) -> int | None:
-        """Return what it holds now above the first reading, so at most its peak; None if ended.
+        """Return what it holds now, so at most its peak; None if it has ended.
 
         A control group counts in the same way: pages shared with the zygote are not its own.
         """
-        return self._above_first("VmRSS")
+        return self._held("VmRSS")
 
-    def _above_first(self, field: str) -> int | None:
+    def _held(self, field: str) -> int | None:
         found = self._memory(field)
         if found is None or self._before is None:
             return None
-        return max(0, found - self._before) + _UNCOUNTED
+        own = 0 if self._forked else self._memory("RssAnon") or 0
+        return max(0, found - self._before, own) + _UNCOUNTED
 
     def _memory(self, field: str) -> int | None:
         try:
