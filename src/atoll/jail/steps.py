@@ -39,8 +39,6 @@ SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
 DEVICE_PATHS = ["/dev"]
 TCP_BUFFER = b"4096 16384 131072"
 HOST_NAME = "atoll"
-GUEST_ENDS, ZYGOTE_ENDS = 1000, 500
-"""When memory runs out, guests are ended first. To end a zygote frees little: guests share it."""
 SHARED_NAMESPACES = (
     syscalls.CLONE_NEWNS
     | syscalls.CLONE_NEWNET
@@ -106,7 +104,7 @@ def open_cgroup(jail: Jail) -> None:
 
 def end_before_zygote(_: Jail) -> None:
     """Be ended before the zygote when memory runs out."""
-    syscalls.prefer_to_end(GUEST_ENDS)
+    syscalls.prefer_to_end(syscalls.GUEST_ENDS)
 
 
 def join_cgroup(jail: Jail) -> None:

@@ -278,7 +278,7 @@ def _become_jail(
     gc.disable()  # short-lived, or only reaps
     try:
         _drop_inherited({*guest_fds, status, lifeline})
-        syscalls.prefer_to_end(steps.GUEST_ENDS)
+        syscalls.prefer_to_end(syscalls.GUEST_ENDS)
         if jail.jailed:
             _become_init(spec, jail, guest_fds, status, lifeline)
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -303,7 +303,7 @@ def _become_zygote_host(
 ) -> NoReturn:
     try:
         _drop_inherited({control.fileno(), status})
-        syscalls.prefer_to_end(steps.ZYGOTE_ENDS)
+        syscalls.prefer_to_end(syscalls.ZYGOTE_ENDS)
         zygote_host.become(spec, control, status, switches=switches, groups=groups)
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the supervisor's loop
         reason = f"zygote host: {type(exc).__name__}: {exc}"

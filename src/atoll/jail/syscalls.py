@@ -63,6 +63,10 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
+GUEST_ENDS, ZYGOTE_ENDS = 1000, 500
+"""When memory runs out, guests are ended first. To end a zygote frees little: guests share it."""
+
+
 def supported() -> bool:
     """Whether the numbers of this machine's system calls are known."""
     return ARCH in _PIVOT_ROOT

@@ -27,7 +27,7 @@ def folders() -> list[str]:
 
 def limit(memory: int | None, open_files: int) -> None:
     """Set hard limits: memory with some reserve, descriptors, and no writing of files."""
-    syscalls.prefer_to_end(1000)
+    syscalls.prefer_to_end(syscalls.GUEST_ENDS)
     table = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_FSIZE: 0,
