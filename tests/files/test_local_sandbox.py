@@ -74,7 +74,7 @@ def test_output_is_merged_in_order_with_the_exit_code(box):
     assert box.execute("no-such-command").exit_code == 127
     assert box.execute("printf '\\xff\\xc3\\xa9'").output == "\ufffdé"
     assert box.execute("cat").output == ""
-    assert box.execute("[[ a == a ]] && echo $((1 + 1)) $PWD").output == f"2 {box._box._cwd}\n"
+    assert box.execute("[[ a == a ]] && echo $((1 + 1)) $PWD").output == f"2 {box._inner._cwd}\n"
 
 
 @pytest.mark.spec("R3.10")
@@ -374,4 +374,4 @@ def test_in_a_folder_that_has_gone_no_command_is_started(tmp_path):
 @pytest.mark.spec("R3.11")
 def test_it_is_a_sandbox_backend(box):
     assert isinstance(box, atoll.SandboxBackendProtocol)
-    assert isinstance(box._box, atoll.SandboxBackendProtocol)
+    assert isinstance(box._inner, atoll.SandboxBackendProtocol)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from atoll.context import warn_of_path
 from atoll.environment import core
+from atoll.files.sync import blocking
 from atoll.sync import Portal, SyncSandbox
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from atoll.environment.invocations import InvocationLog
     from atoll.environment.options import EnvironmentOptions
     from atoll.environment.research import ResearchContext
-    from atoll.environment.types import Final, Turn
+    from atoll.environment.types import Final
     from atoll.explore.ledger import Coverage
     from atoll.tools import Tool
 
@@ -28,8 +29,8 @@ class REPLEnvironment:
     ) -> None:
         """`config` is an EnvironmentConfig; `options` are its fields, and override it."""
         warn_of_path(options.get("context"))
-        self._portal = Portal.shared()
-        self._inner = self._portal.run(_make(config, options))
+        self._run = Portal.shared().run
+        self._inner = self._run(_make(config, options))
 
     @property
     def box(self) -> SyncSandbox:
@@ -72,47 +73,21 @@ class REPLEnvironment:
 
     def start(self) -> Self:
         """Open the sandbox, with the tools in it."""
-        self._portal.run(self._inner.start())
+        self._run(self._inner.start())
         return self
-
-    def execute(
-        self, code: str, *, timeout_ms: float | None = None, structured: bool | None = None
-    ) -> Turn:
-        """Run a cell of a model's; what it is to be told is in the Turn.
-
-        `structured` says whether several tool calls are a chain; unset: as the environment is made.
-        """
-        running = self._inner.execute(code, timeout_ms=timeout_ms, structured=structured)
-        return self._portal.run(running)
 
     def next_question(self) -> None:
         """Forget the answer, for another question: variables, calls and what was seen stay."""
         self._inner.next_question()
 
-    def reset(self) -> None:
-        """Begin again: a new sandbox, no variables, no answer, nothing seen, an empty log."""
-        self._portal.run(self._inner.reset())
-
-    def get_state(self) -> dict[str, Any]:
-        """Return turns, variables, calls, what was seen, the answer, and spilled files.
-
-        From 3 nodes on, `research` is the tree of what was looked at.
-        """
-        return self._portal.run(self._inner.get_state())
-
-    def save(self) -> bytes:
-        """Return variables, files, research and coverage as signed bytes, for the option `state`.
-
-        StateError if the sandbox cannot be saved.
-        """
-        return self._portal.run(self._inner.save())
-
-    def close(self) -> None:
-        """End the sandbox and let go of everything. Calling it twice is harmless."""
-        self._portal.run(self._inner.close())
+    execute = blocking(core.REPLEnvironment.execute)
+    reset = blocking(core.REPLEnvironment.reset)
+    get_state = blocking(core.REPLEnvironment.get_state)
+    save = blocking(core.REPLEnvironment.save)
+    close = blocking(core.REPLEnvironment.close)
 
     def __enter__(self) -> Self:
-        self._portal.run(self._inner.__aenter__())
+        self._run(self._inner.__aenter__())
         return self
 
     def __exit__(self, *_exc: object) -> None:

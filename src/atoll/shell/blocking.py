@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from atoll.errors import ConfigError
-from atoll.files.sync import SyncFiles, run_at_once
+from atoll.files.sync import SyncFiles, blocking, run_at_once
 from atoll.shell import local, sandbox
 from atoll.sync import Portal
 
@@ -51,7 +51,7 @@ class ShellSandbox(SyncFiles, ABC):
         """Run a shell command, up to 128 KiB long; stdout and stderr may be merged."""
 
     @cached_property
-    def _files(self) -> Files:  # type: ignore[override]
+    def _inner(self) -> Files:  # type: ignore[override]
         return _Waiting(self)
 
 
@@ -82,36 +82,31 @@ class LocalSandbox(SyncFiles):
     Everything else is as in `atoll.aio.LocalSandbox`.
     """
 
+    _inner: local.LocalSandbox
+
     def __init__(
         self,
         cwd: str | PathLike[str] | None = None,
         timeout: float = local.TIMEOUT_MS,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self._box = local.LocalSandbox(cwd, timeout, env)
-        self._portal = Portal.shared()
-        super().__init__(self._box, self._portal.run)
+        super().__init__(local.LocalSandbox(cwd, timeout, env), Portal.shared().run)
 
     @property
     def id(self) -> str:
         """A name that no other sandbox has."""
-        return self._box.id
+        return self._inner.id
 
     @property
     def isolation(self) -> Isolation:
         """Always Isolation.NONE."""
-        return self._box.isolation
+        return self._inner.isolation
 
-    def execute(self, command: str, *, timeout: float | None = None) -> ExecuteResponse:
-        """Run a command with bash in the folder; `timeout` in milliseconds."""
-        return self._portal.run(self._box.execute(command, timeout=timeout))
-
-    def close(self) -> None:
-        """Kill processes that still run and close the folder. Calling it twice is harmless."""
-        self._portal.run(self._box.close())
+    execute = blocking(local.LocalSandbox.execute)
+    close = blocking(local.LocalSandbox.close)
 
     def __repr__(self) -> str:
-        return repr(self._box)
+        return repr(self._inner)
 
     def __enter__(self) -> Self:
         return self
