@@ -326,6 +326,6 @@ def _characters(value: Any) -> int:
 
 def _decode(value: Any) -> Any:
     try:
-        return values.decode(value)
+        return values.decode_plain(value)
     except (ValueError, RecursionError) as exc:
         raise CallFailedError(f"not a value: {exc}") from None

@@ -220,7 +220,7 @@ def _value(encoded: Any) -> Any:
 
     The daemon, which passes results on, could not encode it, or would take long.
     """
-    value = values.decode(encoded)
+    value = values.decode_plain(encoded)
     if isinstance(encoded, list | dict | str):
         values.encode(value, VALUE_ITEMS, VALUE_BYTES)
     return value

@@ -198,7 +198,7 @@ class GuestSession:
         except RemoteError as exc:
             raise ValueError(str(exc)[:1000]) from None
         if answer and "answer" in answer:
-            return values.decode(answer["answer"])
+            return values.decode_plain(answer["answer"])
         if answer and answer.get("interrupted"):
             why = self._stop_fields(stopped, timeout_ms)["error"] if stopped else "it was stopped"
             raise SandboxError(f"the guest did not finish {operation}: {why}")

@@ -84,6 +84,35 @@ def test_a_frame_or_a_time_that_lies_is_refused(wire):
         values.decode(json.loads(json.dumps(wire)))
 
 
+ENDLESS = {"$": "range", "v": ["0", "7" + "f" * 15, "1"]}
+LONG_INDEX = {"$": "index", "v": {"names": [None], "range": [0, 2**30, 1]}}
+
+
+@pytest.mark.parametrize("kind", ["tuple", "set", "frozenset"])
+def test_a_range_is_not_unrolled_into_a_container(kind):
+    with pytest.raises(ValueError, match="a container without a list"):
+        values.decode({"$": kind, "v": ENDLESS})
+
+
+@pytest.mark.parametrize("wire", [array(), frame(), LONG_INDEX, [LONG_INDEX]])
+def test_results_and_arguments_hold_neither_arrays_nor_frames(wire):
+    with pytest.raises(ValueError, match="too many arrays or columns"):
+        values.decode_plain(wire)
+
+
+def test_no_list_is_made_of_more_items_than_can_cross():
+    with pytest.raises(values.UncrossableError, match="more than 10 items"):
+        values.encode(values.decode(LONG_INDEX), max_items=10)
+
+
+def test_columns_that_take_too_long_are_refused():
+    decoder = values._Decoder(10)
+    with pytest.raises(ValueError, match="too many arrays or columns"):
+        decoder.decode([frame()] * 4)
+    with pytest.raises(ValueError, match="too many arrays or columns"):
+        decoder.decode(array())
+
+
 def test_labels_that_share_one_hash_are_refused():
     labels = [values.encode(n * (2**61 - 1)) for n in range(1, 200)]
     index = {"names": [None], "levels": [{"dtype": "object", "v": labels}]}

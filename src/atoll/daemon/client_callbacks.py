@@ -155,7 +155,7 @@ class ClientCallbacks:
         try:
             with aside:
                 answer = await self._peer.call("host.call", {**params, **names})
-            return values.decode(answer.value)
+            return values.decode_plain(answer.value)
         except (SandboxError, rpc.MessageTooLargeError) as exc:
             raised = vars(exc).get("tool_error")
             raise CallFailedError(str(exc), raised if isinstance(raised, dict) else None) from None

@@ -260,17 +260,21 @@ def _zone(name: Any) -> str:
     return name
 
 
-def decode_frame(value: dict[str, Any], decode: Encode, hashable: Encode) -> Any:
+def decode_frame(
+    value: dict[str, Any], decode: Encode, hashable: Encode, spend: Callable[[int], None]
+) -> Any:
     """Return the frame, series or index; LibraryMissingError without pandas.
 
-    `hashable` refuses labels that were made to share one hash.
+    `hashable` refuses labels that were made to share one hash. `spend` raises ValueError if too
+    much is asked for, in units of about 60 microseconds: what a column of numbers takes.
     """
+    spend(2)
     try:
         import pandas
     except ImportError:
         name = {"frame": "DataFrame", "series": "Series", "index": "Index"}[value[TAG]]
         raise LibraryMissingError("pandas." + name, "pandas", "value.to_dict()") from None
-    reader = _Reader(pandas, decode, hashable)
+    reader = _Reader(pandas, decode, hashable, spend)
     try:
         return reader.read(value)
     except LibraryMissingError:
@@ -283,8 +287,11 @@ def decode_frame(value: dict[str, Any], decode: Encode, hashable: Encode) -> Any
 class _Reader:
     """Makes frames of their parts, with one pandas."""
 
-    def __init__(self, pandas: Any, decode: Encode, hashable: Encode) -> None:
+    def __init__(
+        self, pandas: Any, decode: Encode, hashable: Encode, spend: Callable[[int], None]
+    ) -> None:
         self._pandas, self._decode, self._hashable = pandas, decode, hashable
+        self._spend = spend
 
     def read(self, value: dict[str, Any]) -> Any:
         if value[TAG] == "index":
@@ -327,6 +334,7 @@ class _Reader:
 
     def _column(self, value: dict[str, Any]) -> Any:
         pandas, dtype = self._pandas, value["dtype"]
+        self._spend(1 if dtype == "numpy" else 8)
         if dtype == "numpy":
             return pandas.Series(decode_array(value["v"]))
         if dtype == "object" or dtype in _NULLABLE:

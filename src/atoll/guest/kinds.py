@@ -7,8 +7,11 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 TAG = "$"
-MAX_DIGITS = 10_000
+MAX_DIGITS = 2_000
 """Hexadecimal digits of a fraction's numbers: reducing longer ones would take very long."""
+MAX_UNKNOWN_ZONES = 100
+"""Names of time zones that were looked for in vain; to look for many more would take very long."""
+_unknown_zones: set[str] = set()
 
 
 def encode(value: Any, kind: type) -> dict[str, Any] | None:
@@ -87,12 +90,16 @@ def in_zone(moment: Any, zone: Any) -> Any:
     """Return an aware datetime in a named time zone; as it was if the zone is not known here."""
     if not isinstance(zone, str) or len(zone) > 64:
         raise ValueError("a time zone must be a short str")
+    if zone in _unknown_zones or len(_unknown_zones) >= MAX_UNKNOWN_ZONES:
+        return moment
     try:
         import zoneinfo
 
-        return moment.astimezone(zoneinfo.ZoneInfo(zone))
+        known = zoneinfo.ZoneInfo(zone)
     except (ImportError, KeyError, OSError, ValueError):
+        _unknown_zones.add(zone)
         return moment
+    return moment.astimezone(known)
 
 
 def _decode_time(value: dict[str, Any]) -> Any:

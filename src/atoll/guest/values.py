@@ -19,6 +19,8 @@ MAX_BYTES = 24 << 20
 MAX_REPR = 10_000
 MAX_MESSAGE = 1_000
 MAX_COLLISIONS = 100
+MAX_FRAME_COST = 25_000
+"""Arrays and columns in one value, by what they take: see `arrays.decode_frame`."""
 SHOWN_REPR = 200
 TAG = "$"
 NOT_PLAIN = "not plain data: convert it in the sandbox, or write it to a file"
@@ -161,6 +163,8 @@ class _Encoder:
             except arrays.NotPlainError as exc:
                 if self._strict:
                     raise UncrossableError(str(exc)) from None
+        if getattr(value, "size", 0) > self._items_left:  # told before a list is made of it
+            raise UncrossableError("the value has more than {:,} items".format(self._max_items))
         plain = _array_as_plain(value)
         return self.encode(plain, depth + 1) if plain is not value else self._opaque(value)
 
@@ -239,20 +243,47 @@ def short_text(exc: BaseException) -> str:
 
 def decode(value: Any) -> Any:
     """Return the Python value that `encode` was given; ValueError for anything else."""
-    if isinstance(value, list):
-        return [decode(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if TAG not in value:
-        return {key: decode(item) for key, item in value.items()}
-    try:
-        return _DECODERS[value[TAG]](value)
-    except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError) as exc:
-        raise ValueError("not an encoded value: {!r}".format(exc)) from None
+    return _Decoder(MAX_FRAME_COST).decode(value) if isinstance(value, (list, dict)) else value
 
 
-def _decode_dict(value: dict[str, Any]) -> dict[Any, Any]:
-    pairs = [(decode(key), decode(item)) for key, item in value["v"]]
+def decode_plain(value: Any) -> Any:
+    """Return the value like `decode`, but refuse arrays and frames: only variables send those."""
+    return _Decoder(0).decode(value) if isinstance(value, (list, dict)) else value
+
+
+class _Decoder:
+    """Decodes one value. SECURITY: a small message must not become a large or slow value."""
+
+    def __init__(self, frame_cost: int) -> None:
+        self._left = frame_cost
+
+    def decode(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return [self.decode(item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        if TAG not in value:
+            return {key: self.decode(item) for key, item in value.items()}
+        try:
+            return _DECODERS[value[TAG]](value, self)
+        except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError) as exc:
+            raise ValueError("not an encoded value: {!r}".format(exc)) from None
+
+    def items(self, value: dict[str, Any]) -> list[Any]:
+        """Return the items of a container: of a list, since a range could be of any length."""
+        if not isinstance(value["v"], list):
+            raise TypeError("a container without a list")
+        return [self.decode(item) for item in value["v"]]
+
+    def spend(self, cost: int) -> None:
+        """Count what numpy and pandas are asked to make, which takes them long."""
+        self._left -= cost
+        if self._left < 0:
+            raise ValueError("too many arrays or columns: write them to a file")
+
+
+def _decode_dict(value: dict[str, Any], decoder: _Decoder) -> dict[Any, Any]:
+    pairs = [(decoder.decode(key), decoder.decode(item)) for key, item in value["v"]]
     _hashable([key for key, _ in pairs])
     return dict(pairs)
 
@@ -266,33 +297,54 @@ def _hashable(items: list[Any]) -> list[Any]:
     return items
 
 
-_DECODERS: dict[str, Callable[[Any], Any]] = {
-    "int": lambda value: int(value["v"], 16),
-    "float": lambda value: float(value["v"]),
-    "complex": lambda value: complex(float(value["v"][0]), float(value["v"][1])),
-    "bytes": lambda value: kinds.bytes_of(value["v"]),
-    "tuple": lambda value: tuple(decode(value["v"])),
-    "set": lambda value: set(_hashable(decode(value["v"]))),
-    "frozenset": lambda value: frozenset(_hashable(decode(value["v"]))),
+def _decode_array(value: dict[str, Any], decoder: _Decoder) -> Any:
+    decoder.spend(1)
+    return arrays.decode_array(value)
+
+
+def _decode_scalar(value: dict[str, Any], decoder: _Decoder) -> Any:
+    decoder.spend(1)
+    return arrays.decode_scalar(value, decoder.decode)
+
+
+def _decode_frame(value: dict[str, Any], decoder: _Decoder) -> Any:
+    return arrays.decode_frame(value, decoder.decode, _hashable, decoder.spend)
+
+
+def _decode_opaque(value: dict[str, Any], _decoder: _Decoder) -> Opaque:
+    why = str(value.get("why", NOT_PLAIN))[:MAX_MESSAGE]
+    return Opaque(str(value["type"]), str(value["v"]), why)
+
+
+def _alone(decode_one: Callable[[Any], Any]) -> Callable[[Any, _Decoder], Any]:
+    """Return the decoder of a kind that holds no other values."""
+    return lambda value, _: decode_one(value)
+
+
+_DECODERS: dict[str, Callable[[Any, _Decoder], Any]] = {
+    "int": lambda value, _: int(value["v"], 16),
+    "float": lambda value, _: float(value["v"]),
+    "complex": lambda value, _: complex(float(value["v"][0]), float(value["v"][1])),
+    "bytes": lambda value, _: kinds.bytes_of(value["v"]),
+    "tuple": lambda value, decoder: tuple(decoder.items(value)),
+    "set": lambda value, decoder: set(_hashable(decoder.items(value))),
+    "frozenset": lambda value, decoder: frozenset(_hashable(decoder.items(value))),
     "dict": _decode_dict,
-    "array": arrays.decode_array,
-    "scalar": lambda value: arrays.decode_scalar(value, decode),
-    "timestamp": arrays.decode_moment,
-    "pandas.timedelta": arrays.decode_moment,
-    "missing": arrays.decode_moment,
-    "object": lambda value: Opaque(
-        str(value["type"]), str(value["v"]), str(value.get("why", NOT_PLAIN))[:MAX_MESSAGE]
-    ),
+    "array": _decode_array,
+    "scalar": _decode_scalar,
+    "object": _decode_opaque,
 }
-_DECODERS.update(kinds.DECODERS)
+for _tag in ("timestamp", "pandas.timedelta", "missing"):
+    _DECODERS[_tag] = _alone(arrays.decode_moment)
 for _tag in ("frame", "series", "index"):
-    _DECODERS[_tag] = lambda value: arrays.decode_frame(value, decode, _hashable)
+    _DECODERS[_tag] = _decode_frame
+_DECODERS.update({_tag: _alone(_one) for _tag, _one in kinds.DECODERS.items()})
 
 
 def forbid(*tags: str) -> None:
     """Refuse values of these kinds in this process from now on."""
 
-    def refuse(value: dict[str, Any]) -> Any:
+    def refuse(value: dict[str, Any], _decoder: _Decoder) -> Any:
         raise ValueError("this sandbox takes no value of the kind {!r}".format(value[TAG]))
 
     _DECODERS.update(dict.fromkeys(tags, refuse))

@@ -38,8 +38,8 @@ async def result_of(connection: RemoteConnection, answer: dict[str, Any]) -> San
         return SandboxResult(
             kind=Outcome(answer["kind"]),
             **results.checked({name: answer[name] for name in _PLAIN}),
-            value=values.decode(answer["value"]),
-            error_args=tuple(values.decode(one) for one in answer.get("error_args", ())),
+            value=values.decode_plain(answer["value"]),
+            error_args=tuple(values.decode_plain(one) for one in answer.get("error_args", ())),
             displays=tuple(shown),
             artifacts=artifacts,
             files_created=results.files(answer["files_created"]),
