@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, Self, TypeVar
 
 from atoll.errors import SandboxLostError
-from atoll.files.sync import SyncFiles
+from atoll.files.sync import SyncFiles, blocking
 from atoll.policy import names_keywords
-from atoll.sandbox import NOT_COPIED
+from atoll.sandbox import NOT_COPIED, Sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from atoll.command import Command, CommandOptions
     from atoll.config import Handler
     from atoll.policy import Capability, Isolation
-    from atoll.sandbox import BaseSandbox, Tools
-    from atoll.types import ExecuteResponse, SandboxResult, Variables
+    from atoll.sandbox import BaseSandbox
+    from atoll.types import SandboxResult
 
 T = TypeVar("T")
 FORKED = (
@@ -127,13 +126,14 @@ class SyncSandbox:
     """A sandbox for blocking code: every method of Sandbox, with the same arguments."""
 
     def __init__(self, box: BaseSandbox) -> None:
-        self._box = box
+        self._inner = box
         self._portal = Portal.shared()
+        self._run = self._portal.run
 
     @property
     def inner(self) -> BaseSandbox:
         """The async sandbox; call it in the portal's loop only."""
-        return self._box
+        return self._inner
 
     @property
     def portal(self) -> Portal:
@@ -143,21 +143,19 @@ class SyncSandbox:
     @property
     def backend(self) -> str:
         """The backend's name."""
-        return self._box.backend
+        return self._inner.backend
 
     @property
     def capabilities(self) -> frozenset[Capability]:
         """What the backend can do."""
-        return self._box.capabilities
+        return self._inner.capabilities
 
     @property
     def isolation(self) -> Isolation:
         """How strongly the guest is isolated from the host."""
-        return self._box.isolation
+        return self._inner.isolation
 
-    def initialize(self, context: Any = None) -> None:
-        """Start the guest with `context` as its variable. A running guest is ended first."""
-        self._portal.run(self._box.initialize(context))
+    initialize = blocking(Sandbox.initialize)
 
     @names_keywords("option of execute")
     def execute(
@@ -167,95 +165,36 @@ class SyncSandbox:
 
         `key` makes the call idempotent: a key that was used before returns that call's result.
         """
-        return self._portal.run(self._box.execute(code, timeout_ms=timeout_ms, key=key))
+        return self._run(self._inner.execute(code, timeout_ms=timeout_ms, key=key))
 
-    def shell(
-        self,
-        command: Command,
-        *,
-        timeout_ms: float | None = None,
-        **options: Unpack[CommandOptions],
-    ) -> ExecuteResponse:
-        """Run a shell command in the working folder, under the same isolation and limits.
-
-        A list is a program with its arguments, and no shell. `options` are those of
-        CommandOptions: cwd, env, stdin, merge_stderr.
-        """
-        return self._portal.run(self._box.shell(command, timeout_ms=timeout_ms, **options))
-
-    def validate_code(self, code: str) -> bool:
-        """Return whether the code compiles, without running it."""
-        return self._portal.run(self._box.validate_code(code))
-
-    def get_variable(self, name: str, default: Any = None, *, plain: bool = False) -> Any:
-        """Return the value of a guest variable, or `default` if there is no such variable.
-
-        VariableError if the value is too large or of a type that cannot be sent; the message says
-        what to do. With `plain`, arrays and data frames arrive as lists and dicts, and an object
-        that cannot be sent as an Opaque.
-        """
-        return self._portal.run(self._box.get_variable(name, default, plain=plain))
-
-    def has_variable(self, name: str) -> bool:
-        """Return whether the guest has a variable of that name, also if its value is None."""
-        return self._portal.run(self._box.has_variable(name))
-
-    def variables(self, *, hidden: bool = False) -> Variables:
-        """List the guest's variables with type and size; `hidden` adds names with an underscore."""
-        return self._portal.run(self._box.variables(hidden=hidden))
-
-    def set_variable(self, name: str, value: Any) -> None:
-        """Set a guest variable: plain data, dates, numpy arrays, pandas frames.
-
-        VariableError if the value cannot be sent; the message says what to do.
-        """
-        self._portal.run(self._box.set_variable(name, value))
+    shell = blocking(Sandbox.shell)
+    validate_code = blocking(Sandbox.validate_code)
+    get_variable = blocking(Sandbox.get_variable)
+    has_variable = blocking(Sandbox.has_variable)
+    variables = blocking(Sandbox.variables)
+    set_variable = blocking(Sandbox.set_variable)
+    add_tool = blocking(Sandbox.add_tool)
+    remove_tool = blocking(Sandbox.remove_tool)
+    set_tools = blocking(Sandbox.set_tools)
+    cancel = blocking(Sandbox.cancel)
+    checkpoint = blocking(Sandbox.checkpoint)
+    rollback = blocking(Sandbox.rollback)
+    branches = blocking(Sandbox.branches)
+    save = blocking(Sandbox.save)
 
     @property
     def tools(self) -> Mapping[str, Handler]:
         """The host functions that guest code may call now, by name."""
-        return self._box.tools
-
-    def add_tool(self, tool: Handler, *, name: str | None = None) -> None:
-        """Let guest code call a function from now on; one of the same name is replaced."""
-        self._portal.run(self._box.add_tool(tool, name=name))
-
-    def remove_tool(self, name: str) -> None:
-        """Take a tool from guest code; ConfigError if there is none of that name."""
-        self._portal.run(self._box.remove_tool(name))
-
-    def set_tools(self, tools: Tools) -> None:
-        """Let guest code call these functions and no others."""
-        self._portal.run(self._box.set_tools(tools))
-
-    def cancel(self) -> None:
-        """Interrupt the running cell or command, from another thread. Does nothing if none runs."""
-        self._portal.run(self._box.cancel())
+        return self._inner.tools
 
     @property
     def files(self) -> SyncFiles:
         """The guest's files: list, read, write, edit, search, move, delete, upload, download."""
-        return SyncFiles(self._box.files, self._portal.run)
+        return SyncFiles(self._inner.files, self._run)
 
     def fork(self) -> SyncSandbox:
         """Return a live clone with the same variables and files; the two are independent."""
-        return SyncSandbox(self._portal.run(self._box.fork()))
-
-    def checkpoint(self) -> str:
-        """Keep the session's present state, and return the mark to roll back to."""
-        return self._portal.run(self._box.checkpoint())
-
-    def rollback(self, mark: str) -> None:
-        """Restore the session to the checkpoint; the checkpoint stays usable."""
-        self._portal.run(self._box.rollback(mark))
-
-    def branches(self) -> tuple[str, ...]:
-        """Return the marks of the checkpoints that are kept, oldest first."""
-        return self._portal.run(self._box.branches())
-
-    def save(self) -> bytes:
-        """Return variables and files as bytes for create_sandbox(state=...), on any machine."""
-        return self._portal.run(self._box.save())
+        return SyncSandbox(self._run(self._inner.fork()))
 
     def destroy(self) -> None:
         """End the guest and free everything it used. Calling it again does nothing.
@@ -263,10 +202,10 @@ class SyncSandbox:
         Nothing happens in a forked process: the sandbox is its parent's.
         """
         if not self._portal.forked:
-            self._portal.run(self._box.destroy())
+            self._run(self._inner.destroy())
 
     def __repr__(self) -> str:
-        return repr(self._box)
+        return repr(self._inner)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(NOT_COPIED)  # by copy and deepcopy too

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.needs(Capability.IMPORTS)
 @pytest.fixture
 def patient(box):
     """A guest that heeds interrupts gets time to, on a machine full of tests."""
-    guest = getattr(box._box, "_guest", None)
+    guest = getattr(box.inner, "_guest", None)
     if guest is None:
         yield box
         return

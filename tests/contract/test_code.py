@@ -76,7 +76,9 @@ def test_events_of_an_execution(open_box):
     box.execute("secret = 'in the code'\nprint(secret)")
     named = {event.name: event for event in events}
     assert named["execution_start"].fields["runtime"] == "python"
-    assert named["execution_start"].fields["policy"]["memory_bytes"] == box._box.policy.memory_bytes
+    assert (
+        named["execution_start"].fields["policy"]["memory_bytes"] == box.inner.policy.memory_bytes
+    )
     complete = named["execution_complete"].fields
     assert complete["success"] is True
     assert complete["duration_ms"] > 0

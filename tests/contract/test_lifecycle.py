@@ -127,7 +127,7 @@ async def test_async_with_destroys(backend):
 
 @pytest.mark.spec("R0.20")
 def test_every_sandbox_has_the_interface(box):
-    inner = box._box
+    inner = box.inner
     assert isinstance(inner, atoll.Sandbox)
     assert isinstance(inner, atoll.BaseSandbox)
 

@@ -93,7 +93,7 @@ def test_a_command_may_leave_programs_in_the_background(box):
 @pytest.mark.needs(Capability.LIMIT_TIME)
 def test_a_command_that_does_not_end_is_ended_with_its_cell(open_box):
     box = open_box()
-    if guest := getattr(box._box, "_guest", None):
+    if guest := getattr(box.inner, "_guest", None):
         guest.session.grace_seconds = 10
     box.execute("x = 'kept'")
     result = box.execute("!sleep 600 & sleep 600", timeout_ms=1000)

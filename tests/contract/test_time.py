@@ -18,7 +18,7 @@ SIGNALS = pytest.mark.needs(Capability.SUBPROCESS)
 @pytest.fixture
 def patient(box):
     """A guest that heeds interrupts gets time to, on a machine full of tests."""
-    guest = getattr(box._box, "_guest", None)  # the daemon's are in its own process
+    guest = getattr(box.inner, "_guest", None)  # the daemon's are in its own process
     if guest is None:
         yield box
         return

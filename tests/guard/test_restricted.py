@@ -24,7 +24,7 @@ def gone(pid: int) -> bool:
 
 
 def worker_of(box: atoll.SyncSandbox) -> int:
-    return int(box._box._guest.lease.pid)  # type: ignore[attr-defined]
+    return int(box.inner._guest.lease.pid)  # type: ignore[attr-defined]
 
 
 def test_it_says_how_weak_it_is(kept):
@@ -129,7 +129,7 @@ def test_a_host_that_dies_takes_a_spinning_worker_with_it():
     code = (
         "import atoll, os, threading\n"
         "box = atoll.create_sandbox(backend='restricted', on_llm_query=lambda p: 'x')\n"
-        "print(box._box._guest.lease.pid, flush=True)\n"
+        "print(box.inner._guest.lease.pid, flush=True)\n"
         "threading.Timer(0.5, os._exit, (0,)).start()\n"
         "box.execute('sum(range(10 ** 14))')"
     )

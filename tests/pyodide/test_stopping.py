@@ -163,8 +163,8 @@ def direct():
 @pytest.mark.spec("R0.13")
 def test_a_worker_is_the_default(kept, direct):
     box, _ = kept
-    assert type(box._box) is PyodideSandbox
-    assert type(direct._box) is DirectPyodideSandbox
+    assert type(box.inner) is PyodideSandbox
+    assert type(direct.inner) is DirectPyodideSandbox
     assert atoll.Capability.CANCEL not in direct.capabilities
 
 

@@ -364,7 +364,7 @@ def test_a_real_sandbox_has_a_group_of_its_own_while_it_lives():
             assert members[0] | members[1] <= known
         memory = hierarchies.parents["memory"]
         file = "memory.max" if hierarchies.version == 2 else "memory.limit_in_bytes"
-        limit = one._box.policy.memory_bytes + cgroup.RUNTIME_MEMORY
+        limit = one.inner.policy.memory_bytes + cgroup.RUNTIME_MEMORY
         used = [group for group in _groups(memory, but=others) if _members(group)]
         assert {int((group / file).read_text()) for group in used} == {limit}
     for parent in parents:

@@ -81,7 +81,7 @@ def test_what_it_keeps_in(confined, code, error_type):
 
 def test_a_loop_is_interrupted_and_then_killed(confined):
     confined.execute("x = 1")
-    session = confined._box._guest.session
+    session = confined.inner._guest.session
     usual, session.grace_seconds = session.grace_seconds, 10
     assert confined.execute("while True: pass", timeout_ms=300).kind == "timeout"
     assert confined.execute("x").value == 1

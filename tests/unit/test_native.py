@@ -181,7 +181,7 @@ def test_a_supervisor_lost_under_a_cell_is_a_clear_error_and_is_replaced():
 def test_a_guest_lost_between_cells_is_replaced_and_the_result_says_so():
     with atoll.create_sandbox(context="still here") as box:
         box.execute("import os, threading\nthreading.Timer(0.1, os._exit, (0,)).start()\nx = 1")
-        assert _comes_true(lambda: box._box._guest.session.dead)
+        assert _comes_true(lambda: box.inner._guest.session.dead)
         result = box.execute("context, 'x' in globals()")
         assert (result.value, result.success, result.state_lost) == (
             ("still here", False),

@@ -74,7 +74,7 @@ def test_what_was_never_asked_for_is_closed_with_the_sandbox():
     before = open_files()
     with atoll.create_sandbox(backend="native") as box:
         read, write = os.pipe()
-        box._portal.run(_give(box._box, read))
+        box._portal.run(_give(box.inner, read))
         os.close(read)
         os.close(write)
     end = time.monotonic() + 30

@@ -37,7 +37,7 @@ def test_an_unknown_backend_names_the_known_ones():
 @pytest.mark.parametrize("backend", ["native", "auto"])
 def test_native_is_what_you_get_where_a_python_is_found(backend):
     with atoll.create_sandbox(backend=backend) as box:
-        assert isinstance(box._box, NativePythonSandbox)
+        assert isinstance(box.inner, NativePythonSandbox)
         assert box.backend == "native"
 
 

@@ -48,22 +48,25 @@ class Dispatch:
         self.executions = 0
         self.cold_starts: dict[str, int] = {}
         """Sessions that no zygote could serve, by the reason; the latest reasons alone."""
-        self.methods: dict[str, Method] = {
-            "initialize": self._initialize,
-            "attach": self._attach,
-            "execute": self._execute,
-            "shell": self._shell,
+        of_sessions: dict[str, Callable[[Session, dict[str, Any]], Awaitable[Reply]]] = {
             "cancel": self._cancel,
             **{one: functools.partial(self._variable, one) for one in _ABOUT_VARIABLES},
             "tools": self._tools,
             "validate": self._validate,
-            "fork": self._fork,
             "checkpoint": self._checkpoint,
             "rollback": self._rollback,
             "branches": self._branches,
             "save": self._save,
             "folders": self._folders,
+        }
+        self.methods: dict[str, Method] = {
+            "initialize": self._initialize,
+            "attach": self._attach,
+            "execute": self._execute,
+            "shell": self._shell,
+            "fork": self._fork,
             "destroy": self._destroy,
+            **{name: _of_session(method) for name, method in of_sessions.items()},
         }
 
     async def _initialize(
@@ -170,18 +173,12 @@ class Dispatch:
         session.callbacks.call_client(client.peer, name, slot, execution)
         self.executions += 1
 
-    async def _cancel(
-        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
-    ) -> Reply:
-        _, session = client.session(params)
+    async def _cancel(self, session: Session, _params: dict[str, Any]) -> Reply:
         await session.cancel()
         return Reply(None)
 
-    async def _variable(
-        self, method: str, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
-    ) -> Reply:
+    async def _variable(self, method: str, session: Session, params: dict[str, Any]) -> Reply:
         """Pass a question about variables to the guest; the client checks what it answers."""
-        _, session = client.session(params)
         asked: dict[str, Any] = {}
         asked |= {key: params[key] for key in ("name", "value", "plain", "hidden") if key in params}
         if "name" in asked:
@@ -189,18 +186,13 @@ class Dispatch:
         async with session.in_turn() as box:
             return Reply(await box.ask_variable(method, asked))
 
-    async def _tools(
-        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
-    ) -> Reply:
+    async def _tools(self, session: Session, params: dict[str, Any]) -> Reply:
         """Offer the tools that the client describes, and no others."""
-        _, session = client.session(params)
         await session.set_tools(params)
         return Reply(None)
 
-    async def _validate(
-        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
-    ) -> Reply:
-        code, (_, session) = _text(params, "code"), client.session(params)
+    async def _validate(self, session: Session, params: dict[str, Any]) -> Reply:
+        code = _text(params, "code")
         async with session.in_turn() as box:
             return Reply(validity(await box.find_fault(code)))
 
@@ -219,44 +211,30 @@ class Dispatch:
                 raise
         return _describe(clone)
 
-    async def _checkpoint(
-        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
-    ) -> Reply:
-        _, session = client.session(params)
+    async def _checkpoint(self, session: Session, _params: dict[str, Any]) -> Reply:
         async with session.in_turn() as box:
             mark = await box.checkpoint()
             session.has_marks()
             return Reply({"mark": mark})
 
-    async def _rollback(
-        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
-    ) -> Reply:
-        mark, (_, session) = _text(params, "mark"), client.session(params)
+    async def _rollback(self, session: Session, params: dict[str, Any]) -> Reply:
+        mark = _text(params, "mark")
         async with session.in_turn() as box:
             await box.rollback(mark)
         return Reply(None)
 
-    async def _branches(
-        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
-    ) -> Reply:
-        _, session = client.session(params)
+    async def _branches(self, session: Session, _params: dict[str, Any]) -> Reply:
         async with session.in_turn() as box:
             return Reply({"marks": list(await box.branches())})
 
-    async def _save(
-        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
-    ) -> Reply:
-        _, session = client.session(params)
+    async def _save(self, session: Session, _params: dict[str, Any]) -> Reply:
         async with session.in_turn() as box:
             blob = await box.save()
         fd = await asyncio.to_thread(blobs.write, blob)
         return Reply({}, PassedFds([fd]))
 
-    async def _folders(
-        self, client: Connection, params: dict[str, Any], _passed_fds: PassedFds
-    ) -> Reply:
+    async def _folders(self, session: Session, params: dict[str, Any]) -> Reply:
         """The client works on them itself: it is the same user."""
-        _, session = client.session(params)
         folders = await session.folders(changing=params.get("changing") is True)
         return Reply({"names": list(folders)}, PassedFds(folders.values()))
 
@@ -272,6 +250,15 @@ class Dispatch:
         """End a session that its client no longer wants to hear of."""
         if client.knows(name):
             await self._destroy(client, {"session": name}, PassedFds())
+
+
+def _of_session(method: Callable[[Session, dict[str, Any]], Awaitable[Reply]]) -> Method:
+    """Return the method of a connection that runs one of the session that a request names."""
+
+    async def call(client: Connection, params: dict[str, Any], _passed_fds: PassedFds) -> Reply:
+        return await method(client.session(params)[1], params)
+
+    return call
 
 
 async def _fork(box: BaseSandbox, config: SandboxConfig) -> BaseSandbox:
