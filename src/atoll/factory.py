@@ -169,8 +169,10 @@ def _check_no_limits(options: Mapping[str, Any], known: list[str]) -> None:
     for name in options:
         if name in limits:
             raise ConfigError(f"{name!r} is a part of the policy: write policy={{{name!r}: ...}}")
+        if name in known:
+            continue  # to look for names that are close takes a millisecond
         close = difflib.get_close_matches(name, [*known, "timeout_seconds", *limits], 1)
-        if name not in known and close and close[0] in limits:
+        if close and close[0] in limits:
             raise ConfigError(f"unknown option {name!r}: write policy={{{close[0]!r}: ...}}")
 
 

@@ -74,8 +74,15 @@ def test_it_holds_what_a_guest_starts_with_each_module_after_those_it_imports(fo
         assert names.index(f"guest.{needed}") < names.index(f"guest.{user}")
 
 
+def test_it_is_written_where_no_module_was_compiled_yet(folder):
+    (folder / "__pycache__").rmdir()
+    bundle.write(str(folder))
+    assert os.path.exists(bundle.path(str(folder)))
+
+
 def test_a_folder_that_cannot_be_written_to_is_left_alone(folder):
     (folder / "__pycache__").rmdir()
+    (folder / "__pycache__").touch()
     bundle.write(str(folder))
     assert not os.path.exists(bundle.path(str(folder)))
 

@@ -169,6 +169,7 @@ async def test_many_failing_starts_at_once_do_not_harm_the_supervisor():
 async def test_a_supervisor_without_descriptors_refuses_and_its_sandboxes_live_on():
     async with atoll.aio.create_sandbox() as box:
         await box.execute("x = 1")
+        assert await _can_open()  # its control group is kept for the next, with its descriptors
         pid = supervisor.pid
         descriptors = f"/proc/{pid}/fd"
         used = await _settled(lambda: len(os.listdir(descriptors)))

@@ -64,6 +64,7 @@ def write(folder: str) -> bool:
         pass
     temporary = "{}.{}".format(target, os.getpid())
     try:
+        os.makedirs(os.path.dirname(target), exist_ok=True)  # nothing may be compiled yet
         with open(temporary, "wb") as file:
             file.write(key + marshal.dumps(_modules(folder)))
         os.replace(temporary, target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from atoll.jail import packets
@@ -95,7 +95,15 @@ def request(spec: Spec) -> bytes:
 
 
 def _encode(spec: Spec) -> bytes:
-    return packets.encode(_NAMES[type(spec)], asdict(spec))
+    return packets.encode(_NAMES[type(spec)], _as_fields(spec))
+
+
+def _as_fields(value: Any) -> Any:
+    """Return a spec as a dict; dataclasses.asdict, which copies all values, takes three times."""
+    if isinstance(value, tuple):
+        return [_as_fields(one) for one in value]
+    names = getattr(value, "__slots__", None)
+    return {name: _as_fields(getattr(value, name)) for name in names} if names else value
 
 
 @functools.lru_cache(maxsize=64)

@@ -35,10 +35,6 @@ class StartedRecord(JailRecord):
         super().__init__(getattr(spec, "limits", None), lease, group, selector)
         self._starter = self._pid = 0
         self._pidfd: int | None = None
-        self._listener: Listener | None = None
-        self._folders: list[int] = []
-        self._networks: list[int] = []
-        """The jail's network namespace, if it has one of its own."""
         self._status, self._their_status = packets.pair()
         try:
             self.lifeline_read, self._lifeline = os.pipe2(os.O_CLOEXEC)
@@ -69,16 +65,6 @@ class StartedRecord(JailRecord):
     def guest_pid(self) -> int:
         """Return 0: a started sandbox is never cloned."""
         return 0
-
-    def _open_folders(self) -> list[int]:
-        """Return the folders that were opened when the jail was built."""
-        return [os.dup(fd) for fd in self._folders]
-
-    def _open_network(self) -> int:
-        """The namespace that was opened when it was made."""
-        if not self._networks:
-            raise OSError(0, "it has no network of its own")
-        return os.dup(self._networks[0])
 
     def roots(self) -> list[int]:
         """Return pid 1 of the jail, or the confined process."""
@@ -115,24 +101,16 @@ class StartedRecord(JailRecord):
             self._reap_starter()
             self.all_gone()
 
-    def _decide(self, notification: Notification) -> Reply:
-        return self.next_passed_fd() if notification.wants_fd else Reply()
-
     def _note(self, report: packets.Message) -> None:
         if report.kind == "pid":
-            self._networks = report.fds
             self._hold(report.fields["pid"])
         elif report.kind == "exit":
             self._wait_status = report.fields["status"]
         elif report.kind == "error":
             self.fail(report.fields["reason"])
-        elif report.kind == "folders":
-            self._folders = report.fds
         elif report.kind == "built":
             self._reap_starter()
-            for fd in report.fds:
-                self._listener = Listener(fd, self._decide, self._selector)
-            self._built()
+            self._built(report)
 
     def _hold(self, pid: int) -> None:
         self._pid = pid
@@ -141,8 +119,8 @@ class StartedRecord(JailRecord):
         if self._killed:
             self._signal_all()
 
-    def _built(self) -> None:
-        self._started()
+    def _built(self, _report: packets.Message) -> None:
+        """Note that the process is where it is to be."""
 
     def _on_exit(self) -> None:
         """Note the end of the process; if it was pid 1, its whole namespace has ended."""
@@ -173,9 +151,7 @@ class StartedRecord(JailRecord):
 
     def _release(self) -> None:
         self._status.close()
-        if self._listener is not None:
-            self._listener.close()
-        for fd in (self._lifeline, self._pidfd, *self._folders, *self._networks):
+        for fd in (self._lifeline, self._pidfd):
             if fd is not None:
                 os.close(fd)
 
@@ -194,6 +170,42 @@ class ColdJailRecord(StartedRecord):
         self._container = None if spec.container is None else ContainerMemory()
         alone = spec.jailed or spec.workspace is not None
         self.private_folder = None if alone else _make_private_folder()
+        self._listener: Listener | None = None
+        self._folders: list[int] = []
+        self._networks: list[int] = []
+        """The jail's network namespace, if it has one of its own."""
+
+    def forked(self, pid: int) -> None:
+        """Note the pid of the first process, which is the one to watch."""
+        super().forked(pid)
+        try:
+            self._hold(pid)
+        except OSError as exc:  # no descriptor is free: see is_over
+            self.fail(f"fork: {exc}")
+            self.kill()
+
+    def _built(self, report: packets.Message) -> None:
+        """Keep what pid 1 has opened: the supervisor would have to resolve the guest's paths."""
+        of_folders = report.fields["folders"]
+        of_networks = of_folders + report.fields["networks"]
+        self._folders = report.fds[:of_folders]
+        self._networks = report.fds[of_folders:of_networks]
+        for fd in report.fds[of_networks:]:
+            self._listener = Listener(fd, self._decide, self._selector)
+        self._started()
+
+    def _decide(self, notification: Notification) -> Reply:
+        return self.next_passed_fd() if notification.wants_fd else Reply()
+
+    def _open_folders(self) -> list[int]:
+        """Return the folders that were opened when the jail was built."""
+        return [os.dup(fd) for fd in self._folders]
+
+    def _open_network(self) -> int:
+        """Return the namespace that was opened when the jail was built."""
+        if not self._networks:
+            raise OSError(0, "it has no network of its own")
+        return os.dup(self._networks[0])
 
     def _was_killed(self, status: int) -> bool:
         """Return whether it can have been killed: a container runtime outlives what it runs."""
@@ -212,6 +224,9 @@ class ColdJailRecord(StartedRecord):
 
     def _release(self) -> None:
         super()._release()
+        if self._listener is not None:
+            self._listener.close()
+        packets.close_all((*self._folders, *self._networks))
         if self.private_folder:
             with contextlib.suppress(OSError):
                 remove_tree(self.private_folder)

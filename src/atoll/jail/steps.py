@@ -1,19 +1,15 @@
 """The steps that build a jail, in order. Each step is one mechanism; StepError names a failed one.
 
-A cold start (OUTER, then INNER):
+A cold start (STARTED):
 
-    supervisor ──fork──▶ A  enters namespaces; puts B into the control group, and is done
-                     └─fork──▶ B  pid 1: builds the root, becomes the guest's user, gives up
-                               │          everything; waits for A's word, then reaps (see init)
-                               └─spawn─▶ C  executes the guest's interpreter
+    supervisor ──fork──▶ pid 1, in new namespaces: joins the control group, builds the root, becomes
+                           │  the guest's user, gives up everything, then reaps (see init)
+                           └─spawn──▶ the guest's interpreter
 
 A guest that is forked off a zygote takes the same steps: the zygote host builds an empty jail
 (EMPTY), the guest enters it and does the rest (FORKED). A helper builds the mounts of a live clone
 (CLONED), which inherits all else from its origin. CONFINED is for a process without namespaces.
-CONTAINER is INNER for a program that is a container runtime.
-
-Joining a control group takes the kernel longer than all else together, so A does it for B while
-B builds.
+CONTAINER is STARTED for a program that is a container runtime.
 """
 
 from __future__ import annotations
@@ -32,7 +28,6 @@ from atoll.jail.copytree import copy_tree
 from atoll.jail.spec import GUEST_UID, WORK_FOLDER
 
 if TYPE_CHECKING:
-    from atoll.jail.cgroup import Cgroup
     from atoll.jail.spec import Bind, JailSpec, Limits
 
 SIOCSIFFLAGS, IFF_UP, IFF_RUNNING = 0x8914, 0x1, 0x40
@@ -67,8 +62,9 @@ class Jail:
     jailed: bool = True
     workspace: str | None = None
     container: str | None = None  # the configuration of a container runtime
-    cgroup: Cgroup | None = None
     cgroup_fds: list[int] = field(default_factory=list)
+    caller: tuple[int, int] = (0, 0)
+    """Uid and gid of the supervisor, which a guest without a `host_uid` keeps."""
     origin: int = 0
     """The pid of the guest that is cloned."""
     counted: bool = False
@@ -96,12 +92,6 @@ class StepError(Exception):
         super().__init__(f"{step}: {cause}")
 
 
-def open_cgroup(jail: Jail) -> None:
-    """Open the control group's files while the host's mounts are visible."""
-    if jail.cgroup is not None:
-        jail.cgroup_fds = jail.cgroup.open()
-
-
 def end_before_zygote(_: Jail) -> None:
     """Be ended before the zygote when memory runs out."""
     syscalls.prefer_to_end(syscalls.GUEST_ENDS)
@@ -112,15 +102,19 @@ def join_cgroup(jail: Jail) -> None:
     cgroup.admit(jail.cgroup_fds, 0)
 
 
-def enter_user_namespace(jail: Jail) -> None:
-    """Enter a user namespace if not root: it gives the capabilities to create the others."""
+def namespaces(jail: Jail) -> int:
+    """Return what pid 1 of a jail is forked into: a user namespace, too, if we are not root.
+
+    That one gives the capabilities that the other steps need.
+    """
+    own_user = syscalls.CLONE_NEWUSER if jail.host_uid is None else 0
+    return syscalls.CLONE_NEWPID | SHARED_NAMESPACES | own_user if jail.jailed else 0
+
+
+def map_user(jail: Jail) -> None:
+    """Map the caller's user in a user namespace that the process was forked into."""
     if jail.host_uid is None:
-        users.enter_own_user_namespace()
-
-
-def enter_namespaces(_jail: Jail) -> None:
-    """Enter new mount, pid, network, IPC, UTS and cgroup namespaces."""
-    syscalls.unshare(syscalls.CLONE_NEWPID | SHARED_NAMESPACES)
+        users.map_own(*jail.caller)
 
 
 def join_namespaces(jail: Jail) -> None:
@@ -321,8 +315,9 @@ def filter_calls_confined(jail: Jail) -> None:
 
 Step = Callable[[Jail], None]
 
-OUTER: tuple[Step, ...] = (open_cgroup, enter_user_namespace, enter_namespaces)
-INNER: tuple[Step, ...] = (
+STARTED: tuple[Step, ...] = (
+    join_cgroup,
+    map_user,
     set_host_name,
     set_up_network,
     build_root,
@@ -336,6 +331,8 @@ INNER: tuple[Step, ...] = (
     filter_calls,
 )
 CONTAINER: tuple[Step, ...] = (
+    join_cgroup,
+    map_user,
     set_host_name,
     container.build_root,
     container.enter_holder,
@@ -371,7 +368,6 @@ CLONED: tuple[Step, ...] = (
     copy_private_folders,
 )
 CONFINED: tuple[Step, ...] = (
-    open_cgroup,
     join_cgroup,
     enter_folder,
     set_rlimits,

@@ -160,6 +160,8 @@ class Supervisor:
         lease, guest_fds = packets.end(message.fds[0]), message.fds[1:]
         try:
             self._admit(requested(message.kind, message.fields), lease, guest_fds)
+        except steps.StepError as exc:
+            refuse(lease, str(exc))
         except Exception:  # noqa: BLE001 - one bad request must not take the others down
             refuse(lease, f"admit: {traceback.format_exc()}")
         finally:
@@ -195,10 +197,14 @@ class Supervisor:
                 jailed=spec.jailed,
                 workspace=spec.workspace,
                 container=spec.container,
-                cgroup=group,
+                cgroup_fds=list(group.entrances) if group else [],
+                caller=(os.geteuid(), os.getegid()),
                 counted=group is not None,
             )
-            pid = os.fork()
+            try:
+                pid = syscalls.fork(steps.namespaces(jail))
+            except OSError as exc:
+                raise steps.StepError("fork", exc) from exc
             if pid == 0:
                 _become_jail(spec, jail, guest_fds, record.status_write, record.lifeline_read)
             undo.pop_all()
@@ -274,15 +280,14 @@ class Supervisor:
 def _become_jail(
     spec: JailSpec, jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int
 ) -> NoReturn:
-    """Run process A, and (in a jail) B; never return to the supervisor's loop."""
+    """Build the jail, or confine this process; never return to the supervisor's loop."""
     gc.disable()  # short-lived, or only reaps
     try:
-        _drop_inherited({*guest_fds, status, lifeline})
+        _drop_inherited({*guest_fds, *jail.cgroup_fds, status, lifeline})
         syscalls.prefer_to_end(syscalls.GUEST_ENDS)
         if jail.jailed:
             _become_init(spec, jail, guest_fds, status, lifeline)
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
-        init.report(status, "pid", pid=os.getpid())
         steps.take(steps.CONFINED, jail)
         _report_built(status, jail, [jail.folder])
         init.execute(spec, guest_fds, status, folder=jail.folder)
@@ -314,35 +319,24 @@ def _become_zygote_host(
 def _become_init(
     spec: JailSpec, jail: steps.Jail, guest_fds: list[int], status: int, lifeline: int
 ) -> NoReturn:
-    steps.take(steps.OUTER, jail)
     if jail.host_uid is not None:
         _hand_over(guest_fds, jail.host_uid)
-    go_read, go_write = os.pipe2(os.O_CLOEXEC)
-    # Opened by this process, as a supervisor that is not root may not open it of one in a jail,
-    # and before the fork, as pid 1 replaces the root that both of them see.
+    # Opened here, as a supervisor that is not root may not open it of a process in a jail.
     network = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-    pid = os.fork()
-    if pid:
-        init.report(status, "pid", [network], pid=pid)
-        cgroup.admit(jail.cgroup_fds, pid)
-        os.write(go_write, b"x")
-        os._exit(0)
-    for fd in (go_write, network, *jail.cgroup_fds):
-        os.close(fd)
-    steps.take(steps.INNER if jail.container is None else steps.CONTAINER, jail)
-    if not os.read(go_read, 1):
-        os._exit(1)  # the other process says why
-    os.close(go_read)
+    steps.take(steps.STARTED if jail.container is None else steps.CONTAINER, jail)
     below = "" if jail.container is None else container.GUEST_ROOT
-    _report_built(status, jail, [below + folder for folder in SHOWN_FOLDERS])
+    _report_built(status, jail, [below + folder for folder in SHOWN_FOLDERS], [network])
     init.run(spec, guest_fds, status, lifeline)
 
 
-def _report_built(status: int, jail: steps.Jail, folders: Sequence[str]) -> None:
-    """Report the folders, then "built": the host may ask for them from then on."""
+def _report_built(
+    status: int, jail: steps.Jail, folders: Sequence[str], networks: Sequence[int] = ()
+) -> None:
+    """Report that the jail is built: its folders, its network if it has one, its notifications."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-    init.report(status, "folders", [os.open(folder, flags) for folder in folders])
-    init.report(status, "built", [] if jail.listener is None else [jail.listener])
+    fds = [os.open(folder, flags) for folder in folders] + list(networks)
+    fds += [] if jail.listener is None else [jail.listener]
+    init.report(status, "built", fds, folders=len(folders), networks=len(networks))
 
 
 def _hand_over(fds: list[int], owner: int) -> None:

@@ -32,6 +32,7 @@ PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 ARCH = os.uname().machine
+_CLONE = {"x86_64": 56, "aarch64": 220}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE, _MOUNT_SETATTR = 428, 429, 436, 442  # alike everywhere
@@ -54,6 +55,8 @@ _libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 _unshare, _setns, _capset, _mount = _libc.unshare, _libc.setns, _libc.capset, _libc.mount
 _prctl = _libc.prctl  # not looked up at each call, which is slow
 _mount.argtypes = (*(ctypes.c_char_p,) * 3, ctypes.c_ulong, ctypes.c_char_p)
+_fork_call = ctypes.PyDLL(None, use_errno=True).syscall  # keeps the interpreter's lock, as a fork
+_fork_call.argtypes, _fork_call.restype = (ctypes.c_long,) * 6, ctypes.c_long
 _sleepers_stack = ctypes.create_string_buffer(1 << 14)
 
 
@@ -75,6 +78,21 @@ def supported() -> bool:
 def unshare(flags: int) -> None:
     """Move this process into new namespaces."""
     _check(_unshare(flags), "unshare")
+
+
+def fork(namespaces: int = 0) -> int:
+    """Fork as os.fork() does, with the child in new `namespaces`; only in a process of one thread.
+
+    A child in a new pid namespace is its pid 1. To unshare that takes a second fork.
+    """
+    python = ctypes.pythonapi
+    python.PyOS_BeforeFork()
+    pid = _fork_call(_CLONE[ARCH], namespaces | signal.SIGCHLD, 0, 0, 0, 0)
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+    else:
+        python.PyOS_AfterFork_Parent()
+    return _check(pid, "clone")
 
 
 def join(namespace_fd: int, kinds: int = 0) -> None:

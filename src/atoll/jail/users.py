@@ -44,6 +44,11 @@ def enter_own_user_namespace(seen_as: int = GUEST_UID) -> None:
     """
     uid, gid = os.geteuid(), os.getegid()
     sys.unshare(sys.CLONE_NEWUSER)
+    map_own(uid, gid, seen_as)
+
+
+def map_own(uid: int, gid: int, seen_as: int = GUEST_UID) -> None:
+    """Map the user that this process was before it entered its user namespace."""
     _write_maps(os.open("/proc", os.O_PATH), uid, gid, seen_as)
 
 

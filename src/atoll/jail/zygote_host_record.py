@@ -120,9 +120,6 @@ class ZygoteHostRecord(StartedRecord):
         if self._retired:
             self.retire()
 
-    def _built(self) -> None:
-        """Do nothing yet: the zygote reports when it is warm."""
-
     def _on_zygote_host(self) -> None:
         message = _receive(self._control)
         if message is None:
