@@ -39,7 +39,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > errors,extras,certificates,markup > requirements,policy,command > network > types,log > guard,text > \
 	files,config,availability,context,output,displays > \
 	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > outbox,passed_fds,peer > tools,channel,deadline,memory,turns > \
-	sandbox,session,idempotency > sync,jail,state,wire > archive > web > egress > shell,launch > packages > \
+	sandbox,session,idempotency > sync,portal,held_signals,jail,state,wire > archive > web > egress > shell,launch > packages > \
 	backends > pool,factory > environment,notebook > rlm > aio,daemon,replserver > service,fleet > cli,integrations
 
 .DEFAULT_GOAL := help

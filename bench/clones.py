@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from atoll import ExecutionPolicy, SyncSandbox
 from atoll.config import SandboxConfig
 from atoll.pool import Pool, PooledSandbox
-from atoll.sync import Portal
+from atoll.portal import Portal
 from bench import kernel, warm
 from bench.execute import CELL, CELLS, timed_in
 from bench.rows import Arms, Goal, needs, row, timed

@@ -12,7 +12,8 @@ from atoll.config import PRELOADS, SandboxConfig
 from atoll.context import warn_of_path
 from atoll.errors import ConfigError
 from atoll.policy import ExecutionPolicy, check_keys
-from atoll.sync import Portal, SyncSandbox
+from atoll.portal import Portal
+from atoll.sync import SyncSandbox
 from atoll.tools import by_name
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Self, Unpack
 from atoll.context import warn_of_path
 from atoll.environment import core
 from atoll.files.sync import blocking
-from atoll.sync import Portal, SyncSandbox
+from atoll.portal import Portal
+from atoll.sync import SyncSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Collection

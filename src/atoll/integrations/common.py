@@ -8,7 +8,8 @@ from atoll.errors import ConfigError, UnsupportedError, VariableError
 from atoll.extras import hint
 from atoll.factory import merge, open_sandbox
 from atoll.guest.values import Opaque
-from atoll.sync import Portal, SyncSandbox
+from atoll.portal import Portal
+from atoll.sync import SyncSandbox
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,8 @@ from atoll.errors import ConfigError, UnsupportedError
 from atoll.extras import hint as install_hint
 from atoll.factory import merge, open_sandbox
 from atoll.policy import Capability, check_positive
-from atoll.sync import Portal, SyncSandbox
+from atoll.portal import Portal
+from atoll.sync import SyncSandbox
 
 try:
     from deepagents.backends.protocol import (

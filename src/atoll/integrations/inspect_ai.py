@@ -17,7 +17,7 @@ from atoll.factory import merge, open_sandbox
 from atoll.files.types import FileError
 from atoll.integrations.common import missing
 from atoll.policy import Capability
-from atoll.sync import Portal
+from atoll.portal import Portal
 
 try:
     from inspect_ai.util import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from atoll.files.sync import blocking
+from atoll.portal import Portal
 from atoll.replserver.executor import REPLExecutor
-from atoll.sync import Portal
 
 if TYPE_CHECKING:
     from atoll.config import ReplSettings, SandboxConfig

@@ -6,8 +6,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.context import warn_of_path
+from atoll.portal import Portal
 from atoll.rlm import core
-from atoll.sync import Portal
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine

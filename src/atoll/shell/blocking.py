@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from atoll.errors import ConfigError
 from atoll.files.sync import SyncFiles, blocking, run_at_once
+from atoll.portal import Portal
 from atoll.shell import local, sandbox
-from atoll.sync import Portal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.backends.wasm.sandbox import PythonSandbox
 from atoll.config import SandboxConfig
-from atoll.sync import Portal
+from atoll.portal import Portal
 
 if TYPE_CHECKING:
     from atoll.types import SandboxResult
