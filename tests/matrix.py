@@ -5,20 +5,21 @@
                         pyodide in turn. Where starts are dear (gvisor, pyodide), tests that open
                         sandboxes of their own take the daemon. Besides, for each capability that
                         a backend declares, one test that needs it; and the tests of limits in
-                        every backend that enforces them in its own way
+                        every backend that enforces them in its own way (one case of each test
+                        where starts are dear)
     repeated cases      of the cases of one test in REPEATED, and of the tests of TestDaemon,
                         which repeats TestNative, every sixth; each test begins with another
-    long tests          those marked `long`, which show at a larger size or with real downloads
-                        what others show already, are left out
+    long tests          those marked `long`, which take long and show at a larger size, with real
+                        downloads or in another way what others show already, are left out
     attacks             all of them in every backend as the user who runs the tests, but for the
-                        daemon, one of eight, and gvisor, one of 32 (escape/test_attacks.py)
-    attacks without     one of four: whether an attack bites says nothing of Atoll
-    walls               (escape/test_controls.py)
-    attacks as          one of eight in native, wasm and restricted, and two in pyodide, if root
-    ordinary user       runs the tests (escape/test_as_ordinary_user.py)
+                        daemon, one of 16, and gvisor, one of 32 (escape/test_attacks.py)
+    attacks without     one of eight: whether an attack bites says nothing of Atoll
+    walls               (escape/test_controls.py, guard/test_gadgets.py)
+    attacks as          one of eight in native, wasm and restricted, if root runs the tests
+    ordinary user       (escape/test_as_ordinary_user.py)
     examples            those that need a large extra run in the environment of the tests, which
-                        has it, instead of a clean one; shell examples, which download, are
-                        left out (docs/test_examples.py)
+                        has it, instead of a clean one, and only if they are README's; shell
+                        examples, which download, are left out (docs/test_examples.py)
 
 A sample is the same each time: a failure can be run again.
 """
@@ -51,7 +52,21 @@ REPEATED = (
     "test_a_context_of_every_width_arrives_whole", "test_a_file_goes_where_the_guest_sees_it",
     "test_state_lives_on_from_request_to_request", "test_what_the_state_has_not_is_named",
     "test_no_text_of_a_document_can_end_its_block", "test_a_certificate_that_cannot_be_used_is_told",
-    "test_hostile_replies_end_in_an_honest_answer_within_the_budget",
+    "test_hostile_replies_end_in_an_honest_answer_within_the_budget", "integrations/test_deepagents.py",
+    "test_without_a_jail_it_is_virtual_all_the_same", "test_a_trap_is_a_crash_and_the_next_cell_works",
+    "test_every_file_counts_wherever_it_is", "test_no_module_leads_to_javascript",
+    "test_a_worker_may_do_nothing_even_with_all_of_javascript", "test_a_worker_that_lies_is_the_end",
+    "test_what_is_killed_from_outside_leaves_nothing_and_a_new_one_starts",
+    "test_what_an_index_refuses_names_the_package_and_the_reason", "test_pip_downloads_a_wheel",
+    "test_cells_that_are_damaged_do_not_keep_a_session_from_going_on",
+    "test_a_session_that_cannot_come_back_is_gone_and_the_service_starts",
+    "test_without_the_extra_a_catastrophic_pattern_is_stopped", "test_closed_stdin_is_one_line_and_2",
+    "test_after_50_tasks_the_learned_planner_beats_every_fixed_strategy",
+    "test_streams_that_are_closed_or_full", "test_a_forced_answer_is_prose_or_none",
+    "test_every_request_of_a_run_fits_into_the_window", "test_a_pipe_is_the_programs_stdin",
+    "test_all_of_a_session_that_is_put_aside_comes_back", "test_arguments_are_in_sys_argv",
+    "test_a_session_that_would_lose_something_stays_in_memory", "test_without_stdin_there_is_nothing_to_read",
+    "test_random_programs_cannot_tell_parallel_from_sequential",
 )  # fmt: skip
 ONE_CASE_OF = 6
 FIRST = (
@@ -94,7 +109,7 @@ class Sample:
         if backend not in IN_TURN or backend == self._home[_function(item)]:
             return True
         if LIMITS in item.nodeid and backend in OWN_LIMITS:
-            return True
+            return backend not in DEAR or self._next(_function(item), backend) == 0
         number, left = divmod(self._next(item.nodeid.partition("::")[0], backend), ONE_TEST_OF)
         turn = IN_TURN[number % len(IN_TURN)]
         if turn in DEAR and not _shares_sandbox(item):
@@ -130,7 +145,7 @@ def _first_of_each_capability(items: list[pytest.Item]) -> set[pytest.Item]:
     Where starts are dear, it is the first that shares a sandbox, if there is one.
     """
     first: dict[tuple[str, str], pytest.Item] = {}
-    for item in items:
+    for item in sorted(items, key=lambda item: LIMITS not in item.nodeid):  # they are run anyway
         backend = backend_of(item)
         if "/contract/" not in item.nodeid or item.get_closest_marker("long") is not None:
             continue

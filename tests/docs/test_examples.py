@@ -82,9 +82,14 @@ def groups_of(examples):
     for page, number, example in examples:
         groups[page.relative_to(ROOT), example.kind, example.extras][number] = example
     return [
-        pytest.param(group, id=f"{page}-{'+'.join(map(str, group))}")
-        for (page, _, _), group in groups.items()
+        pytest.param(group, id=f"{page}-{'+'.join(map(str, group))}", marks=_marks(page, extras))
+        for (page, _, extras), group in groups.items()
     ]
+
+
+def _marks(page, extras):
+    dear = LARGE & set(extras.split(",")) and str(page) != "README.md"
+    return [pytest.mark.long] if dear or str(page) == "docs/packages.md" else []
 
 
 @pytest.fixture(scope="session")

@@ -325,6 +325,7 @@ def test_a_slice_of_the_context_in_a_prompt_counts_as_shown_in_full():
         assert env.coverage.shown == 80_000
 
 
+@pytest.mark.long
 def test_a_slice_of_a_context_of_a_hundred_megabytes_counts_as_shown_too():
     text = "".join(f"entry {n}: {n * n % 9973} and {n * 7919 % 104729}\n" for n in range(2_800_000))
     assert len(text) > 64 << 20

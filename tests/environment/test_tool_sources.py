@@ -64,6 +64,7 @@ def test_a_server_that_does_not_start_is_told(tmp_path):
         atoll.MCPTools("/no/such").atoll_tools()
 
 
+@pytest.mark.long
 def test_a_closed_connection_says_so(tmp_path):
     path = tmp_path / "server.py"
     path.write_text(SERVER)

@@ -27,9 +27,10 @@ from atoll.backends.wasm import build
 
 PARTS = {"native": 12, "gvisor": 24, "daemon": 12, "wasm": 2, "pyodide": 2, "restricted": 3}
 """How many processes run all the attacks on a backend."""
-SAMPLE = {"native": "1/1", "wasm": "1/1", "restricted": "1/1", "pyodide": "1/3"}
+SAMPLE = {"native": "1/1", "wasm": "1/1", "restricted": "1/1"}
 """The part of the sample that is run. tests/gvisor starts gVisor as an ordinary user, and tests/pool
-the zygotes that the daemon's guests come from; a start of Deno costs more than all of `native`."""
+the zygotes that the daemon's guests come from; a start of Deno costs more than all of `native`, whose jail
+it is in."""
 HARNESS = corpus.HERE / "harness.py"
 
 pytestmark = pytest.mark.skipif(

@@ -27,7 +27,7 @@ def test_every_attack_bites_without_walls(pytestconfig: pytest.Config) -> None:
     attacks: Sequence[corpus.Attack] = controls.to_run()
     assert sum(map(controls.claims, attacks)) > 250
     if pytestconfig.getoption("matrix") == "sample":
-        attacks = corpus.sample(attacks, 4)
+        attacks = corpus.sample(attacks, 8)
     cells = {one.id: controls.cells(one) for one in attacks}
     sharing = {one.id for one in attacks if _shares(one)}
     seen = weakened.run(cells, hanging=HANGING, sharing=sharing)

@@ -164,6 +164,7 @@ def test_without_re2_the_standard_library_searches(tmp_path, grep, monkeypatch):
         grep("S(me", regex=True)
 
 
+@pytest.mark.long
 def test_without_re2_a_catastrophic_pattern_is_stopped(tmp_path, grep, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "re2", None)
     monkeypatch.setattr(backtracking, "SECONDS", 1.0)

@@ -302,6 +302,7 @@ def test_names_as_long_as_can_be(box, work):
     assert (work / name).read_text() == "2"
 
 
+@pytest.mark.long
 def test_large_files_go_up_and_come_down_in_pieces(box, shell, work):
     data = os.urandom(3_000_000)
     assert box.upload([("big", data)])[0].error is None

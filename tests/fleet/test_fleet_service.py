@@ -115,6 +115,7 @@ async def test_a_service_finds_a_driver_that_was_started_again(
         assert await one.run(await one.session(), "1") == 1
 
 
+@pytest.mark.long
 async def test_a_session_goes_on_at_its_service_after_the_driver_has_died(
     fleet: FleetHere, tmp_path: Path
 ) -> None:
@@ -196,6 +197,7 @@ async def test_a_service_that_stops_leaves_its_sessions_to_the_next_one(
         assert (await again.ask("GET", lost)).status_code == 404
 
 
+@pytest.mark.long
 async def test_a_session_without_durability_is_known_to_its_own_service_alone(
     fleet: FleetHere, tmp_path: Path
 ) -> None:
@@ -218,6 +220,7 @@ async def test_a_fleet_without_a_node_is_said_at_the_start(
                 pass
 
 
+@pytest.mark.long
 async def test_the_record_of_an_expired_session_is_deleted_with_its_context(
     pair: tuple[Replica, Replica], fleet: FleetHere
 ) -> None:

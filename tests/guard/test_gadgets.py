@@ -77,8 +77,12 @@ def _what_got_through(box: atoll.SyncSandbox, name: str, folder: Path) -> str:
 
 
 @pytest.mark.timeout(900)
-def test_every_gadget_bites_where_there_is_no_guard(folder: Path) -> None:
-    cells = {name: [filled(code, folder)] for name, code in ATTACKS.items()}
+def test_every_gadget_bites_where_there_is_no_guard(
+    folder: Path, pytestconfig: pytest.Config
+) -> None:
+    one_of = 8 if pytestconfig.getoption("matrix") == "sample" else 1
+    chosen = {*list(ATTACKS)[::one_of], *CRASHES}
+    cells = {name: [filled(ATTACKS[name], folder)] for name in chosen}
     endings = weakened.run(cells, sharing=cells, preload=["numpy"])
     silent = {name: ending for name, ending in endings.items() if not ending.bit}
     listed = REFUSED_BY_PYTHON | OF_THE_BACKEND | CRASHES

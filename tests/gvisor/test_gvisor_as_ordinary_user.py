@@ -108,6 +108,7 @@ def test_sessions_and_limits_without_root():
     assert found["network"][0] == "error"
 
 
+@pytest.mark.long
 @pytest.mark.spec("R3.1")
 def test_memory_of_all_processes_is_limited_without_control_groups(open_folder):
     large = open_folder / "large"

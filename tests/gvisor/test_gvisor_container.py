@@ -198,6 +198,7 @@ def test_a_container_that_waits_is_taken_and_another_starts(monkeypatch):
     assert spare.count == 0
 
 
+@pytest.mark.long
 def test_a_container_that_was_killed_while_it_waited_is_not_used(monkeypatch):
     spare = launch.ParkedProcesses(launch.request_container, most=1)
     monkeypatch.setattr("atoll.backends.gvisor.sandbox.parked", spare)

@@ -227,6 +227,7 @@ def test_values_that_somebody_edited_are_taken_with_care(tmp_path):
     assert found.strategy in STRATEGIES
 
 
+@pytest.mark.long
 def test_many_processes_write_at_once_and_nothing_is_lost(tmp_path):
     path = str(tmp_path / "memory.db")
     started = [

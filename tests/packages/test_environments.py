@@ -57,6 +57,7 @@ def test_a_guest_imports_what_was_named_and_cannot_change_it(cache, index):
             assert box.execute(attempt).error_type in ("OSError", "PermissionError")
 
 
+@pytest.mark.long
 def test_what_was_resolved_stays_resolved_until_it_is_refreshed(cache, index, target, monkeypatch):
     index.wheel("tiny", "1.0")
     first = ensure(["tiny"], target)
@@ -104,6 +105,7 @@ def test_a_wheel_that_changed_since_it_was_resolved_is_refused(cache, index, tar
         ensure(["tiny"], target)
 
 
+@pytest.mark.long
 def test_two_processes_that_build_the_same_build_it_once(cache, index):
     index.wheel("tiny")
     both = [build("tiny") for _ in range(2)]

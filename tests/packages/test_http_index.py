@@ -69,6 +69,7 @@ def test_what_an_index_refuses_names_the_package_and_the_reason(
             ensure(["tiny"], target)
 
 
+@pytest.mark.long
 def test_an_https_index_that_is_not_trusted_is_said_in_words(
     cache, index, https_index, target, monkeypatch
 ):

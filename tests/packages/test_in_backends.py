@@ -104,6 +104,7 @@ def test_a_backend_without_packages_refuses_them():
         atoll.create_sandbox(backend="restricted", min_isolation="guarded", packages=["tiny"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["wasm", "pyodide"])
 def test_backends_in_webassembly_have_packages(backend, tmp_path, index, monkeypatch):
     # The cache is the real one, as its images are dear; the store is not.

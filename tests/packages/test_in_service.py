@@ -99,6 +99,7 @@ def test_a_client_cannot_widen_what_the_operator_allows(operated):
     assert post(network=["b.test:443", "x.a.test:8443"]).status_code == 200
 
 
+@pytest.mark.long
 def test_a_star_allows_every_package_but_not_the_operators_environments(operated):
     post = operated(session_packages=("*",))
     assert post(packages=["@data"]).json()["code"] == "not_allowed"

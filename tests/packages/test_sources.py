@@ -50,6 +50,7 @@ def test_a_source_is_built_only_if_asked_and_reaches_nothing(cache, index, targe
     ]
 
 
+@pytest.mark.long
 def test_a_source_that_does_not_build_says_why(cache, index, target):
     index.source("tiny", backend="raise ValueError('no compiler here')\n")
     with pytest.raises(

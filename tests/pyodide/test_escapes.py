@@ -154,6 +154,7 @@ def test_every_file_counts_wherever_it_is(place):
         assert box.execute(code).value == (True, 8)
 
 
+@pytest.mark.long
 def test_running_a_script_through_c_ends_the_guest_and_nothing_else():
     with atoll.create_sandbox(backend="pyodide") as box:
         result = box.execute("import ctypes; ctypes.pythonapi.emscripten_run_script(b'1')")

@@ -45,6 +45,7 @@ def test_the_guest_sees_a_keyboard_interrupt_at_the_timeout(kept, wait):
     assert box.execute("x, seen").value == ("kept", True)
 
 
+@pytest.mark.long
 @pytest.mark.spec("R0.6", "R0.14")
 async def test_cancel_writes_it_too():
     async with atoll.aio.create_sandbox(backend="pyodide") as box:
@@ -87,6 +88,7 @@ def test_the_next_sandbox_gets_the_parked_process(box):
         assert parked.kind == kind
 
 
+@pytest.mark.long
 def test_a_parked_process_that_has_died_is_not_used(box):
     parked.waiting[0].lease.shutdown(2)
     with atoll.create_sandbox(backend="pyodide") as other:
@@ -188,6 +190,7 @@ def test_direct_mode_runs_cells_calls_and_streams():
         assert box.execute("x").value == "LOUD"
 
 
+@pytest.mark.long
 @pytest.mark.spec("R0.13")
 async def test_cancel_does_nothing_in_direct_mode():
     async with atoll.aio.create_sandbox(backend="pyodide", use_worker=False) as box:
@@ -205,6 +208,7 @@ def test_a_timeout_ends_the_process_in_direct_mode(direct):
     assert direct.execute("'x' in globals()").value is False
 
 
+@pytest.mark.long
 @pytest.mark.spec("R0.13")
 async def test_destroy_ends_a_running_cell_in_direct_mode():
     async with atoll.aio.create_sandbox(backend="pyodide", use_worker=False) as box:
@@ -220,6 +224,7 @@ def test_direct_mode_gives_the_guest_no_more(direct, code):
     assert not direct.execute(code).success
 
 
+@pytest.mark.long
 @pytest.mark.spec("R3.11")
 async def test_a_search_without_end_is_stopped_and_variables_stay():
     async with atoll.aio.create_sandbox(backend="pyodide", timeout_ms=3000) as box:

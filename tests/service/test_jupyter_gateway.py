@@ -435,6 +435,7 @@ def test_the_key_in_an_address_is_not_logged(
     assert not [text for text in told if key in text]
 
 
+@pytest.mark.long
 def test_a_socket_outlives_the_time_limit_of_a_request_head(
     tmp_path: Any,
 ) -> None:

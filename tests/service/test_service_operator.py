@@ -147,6 +147,7 @@ def test_sigterm_answers_what_runs_and_ends_with_0(tmp_path: Path) -> None:
         assert served.process.wait(60) == 0
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_and_an_address_that_is_not_ours_are_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -156,6 +157,7 @@ def test_a_port_that_is_taken_and_an_address_that_is_not_ours_are_told(tmp_path:
     assert "cannot serve at 192.0.2.1:0: Cannot assign" in refusal(tmp_path, "--host", "192.0.2.1")
 
 
+@pytest.mark.long
 def test_a_folder_that_cannot_be_used_is_named_before_anything_is_imported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     said = refusal(tmp_path / "file" / "inner")

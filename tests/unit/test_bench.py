@@ -204,6 +204,7 @@ def test_rows_about_search_have_numbers_or_say_what_is_not_installed(tmp_path: P
     assert all(map(measured, rows.values()))
 
 
+@pytest.mark.long
 def test_rows_about_tokens_save_what_is_promised_or_say_what_is_not_installed(
     tmp_path: Path,
 ) -> None:

@@ -175,6 +175,7 @@ def _report_key(start, queue):
     queue.put(state_keys.state_key())
 
 
+@pytest.mark.long
 def test_processes_that_come_at_once_get_the_same_key(home):
     spawn = multiprocessing.get_context("spawn")
     start, queue = spawn.Event(), spawn.Queue()

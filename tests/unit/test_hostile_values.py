@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import builtins
 import json
+import zoneinfo
 
 import numpy as np
 import pandas as pd
@@ -168,3 +169,11 @@ def test_a_side_without_the_library_says_what_to_do(bare):
 def test_a_side_without_the_library_takes_what_it_can_hold(bare):
     found = values.decode(SIMPLE_WIRE)
     assert str(found) == "[3, nan, True, None, datetime.datetime(2026, 1, 2, 0, 0)]"
+
+
+def test_unknown_time_zones_do_not_hide_known_ones():
+    """Whatever one guest names, the zones of the next one keep their names."""
+    for number in range(200):
+        values.decode({"$": "datetime", "v": "2026-01-01T00:00+00:00", "zone": f"Nowhere/{number}"})
+    found = values.decode({"$": "datetime", "v": "2026-01-01T00:00+00:00", "zone": "Asia/Tokyo"})
+    assert found.tzinfo == zoneinfo.ZoneInfo("Asia/Tokyo")

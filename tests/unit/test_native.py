@@ -262,6 +262,7 @@ def _comes_true(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+@pytest.mark.long
 def test_what_open_calls_hold_on_the_host_is_bounded():
     """Twenty calls of 8 MB at once: the host takes no more than its bound, and answers them all."""
     running, most = 0, 0

@@ -9,9 +9,8 @@ if TYPE_CHECKING:
 TAG = "$"
 MAX_DIGITS = 2_000
 """Hexadecimal digits of a fraction's numbers: reducing longer ones would take very long."""
-MAX_UNKNOWN_ZONES = 100
-"""Names of time zones that were looked for in vain; to look for many more would take very long."""
-_unknown_zones: set[str] = set()
+_known_zones: list[frozenset[str]] = []
+"""The names of all time zones, once they were read: to look for each unknown one takes long."""
 
 
 def encode(value: Any, kind: type) -> dict[str, Any] | None:
@@ -90,16 +89,25 @@ def in_zone(moment: Any, zone: Any) -> Any:
     """Return an aware datetime in a named time zone; as it was if the zone is not known here."""
     if not isinstance(zone, str) or len(zone) > 64:
         raise ValueError("a time zone must be a short str")
-    if zone in _unknown_zones or len(_unknown_zones) >= MAX_UNKNOWN_ZONES:
+    if zone not in _zones():
         return moment
-    try:
-        import zoneinfo
+    import zoneinfo
 
-        known = zoneinfo.ZoneInfo(zone)
-    except (ImportError, KeyError, OSError, ValueError):
-        _unknown_zones.add(zone)
+    try:
+        return moment.astimezone(zoneinfo.ZoneInfo(zone))
+    except (KeyError, OSError, ValueError):
         return moment
-    return moment.astimezone(known)
+
+
+def _zones() -> frozenset[str]:
+    if not _known_zones:
+        try:
+            import zoneinfo
+
+            _known_zones.append(frozenset(zoneinfo.available_timezones()))
+        except (ImportError, OSError):
+            _known_zones.append(frozenset())
+    return _known_zones[0]
 
 
 def _decode_time(value: dict[str, Any]) -> Any:
