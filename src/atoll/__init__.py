@@ -38,13 +38,23 @@ def __getattr__(name: str) -> Any:
     if name == "__all__":
         value: Any = ["__version__", *homes]
     elif name not in homes:
-        raise AttributeError(f"module 'atoll' has no attribute {name!r}")
+        raise AttributeError(f"module 'atoll' has no attribute {name!r}{_hint(name)}")
     elif homes[name] == "atoll":
         return import_module(f"atoll.{name}")
     else:
         value = getattr(import_module(homes[name]), name)
     globals()[name] = value
     return value
+
+
+def _hint(name: str) -> str:
+    """Return what to use instead of a name that there is not."""
+    if name.startswith("_"):
+        return ""
+    if name in ("run", "exec", "eval", "execute", "run_code"):
+        return ": open a sandbox, `with atoll.create_sandbox() as box: box.execute(code)`"
+    closest: str = import_module("atoll.name_hints").closest(name, _homes())
+    return closest
 
 
 def __dir__() -> list[str]:

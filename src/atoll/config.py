@@ -236,6 +236,8 @@ def _arguments(argv: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def _folder(path: str | Path) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"workspace must be a path, not {type(path).__name__}")
     folder = expand_home(path).absolute()
     try:
         is_folder = stat.S_ISDIR(os.stat(folder).st_mode)

@@ -84,6 +84,9 @@ def create_sandbox(
     return SyncSandbox(Portal.shared().run(open_sandbox(settings)))
 
 
+OPEN_IT = "write `async with atoll.aio.create_sandbox(...) as box`, or await it first"
+
+
 class Opening:
     """A sandbox that is not started yet: `await` it, or use it in `async with`."""
 
@@ -94,11 +97,16 @@ class Opening:
     def __await__(self) -> Generator[Any, None, BaseSandbox]:
         return open_sandbox(self._config).__await__()
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"the sandbox is not open yet, so it has no {name!r}: write "
-            f"`async with atoll.aio.create_sandbox(...) as box`, or await it first"
-        )
+    if not TYPE_CHECKING:  # a type checker would take any name for one that exists
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"the sandbox is not open yet, so it has no {name!r}: {OPEN_IT}")
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(f"this is a sandbox for async code: {OPEN_IT}")
+
+        def __exit__(self, *_exc: object) -> NoReturn:
+            raise TypeError(OPEN_IT)
 
     async def __aenter__(self) -> BaseSandbox:
         self._box = await self

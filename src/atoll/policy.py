@@ -251,7 +251,9 @@ def _is_mapping(given: object) -> bool:
 
 def _mounts(given: Any) -> tuple[Mount, ...]:
     if isinstance(given, str | Mount | Mapping) or not hasattr(given, "__iter__"):
-        raise ConfigError(f"mounts must be a list of mounts, not {type(given).__name__}")
+        raise ConfigError(
+            f"mounts must be a list such as [('data', '/data')], not {type(given).__name__}"
+        )
     found = tuple(Mount.of(one) for one in given)
     targets = [one.target for one in found]
     if again := next((one for one in targets if targets.count(one) > 1), None):

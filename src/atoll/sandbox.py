@@ -12,6 +12,7 @@ from atoll.errors import ConfigError, SandboxClosedError, UnsupportedError
 from atoll.files.base import NoFiles
 from atoll.guest.rpc import MAX_MESSAGE_BYTES
 from atoll.log import SECURITY_EVENTS, SandboxLogger
+from atoll.name_hints import SandboxHints
 from atoll.policy import Capability, ExecutionPolicy, Isolation
 from atoll.tools import by_name
 from atoll.types import CodeFault, Outcome, SandboxResult
@@ -45,7 +46,10 @@ NOT_STARTED = "the sandbox is not started: call initialize(), or open one with c
 def check_code(code: str) -> None:
     """Raise ConfigError if the code is not a str, or too long for one message."""
     if not isinstance(code, str):
-        raise ConfigError(f"code must be a str, not {type(code).__name__}")
+        raise ConfigError(
+            f"code must be a str, not {type(code).__name__}"
+            f"{': pass its read_text()' * hasattr(code, 'read_text')}"
+        )
     if len(code) > MAX_CODE_LENGTH:
         raise ConfigError(f"the code has {len(code):,} characters; pass data as context instead")
 
@@ -168,7 +172,7 @@ class Sandbox(Protocol):
         ...
 
 
-class BaseSandbox(ABC):
+class BaseSandbox(SandboxHints, ABC):
     """Holds policy, workspace and logger; a backend implements `execute` and `validate_code`."""
 
     backend: ClassVar[str] = "custom"
@@ -281,7 +285,7 @@ class BaseSandbox(ABC):
         self._require_open()
         raise UnsupportedError(self.backend, "add tools to a live session")
 
-    async def cancel(self) -> None:  # noqa: B027
+    async def cancel(self) -> None:
         """Interrupt the running cell, in a backend that declares CANCEL."""
 
     @property

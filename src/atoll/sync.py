@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from atoll.files.sync import SyncFiles, blocking
+from atoll.name_hints import SandboxHints
 from atoll.policy import names_keywords
 from atoll.portal import Portal
 from atoll.sandbox import NOT_COPIED, Sandbox
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from atoll.sandbox import BaseSandbox
     from atoll.types import SandboxResult
 
+NOT_ASYNC = "this is a sandbox for blocking code"
 
-class SyncSandbox:
+
+class SyncSandbox(SandboxHints):
     """A sandbox for blocking code: every method of Sandbox, with the same arguments."""
 
     def __init__(self, box: BaseSandbox) -> None:
@@ -108,6 +111,14 @@ class SyncSandbox:
 
     def __enter__(self) -> Self:
         return self
+
+    if not TYPE_CHECKING:  # for a type checker, as for everybody, there is no `async with`
+
+        def __aenter__(self) -> NoReturn:
+            raise TypeError(f"{NOT_ASYNC}: write `with`, or `async with atoll.aio.create_sandbox()`")
+
+        def __aexit__(self, *_exc: object) -> NoReturn:
+            raise TypeError(NOT_ASYNC)
 
     def __exit__(self, *_exc: object) -> None:
         self.destroy()

@@ -197,6 +197,8 @@ def _named_tools(given: Any) -> list[tuple[str, Any]]:
         raise ConfigError(
             f"not a tool: {given!r:.60}; give a function, a Tool or a source of tools"
         )
+    if name == "<lambda>":
+        raise ConfigError("a lambda has no name to call it by: write tools={'name': function}")
     return [(name, given)]
 
 

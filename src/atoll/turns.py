@@ -8,16 +8,20 @@ fails.
 from __future__ import annotations
 
 import asyncio
+import functools
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
 CALLED_BY_ITSELF = (
     "a tool cannot use the sandbox whose code is calling it: the code waits for the tool, and the "
     "tool would wait for the code. Return the value to the code, or use another sandbox"
@@ -44,6 +48,19 @@ def refuse_own_tool(owner: object) -> None:
     """Raise ConfigError if a request of `owner` that still runs has called what runs here."""
     if any(one.owner is owner and not one.over for one in _TURNS.get()):
         raise ConfigError(CALLED_BY_ITSELF)
+
+
+def not_in_own_tool(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Make a method that waits for the running cell fail in a tool that the cell calls."""
+
+    @functools.wraps(method)
+    async def checked(self: S, /, *args: P.args, **options: P.kwargs) -> T:
+        refuse_own_tool(self)
+        return await method(self, *args, **options)
+
+    return checked
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atoll import markup
+from atoll import markup, name_hints
 
 if TYPE_CHECKING:
     import asyncio
@@ -53,6 +53,9 @@ class EndReport:
     peak_memory: int | None = None
     cpu_seconds: float | None = None
     """CPU time of all its processes; None without a control group."""
+
+    def __str__(self) -> str:
+        return f"exit code {self.exit}" if self.signal is None else f"signal {self.signal}"
 
 
 class Usage(Protocol):
@@ -189,13 +192,25 @@ def _row(one: Variable) -> tuple[str, str, str, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class SandboxResult:
+class SandboxResult(name_hints.NameHints):
     """What one execution printed, returned and changed. print() shows what a notebook would.
 
     `success` says whether the code ran to its end. A result is true in an `if` either way, as a
     subprocess.CompletedProcess is: `if result:` asks whether there is a result.
     """
 
+    _guessed = name_hints.table(
+        {
+            "output out text logs": "stdout, or str(result) for all that a notebook would show",
+            "traceback": "stderr",
+            "returncode return_code status_code code": "exit_code",
+            "result return_value data": "value",
+            "ok is_success succeeded": "success",
+            "exception err message": "error",
+            "images plots figures": "displays",
+            "to_dict dict as_dict model_dump json": "dataclasses.asdict(result)",
+        }
+    )
     kind: Outcome
     stdout: str = ""
     stderr: str = ""
@@ -249,8 +264,8 @@ class SandboxResult:
         return self.files_created + self.files_modified
 
     def __str__(self) -> str:
-        error = "" if self.error is None or self.error in self.stderr else self.error
-        parts = (self.stdout, self.stderr, self.value_repr or "", error)
+        errors = stderr_with_error(self.stderr, self.error, self.kind)
+        parts = (self.stdout, errors, self.value_repr or "")
         return "\n".join(part.rstrip("\n") for part in parts if part)
 
     def __repr__(self) -> str:
@@ -304,9 +319,16 @@ def _shown(displays: tuple[Display, ...]) -> list[Display]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ExecuteResponse:
+class ExecuteResponse(name_hints.NameHints):
     """What a shell command printed, and how it ended."""
 
+    _guessed = name_hints.table(
+        {
+            "returncode return_code status_code code": "exit_code",
+            "text logs": "output",
+            "success ok": "exit_code == 0",
+        }
+    )
     output: str
     """stdout and stderr together, in the order in which they came.
 

@@ -40,8 +40,8 @@ def check_name(name: object) -> str:
         raise ConfigError(f"a variable's name must have at most {MAX_NAME:,} characters")
     if not name.isidentifier() or keyword.iskeyword(name):
         raise ConfigError(
-            f"{name!r:.100} is not the name of a variable. For the value of an expression, "
-            "execute it and use the result's `value`"
+            f"{name!r:.100} is not the name of a variable: use a Python name, and execute() "
+            "for anything else"
         )
     return str(name)
 

@@ -92,6 +92,17 @@ def test_code_from_stdin_leaves_none_for_the_program(spawn):
 
 
 @pytest.mark.spec("R1.7")
+def test_a_module_beside_the_program_is_found_in_its_folder(atoll, tmp_path):
+    (tmp_path / "helper.py").write_text("x = 42")
+    program = tmp_path / "program.py"
+    program.write_text("import helper\nprint(__file__, helper.x)")
+    code, _, err = atoll("run", str(program))
+    assert code == 1
+    assert err.endswith(f": add --files {tmp_path} (the program may write to it)\n")
+    folder = ("--files", str(tmp_path))
+    assert atoll("run", *folder, str(program)) == (0, "/app/program.py 42\n", "")
+
+
 def test_mounts_are_read_only_unless_asked_for(atoll, tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x.txt").write_text("seen")

@@ -121,3 +121,27 @@ def test_the_guests_own_loopback_works(box):
 def test_a_command_that_needs_a_network_is_explained(box):
     result = box.execute("!wget -q http://example.com/ || curl -s http://example.com/")
     assert NO_NETWORK in result.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "```python\nx = 6\nx * 7\n```",
+        "\n    x = 6\n    if x:\n        x *= 7\n    x\n    ",
+        "\ufeffx = 42\nx",
+        "  ```\n  6 * 7\n  ```\n",
+    ],
+)
+def test_code_runs_as_it_was_pasted(box, code):
+    assert box.validate_code(code)
+    assert box.execute(code).value == 42
+
+
+def test_an_error_in_pasted_code_has_its_own_line_and_place(box):
+    result = box.execute("```python\nx = 1\n1 / 0\n```")
+    assert "line 3" in result.stderr
+    assert "    1 / 0\n" in result.stderr
+    result = box.execute("x = [1, 2\n3]")
+    assert "x = [1, 2\n" in result.stderr
+    assert "^" in result.stderr
+    assert str(result).count("SyntaxError") == 1

@@ -28,6 +28,16 @@ def test_a_tool_cannot_run_a_cell_of_its_own_sandbox(open_box):
     assert box.execute("x").value == 1
 
 
+@pytest.mark.needs(Capability.FORK)
+def test_a_tool_cannot_clone_or_save_its_own_sandbox(open_box):
+    def use(name):
+        getattr(box, name)()
+
+    box = open_box(tools=[use], timeout_ms=60_000)
+    for name in ("fork", "checkpoint", "branches", "save"):
+        assert OWN in box.execute(f"use({name!r})").error
+
+
 async def test_an_async_tool_cannot_run_a_cell_of_its_own_sandbox(backend):
     async def again():
         return (await box.execute("1")).value

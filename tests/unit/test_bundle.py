@@ -46,6 +46,13 @@ def test_a_guest_starts_whatever_has_become_of_the_bundle(folder, state):
     assert b'"method":"ready"' in boot(folder.parent)
 
 
+def test_without_it_no_error_is_left_for_tracebacks(tmp_path):
+    (tmp_path / "guest").mkdir()
+    main = "import sys\ndef main(folder):\n    print(sys.exc_info()[0])\n"
+    (tmp_path / "guest/__main__.py").write_text(main)
+    assert boot(tmp_path) == b"None\n"
+
+
 def test_it_is_written_again_when_a_module_has_changed(folder):
     bundle.write(str(folder))
     target = Path(bundle.path(str(folder)))

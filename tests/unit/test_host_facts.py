@@ -81,3 +81,11 @@ def test_nothing_found_is_told_as_everything_to_look_at(host: Path) -> None:
     assert hint.startswith("Allow user namespaces (kernel.unprivileged_userns_clone=1")
     assert "min_isolation='confined'" in hint
     assert host_facts.read(host).words == ""
+
+
+def test_a_limit_of_this_process_that_is_too_low_is_told_alone():
+    facts = host_facts.HostFacts(
+        container="", filtered=False, masked=False, sysctls=(), ulimits=("ulimit -n 1024",)
+    )
+    assert facts.hint().startswith("This process may use too little: type ulimit -n 1024. ")
+    assert "namespaces" not in facts.hint()

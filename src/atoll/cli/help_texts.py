@@ -18,7 +18,7 @@ exit codes of every command:
   5         `atoll ask` has no answer
   124       `atoll run` stopped a program at --timeout
   130       Ctrl-C
-  137       the program reached its memory limit
+  137       the program was killed at its memory limit (1 if it got a MemoryError instead)
   141       the program that reads our output, such as `head`, closed it
   152       the program reached its CPU time limit
   128 + N   the program was killed by signal N

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import dataclasses
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll import aio
@@ -33,7 +34,7 @@ def command(args: Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(result)))
         return cells.exit_code(result)
-    return _report(result, output)
+    return _report(result, output, args.file or "")
 
 
 def inputs(args: Namespace) -> dict[str, Any]:
@@ -76,7 +77,7 @@ async def _run(config: SandboxConfig, code: str, output: streams.GuestOutput) ->
         return await cells.run_cell(box, code, output)
 
 
-def _report(result: SandboxResult, output: streams.GuestOutput) -> int:
+def _report(result: SandboxResult, output: streams.GuestOutput, script: str) -> int:
     if isinstance(output.failure, BrokenPipeError):
         return BROKEN_PIPE
     if output.failure is not None:
@@ -84,7 +85,21 @@ def _report(result: SandboxResult, output: streams.GuestOutput) -> int:
         return 1
     if text := cells.explain(result):
         cells.complain(text)
+    if hint := _module_beside(result, script):
+        cells.complain(hint)
     return cells.exit_code(result)
+
+
+def _module_beside(result: SandboxResult, script: str) -> str:
+    """Say how the program imports a module that lies in its own folder, if that has failed."""
+    if result.error_type != "ModuleNotFoundError" or not script.endswith(".py"):
+        return ""
+    folder, [_, name, *_] = Path(script).parent, [*str(result.error).split("'"), "", ""]
+    module = folder / name.partition(".")[0]
+    if not name or not (module.is_dir() or module.with_suffix(".py").is_file()):
+        return ""
+    where = f"{module.name} is in the folder of {script}, which the sandbox does not see"
+    return f"{where}: add --files {folder} (the program may write to it)"
 
 
 def _display(one: Display) -> dict[str, str]:

@@ -320,7 +320,7 @@ def _decode(value: Any) -> Any:
 def _text(params: dict[str, Any], name: str) -> str:
     value = params.get(name)
     if not isinstance(value, str):
-        raise ConfigError(f"{name} must be a text")
+        raise ConfigError(f"{name} must be a str, not {type(value).__name__}")
     return value
 
 

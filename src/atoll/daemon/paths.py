@@ -8,6 +8,7 @@ does not start with MARK, belongs to someone else and is never replaced, written
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -62,6 +63,8 @@ class DaemonPaths:
         try:
             folder.mkdir(mode=0o700, exist_ok=True)  # a home that is not there is not made
             facts = folder.stat()
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as exc:
             raise ConfigError(
                 f"cannot use the folder {folder}: {exc.strerror}. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,15 +22,16 @@ from atoll.files.types import (
     WriteResult,
 )
 from atoll.guest.workspace import LINES, MAX_MATCHES
+from atoll.name_hints import FilesHints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from atoll.files.absolute_paths import Shell
     from atoll.files.types import StrPath
 
 
-class Files(ABC):
+class Files(FilesHints, ABC):
     """The files of a sandbox. Paths are relative to the working folder; `/x` is `x` there."""
 
     backend = "custom"
@@ -131,7 +133,10 @@ class Files(ABC):
         await self._checked("move", f"moved to '{target}'", path=source, **params)
 
     async def upload(
-        self, files: Iterable[tuple[StrPath, bytes]], *, absolute: bool = False
+        self,
+        files: Mapping[Any, bytes] | Iterable[tuple[StrPath, bytes]],
+        *,
+        absolute: bool = False,
     ) -> list[UploadResult]:
         """Write files and overwrite existing ones; return one result each, in order.
 
@@ -139,7 +144,8 @@ class Files(ABC):
         what the guest may not write is refused. That needs a backend with a shell.
         """
         upload = self._by_absolute_path().upload if absolute else self._upload
-        return [await upload(*_checked_pair(pair)) for pair in files]
+        pairs = files.items() if isinstance(files, Mapping) else files
+        return [await upload(*_checked_pair(pair)) for pair in pairs]
 
     async def download(
         self, paths: Iterable[StrPath], *, absolute: bool = False
@@ -253,7 +259,7 @@ def _checked_pair(pair: object) -> tuple[str, bytes]:
     path, data = _checked_path("path", pair[0]), pair[1]
     if not isinstance(data, bytes | bytearray | memoryview):
         text = f"what is uploaded to {path!r} must be bytes, not {type(data).__name__}"
-        raise ConfigError(f"{text}: encode() a text")
+        raise ConfigError(f"{text}: pass the read_bytes() of a path, encode() a text")
     return path, bytes(data)
 
 

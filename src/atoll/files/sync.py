@@ -6,6 +6,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from atoll.files.base import Files
+from atoll.name_hints import FilesHints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -39,7 +40,7 @@ def blocking(
     return call
 
 
-class SyncFiles:
+class SyncFiles(FilesHints):
     """The files of a sandbox, for blocking code."""
 
     def __init__(self, files: Files, run: Runner) -> None:

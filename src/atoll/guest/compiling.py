@@ -1,4 +1,4 @@
-"""Compiles cells that are not plain Python: with `await` outside functions, or with magics."""
+"""Compiles cells that are not plain Python: with `await` outside functions, with magics, pasted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,24 @@ from .splitting import split
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .splitting import Compiled
+
+FENCE = "```"
+
+
+def unwrap(code: str) -> str:
+    """Return pasted code without what surrounds it, with the same lines: IPython does so too.
+
+    That is a byte order mark, the fence of a Markdown block, and the indentation of all lines.
+    """
+    import textwrap
+
+    lines = textwrap.dedent(code.lstrip("\ufeff")).split("\n")
+    filled = [number for number, line in enumerate(lines) if line.strip()]
+    if filled and lines[filled[0]].startswith(FENCE):
+        lines[filled[0]] = ""
+        if lines[filled[-1]].rstrip() == FENCE:
+            lines[filled[-1]] = ""
+    return textwrap.dedent("\n".join(lines))
 
 
 def compile_cell(code: str, name: str) -> Compiled:

@@ -17,6 +17,10 @@ OTHER_PROCESS = (
     "processes"
 )
 NO_DEBUGGER = "a debugger needs a keyboard, and this sandbox has none: print what you want to see"
+DISK_FULL = "the sandbox's own folders are limited (policy: disk_bytes, or --disk)"
+OUT_OF_MEMORY = "the sandbox's memory is limited (policy: memory_bytes, or --memory)"
+NO_THREAD = "can't start new thread"
+TOO_MANY = "processes and threads are limited (policy: max_processes, or --processes)"
 NOT_SENT = "it could not be sent to another process: pass what the function needs as an argument"
 
 
@@ -35,8 +39,10 @@ def add_advice(
             _no_keyboard(exc)
         elif type(exc) is NameError:
             _name_of_another_process(exc, offered, own)
-        elif isinstance(exc, OSError) and exc.errno == errno.EFBIG:
-            _file_too_large(exc)
+        elif isinstance(exc, (OSError, MemoryError, RuntimeError)):
+            _name_limit(exc)
+        elif isinstance(exc, SyntaxError):
+            _mark_one_line(exc)
         elif type(exc).__name__ == "BdbQuit" and not exc.args:
             exc.args = (NO_DEBUGGER,)
         elif type(exc).__name__ == "CalledProcessError":
@@ -87,6 +93,24 @@ def _no_module(exc: ModuleNotFoundError, installing: Any) -> None:
     if name and not known and sys.platform not in ("wasi", "emscripten"):
         package = installing.package_of(name)
         exc.msg = "{}. To have it, {}".format(exc.msg, installing.ADVICE.format([package]))
+
+
+def _mark_one_line(exc: Any) -> None:
+    """Mark where the error begins: Python 3.11 shows no caret for an error of several lines."""
+    if exc.end_lineno != exc.lineno:
+        exc.end_lineno, exc.end_offset = exc.lineno, 0
+
+
+def _name_limit(exc: Any) -> None:
+    """A limit of the policy was hit: name it."""
+    if isinstance(exc, OSError) and exc.errno == errno.EFBIG:
+        _file_too_large(exc)
+    elif isinstance(exc, OSError) and exc.errno == errno.ENOSPC:
+        exc.strerror = "{}: {}".format(exc.strerror, DISK_FULL)
+    elif type(exc) is MemoryError and not exc.args:
+        exc.args = (OUT_OF_MEMORY,)
+    elif type(exc) is RuntimeError and str(exc) == NO_THREAD:
+        exc.args = ("{}: {}".format(NO_THREAD, TOO_MANY),)
 
 
 def _file_too_large(exc: Any) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .awaiting import SessionLoop
     from .hidden import HiddenPackage
     from .magic_commands import Magics
+    from .splitting import Compiled
 
 MAX_ERROR = 10_000
 MAX_ERROR_ARGS = 20
@@ -87,7 +88,10 @@ class Repl:
     def name_script(self, name: str = "") -> None:
         """Have tracebacks name the first cell after the script that it is, as Python does."""
         if name.endswith(".py") and name.isprintable():
+            import os
+
             self._script = name
+            self.namespace["__file__"] = os.path.join(os.getcwd(), os.path.basename(name))
 
     def serve_inspect(self) -> None:
         """Let `inspect` find the source of classes that cells define, once it is imported."""
@@ -117,9 +121,9 @@ class Repl:
         name = self._script if is_script else "<cell {}>".format(self._count)
         try:
             try:
-                body, last = self._compiled(code, name)
-                self._sources.remember(name, code)
-                value = self._evaluate(body, last)
+                compiled, text = self._compiled(code, name)
+                self._sources.remember(name, text)
+                value = self._evaluate(*compiled)
             finally:
                 self._finish()
             return self._value(value), value
@@ -130,13 +134,23 @@ class Repl:
         except BaseException as exc:
             return self._failure(exc, "error"), None
 
-    def _compiled(self, code: str, name: str) -> tuple[types.CodeType, types.CodeType | None]:
-        """Compile a cell as plain Python; with `await` and magics only if it is not."""
+    def _compiled(self, code: str, name: str) -> tuple[Compiled, str]:
+        """Compile a cell as plain Python; with `await` and magics, or unwrapped, if it is not.
+
+        Return also its text, as it was compiled.
+        """
         try:
-            return compile_plain(code, name)
+            return compile_plain(code, name), code
         except SyntaxError:
             pass
-        return self._load("compiling").compile_cell(code, name)  # type: ignore[no-any-return]
+        compiling = self._load("compiling")
+        try:
+            return compiling.compile_cell(code, name), code
+        except SyntaxError:
+            bare = compiling.unwrap(code)
+            if bare == code:
+                raise
+        return compiling.compile_cell(bare, name), bare
 
     def _evaluate(self, body: types.CodeType, last: types.CodeType | None) -> Any:
         """Run the statements and return the value of the last expression."""

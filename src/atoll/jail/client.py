@@ -244,7 +244,7 @@ class Lease:
 
     def _finish(self, report: EndReport) -> None:
         if not self.started.done():
-            self._fail(SandboxStartError("start", f"it ended at once: {report}"))
+            self._fail(SandboxStartError("start", f"it ended at once with {report}"))
             return
         _settle(self.ended, report)
         self._detach()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,11 @@ _SYSCTLS = (
     ("user.max_user_namespaces", "0", "10000"),
 )
 """Settings that forbid user namespaces: name, the value that forbids, the value to set."""
+_ULIMITS = (
+    (resource.RLIMIT_NOFILE, 64, "-n 1024"),
+    (resource.RLIMIT_FSIZE, 1 << 20, "-f unlimited"),
+)
+"""What a jail needs of the limits of the process that asks for it: kind, least, how to set it."""
 _FILTERED = {
     "podman": "--security-opt seccomp=unconfined",
     "docker": "--security-opt seccomp=unconfined --security-opt apparmor=unconfined",
@@ -42,6 +48,8 @@ class HostFacts:
     """Whether parts of /proc are covered, so that no new /proc can be mounted."""
     sysctls: tuple[str, ...]
     """Kernel settings that forbid user namespaces, as they have to be set."""
+    ulimits: tuple[str, ...] = ()
+    """Limits of this process that are too low for a jail, as they have to be set."""
 
     @property
     def words(self) -> str:
@@ -60,6 +68,8 @@ class HostFacts:
         elif self.filtered:
             todo.insert(0, "a seccomp filter is active for this process: take SystemCallFilter, "
                         "RestrictNamespaces and their like out of its systemd unit")  # fmt: skip
+        if self.ulimits:
+            todo = [f"this process may use too little: type {' && '.join(self.ulimits)}"]
         if not todo:
             names = ", ".join(f"{name}={allows}" for name, _, allows in _SYSCTLS)
             todo.append(
@@ -90,6 +100,11 @@ def read(root: Path = Path("/")) -> HostFacts:
             f"{name}={allows}"
             for name, forbids, allows in _SYSCTLS
             if _text(root / "proc/sys" / name.replace(".", "/")).strip() == forbids
+        ),
+        ulimits=tuple(
+            f"ulimit {option}"
+            for kind, least, option in _ULIMITS
+            if -1 < resource.getrlimit(kind)[0] < least
         ),
     )
 

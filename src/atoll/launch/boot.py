@@ -23,13 +23,16 @@ try:
     code, modules = marshal.loads(memoryview(data)[head:])
     del data
 except (OSError, ValueError, EOFError, TypeError):
+    code = None  # what runs in here would have this error in its tracebacks
+if code is None:
     sys.path.append(root)
     main = __import__(f"guest.{entry}", None, None, ("main",)).main
     sys.path.remove(root)
     main(os.getcwd())
-boot = {"__name__": "boot"}
-exec(code, boot)
-boot["start"](modules, root, os.getcwd(), entry)
+else:
+    boot = {"__name__": "boot"}
+    exec(code, boot)
+    boot["start"](modules, root, os.getcwd(), entry)
 """
 """Start the runtime from its bundle (see guest/bundle), or module by module where there is none."""
 

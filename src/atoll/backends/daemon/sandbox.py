@@ -152,6 +152,7 @@ class DaemonClientSandbox(ClientSandbox):
         if self._connection is not None and self._session and not self._connection.peer.ended:
             await self._call("cancel", {})
 
+    @turns.not_in_own_tool
     async def fork(self) -> DaemonClientSandbox:
         """Return a live clone, on the same connection."""
         twin = self._sibling()
@@ -170,19 +171,23 @@ class DaemonClientSandbox(ClientSandbox):
             twin._leave()
             raise
 
+    @turns.not_in_own_tool
     async def checkpoint(self) -> str:
         """Keep the session's present state, and return the mark to roll back to."""
         return answers.field((await self._call("checkpoint", {})).value, "mark", str)
 
+    @turns.not_in_own_tool
     async def rollback(self, mark: str) -> None:
         """Restore the session to the checkpoint; the checkpoint stays usable."""
         await self._call("rollback", {"mark": mark})
 
+    @turns.not_in_own_tool
     async def branches(self) -> tuple[str, ...]:
         """Return the marks of the checkpoints that are kept, oldest first."""
         marks = answers.field((await self._call("branches", {})).value, "marks", list)
         return tuple(map(str, marks))
 
+    @turns.not_in_own_tool
     async def save(self) -> bytes:
         """Return variables and files as bytes."""
         answer = await self._call("save", {})

@@ -140,6 +140,7 @@ class RemoteSandbox(ClientSandbox):
         if self._connection is not None and self.session is not None and not self._destroyed:
             await self._call("POST", "/cancel")
 
+    @turns.not_in_own_tool
     async def fork(self) -> RemoteSandbox:
         """Return a live clone."""
         connection, path = self._opened()
@@ -154,19 +155,23 @@ class RemoteSandbox(ClientSandbox):
             raise
         return twin
 
+    @turns.not_in_own_tool
     async def checkpoint(self) -> str:
         """Keep the session's present state, and return the mark to roll back to."""
         return answers.field(await self._call("POST", "/checkpoints", {}), "id", str)
 
+    @turns.not_in_own_tool
     async def rollback(self, mark: str) -> None:
         """Restore the session to the checkpoint; the checkpoint stays usable."""
         await self._call("POST", "/rollback", {"mark": mark})
 
+    @turns.not_in_own_tool
     async def branches(self) -> tuple[str, ...]:
         """Return the marks of the checkpoints that are kept, oldest first."""
         marks = answers.field(await self._call("GET", "/checkpoints"), "marks", list)
         return tuple(answers.field(one, "id", str) for one in marks)
 
+    @turns.not_in_own_tool
     async def save(self) -> bytes:
         """Return variables and files as bytes; the service keeps no copy."""
         connection, path = self._opened()

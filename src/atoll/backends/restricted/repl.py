@@ -14,13 +14,14 @@ from atoll.backends.restricted.compilers import LAST, by_policy, checked
 from atoll.backends.restricted.library import Library
 from atoll.backends.restricted.refusal import refused
 from atoll.backends.restricted.standins import StandIns
-from atoll.guest import repl
+from atoll.guest import compiling, repl
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
     from atoll.backends.restricted.compilers import Compiler
+    from atoll.guest.splitting import Compiled
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _MOST_CHAINED = 100
@@ -65,13 +66,16 @@ class RestrictedRepl(repl.Repl):
         except SyntaxError as exc:
             if _OUTSIDE.search(str(exc)):
                 raise refused("await outside a function") from None
-            raise
+            bare = compiling.unwrap(code)
+            if bare == code:
+                raise
+        return self._compile(bare, name)
 
-    def _compiled(self, code: str, name: str) -> tuple[CodeType, CodeType | None]:
+    def _compiled(self, code: str, name: str) -> tuple[Compiled, str]:
         """Compile a cell for validate(): without await, and with magics that do nothing."""
         reading = guard.read(code, "restricted")
         usable = code if reading.violations else reading.code
-        return compile(usable, name, "exec", dont_inherit=True), None
+        return (compile(usable, name, "exec", dont_inherit=True), None), code
 
     def _failure(self, exc: BaseException, kind: str) -> dict[str, Any]:
         self.namespace.pop(LAST, None)
