@@ -115,7 +115,9 @@ class SyncSandbox(SandboxHints):
     if not TYPE_CHECKING:  # for a type checker, as for everybody, there is no `async with`
 
         def __aenter__(self) -> NoReturn:
-            raise TypeError(f"{NOT_ASYNC}: write `with`, or `async with atoll.aio.create_sandbox()`")
+            raise TypeError(
+                f"{NOT_ASYNC}: write `with`, or `async with atoll.aio.create_sandbox()`"
+            )
 
         def __aexit__(self, *_exc: object) -> NoReturn:
             raise TypeError(NOT_ASYNC)
