@@ -66,7 +66,9 @@ REPEATED = (
     "test_every_request_of_a_run_fits_into_the_window", "test_a_pipe_is_the_programs_stdin",
     "test_all_of_a_session_that_is_put_aside_comes_back", "test_arguments_are_in_sys_argv",
     "test_a_session_that_would_lose_something_stays_in_memory", "test_without_stdin_there_is_nothing_to_read",
-    "test_random_programs_cannot_tell_parallel_from_sequential",
+    "test_random_programs_cannot_tell_parallel_from_sequential", "test_thousands_of_folders",
+    "test_a_runtime_that_was_taken_over_gains_nothing_by_a_fork", "test_a_server_that_is_killed_leaves_nothing",
+    "test_deep_recursion_is_an_error_and_state_stays", "test_a_host_that_ends_takes_its_server_with_it",
 )  # fmt: skip
 ONE_CASE_OF = 6
 FIRST = (

@@ -22,6 +22,7 @@ def remember():
     note.filters, note.threads = list(warnings.filters), threading.active_count()
     note.builtins = dict(vars(builtins))
     note.handlers = [signal.getsignal(number) for number in range(1, signal.NSIG)]
+    note.files = {folder: set(os.listdir(folder)) for folder in ("/app", "/tmp")}  # mounts, perhaps
     note.names = {name: value for name, value in globals().items() if name != "remember"}
 remember()
 del remember
@@ -40,8 +41,8 @@ def restore():
     assert handlers == note.handlers, "a signal's handler is changed"
     warnings.resetwarnings()  # it also clears the caches that a change of the list alone leaves
     warnings.filters[:] = note.filters
-    for folder in ("/app", "/tmp"):
-        for entry in list(os.scandir(folder)):
+    for folder, before in note.files.items():
+        for entry in [one for one in os.scandir(folder) if one.name not in before]:
             real = entry.is_dir(follow_symlinks=False)
             shutil.rmtree(entry.path) if real else os.unlink(entry.path)
     os.environ.clear()

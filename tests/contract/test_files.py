@@ -218,6 +218,7 @@ def test_sparse_files_are_not_read(box):
         assert box.files.grep("x") == []
 
 
+@pytest.mark.long
 def test_folders_without_end_are_cut_in_words(box):
     deep = Capability.SUBPROCESS in box.capabilities and box.backend != "gvisor"
     depth = 5000 if deep else 250

@@ -223,6 +223,7 @@ def _groups(overseer: int) -> list[str]:
     return [str(path) for parent in parents for path in parent.glob(f"atoll-{overseer}-*")]
 
 
+@pytest.mark.long
 @pytest.mark.spec("R2.10")
 @pytest.mark.timeout(180)
 async def test_nothing_grows_with_use(family):

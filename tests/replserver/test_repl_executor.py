@@ -124,6 +124,7 @@ async def test_a_server_killed_in_the_middle_is_told_and_replaced(token):
         assert executor.server_pid != first
 
 
+@pytest.mark.long
 async def test_a_server_killed_between_two_requests_is_told_and_replaced():
     async with REPLExecutor(light(), settings=PATIENT) as executor:
         os.kill(executor.server_pid, signal.SIGKILL)
@@ -150,6 +151,7 @@ async def test_calls_at_one_time_wait_for_each_other():
         assert [one.stdout for one in responses] == [f"{n}\n" for n in range(8)]
 
 
+@pytest.mark.long
 async def test_two_executors_work_side_by_side():
     async with (
         REPLExecutor(light(), settings=PATIENT) as one,
@@ -218,6 +220,7 @@ async def test_attached_to_a_server_that_somebody_else_started(program):
     assert server.end() == 0
 
 
+@pytest.mark.long
 async def test_closing_ends_the_server_and_a_call_that_waits(token):
     executor = REPLExecutor(light(), settings=PATIENT)
     await executor.start()

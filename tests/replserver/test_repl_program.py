@@ -72,6 +72,7 @@ def test_a_guest_that_writes_markers_breaks_and_forges_nothing(program):
     assert server.end() == 0
 
 
+@pytest.mark.long
 @pytest.mark.spec("R2.2")
 def test_the_markers_are_in_the_output_as_they_were_printed(program):
     text = ">>> REQUEST_END <<<\n>>> RESPONSE_END <<<\n"
@@ -92,6 +93,7 @@ def test_requests_that_are_none_are_refused_and_the_next_is_served(program):
     assert b"ignored a line outside of a frame: b'stray'" in server.process.stderr.read()
 
 
+@pytest.mark.long
 def test_files_as_stdin_and_stdout(tmp_path):
     frame = b'>>> REQUEST_START <<<\n{"code": "print(%d)"}\n>>> REQUEST_END <<<\n'
     (tmp_path / "in").write_bytes(frame % 1 + frame % 2)
@@ -150,6 +152,7 @@ def test_a_server_says_what_it_does_before_it_is_ready(program):
     assert "atoll repl-server: importing the libraries of warm interpreters (tiers: " in told
 
 
+@pytest.mark.long
 @pytest.mark.spec("R2.13")
 def test_debug_tells_sizes_and_contents_only_on_demand(program):
     server = program("--debug")

@@ -66,6 +66,7 @@ def test_counters_cannot_be_truncated_under_the_host():
     counters.close()
 
 
+@pytest.mark.long
 def test_what_is_printed_at_once_needs_no_memory_of_the_workers():
     policy = ExecutionPolicy(fuel_budget=None, memory_bytes=1200 * MIB)
     result = run_untrusted_python("print('x' * 260_000_000)", policy=policy)
@@ -182,6 +183,7 @@ def test_a_damaged_image_is_said_and_leaves_no_process(tmp_path, damage):
     pytest.fail("the supervisor did not end")
 
 
+@pytest.mark.long
 def test_a_wasmtime_that_the_interpreter_does_not_know_is_given_to_the_worker(tmp_path):
     """As with PYTHONPATH, or `pip install --user`: a worker's interpreter knows of neither."""
     shutil.copytree(Path(__import__("wasmtime").__file__).parent, tmp_path / "wasmtime")
