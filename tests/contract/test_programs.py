@@ -122,3 +122,13 @@ def test_input_does_without_an_output_that_can_be_flushed(box):
         "line"
     )
     assert box.execute(code).value == "line"
+
+
+@pytest.mark.parametrize(("ending", "status"), [("raise SystemExit(5)", 5), ("1 / 0", 1)])
+def test_a_forked_child_ends_with_the_exit_code_of_its_cell(box, ending, status):
+    code = f"import os\nif os.fork() == 0: {ending}\nos.waitstatus_to_exitcode(os.wait()[1])"
+    assert box.execute(code).value == status
+
+
+def test_an_error_of_the_compiler_shows_its_line(box):
+    assert "    return n\n    ^^^^^^^^\nSyntaxError" in box.execute("n = 1\nreturn n").stderr

@@ -34,11 +34,19 @@ def compile_cell(code: str, name: str) -> Compiled:
     """Compile a cell that has failed as plain Python; SyntaxError if it is not a cell either."""
     try:
         return split(code, name, _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    except SyntaxError:
+    except SyntaxError as exc:
         translated = magics.translate(code)
         if translated is None:
+            _add_line(exc, code)
             raise
     for command in translated[1]:
         if command.kind == magics.LINE and command.name == "time":
             split("\n" * (command.line - 1) + command.rest, name)
     return split(translated[0], name, _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def _add_line(exc: SyntaxError, code: str) -> None:
+    """Give an error its line: the compiler reads that from a file, where the parser has it."""
+    lines = code.splitlines()
+    if exc.text is None and exc.lineno and exc.lineno <= len(lines):
+        exc.text = lines[exc.lineno - 1]

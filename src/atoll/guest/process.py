@@ -134,10 +134,10 @@ class ProcessServer(Server):
         self.prepare()
         self._channel.send(READY)
 
-    def _cell_ended(self) -> None:
+    def _cell_ended(self, exit_code: int = 0) -> None:
         if os.getpid() != self._pid:  # the cell forked, and this is the child at the cell's end
             self._streams.flush()
-            os._exit(0)
+            os._exit(exit_code)
 
     def _shell(self, params: dict[str, Any]) -> dict[str, Any]:
         """Run a command; the files that it changes are not counted for the next cell."""

@@ -231,7 +231,7 @@ class Server:
         outcome: dict[str, Any] = self._gate.run(
             lambda: self._repl.run(params["code"]), late_interrupt
         )
-        self._cell_ended()
+        self._cell_ended(outcome["exit_code"])
         self._streams.flush()
         self._files = delta.scan(self._folder)
         outcome["files"] = delta.compare(before, self._files)
@@ -244,8 +244,8 @@ class Server:
             own = [path for path in sys.path if path not in self._paths]
             sys.path[:] = own + self._paths if wanted else own
 
-    def _cell_ended(self) -> None:
-        """Called after guest code has run; a process checks that it is not a forked child."""
+    def _cell_ended(self, exit_code: int = 0) -> None:
+        """Called after guest code has run; a process ends here if it is a child that forked."""
 
     def _get_variable(self, params: dict[str, Any]) -> dict[str, Any]:
         """Read a variable; `plain` wants lists for arrays, and never refuses an object."""
