@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
     from atoll.types import Usage
@@ -72,3 +72,16 @@ async def ends_within_grace(request: asyncio.Future[Any], seconds: float, usage:
             return False
         if loop.time() >= end or not usage.is_runnable():
             return False
+
+
+async def finish(work: Coroutine[Any, Any, None]) -> None:
+    """Await `work` to its end, also if the caller is cancelled meanwhile; only then raise that."""
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    task.result()
+    if cancelled is not None:
+        raise cancelled

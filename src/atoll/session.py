@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import result_fields, variables
 from atoll.channel import ChannelEndedError, RemoteError
-from atoll.deadline import Deadline, ends_within_grace
+from atoll.deadline import Deadline, ends_within_grace, finish
 from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import rpc, values
 from atoll.output import make_captures
@@ -39,9 +39,8 @@ SHELL_GRACE_SECONDS = 1.0
 """A command that is stopped may have many processes, and each has to be gone."""
 CPU_POLL_SECONDS = 0.05
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 1.0, 0.002
-DRAIN_LIMIT = 4 << 20
+DRAIN_LIMIT, READ_SIZE = 4 << 20, 1 << 16
 MAX_FILE_IN_MESSAGE = 16 << 20
-READ_SIZE = 1 << 16
 
 
 class GuestSession:
@@ -258,10 +257,12 @@ class GuestSession:
             if request.done():
                 stopped = None  # the answer counts, however late; no interrupt may come after it
             if stopped:
-                await self._interrupt(request, method)
+                await finish(self._interrupt(request, method))
             return await self._answer(request), stopped
         except asyncio.CancelledError:  # the caller has gone: the guest must not go on alone
-            await self._interrupt(request, method)
+            if not request.done():
+                await finish(self._interrupt(request, method))
+            self._drain()  # what it has printed is not the next cell's
             raise
         finally:
             request.cancel()

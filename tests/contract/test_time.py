@@ -191,3 +191,33 @@ async def test_a_cancelled_task_leaves_a_usable_sandbox(backend):
             async with asyncio.timeout(0.3):
                 await box.execute("import time; time.sleep(60)")
         assert (await box.execute("40 + 2")).value == 42
+
+
+STUBBORN = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+begun()
+print('late', flush=True)
+while True: pass
+"""
+
+
+@SIGNALS
+@pytest.mark.parametrize("times", [1, 3])
+async def test_a_loss_that_no_result_has_told_is_told_by_the_next(backend, times):
+    begun = asyncio.Event()
+
+    async def note() -> None:
+        begun.set()
+
+    async with atoll.aio.create_sandbox(backend=backend, tools={"begun": note}) as box:
+        await box.execute("kept = 1")
+        cell = asyncio.create_task(box.execute(STUBBORN))
+        await begun.wait()
+        for _ in range(times):
+            cell.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await cell
+        result = await box.execute("'kept' in globals()")
+        assert (result.value, result.stdout, result.state_lost) == (False, "", True)

@@ -121,7 +121,7 @@ class GuestSandbox(BaseSandbox):
                 guest = self._guest
                 if guest is None or guest.session.dead or not self._open:
                     guest = await self._living()
-                spare, self._untouched = self._untouched and left, False
+                spare, self._untouched, lost = self._untouched and left, False, self._found_dead
                 try:
                     result = await self._execute_in(guest, code, limit, setup=setup)
                 except SandboxLostError:
@@ -129,6 +129,7 @@ class GuestSandbox(BaseSandbox):
                         raise
                 if not (spare and guest.session.unread):
                     break
+                self._found_dead = lost
         assert result is not None
         self._log_execution_metrics(result)
         return result
@@ -136,6 +137,7 @@ class GuestSandbox(BaseSandbox):
     async def _execute_in(
         self, guest: RunningGuest, code: str, limit: float, *, setup: bool | None
     ) -> SandboxResult:
+        lost = self._found_dead
         try:
             changed, self._changed = self._changed, False
             with guest.bridge.called_from_here():
@@ -143,6 +145,9 @@ class GuestSandbox(BaseSandbox):
                     code, limit, look_again=changed, setup=setup, **self._facts()
                 )
             result = guest.with_network(self._measured(guest, result), self._config.on_stderr)
+        except BaseException:  # a cancelled call has no result that says so: the next one does
+            self._found_dead = lost or not guest.session.alive
+            raise
         finally:
             if not guest.session.alive:
                 await self._bury(guest)
