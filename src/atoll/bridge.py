@@ -15,7 +15,7 @@ from atoll.guest import values
 from atoll.guest.stdin import STDIN_CALL
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from atoll.config import Handler, SandboxConfig
 
@@ -55,6 +55,21 @@ class HandlerEndedError(Exception):
         self.kind = type(cause).__name__
 
 
+class _Caller:
+    """A block whose context variables are those of the handlers that are called meanwhile."""
+
+    def __init__(
+        self, callers: dict[str | None, contextvars.Context], execution: str | None
+    ) -> None:
+        self._callers, self._execution = callers, execution
+
+    def __enter__(self) -> None:
+        self._callers[self._execution] = contextvars.copy_context()
+
+    def __exit__(self, *_exc: object) -> None:
+        del self._callers[self._execution]
+
+
 class HostBridge:
     """Answers the guest's calls. Sync handlers run in threads, async ones in the loop."""
 
@@ -81,14 +96,9 @@ class HostBridge:
         added = {name: one for name, one in self._tools.items() if name not in old}
         self._tools = {**added, **new}
 
-    @contextlib.contextmanager
-    def called_from_here(self, execution: str | None = None) -> Iterator[None]:
+    def called_from_here(self, execution: str | None = None) -> _Caller:
         """Run handlers with the context variables that are set here, until the block ends."""
-        self._callers[execution] = contextvars.copy_context()
-        try:
-            yield
-        finally:
-            del self._callers[execution]
+        return _Caller(self._callers, execution)
 
     async def handle(self, method: str, params: Mapping[str, Any]) -> Any:
         """Return the answer to a guest's call; raise CallFailedError with what to tell it."""

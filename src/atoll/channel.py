@@ -19,6 +19,8 @@ from atoll.result_fields import printable
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from atoll.peer import Wake
+
     OnCall = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
     OnOutput = Callable[[int, bytes], None]
 
@@ -62,11 +64,11 @@ class HostChannel(JsonRpcPeer):
         """Whether it has ended with bytes that the guest had not read, and so did not act on."""
 
     def request(
-        self, method: str, params: Mapping[str, Any], wake: asyncio.Future[Any] | None = None
+        self, method: str, params: Mapping[str, Any], wake: Wake | None = None
     ) -> asyncio.Future[Any]:
         """Ask the guest; the answer, or ChannelEndedError if none will come.
 
-        `wake` is set together with the answer, a turn of the loop before a callback would do it.
+        `wake` ends with the answer: a task that awaits it goes on in the same turn of the loop.
         """
         _, line, answer = self._expect(method, params)
         answer.wake = wake

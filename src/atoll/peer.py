@@ -13,40 +13,106 @@ from typing import TYPE_CHECKING, Any
 from atoll.guest import rpc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    import contextvars
+    from collections.abc import Callable, Generator, Mapping
 
 CHUNK = 1 << 16
 MAX_OPEN_CALLS = 1024
+ID_BYTES, IDS_DRAWN = 8, 64
 
 
 class TooManyCallsError(rpc.ProtocolError):
     """The other side has made more than MAX_OPEN_CALLS calls that are not answered yet."""
 
 
+class Wake:
+    """What a task waits for, as a future; `resume` runs the task at once, not in the next turn.
+
+    It is of the kind that asyncio.isfuture() knows: a task calls add_done_callback and result.
+    """
+
+    _asyncio_future_blocking = False
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._done = self._cancelled = False
+        self._value: Any = None
+        self._waiting: tuple[Callable[[Any], object], contextvars.Context | None] | None = None
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        if not self._done:
+            self._asyncio_future_blocking = True
+            yield self
+        return self.result()
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop that the task has to be of."""
+        return self._loop
+
+    def done(self) -> bool:
+        """Return whether it was set or cancelled."""
+        return self._done
+
+    def result(self) -> Any:
+        """Return what was set; raise CancelledError if the task was cancelled."""
+        if self._cancelled:
+            raise asyncio.CancelledError
+        return self._value
+
+    def set(self, value: Any) -> None:
+        """Let the task go on in the loop's next turn, with this value; the first one counts."""
+        if not self._done:
+            self._done, self._value = True, value
+            if self._waiting is not None:
+                callback, context = self._waiting
+                self._loop.call_soon(callback, self, context=context)
+
+    def resume(self) -> None:
+        """Let the task go on now; to be called by the loop, and not within another task."""
+        if not self._done:
+            self._done = True
+            if self._waiting is not None:
+                callback, context = self._waiting
+                assert context is not None
+                context.run(callback, self)
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - as a task calls it
+        """Let the task that waits end with CancelledError."""
+        if self._done:
+            return False
+        self._cancelled = True
+        self.set(None)
+        return True
+
+    def add_done_callback(
+        self, callback: Callable[[Any], object], *, context: contextvars.Context | None = None
+    ) -> None:
+        """Take the one task that waits."""
+        self._waiting = callback, context
+
+
 class Answer(asyncio.Future[Any]):
     """The answer to a request, on its way."""
 
-    wake: asyncio.Future[Any] | None = None
+    wake: Wake | None = None
     """What else ends with the answer."""
     sent = False
     """Whether the request was handed to the socket: the other side will hear of it."""
 
-    def come(self, value: Any) -> None:
-        """Set the result."""
-        if not self.done():
-            self.set_result(value)
-            self._wake()
+    def come(self, value: Any) -> Wake | None:
+        """Set the result; return what is to be woken, if the caller has not gone."""
+        if self.done():
+            return None
+        self.set_result(value)
+        return self.wake
 
     def fail(self, why: Exception) -> None:
         """Set the exception, also where no caller awaits this request any more."""
         if not self.done():
             self.set_exception(why)
             self.exception()  # asyncio logs an exception that was never read
-            self._wake()
-
-    def _wake(self) -> None:
-        if self.wake is not None and not self.wake.done():
-            self.wake.set_result(None)
+            if self.wake is not None:
+                self.wake.set(None)
 
 
 class JsonRpcPeer(ABC):
@@ -62,6 +128,10 @@ class JsonRpcPeer(ABC):
         self._waiting: dict[str, Answer] = {}
         self._calls: dict[str, asyncio.Task[None]] = {}
         self._ended: Exception | None = None
+        self._idents: list[str] = []
+        """Random ids for the next requests: the system is asked for many at once."""
+        self._answered: Wake | None = None
+        """What waits for the last answer that was read."""
         self._loop.add_reader(read_fd, self._on_readable)
 
     @property
@@ -81,7 +151,12 @@ class JsonRpcPeer(ABC):
 
     def _expect(self, method: str, params: Mapping[str, Any]) -> tuple[str, bytes, Answer]:
         """Return the id of a new request, its line, and the answer that is waited for."""
-        ident = os.urandom(8).hex()
+        if not self._idents:
+            drawn = os.urandom(ID_BYTES * IDS_DRAWN).hex()
+            self._idents = [
+                drawn[at : at + 2 * ID_BYTES] for at in range(0, len(drawn), 2 * ID_BYTES)
+            ]
+        ident = self._idents.pop()
         line = rpc.request(ident, method, dict(params))
         answer = self._waiting[ident] = Answer(loop=self._loop)
         return ident, line, answer
@@ -111,6 +186,9 @@ class JsonRpcPeer(ABC):
             self._received(data)
         except rpc.ProtocolError as exc:
             self._lose(str(exc))
+        if self._answered is not None:  # last, since the task may send the next request now
+            wake, self._answered = self._answered, None
+            wake.resume()
 
     def _deliver(self, message: rpc.Message) -> None:
         if "method" not in message:
@@ -126,8 +204,10 @@ class JsonRpcPeer(ABC):
             raise rpc.ProtocolError("an answer to a request that was not sent")
         if "error" in message:
             answer.fail(self._refusal(message["error"]))
-        else:
-            answer.come(message["result"])
+        elif (wake := answer.come(message["result"])) is not None:
+            if self._answered is not None:
+                self._answered.set(None)
+            self._answered = wake
 
     def _start_call(self, message: rpc.Message) -> None:
         ident = message["id"]

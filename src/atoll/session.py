@@ -22,7 +22,8 @@ from atoll.channel import ChannelEndedError, RemoteError
 from atoll.deadline import Deadline, ends_within_grace, finish
 from atoll.errors import SandboxError, StateError, VariableError
 from atoll.guest import rpc, values
-from atoll.output import make_captures
+from atoll.output import CellCaptures, make_captures
+from atoll.peer import Wake
 from atoll.types import CodeFault, Outcome, SandboxResult
 
 if TYPE_CHECKING:
@@ -58,13 +59,12 @@ class GuestSession:
         self._fds = output_fds
         self._readable = select.poll()
         self._deadline = Deadline(lambda: self._stop_with(Outcome.TIMEOUT))
-        self._stop: asyncio.Future[Outcome | None] | None = None
+        self._stop: Wake | None = None
         self._violation: str | None = None
         self._fault: str | None = None
         """Why the host had to end a guest that had done nothing wrong."""
         self._used: dict[str, Any] = {}
-        self.alive = True
-        self._interrupts = 0
+        self.alive, self._interrupts = True, 0
         self.grace_seconds = GRACE_SECONDS
         """Seconds a guest has to react to an interrupt; slow backends set a longer time."""
         for index, fd in enumerate(output_fds):
@@ -72,6 +72,7 @@ class GuestSession:
             self._loop.add_reader(fd, self._on_output, index)
             self._readable.register(fd, select.POLLIN)
         self._unheard = self._captures = make_captures(self._config)
+        self._of_cells = CellCaptures(self._config)
 
     @property
     def unread(self) -> bool:
@@ -102,7 +103,7 @@ class GuestSession:
             params["look_again"] = True
         if setup is not None:
             params["setup"] = setup
-        self._captures = make_captures(self._config, "stdout", "stderr")
+        self._captures = self._of_cells.next()
         usage = self._process.usage
         cpu, started = usage.cpu_seconds(), time.perf_counter()
         fields = await self._run("execute", params, result_fields.read_cell, timeout_ms)
@@ -247,18 +248,17 @@ class GuestSession:
         self, method: str, params: Mapping[str, Any], timeout_ms: float
     ) -> tuple[dict[str, Any] | None, Outcome | None]:
         """The guest's answer (None: it died) and why it was stopped (None: it was not)."""
-        self._stop = stop = self._loop.create_future()
+        self._stop = stop = Wake(self._loop)
         request = self._channel.request(method, params, stop)
         self._deadline.set(timeout_ms / 1000)
         limited = self._config.policy.cpu_seconds
         watch = asyncio.ensure_future(self._watch_cpu()) if limited else None
         try:
             stopped = await stop
-            if request.done():
-                stopped = None  # the answer counts, however late; no interrupt may come after it
-            if stopped:
-                await finish(self._interrupt(request, method))
-            return await self._answer(request), stopped
+            if request.done():  # the answer counts, however late; no interrupt may come after it
+                return self._answer(request), None
+            await finish(self._interrupt(request, method))
+            return self._answer(request), stopped
         except asyncio.CancelledError:  # the caller has gone: the guest must not go on alone
             if not request.done():
                 await finish(self._interrupt(request, method))
@@ -272,9 +272,9 @@ class GuestSession:
             self._stop = None
             self._channel.cancel_calls()
 
-    async def _answer(self, request: asyncio.Future[Any]) -> dict[str, Any] | None:
+    def _answer(self, request: asyncio.Future[Any]) -> dict[str, Any] | None:
         try:
-            answer = await request
+            answer = request.result()
         except ChannelEndedError as exc:
             self._violation, self._fault = exc.violation, exc.fault
             return None
@@ -311,8 +311,8 @@ class GuestSession:
         return seen if isinstance(seen, int) else self._interrupts
 
     def _stop_with(self, reason: Outcome) -> None:
-        if self._stop is not None and not self._stop.done():
-            self._stop.set_result(reason)
+        if self._stop is not None:
+            self._stop.set(reason)
 
     async def _watch_cpu(self) -> None:
         limit = self._config.policy.cpu_seconds

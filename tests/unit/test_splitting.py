@@ -16,7 +16,8 @@ CELLS = (
     "match (x)", "print('a')\r\nb", "a\rb\nc", "a\n\x0cb", "a\n  b", "  a", "a\n# end", "a # end",
     "a;\nb;", "from __future__ import annotations\nx", "[i\nfor i in x]", "'doc'\nx", "'doc'", "\x00",
     "a\n\x1c", "(", "a\n)", "x = [\n1\n][0]", "return", "\ufeffa", "a if b else\\\nc", "1 +",
-    "try:\n a\nfinally: b\nc", "lambda: (yield)", "f'{x}'",
+    "try:\n a\nfinally: b\nc", "lambda: (yield)", "f'{x}'", "x == 1", "x=1", "x += 1", "x <= 1", "x != 1",
+    "x = y = 2", "f(a=1)", "f(a,\nx = 1)", "y\nx = 1", "x =", "x = 1; y", "if = 1", "del x", "imported",
 )  # fmt: skip
 
 
@@ -37,6 +38,19 @@ def test_no_tree_is_made_of_a_single_line_that_is_another_statement(code, monkey
     monkeypatch.setattr(splitting, "split", lambda *_: pytest.fail("a tree was made"))
     _, last = splitting.compile_plain(code, "<cell 1>")
     assert last is None
+
+
+@pytest.mark.parametrize("code", ["x = 1", "total += x", "import os", "y\ndel x"])
+def test_a_line_that_cannot_be_an_expression_is_not_compiled_as_one(code, monkeypatch):
+    modes = []
+
+    def noted(*args, **options):
+        modes.append(args[2])
+        return compile(*args, **options)
+
+    monkeypatch.setattr(splitting, "compile", noted, raising=False)
+    splitting.compile_plain(code, "<cell 1>")
+    assert "eval" not in modes
 
 
 def compiled(function, code):

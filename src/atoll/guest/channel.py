@@ -46,7 +46,7 @@ class Channel:
 
     def next_request(self) -> rpc.Message:
         """Wait for the host's next request; raise ChannelClosedError at the end."""
-        self._wait(lambda: bool(self._requests))
+        self._wait(lambda: bool(self._requests), interruptible=False)
         return self._requests.pop(0)
 
     def send(self, line: bytes) -> None:
@@ -98,7 +98,7 @@ class Channel:
         self._readable = _poll(read_fd)
         self._buffer, self._requests, self._answers = rpc.LineBuffer(), [], {}
 
-    def _wait(self, done: Callable[[], bool]) -> None:
+    def _wait(self, done: Callable[[], bool], interruptible: bool = True) -> None:
         me = _thread.get_ident()
         while not done():
             try:
@@ -106,7 +106,7 @@ class Channel:
                     if self._reading.acquire(False):
                         self._reader = me
                 if self._reader == me:
-                    self._read_some(done)
+                    self._read_some(done, interruptible)
                 else:
                     self._wait_for_reader()
             finally:
@@ -124,12 +124,13 @@ class Channel:
                 self._reader = None
                 self._reading.release()
 
-    def _read_some(self, done: Callable[[], bool]) -> None:
+    def _read_some(self, done: Callable[[], bool], interruptible: bool) -> None:
         if done():  # another thread read it just before it was our turn
             return
         if self._read_fd < 0:
             raise ChannelClosedError("a forked child has no channel to the host")
-        self._readable.poll()  # an interrupt may leave here: nothing is off the pipe yet
+        if interruptible:
+            self._readable.poll()  # an interrupt may leave here: nothing is off the pipe yet
         with self._gate:
             data = os.read(self._read_fd, CHUNK)
             if not data:

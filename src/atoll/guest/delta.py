@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 MAX_FILES = 10_000
 MAX_FOLDERS = 2_000
 MAX_NAME_BYTES = 1 << 20
+SETTLED_NS = 50_000_000
+"""The kernel's clock for files ticks every 1 to 10 ms: two changes can have the same time."""
 IGNORED_FOLDERS = frozenset({"__pycache__"})
 IGNORED_FILES = frozenset({"user_code.py"})
 
@@ -30,6 +33,28 @@ def scan(root: str) -> Snapshot:
         except OSError:
             continue  # gone meanwhile, or closed to us: it is not ours to report
     return found
+
+
+def changed(root: str) -> int | None:
+    """Return when a folder's list of entries last changed, by a time that no program can set."""
+    try:
+        return os.stat(root).st_ctime_ns
+    except OSError:
+        return None
+
+
+def empty_since(root: str) -> int | None:
+    """Return when an empty folder was last changed; None if it is not empty.
+
+    None also if that was just now: a change that follows might have the same time.
+    """
+    at = changed(root)
+    if at is None or time.time_ns() - at < SETTLED_NS:
+        return None
+    try:
+        return None if os.listdir(root) else at
+    except OSError:
+        return None
 
 
 def _note(entry: os.DirEntry[str], folder: str, folders: list[str], found: Snapshot) -> None:

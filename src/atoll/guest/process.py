@@ -109,7 +109,7 @@ class ProcessServer(Server):
 
         `inherited` are bytes that the zygote holds: they do not count against the limit.
         """
-        self._pid, self._inherited = os.getpid(), inherited
+        self._pid, self._inherited, self._empty_since = os.getpid(), inherited, None
         self._limit_memory(memory_bytes)
         if self._rehearsed:  # else a handshake comes, which does it
             self._note_files()

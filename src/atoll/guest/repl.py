@@ -154,7 +154,8 @@ class Repl:
 
     def _evaluate(self, body: types.CodeType, last: types.CodeType | None) -> Any:
         """Run the statements and return the value of the last expression."""
-        if not any(part and part.co_flags & CO_COROUTINE for part in (body, last)):
+        flags = body.co_flags if last is None else body.co_flags | last.co_flags
+        if not flags & CO_COROUTINE:
             eval(body, self.namespace)
             return None if last is None else eval(last, self.namespace)
         if self._loop is None:

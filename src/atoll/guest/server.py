@@ -48,6 +48,8 @@ class Server:
         self._memory = memory.MemoryFence(None)
         self._inherited = 0
         self._files: delta.Snapshot = {}
+        self._empty_since: int | None = None
+        """When the folder was last changed, if it is empty: see `delta.empty_since`."""
         self._clones: list[int] = []
         """Processes that are live clones of this one."""
         self._private = False
@@ -233,9 +235,17 @@ class Server:
         )
         self._cell_ended(outcome["exit_code"])
         self._streams.flush()
-        self._files = delta.scan(self._folder)
+        self._scan_folder(known)
         outcome["files"] = delta.compare(before, self._files)
         return outcome
+
+    def _scan_folder(self, known: bool) -> None:
+        """Look for files; a folder of its own that was empty and did not change is empty still."""
+        since = self._empty_since
+        if known and since is not None and since == delta.changed(self._folder):
+            return  # empty, as `_files` is
+        self._files = delta.scan(self._folder)
+        self._empty_since = None if self._files else delta.empty_since(self._folder)
 
     def _show_paths(self, wanted: bool) -> None:
         """Have the folders of packages at the end of sys.path, or take them out of it."""

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     Compiled = tuple[types.CodeType, "types.CodeType | None"]
 
 
+_STATEMENTS = frozenset(("assert", "class", "def", "del", "for", "from", "if", "import", "raise"))
+"""Words that no expression begins with."""
+
+
 def compile_plain(code: str, name: str) -> Compiled:
     """Compile a cell of plain Python; SyntaxError if it is not.
 
@@ -21,15 +25,25 @@ def compile_plain(code: str, name: str) -> Compiled:
     body, last = code[:at], code[at:]
     if "\r" in code or body.endswith("\\\n"):  # it may be a line where this does not see one
         return split(code, name)
-    try:
-        value = compile("\n" * body.count("\n") + last, name, "eval", dont_inherit=True)
-        # Whole on its own, so nothing of it is open where the last line begins.
-        return compile(body, name, "exec", dont_inherit=True), value
-    except SyntaxError:
-        if body or ";" in last or "*" in last:  # `*a, b` is an expression only as a statement
-            return split(code, name)
+    if not _begins_statement(last):  # an attempt that fails takes as long as one that does not
+        try:
+            value = compile("\n" * body.count("\n") + last, name, "eval", dont_inherit=True)
+            # Whole on its own, so nothing of it is open where the last line begins.
+            return compile(body, name, "exec", dont_inherit=True), value
+        except SyntaxError:
+            pass
+    if body or ";" in last or "*" in last:  # `*a, b` is an expression only as a statement
+        return split(code, name)
     # A single line that is one statement, and no expression: it has no value.
     return compile(code, name, "exec", dont_inherit=True), None
+
+
+def _begins_statement(line: str) -> bool:
+    """Return whether the line cannot be an expression: it assigns to a name, or has a keyword."""
+    target, equals, value = line.partition("=")
+    if equals and not value.startswith("=") and target.rstrip("+-*/%&|^@ ").isidentifier():
+        return True
+    return line.split(" ", 1)[0] in _STATEMENTS
 
 
 def split(code: str, name: str, flags: int = 0) -> Compiled:

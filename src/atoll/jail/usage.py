@@ -14,7 +14,7 @@ from atoll.jail import meter
 from atoll.jail.freezer import Freezer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 _CLOCK_OF_ALL_THREADS = 2  # CPUCLOCK_SCHED, see clock_getcpuclockid(3)
 _SIZE = 4096
@@ -46,18 +46,18 @@ class JailUsage:
 
     def cpu_seconds(self) -> float | None:
         """Return the CPU time of all processes so far; None if nothing counts it."""
-        counted = self._read("cpu", lambda text: int(text.split()[-1]) / self._per_second)
-        return self._of_process().cpu_seconds() if counted is None else counted
+        counted = self._read("cpu")
+        return self._of_process().cpu_seconds() if counted is None else counted / self._per_second
 
     def peak_memory(self) -> int | None:
         """Return the most memory that was in use, in bytes; None if nothing counts it."""
-        counted = self._read("memory", int)
-        return self._of_process().peak_memory() if counted is None else int(counted)
+        counted = self._read("memory")
+        return self._of_process().peak_memory() if counted is None else counted
 
     def memory(self) -> int | None:
         """Return the memory in use now, in bytes; None if nothing counts it."""
-        counted = self._read("memory_now", int)
-        return self._of_process().memory() if counted is None else int(counted)
+        counted = self._read("memory_now")
+        return self._of_process().memory() if counted is None else counted
 
     def processes(self) -> int | None:
         """Return how many processes the control group has; None without one."""
@@ -93,13 +93,15 @@ class JailUsage:
         except OSError:
             return None
 
-    def _read(self, name: str, parse: Callable[[bytes], float]) -> float | None:
+    def _read(self, name: str) -> int | None:
+        """Return the number at the end of the first line of a file; None if there is none."""
         if name not in self._paths:
             return None
         try:
             if name not in self._fds:
                 self._fds[name] = os.open(self._paths[name], os.O_RDONLY | os.O_CLOEXEC)
-            return parse(os.pread(self._fds[name], _SIZE, 0).partition(b"\n")[0])
+            line = os.pread(self._fds[name], _SIZE, 0).partition(b"\n")[0]
+            return int(line.rpartition(b" ")[2])
         except (OSError, ValueError):
             return None  # the control group is gone, and the jail with it
 
