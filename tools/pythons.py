@@ -28,8 +28,11 @@ TESTS = (
     f"--deselect={WITH_PYODIDE}",
 )  # fmt: skip
 """What depends on the interpreter; the rest of the suite runs on one."""
-EXTRAS = "state,search,guard,archive,web,toon,llm"
-PACKAGES = ("pytest>=8.3", "pytest-asyncio>=0.24", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
+EXTRAS = "state,search,guard,archive,web,toon,llm,network,server,remote,mcp,jupyter"
+PACKAGES = (
+    "pytest>=8.3", "pytest-asyncio>=0.24", "pytest-timeout>=2.3", "pytest-xdist>=3.6",
+    "pandas>=2.2", "langchain-core>=0.3", "requests>=2.32", "httpx>=0.28",
+)  # fmt: skip
 FOLDER = Path(".venv-pythons")
 
 

@@ -17,7 +17,7 @@ exit codes of every command:
   4         the answer of `atoll ask` breaks a rule of the run
   5         `atoll ask` has no answer
   124       `atoll run` stopped a program at --timeout
-  130       Ctrl-C
+  130       Ctrl-C (0 from `atoll serve`, which ends in order)
   137       the program was killed at its memory limit (1 if it got a MemoryError instead)
   141       the program that reads our output, such as `head`, closed it
   152       the program reached its CPU time limit
