@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
+from . import rights
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
@@ -103,6 +105,6 @@ def _set_capabilities(effective: int) -> None:
 def _call(name: str, *args: Any) -> None:
     import ctypes
 
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*args) < 0:
+    if getattr(rights.c_library(), name)(*args) < 0:
         code = ctypes.get_errno()
         raise OSError(code, "{}: {}".format(name, os.strerror(code)))

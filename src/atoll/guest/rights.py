@@ -11,10 +11,16 @@ import os
 
 from . import context
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 NO_NAMESPACE = -1
 MOST_AT_ONCE = 8
 _SOCKETS: list[int] = []
 """The socket on which descriptors come, if they come on one."""
+_LIBRARIES: list[Any] = []
+"""The C library, once it was needed: to open it takes as long as ten calls of it."""
 
 
 class Descriptors:
@@ -62,12 +68,20 @@ def receive() -> int:
         return _first(receive_all(_SOCKETS[0]))
     import ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd: int = libc.setns(NO_NAMESPACE, 0)
+    fd: int = c_library().setns(NO_NAMESPACE, 0)
     if fd < 0:
         code = ctypes.get_errno()
         raise OSError(code, "no descriptor from the host: {}".format(os.strerror(code)))
     return fd
+
+
+def c_library() -> Any:
+    """Return the C library; a clone inherits it from the guest, which has received its socket."""
+    if not _LIBRARIES:
+        import ctypes
+
+        _LIBRARIES.append(ctypes.CDLL(None, use_errno=True))
+    return _LIBRARIES[0]
 
 
 def receive_all(fd: int) -> list[int]:
