@@ -16,7 +16,8 @@ from atoll.cli import (
     mcp_arguments,
     serve_arguments,
 )
-from atoll.cli.argument_types import count, count_or_none, mount, seconds, size, variable
+from atoll.cli.argument_types import count, count_or_none
+from atoll.cli.option_table import add_options, one_of
 from atoll.cli.parser import CodeAction, Parser
 
 if TYPE_CHECKING:
@@ -116,136 +117,73 @@ def _actions(command: Parser) -> Commands:
 
 def _add_run(run: Parser) -> None:
     run.free_order = True
-    run.add_argument("file", nargs="?", metavar="FILE", help="a Python file, or - for stdin")
-    run.add_argument("args", nargs="*", metavar="ARG", help="arguments of the program: sys.argv")
-    run.add_argument(
-        "-c",
-        dest="code",
-        metavar="CODE",
-        action=CodeAction,
-        help="run this code instead of a file",
-    )
-    run.add_argument(
-        "--json", action="store_true", help="print the whole result as one JSON object at the end"
-    )
+    table = """
+        [FILE]           a Python file, or - for stdin
+        [args=ARG ...]   arguments of the program: sys.argv
+        -c CODE          run this code instead of a file
+        --json           print the whole result as one JSON object at the end
+    """
+    add_options(run, table, c={"dest": "code", "action": CodeAction})
     _add_sandbox_options(run)
 
 
 def _add_sandbox_options(command: Parser) -> None:
     group = command.add_argument_group("sandbox")
-    group.add_argument(
-        "--context",
-        metavar="FILE",
-        help="a text file, or - for stdin, that the code sees as the variable `context`",
-    )
-    group.add_argument(
-        "--files", metavar="DIR", help="a folder that the code sees as /app and may write to"
-    )
-    group.add_argument(
-        "--mount",
-        metavar="SRC:DST[:rw]",
-        type=mount,
-        action="append",
-        default=[],
-        help="show the file or folder SRC as DST in the sandbox, read-only unless :rw; repeatable",
-    )
-    group.add_argument(
-        "--env",
-        metavar="NAME[=VALUE]",
-        type=variable,
-        action="append",
-        default=[],
-        help="set an environment variable in the sandbox, or pass on yours; repeatable",
-    )
-    group.add_argument(
-        "--guard",
-        metavar="NAME",
-        choices=GUARDS,
-        help=f"check the code before it runs: {', '.join(GUARDS)}",
-    )
+    table = f"""
+        --context FILE       a text file, or - for stdin, that the code sees as the variable
+            `context`
+        --files DIR          a folder that the code sees as /app and may write to
+        --mount SRC:DST[:rw] ...  show the file or folder SRC as DST in the sandbox, read-only
+            unless :rw; repeatable
+        --env NAME[=VALUE] ...  set an environment variable in the sandbox, or pass on yours;
+            repeatable
+        --guard NAME         check the code before it runs: {", ".join(GUARDS)}
+    """
+    add_options(group, table, guard={"choices": GUARDS})
     env_arguments.add_packages(group)
     _add_limits(group)
     _add_backend_options(group)
-    group.add_argument(
-        "--url",
-        metavar="URL",
-        help="run on the service (`atoll serve`) at URL, with the key in $ATOLL_API_KEY",
-    )
+    url = "--url URL  run on the service (`atoll serve`) at URL, with the key in $ATOLL_API_KEY"
+    add_options(group, url)
 
 
-def _add_network(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--allow-host",
-        metavar="HOST[:PORT]",
-        action="append",
-        default=[],
-        help="a host that the code may reach by http and https, or *.DOMAIN; repeatable",
-    )
+_NETWORK = """
+    --allow-host HOST[:PORT] ...  a host that the code may reach by http and https, or *.DOMAIN;
+        repeatable
+"""
 
 
 def _add_limits(group: argparse._ActionsContainer) -> None:
-    _add_network(group)
-    group.add_argument(
-        "--timeout",
-        metavar="SECONDS",
-        type=seconds,
-        help="time limit of one program or cell (default 600)",
-    )
-    group.add_argument(
-        "--memory",
-        metavar="SIZE",
-        type=size,
-        default=...,
-        help="memory, such as 512M, 2G or none (default 512M)",
-    )
-    group.add_argument(
-        "--disk",
-        metavar="SIZE",
-        type=size,
-        default=...,
-        help="size of all private folders together, or none (default 256M)",
-    )
-    group.add_argument(
-        "--processes",
-        metavar="N",
-        type=count_or_none,
-        default=...,
-        help="processes and threads at once, or none (default 256)",
-    )
+    add_options(group, _NETWORK)
+    add_options(group, "--timeout SECONDS  time limit of one program or cell (default 600)")
+    table = """
+        --memory SIZE  memory, such as 512M, 2G or none (default 512M)
+        --disk SIZE    size of all private folders together, or none (default 256M)
+        --processes N  processes and threads at once, or none (default 256)
+    """
+    unset = {"default": ...}
+    processes = {**unset, "type": count_or_none}
+    add_options(group, table, memory=unset, disk=unset, processes=processes)
 
 
 def _add_backend_options(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--backend",
-        metavar="NAME",
-        choices=BACKENDS,
-        help=f"{', '.join(BACKENDS)} (default: $ATOLL_BACKEND or auto)",
-    )
-    group.add_argument(
-        "--python", metavar="PATH", help="the sandbox's interpreter, such as .venv/bin/python"
-    )
-    group.add_argument(
-        "--min-isolation",
-        metavar="LEVEL",
-        choices=LEVELS,
-        help=f"fail if the isolation is weaker than this: {', '.join(LEVELS)}",
-    )
+    table = f"""
+        --backend NAME         {", ".join(BACKENDS)} (default: $ATOLL_BACKEND or auto)
+        --python PATH          the sandbox's interpreter, such as .venv/bin/python
+        --min-isolation LEVEL  fail if the isolation is weaker than this: {", ".join(LEVELS)}
+    """
+    levels = {"choices": LEVELS}
+    add_options(group, table, backend={"choices": BACKENDS}, min_isolation=levels)
 
 
 def _add_repl_server(server: Parser) -> None:
-    server.add_argument(
-        "--no-prefetch",
-        dest="prefetch",
-        action="store_false",
-        help="start each sandbox when it is needed, without libraries",
-    )
-    daemon_arguments.add_preload(server)
-    server.add_argument(
-        "--debug", action="store_true", help="log each request and response to stderr, with sizes"
-    )
-    server.add_argument(
-        "--debug-contents", action="store_true", help="as --debug, with code and output"
-    )
+    table = f"""
+        --no-prefetch     start each sandbox when it is needed, without libraries
+        {daemon_arguments.PRELOAD}
+        --debug           log each request and response to stderr, with sizes
+        --debug-contents  as --debug, with code and output
+    """
+    add_options(server, table, no_prefetch={"dest": "prefetch", "action": "store_false"})
     group = server.add_argument_group("sandboxes")
     env_arguments.add_packages(group)
     _add_limits(group)
@@ -253,8 +191,11 @@ def _add_repl_server(server: Parser) -> None:
 
 
 def _add_doctor(doctor: Parser) -> None:
-    doctor.add_argument("--attack", action="store_true", help="run the attacks of the self-check")
-    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    table = """
+        --attack  run the attacks of the self-check
+        --json    print one JSON object
+    """
+    add_options(doctor, table)
     _add_backend_options(doctor)
 
 
@@ -290,7 +231,7 @@ def _add_ask(ask: Parser) -> None:
     ask_arguments.add_ask(ask)
     sandboxes = ask.add_argument_group("sandboxes")
     env_arguments.add_packages(sandboxes)
-    _add_network(sandboxes)
+    add_options(sandboxes, _NETWORK)
     _add_backend_options(sandboxes)
 
 
@@ -308,9 +249,9 @@ def _add_daemon(daemon: Parser) -> None:
 def _add_wasm(wasm: Parser) -> None:
     actions = _actions(wasm)
     build = _command(actions, "build", "build the CPython component")
-    build.add_argument("--output", metavar="PATH", help="write the component to this file instead")
+    add_options(build, "--output PATH  write the component to this file instead")
     install = _command(actions, "install", "install pure Python packages for guests")
-    install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a requirement as for pip")
+    add_options(install, "packages=PACKAGE ...  a requirement as for pip")
     _command(actions, "status", "show what is built and installed")
 
 
@@ -318,7 +259,7 @@ def _add_pyodide(pyodide: Parser) -> None:
     actions = _actions(pyodide)
     _command(actions, "setup", "download Pyodide and build its memory image")
     install = _command(actions, "install", "download packages for guests")
-    install.add_argument("packages", nargs="+", metavar="PACKAGE", help="a requirement as for pip")
+    add_options(install, "packages=PACKAGE ...  a requirement as for pip")
     _command(actions, "status", "show what is installed")
 
 
@@ -341,30 +282,27 @@ def _add_trace(trace: Parser) -> None:
     page = _command(actions, "html", "write a record as one HTML page")
     export = _command(actions, "export", "write the conversations with models as JSON lines")
     for action in (show, page, export):
-        action.add_argument("file", metavar="FILE", help="a record that `atoll ask --trace` wrote")
-    show.add_argument("--full", action="store_true", help="show every sub-call and uncut texts")
-    show.add_argument("--no-color", action="store_true", help="print without colours")
-    page.add_argument(
-        "-o", dest="output", metavar="OUT", help="the page, - for stdout (default FILE.html)"
-    )
-    export.add_argument(
-        "--format",
-        choices=("openai-messages",),
-        default="openai-messages",
-        help="rows of messages with role and content",
-    )
-    export.add_argument("-o", dest="output", metavar="OUT", help="the file (default stdout)")
+        add_options(action, "FILE  a record that `atoll ask --trace` wrote")
+    add_options(show, "--full  show every sub-call and uncut texts")
+    add_options(show, "--no-color  print without colours")
+    output = {"dest": "output"}
+    add_options(page, "-o OUT  the page, - for stdout (default FILE.html)", o=output)
+    formats = one_of(("openai-messages",))
+    row = "--format FORM =openai-messages  rows of messages with role and content"
+    add_options(export, row, format=formats)
+    add_options(export, "-o OUT  the file (default stdout)", o=output)
 
 
 def _add_colgrep(search: Parser) -> None:
-    search.add_argument("query", metavar="QUERY", help="what the code does, in words")
-    search.add_argument(
-        "path", nargs="?", default=".", metavar="PATH", help="a folder (default: .)"
-    )
-    search.add_argument("-e", "--pattern", metavar="REGEX", help="show only code that matches")
-    search.add_argument("-k", type=count, default=10, metavar="N", help="results (default: 10)")
-    search.add_argument("--search-server", metavar="URL", help="a NextPLAID server")
-    search.add_argument("--json", action="store_true", help="print JSON, with the code")
+    table = """
+        QUERY                what the code does, in words
+        [PATH] =.            a folder (default: .)
+        -e, --pattern REGEX  show only code that matches
+        -k N =10             results (default: 10)
+        --search-server URL  a NextPLAID server
+        --json               print JSON, with the code
+    """
+    add_options(search, table)
 
 
 def _add_memory(memory: Parser) -> None:
@@ -373,17 +311,18 @@ def _add_memory(memory: Parser) -> None:
     show = _command(actions, "show", "show one item")
     export = _command(actions, "export", "write all items as JSON lines")
     forget = _command(actions, "forget", "delete items")
+    table = """
+        FILE                       a file from `atoll ask --memory-file`
+        --namespace NAME =default  whose items (default: default)
+    """
     for action in (every, show, export, forget):
-        action.add_argument("file", metavar="FILE", help="a file from `atoll ask --memory-file`")
-        action.add_argument(
-            "--namespace", metavar="NAME", default="default", help="whose items (default: default)"
-        )
-    every.add_argument("--json", action="store_true", help="print one JSON array")
-    show.add_argument("id", metavar="ID", type=count, help="the item's number")
-    export.add_argument("-o", dest="output", metavar="OUT", help="the file (default stdout)")
-    forget.add_argument("ids", metavar="ID", type=count, nargs="*", help="numbers of items")
-    forget.add_argument("--all", action="store_true", help="forget the whole namespace")
+        add_options(action, table)
+    add_options(every, "--json  print one JSON array")
+    add_options(show, "ID  the item's number", id={"type": count})
+    add_options(export, "-o OUT  the file (default stdout)", o={"dest": "output"})
+    add_options(forget, "[ids=ID ...]  numbers of items", ids={"type": count})
+    add_options(forget, "--all  forget the whole namespace")
 
 
 def _add_completion(completion: Parser) -> None:
-    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
+    add_options(completion, "SHELL  bash, zsh or fish", shell={"choices": SHELLS})  # noqa: S604
