@@ -44,7 +44,7 @@ async def start(call: Call) -> Response:
     parts = len(given.command) if isinstance(given.command, list) else 1
     if not given.command or parts > MOST_ARGUMENTS:
         raise Problem(400, "invalid", f"command has from 1 to {MOST_ARGUMENTS} parts")
-    hosted = _session(call)
+    hosted = call.session
     options = {"cwd": given.cwd, "env": given.env or {}, "stdin": given.stdin}
     process = await hosted.processes.start(given.command, **options)
     accept = call.request.headers.get("accept", "")
@@ -55,7 +55,7 @@ async def start(call: Call) -> Response:
 
 async def list_processes(call: Call) -> Response:
     """List the processes of a session."""
-    return as_json({"items": _session(call).processes.describe()})
+    return as_json({"items": call.session.processes.describe()})
 
 
 async def show(call: Call) -> Response:
@@ -87,7 +87,7 @@ async def send_signal(call: Call) -> Response:
 
 async def watch(call: Call) -> Response:
     """Stream the changes of a folder: created, written, closed, deleted, moved_from, moved_to."""
-    hosted, path = _session(call), call.query("path") or "."
+    hosted, path = call.session, call.query("path") or "."
     try:
         found = await hosted.files.watch(path, recursive=call.flag("recursive"))
     except (OSError, ValueError):
@@ -126,10 +126,6 @@ def _number(given: int | str) -> int:
         raise Problem(400, "invalid", f"no signal {given!r:.50}") from None
 
 
-def _session(call: Call) -> HostedSession:
-    return call.service.sessions.get(call.principal, call.path["session"])
-
-
 def _process(call: Call) -> tuple[Processes, GuestProcess]:
-    processes = _session(call).processes
+    processes = call.session.processes
     return processes, processes.get(call.path["process"])

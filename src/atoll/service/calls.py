@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from atoll.service.executions import Event
+    from atoll.service.hosted import HostedSession
     from atoll.service.keys import Principal
     from atoll.service.service import Service
 
@@ -98,6 +99,11 @@ class Call:
         if not text.isdecimal() or len(text) > 18:
             raise Problem(400, "invalid", f"{name} must be a whole number, not {text[:50]!r}")
         return int(text)
+
+    @property
+    def session(self) -> HostedSession:
+        """The session that the path names; 404 if the tenant has none of that id."""
+        return self.service.sessions.get(self.principal, self.path["session"])
 
     @property
     def after(self) -> int:

@@ -204,7 +204,7 @@ OPERATIONS = {
 
 async def operate(call: Call, name: str) -> Response:
     """Carry out a file operation; return its answer, or raise its error as a problem."""
-    files = call.service.sessions.get(call.principal, call.path["session"]).files
+    files = call.session.files
     operation = OPERATIONS[name]
     given: Any = shapes.read(await call.body(), operation.body)
     params = {field: getattr(given, field) for field in given.__struct_fields__}

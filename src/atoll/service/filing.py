@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from atoll.files.base import Files
     from atoll.files.live import FileReader
     from atoll.service.calls import Call
-    from atoll.service.hosted import HostedSession
 
 PIECE = 1 << 18
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})\Z")
@@ -37,7 +36,7 @@ async def download(call: Call) -> Response:
     """Return a file's bytes, or the part that the header Range names; only that is read."""
     path = _path(call)
     try:
-        file = await _session(call).files.open_file(path)
+        file = await call.session.files.open_file(path)
     except (OSError, ValueError) as exc:
         raise refusal(path, code_of(exc), f"{path!r}: {words(exc)}") from None
     try:
@@ -131,7 +130,7 @@ async def _check_tag(call: Call, path: str) -> None:
     if asked is None:
         return
     try:
-        file = await _session(call).files.open_file(path)
+        file = await call.session.files.open_file(path)
     except (OSError, ValueError):
         tags = set()
     else:
@@ -141,12 +140,8 @@ async def _check_tag(call: Call, path: str) -> None:
         raise Problem(412, "changed", f"{path!r} is not as If-Match says: read it again")
 
 
-def _session(call: Call) -> HostedSession:
-    return call.service.sessions.get(call.principal, call.path["session"])
-
-
 def _files(call: Call) -> Files:
-    return _session(call).files
+    return call.session.files
 
 
 def _path(call: Call) -> str:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from atoll.service.calls import Call
-    from atoll.service.hosted import HostedSession
 
 MAX_FORKS = 20
 BINARY = "application/octet-stream"
@@ -66,25 +65,25 @@ async def list_all(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """Return what is known of a session."""
-    session = _session(call)
+    session = call.session
     await session.measure_disk()
     return as_json(session.describe())
 
 
 async def history(call: Call) -> Response:
     """List the cells of a session, oldest first, from the one after `after`."""
-    page = _session(call).history.page(call.number("after", 0), call.number("limit", 100))
+    page = call.session.history.page(call.number("after", 0), call.number("limit", 100))
     return as_json(page)
 
 
 async def tree(call: Call) -> Response:
     """Return the fork tree that a session is in, with checkpoints."""
-    return as_json(call.service.sessions.tree(_session(call)))
+    return as_json(call.service.sessions.tree(call.session))
 
 
 async def change(call: Call) -> Response:
     """Change how long a session lives, and its metadata."""
-    session, life = _session(call), await call.json(shapes.Life)
+    session, life = call.session, await call.json(shapes.Life)
     shapes.check_metadata(life.metadata)
     call.service.sessions.change(session, life)
     await call.service.announce(session)
@@ -93,13 +92,13 @@ async def change(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """End a session."""
-    await call.service.sessions.end(_session(call))
+    await call.service.sessions.end(call.session)
     return nothing()
 
 
 async def restart(call: Call) -> Response:
     """Throw a session's state away and start it afresh, with another context."""
-    hosted, given = _session(call), await call.json(shapes.Restart)
+    hosted, given = call.session, await call.json(shapes.Restart)
     session = hosted.session
     config = dataclasses.replace(session.config, context=None, state=None)
     config = await call.service.contexts.give(
@@ -115,20 +114,20 @@ async def restart(call: Call) -> Response:
 
 async def cancel(call: Call) -> Response:
     """Interrupt what runs in a session."""
-    await _session(call).session.cancel()
+    await call.session.session.cancel()
     return as_json({"id": call.path["session"]}, 202)
 
 
 async def pause(call: Call) -> Response:
     """Freeze a session: nothing of it runs, and its memory is kept. The next call thaws it."""
-    hosted = _session(call)
+    hosted = call.session
     await hosted.session.pause()
     return as_json(hosted.describe())
 
 
 async def resume(call: Call) -> Response:
     """Let a session that was paused run again."""
-    hosted = _session(call)
+    hosted = call.session
     async with hosted.session.in_turn():
         hosted.touch()
     return as_json(hosted.describe())
@@ -136,7 +135,7 @@ async def resume(call: Call) -> Response:
 
 async def fork(call: Call) -> Response:
     """Make live clones of a session."""
-    body, parent = await call.body(), _session(call)
+    body, parent = await call.body(), call.session
     given = shapes.read(body, shapes.Fork)
     if not 1 <= given.count <= MAX_FORKS:
         raise Problem(400, "invalid", f"count must be from 1 to {MAX_FORKS}")
@@ -162,7 +161,7 @@ async def fork(call: Call) -> Response:
 
 async def checkpoint(call: Call) -> Response:
     """Keep a session's present state to roll back to."""
-    body, hosted = await call.body(), _session(call)
+    body, hosted = await call.body(), call.session
     given = shapes.read(body, shapes.Mark)
 
     async def work() -> tuple[int, Any]:
@@ -178,7 +177,7 @@ async def checkpoint(call: Call) -> Response:
 
 async def checkpoints(call: Call) -> Response:
     """List a session's checkpoints, oldest first."""
-    hosted = _session(call)
+    hosted = call.session
     async with hosted.session.in_turn() as box:
         marks = await box.branches()
     return as_json({"marks": [{"id": m, "name": hosted.marks.get(m, ("",))[0]} for m in marks]})
@@ -186,7 +185,7 @@ async def checkpoints(call: Call) -> Response:
 
 async def rollback(call: Call) -> Response:
     """Restore a session to a checkpoint."""
-    hosted, given = _session(call), await call.json(shapes.Rollback)
+    hosted, given = call.session, await call.json(shapes.Rollback)
     async with hosted.session.in_turn() as box:
         await box.rollback(given.mark)
     hosted.rolled_back = given.mark
@@ -196,7 +195,7 @@ async def rollback(call: Call) -> Response:
 
 async def validate(call: Call) -> Response:
     """Return whether code compiles, without running it; if not, the line and the message."""
-    hosted, given = _session(call), await call.json(shapes.Code)
+    hosted, given = call.session, await call.json(shapes.Code)
     check_code(given.code)
     async with hosted.session.in_turn() as box:
         return as_json(validity(await box.find_fault(given.code)))
@@ -204,7 +203,7 @@ async def validate(call: Call) -> Response:
 
 async def list_variables(call: Call) -> Response:
     """List a session's variables with type and size."""
-    hosted = _session(call)
+    hosted = call.session
     async with hosted.session.in_turn() as box:
         found = await box.variables(hidden=call.flag("hidden"))
     rows = [{"name": v.name, "type": v.type, "size": v.size, "shape": v.shape} for v in found]
@@ -213,7 +212,7 @@ async def list_variables(call: Call) -> Response:
 
 async def get_variable(call: Call) -> Response:
     """Return a variable's value; with `exists=1`, only whether there is one."""
-    name, hosted = variables.check_name(call.path["name"]), _session(call)
+    name, hosted = variables.check_name(call.path["name"]), call.session
     method = "has_variable" if call.flag("exists") else "get_variable"
     params = {"name": name} if call.flag("exists") else {"name": name, "plain": call.flag("plain")}
     async with hosted.session.in_turn() as box:
@@ -225,7 +224,7 @@ async def get_variable(call: Call) -> Response:
 
 async def set_variable(call: Call) -> Response:
     """Set a variable."""
-    name, hosted = variables.check_new_name(call.path["name"]), _session(call)
+    name, hosted = variables.check_new_name(call.path["name"]), call.session
     given = await call.json(shapes.Value)
     async with hosted.session.in_turn() as box:
         answer = await box.ask_variable("set_variable", {"name": name, "value": given.value})
@@ -236,7 +235,7 @@ async def set_variable(call: Call) -> Response:
 
 async def set_tools(call: Call) -> Response:
     """Let the session's code call these tools of its client's, and no others."""
-    hosted, given = _session(call), await call.json(shapes.NewTools)
+    hosted, given = call.session, await call.json(shapes.NewTools)
     if len(given.tools) > shapes.MAX_TOOLS:
         raise Problem(400, "invalid", f"at most {shapes.MAX_TOOLS} tools")
     await hosted.session.set_tools({"tools": given.tools})
@@ -247,7 +246,7 @@ async def set_tools(call: Call) -> Response:
 
 async def save(call: Call) -> Response:
     """Save a session's variables and files as a state that a new session can start with."""
-    body, hosted = await call.body(), _session(call)
+    body, hosted = await call.body(), call.session
 
     async def work() -> tuple[int, Any]:
         async with hosted.session.in_turn() as box:
@@ -301,10 +300,6 @@ async def delete_context(call: Call) -> Response:
     """Delete a context; sessions that have it keep it."""
     await call.service.objects.delete(call.principal, "context", call.path["context"])
     return nothing()
-
-
-def _session(call: Call) -> HostedSession:
-    return call.service.sessions.get(call.principal, call.path["session"])
 
 
 async def keep_state(call: Call, blob: bytes, **more: Any) -> dict[str, Any]:

@@ -124,7 +124,7 @@ async def _in_session(
     given: shapes.Cell | shapes.Command,
     **options: Unpack[commands.CommandOptions],
 ) -> Response:
-    hosted = call.service.sessions.get(call.principal, call.path["session"])
+    hosted = call.session
     limit = None
     if given.timeout_ms is not None:
         limit = shapes.timeout_within(given.timeout_ms, call.principal.quota)

@@ -92,7 +92,7 @@ async def create(call: Call) -> Response:
 
 async def connect(call: Call) -> Response:
     """Return a sandbox with its tokens; one that is paused runs again."""
-    hosted, given = _session(call), await call.json(Timeout)
+    hosted, given = call.session, await call.json(Timeout)
     async with hosted.session.in_turn():
         hosted.touch()
     until = clock.now() + _seconds(given.timeout) - hosted.created
@@ -124,18 +124,12 @@ async def list_all(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """Return what is known of a sandbox."""
-    return as_json(_detail(call, _session(call)))
-
-
-async def kill(call: Call) -> Response:
-    """End a sandbox."""
-    await call.service.sessions.end(_session(call))
-    return nothing()
+    return as_json(_detail(call, call.session))
 
 
 async def set_timeout(call: Call) -> Response:
     """Let a sandbox end a number of seconds from now."""
-    hosted, given = _session(call), await call.json(Timeout)
+    hosted, given = call.session, await call.json(Timeout)
     seconds = clock.now() - hosted.created + _seconds(given.timeout)
     call.service.sessions.change(hosted, shapes.Life(max_seconds=seconds))
     return nothing()
@@ -143,7 +137,7 @@ async def set_timeout(call: Call) -> Response:
 
 async def pause(call: Call) -> Response:
     """Freeze a sandbox, with its memory; 409 if it is paused already."""
-    hosted = _session(call)
+    hosted = call.session
     if hosted.session.frozen:
         raise Problem(409, "paused", "the sandbox is paused already")
     await hosted.session.pause()
@@ -152,7 +146,7 @@ async def pause(call: Call) -> Response:
 
 async def fork(call: Call) -> Response:
     """Make live clones of a sandbox: each goes on with its variables and files."""
-    parent, given = _session(call), await call.json(Timeout)
+    parent, given = call.session, await call.json(Timeout)
     if not 1 <= given.count <= MAX_FORKS:
         raise Problem(400, "invalid", f"count must be from 1 to {MAX_FORKS}")
     seconds = _seconds(given.timeout)
@@ -174,7 +168,7 @@ async def fork(call: Call) -> Response:
 
 async def metrics(call: Call) -> Response:
     """Return what a sandbox uses now: one sample, as no others are kept."""
-    hosted, now = _session(call), clock.now()
+    hosted, now = call.session, clock.now()
     await hosted.measure_disk()
     usage, policy = hosted.usage(), hosted.session.config.policy
     alive = max(now - hosted.created, 1e-3)
@@ -194,7 +188,7 @@ async def metrics(call: Call) -> Response:
 
 async def unsupported(call: Call) -> Response:
     """Refuse what Atoll does not have: networks that change."""
-    _session(call)
+    _ = call.session  # 404 if there is none
     text = "the network of a sandbox does not change: create another with what it needs"
     raise Problem(400, "unsupported", text)
 
@@ -212,10 +206,6 @@ def _seconds(timeout: float | None) -> float:
     if not 0 <= seconds < float("inf"):
         raise Problem(400, "invalid", "timeout is a number of seconds from 0 on")
     return max(seconds, 0.001)
-
-
-def _session(call: Call) -> HostedSession:
-    return call.service.sessions.get(call.principal, call.path["session"])
 
 
 def _state(hosted: HostedSession) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atoll.service import handlers
 from atoll.service.e2b import commands, control, filing, interpreter, snapshots, wire
 from atoll.service.e2b.dialect import PREFIX
 
@@ -33,7 +34,7 @@ CONTROL: tuple[Row, ...] = (
     ("POST", f"{_S}/connect", control.connect, "sessions"),
     ("POST", f"{_S}/resume", control.connect, "sessions"),
     ("GET", _S, control.show, "sessions"),
-    ("DELETE", _S, control.kill, "sessions"),
+    ("DELETE", _S, handlers.delete, "sessions"),
     ("POST", f"{_S}/timeout", control.set_timeout, "sessions"),
     ("POST", f"{_S}/pause", control.pause, "sessions"),
     ("POST", f"{_S}/fork", control.fork, "sessions"),

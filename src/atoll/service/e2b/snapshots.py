@@ -39,7 +39,7 @@ async def create(call: Call) -> Response:
     given = shapes.read(body, NewSnapshot)
     if given.memory is False:
         raise Problem(400, "unsupported", "a snapshot has variables and files: leave `mode` out")
-    hosted = call.service.sessions.get(call.principal, call.path["session"])
+    hosted = call.session
     name = (given.name or "")[: shapes.MAX_METADATA_TEXT]
 
     async def work() -> tuple[int, Any]:
