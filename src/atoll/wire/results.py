@@ -1,6 +1,6 @@
 """Encodes results as JSON and back; bytes and long texts are sent beside the message.
 
-Decoding validates every field, as for a guest's own answer: see `checked`.
+Decoding validates every field, as for a guest's own answer: see `read`.
 """
 
 from __future__ import annotations
@@ -45,26 +45,27 @@ def to_wire(result: SandboxResult | ExecuteResponse) -> tuple[dict[str, Any], by
 
 def from_wire(plain: dict[str, Any], beside: bytes) -> SandboxResult:
     """Return the result; SandboxError if `to_wire` cannot have made it."""
-    return _read(SandboxResult, plain, beside)
+    return read(SandboxResult, plain, beside)
 
 
 def response_from_wire(plain: dict[str, Any], beside: bytes) -> ExecuteResponse:
     """Return the result of a shell command."""
-    return _read(ExecuteResponse, plain, beside)
+    return read(ExecuteResponse, plain, beside)
 
 
-def _read(shape: type[T], plain: dict[str, Any], beside: bytes) -> T:
+def read(shape: type[T], plain: dict[str, Any], beside: bytes = b"", who: str = "daemon") -> T:
+    """Return what `who` answered; SandboxError if a field cannot be that of a result."""
     try:
         fields = {
             name: _READERS[name](value, beside) if name in _READERS else value
             for name, value in plain.items()
         }
-        return shape(**checked(fields))
+        return shape(**_checked(fields))
     except result_fields.SHAPE_ERRORS as exc:
-        raise SandboxError(f"the daemon sent no result: {exc!r}"[:500]) from None
+        raise SandboxError(f"the {who} sent no result: {exc!r}"[:500]) from None
 
 
-def checked(fields: dict[str, Any]) -> dict[str, Any]:
+def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a result; ValueError if one of them cannot be that of a result."""
     for name, value in fields.items():
         if name in _CHECKS and not _CHECKS[name](value):
@@ -108,17 +109,16 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def files(names: Any) -> tuple[str, ...]:
-    """Return names of files in the working folder; ValueError for any other."""
-    return tuple(result_fields.check_path(name) for name in names)
-
-
-def artifact(path: Any, size: Any, media_type: Any) -> Artifact:
-    """Return what a result tells of a file; ValueError if it can be of none."""
+def _artifact(path: Any, size: Any, media_type: Any) -> Artifact:
     path, size = result_fields.check_path(path), result_fields.check_size(size)
     if type(media_type) is not str:
         raise ValueError("not a media type")
     return Artifact(path=path, size=size, media_type=media_type)
+
+
+def _files(names: list[Any], _beside: bytes) -> tuple[str, ...]:
+    """Return names of files in the working folder; ValueError for any other."""
+    return tuple(result_fields.check_path(name) for name in names)
 
 
 def _put(data: bytes, beside: bytearray) -> list[int]:
@@ -157,14 +157,16 @@ def _put_artifacts(artifacts: tuple[Artifact, ...], _beside: bytearray) -> list[
 
 
 def _get_artifacts(rows: list[Any], _beside: bytes) -> tuple[Artifact, ...]:
-    return tuple(artifact(*row) for row in rows)
+    return tuple(_artifact(*row) for row in rows)
 
 
 def _put_network(use: NetworkUse, _beside: bytearray) -> dict[str, Any]:
     return dataclasses.asdict(use)
 
 
-def _get_network(plain: dict[str, Any], _beside: bytes) -> NetworkUse:
+def _get_network(plain: dict[str, Any] | None, _beside: bytes) -> NetworkUse | None:
+    if plain is None:
+        return None
     rows = tuple(NetworkRequest(**one) for one in plain["requests"])
     return NetworkUse(requests=rows, unlisted=plain["unlisted"])
 
@@ -185,7 +187,7 @@ _WRITERS: dict[str, Callable[[Any, bytearray], Any]] = {
     "isolation": lambda level, _: str(level),
 }
 _READERS: dict[str, Callable[[Any, bytes], Any]] = {
-    "kind": lambda name, _: Outcome[name],
+    "kind": lambda name, _: Outcome[name.upper()],
     "stdout": _get_text,
     "output": _get_text,
     "stderr": _get_text,
@@ -193,8 +195,8 @@ _READERS: dict[str, Callable[[Any, bytes], Any]] = {
     "error_args": lambda given, _: tuple(values.decode_plain(one) for one in given),
     "displays": _get_displays,
     "artifacts": _get_artifacts,
-    "files_created": lambda names, _: files(names),
-    "files_modified": lambda names, _: files(names),
+    "files_created": _files,
+    "files_modified": _files,
     "state": _get,
     "network": _get_network,
     "isolation": lambda name, _: Isolation.parse(name),
