@@ -17,6 +17,7 @@ import pytest
 import atoll
 from atoll import certificates
 from atoll.backends.pyodide import deno, distribution, index, wheels
+from atoll.packages.target import run_pip
 
 TOLD_OTHERWISE = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "DENO_CERT", "SSL_CERT_DIR",
                   "DENO_TLS_CA_STORE", "PIP_FIND_LINKS", "NODE_EXTRA_CA_CERTS")  # fmt: skip
@@ -119,12 +120,13 @@ def test_pip_downloads_a_wheel(server, trusted, tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_RETRIES", "0")
     server.pages["/simple/private-thing/"] = f'<a href="/{name}">{name}</a>'.encode()
     server.pages[f"/{name}"] = wheel()
+    flags = ("download", *wheels._wheel_flags(), "--dest", str(tmp_path))
     if trusted:
-        wheels._download(["private-thing"], str(tmp_path))
+        run_pip("pyodide", ["private-thing"], *flags, wheels="wheel")
         assert (tmp_path / name).exists()
         return
     with pytest.raises(atoll.ConfigError, match="sudo update-ca-certificates"):
-        wheels._download(["private-thing"], str(tmp_path))
+        run_pip("pyodide", ["private-thing"], *flags, wheels="wheel")
 
 
 def test_other_failures_are_told_as_they_are():

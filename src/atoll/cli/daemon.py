@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll.cli.standard_streams import say
 from atoll.config import daemon_socket
 from atoll.daemon import lifecycle, process
 from atoll.daemon.limits import DaemonLimits
@@ -46,9 +46,9 @@ def start(args: Namespace, paths: DaemonPaths) -> int:
         pid = lifecycle.start(paths, limits, _waiting_said(), args.preload, args.tier)
     except AlreadyRunningError:
         return _runs_already(args, paths)
-    _say(f"the daemon runs with pid {pid} and listens at {paths.socket}")
+    say(f"the daemon runs with pid {pid} and listens at {paths.socket}")
     for line in missing_libraries((lifecycle.status(paths) or {}).get("pool", {})):
-        _say(line)
+        say(line)
     return 0
 
 
@@ -83,7 +83,7 @@ def _failures(missing: list[str]) -> dict[str, str]:
 
 async def _serve(args: Namespace, paths: DaemonPaths, limits: DaemonLimits) -> None:
     def ready() -> None:
-        _say(f"listening at {paths.socket}")
+        say(f"listening at {paths.socket}")
 
     await process.serve(paths, limits, ready, PoolSettings.with_more(args.preload, tier=args.tier))
 
@@ -176,9 +176,9 @@ def _given(args: Namespace) -> dict[str, Any]:
 def _runs_already(args: Namespace, paths: DaemonPaths) -> int:
     """Return 0, or 1 if options were given that the running daemon may not have."""
     if _given(args) or args.preload or args.tier:
-        _say(f"a daemon runs already at {paths.socket}: stop it to start it with other options")
+        say(f"a daemon runs already at {paths.socket}: stop it to start it with other options")
         return 1
-    _say(f"a daemon runs already at {paths.socket}")
+    say(f"a daemon runs already at {paths.socket}")
     return 0
 
 
@@ -188,11 +188,7 @@ def _waiting_said() -> Callable[[str], None]:
 
     def say(doing: str) -> None:
         nonlocal said
-        _say(f"{doing} ... {time.monotonic() - begun:.0f} s" if doing == said else f"{doing} ...")
+        say(f"{doing} ... {time.monotonic() - begun:.0f} s" if doing == said else f"{doing} ...")
         said = doing
 
     return say
-
-
-def _say(text: str) -> None:
-    print(f"atoll: {text}", file=sys.stderr, flush=True)

@@ -15,6 +15,7 @@ from atoll.backends import registry
 from atoll.cli import attacks, selfcheck, settings
 from atoll.cli.attack_report import AttackReport
 from atoll.cli.colours import Colours
+from atoll.config import SandboxConfig
 from atoll.errors import BackendUnavailableError
 from atoll.policy import Isolation
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from atoll.cli.attack_report import AttackResult
-    from atoll.config import SandboxConfig
 
 INDENT, WIDTH = 12, 100
 
@@ -53,6 +53,13 @@ def describe(backends: dict[str, Availability], colours: Colours) -> str:
     parts = [f"atoll {__version__}, Python {sys.version.split()[0]}"]
     parts += [_backend(name, one, colours) for name, one in backends.items()]
     return "\n\n".join(parts)
+
+
+def show(name: str) -> bool:
+    """Print the report of one backend; return whether it can be used."""
+    backends = asyncio.run(examine([name], SandboxConfig(backend=name)))
+    print(describe(backends, Colours.of(sys.stdout)))
+    return backends[name].usable
 
 
 def as_json(backends: dict[str, Availability], results: list[AttackResult]) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from atoll.cli.bar import Bar
 from atoll.cli.interrupts import INTERRUPTED
+from atoll.cli.standard_streams import say
 from atoll.errors import ConfigError
 from atoll.extras import install_command
 from atoll.rlm.models.local import server
@@ -33,7 +34,7 @@ def get(store: Store) -> int:
     """Download the model, unless it is there."""
     weights = store.weights
     if store.complete:
-        _say(f"{weights.name} is downloaded: {store.path}")
+        say(f"{weights.name} is downloaded: {store.path}")
         _say_next()
         return 0
     try:
@@ -46,15 +47,15 @@ def get(store: Store) -> int:
         store.fetch(bar.show)
     except (DownloadError, OSError) as exc:
         bar.end()
-        _say(str(exc))
+        say(str(exc))
         return FAILED
     except KeyboardInterrupt:
         bar.end()
         kept = in_words(store.present)
-        _say(f"stopped. {kept} are kept: type `atoll model get` again to continue")
+        say(f"stopped. {kept} are kept: type `atoll model get` again to continue")
         return INTERRUPTED
     bar.end()
-    _say(f"sha256 is right. The model is in {store.path}")
+    say(f"sha256 is right. The model is in {store.path}")
     _say_next()
     return 0
 
@@ -82,9 +83,9 @@ def remove(store: Store) -> int:
     """Delete the model and what was downloaded of it."""
     freed = store.remove()
     if freed:
-        _say(f"removed {store.path}: {in_words(freed)} are free again")
+        say(f"removed {store.path}: {in_words(freed)} are free again")
     else:
-        _say(f"there is nothing to remove in {store.folder}")
+        say(f"there is nothing to remove in {store.folder}")
     return 0
 
 
@@ -111,9 +112,5 @@ def _state(store: Store) -> str:
 
 def _say_next() -> None:
     if not server.is_installed():
-        _say(f"to run it, type: {install_command('localllm', 'llm')}")
-    _say("then try: atoll ask --demo --local")
-
-
-def _say(text: str) -> None:
-    print(f"atoll: {text}", file=sys.stderr, flush=True)
+        say(f"to run it, type: {install_command('localllm', 'llm')}")
+    say("then try: atoll ask --demo --local")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from typing import TYPE_CHECKING
 
 from atoll.backends.pyodide import deno, distribution, image, wheels
 from atoll.cli import doctor
-from atoll.cli.colours import Colours
-from atoll.config import SandboxConfig
+from atoll.cli.standard_streams import say
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -25,7 +22,7 @@ def setup(_args: Namespace) -> int:
     runner = deno.find()
     pyodide = distribution.setup()
     image.find(pyodide, runner)
-    _say(f"ready in {pyodide.folder.parent}")
+    say(f"ready in {pyodide.folder.parent}")
     return 0
 
 
@@ -35,16 +32,10 @@ def install(args: Namespace) -> int:
     for name in new:
         print(name)
     if not new:
-        _say("everything is installed already")
+        say("everything is installed already")
     return 0
 
 
 def status(_args: Namespace) -> int:
     """Print what `atoll doctor` prints about this backend."""
-    backends = asyncio.run(doctor.examine([deno.BACKEND], SandboxConfig(backend=deno.BACKEND)))
-    print(doctor.describe(backends, Colours.of(sys.stdout)))
-    return 0 if backends[deno.BACKEND].usable else 1
-
-
-def _say(text: str) -> None:
-    print(f"atoll: {text}", file=sys.stderr, flush=True)
+    return 0 if doctor.show(deno.BACKEND) else 1

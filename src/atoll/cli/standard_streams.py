@@ -58,3 +58,8 @@ def is_piped(fd: int = 0) -> bool:
         return not os.isatty(fd) and os.read(fd, 0) == b""
     except OSError:
         return False
+
+
+def say(text: str, who: str = "atoll") -> None:
+    """Print a line about what a command does to stderr, at once."""
+    print(f"{who}: {text}", file=sys.stderr, flush=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atoll.backends.wasm import PythonSandbox, build, packages
 from atoll.backends.wasm.progress import Progress
 from atoll.cli import doctor
-from atoll.cli.colours import Colours
-from atoll.config import SandboxConfig
+from atoll.cli.standard_streams import say
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,9 +29,9 @@ def make(args: Namespace) -> int:
         if not os.access(Path(args.output).absolute().parent, os.W_OK):
             raise ConfigError(f"--output: cannot write to the folder of {args.output}")
         build.write_component(Path(args.output), Progress("atoll wasm"))
-        _say(f"written to {args.output}")
+        say(f"written to {args.output}")
         return 0
-    _say(f"ready in {_component().folder}")
+    say(f"ready in {_component().folder}")
     return 0
 
 
@@ -44,23 +41,17 @@ def install(args: Namespace) -> int:
     for name in new:
         print(name)
     if not new:
-        _say("everything is installed already")
+        say("everything is installed already")
     return 0
 
 
 def status(_args: Namespace) -> int:
     """Print what `atoll doctor` prints about this backend, and the installed packages."""
-    name = PythonSandbox.backend
-    backends = asyncio.run(doctor.examine([name], SandboxConfig(backend=name)))
-    print(doctor.describe(backends, Colours.of(sys.stdout)))
-    if backends[name].usable and (built := build.find()) is not None:
+    usable = doctor.show(PythonSandbox.backend)
+    if usable and (built := build.find()) is not None:
         print(f"packages: {', '.join(packages.installed(built)) or 'none'}")
-    return 0 if backends[name].usable else 1
+    return 0 if usable else 1
 
 
 def _component() -> Built:
     return build.ensure(None, Progress("atoll wasm"))
-
-
-def _say(text: str) -> None:
-    print(f"atoll: {text}", file=sys.stderr, flush=True)

@@ -6,18 +6,13 @@ pip downloads them on the host into the private folder, and every guest unpacks 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll import certificates
 from atoll.backends.pyodide import deno, distribution
-from atoll.errors import BackendUnavailableError, ConfigError
 from atoll.launch.interpreter import resolve
-from atoll.packages.target import Target
+from atoll.packages.target import Target, run_pip
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +21,6 @@ if TYPE_CHECKING:
 
 PLATFORM = "pyemscripten_2026_0_wasm32"
 TAG = f"cp{distribution.PYTHON[0]}{distribution.PYTHON[1]}"
-DOWNLOAD_SECONDS = 600
 
 
 def installed() -> tuple[Path, ...]:
@@ -55,15 +49,13 @@ def with_packages(environment: Environment | None) -> tuple[Path, ...]:
 
 def install(names: Sequence[str]) -> tuple[str, ...]:
     """Download packages and their dependencies; return the new wheels."""
-    for name in names:
-        if name.startswith("-"):
-            raise ConfigError(f"{name!r} is not a package name")
     before = {path.name for path in installed()}
     with (
         distribution.locked("wheels"),
         tempfile.TemporaryDirectory(prefix="wheels-", dir=distribution.private_folder()) as scratch,
     ):
-        _download(names, scratch)
+        flags = ("download", *_wheel_flags(), "--dest", scratch)
+        run_pip(deno.BACKEND, names, *flags, wheels="wheel for Pyodide")
         for wheel in Path(scratch).glob("*.whl"):
             _replace(wheel)
     return tuple(path.name for path in installed() if path.name not in before)
@@ -74,29 +66,6 @@ def _folder() -> Path:
     folder.mkdir(exist_ok=True)
     distribution.readable(folder)
     return folder
-
-
-def _download(names: Sequence[str], target: str) -> None:
-    if importlib.util.find_spec("pip") is None:
-        raise BackendUnavailableError(deno.BACKEND, "pip is not installed", "Install pip first.")
-    command = [
-        sys.executable, "-m", "pip", "download", "--disable-pip-version-check",
-        "--only-binary=:all:", *_wheel_flags(), "--dest", target, "--", *names,
-    ]  # fmt: skip
-    try:
-        subprocess.run(
-            command,
-            check=True,
-            capture_output=True,
-            timeout=DOWNLOAD_SECONDS,
-            env=certificates.download_environment(),
-        )
-    except subprocess.CalledProcessError as exc:
-        words, before = (one.decode(errors="replace") for one in (exc.stderr, exc.stdout))
-        why = certificates.explain(words.strip()[-600:], before)
-        raise ConfigError(f"pip found no wheel for Pyodide: {why}") from None
-    except (OSError, subprocess.SubprocessError) as exc:
-        raise BackendUnavailableError(deno.BACKEND, f"pip did not run: {exc}") from None
 
 
 def _wheel_flags() -> tuple[str, ...]:

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import importlib.util
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from atoll import certificates
 from atoll.config import SandboxConfig, cache_folder
-from atoll.errors import BackendUnavailableError, ConfigError, SandboxError
+from atoll.errors import SandboxError
 from atoll.launch.interpreter import resolve
-from atoll.packages.target import Target
+from atoll.packages.target import Target, run_pip
 from atoll.policy import ExecutionPolicy, Mount
 
 if TYPE_CHECKING:
@@ -29,7 +25,6 @@ if TYPE_CHECKING:
 
     from atoll.backends.wasm.build import Built
 
-DOWNLOAD_SECONDS = 600
 _PLACE = "/packages"
 _COMPILE = (
     "import compileall, py_compile\n"
@@ -69,43 +64,17 @@ def target(built: Built) -> Target:
 
 def install(built: Built, names: Sequence[str]) -> tuple[str, ...]:
     """Install packages and their dependencies; return the new ones. ConfigError if not pure."""
-    for name in names:
-        if name.startswith("-"):
-            raise ConfigError(f"{name!r} is not a package name")
+    version = ".".join(map(str, built.python[:2]))
     before, folder = set(installed(built)), package_folder(built)
     with tempfile.TemporaryDirectory(prefix="packages-", dir=folder.parent) as scratch:
-        _download(built, names, scratch)
+        flags = ("install", "--no-compile", *_wheel_flags(version), "--target", scratch)
+        run_pip("wasm", names, *flags, wheels="pure Python wheel")
         asyncio.run(_compile(scratch))
         with open(f"{folder}.lock", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for entry in sorted(Path(scratch).iterdir()):
                 _replace(entry, folder)
     return tuple(name for name in installed(built) if name not in before)
-
-
-def _download(built: Built, names: Sequence[str], target: str) -> None:
-    if importlib.util.find_spec("pip") is None:
-        raise BackendUnavailableError("wasm", "pip is not installed", "Install pip first.")
-    version = ".".join(map(str, built.python[:2]))
-    command = [
-        sys.executable, "-m", "pip", "install", "--disable-pip-version-check",
-        "--no-compile", "--only-binary=:all:", *_wheel_flags(version), "--target", target,
-        "--", *names,
-    ]  # fmt: skip
-    try:
-        subprocess.run(
-            command,
-            check=True,
-            capture_output=True,
-            timeout=DOWNLOAD_SECONDS,
-            env=certificates.download_environment(),
-        )
-    except subprocess.CalledProcessError as exc:
-        words, before = (one.decode(errors="replace") for one in (exc.stderr, exc.stdout))
-        why = certificates.explain(words.strip()[-600:], before)
-        raise ConfigError(f"pip found no pure Python wheel: {why}") from None
-    except (OSError, subprocess.SubprocessError) as exc:
-        raise BackendUnavailableError("wasm", f"pip did not run: {exc}") from None
 
 
 def _wheel_flags(version: str) -> tuple[str, ...]:
