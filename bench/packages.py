@@ -9,16 +9,17 @@ import zipfile
 from typing import TYPE_CHECKING
 from unittest import mock
 
-from atoll import packages
 from atoll.config import SandboxConfig
 from atoll.launch.guest_handle import limits_of
+from atoll.packages.environment import ensure
+from atoll.packages.target import for_interpreter
 from bench import warm
 from bench.rows import Arms, Goal, row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from atoll.packages import Hold
+    from atoll.packages.store import Hold
     from bench.rows import Probe, Scale
 
 NAME = "atoll_bench_package"
@@ -66,7 +67,7 @@ def _environment(folder: str) -> Hold:
     with zipfile.ZipFile(f"{folder}/{NAME}-1.0-py3-none-any.whl", "w") as wheel:
         for path, text in FACTS.items():
             wheel.writestr(path, text)
-    return packages.ensure([NAME], packages.for_interpreter(warm.shared().pool.python))
+    return ensure([NAME], for_interpreter(warm.shared().pool.python))
 
 
 def _fresh(config: SandboxConfig, hold: Hold) -> Probe:

@@ -10,7 +10,8 @@ import pytest
 
 from atoll.context import Context
 from atoll.errors import ConfigError, SandboxClosedError
-from atoll.explore import ContextIndex, sections, trigrams
+from atoll.explore import sections, trigrams
+from atoll.explore.index import ContextIndex
 
 MARKDOWN = """# Title
 

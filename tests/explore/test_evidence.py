@@ -6,7 +6,9 @@ import pytest
 
 from atoll.context import Context
 from atoll.errors import ConfigError, ExecutionTimeoutError
-from atoll.explore import ContextIndex, check, evidence
+from atoll.explore import evidence
+from atoll.explore.evidence import check
+from atoll.explore.index import ContextIndex
 
 TEXT = """It was the best of times,
   it was the   worst of times \u2014 or so

@@ -13,8 +13,9 @@ from costs import least_cpu_seconds
 
 from atoll.context import Context
 from atoll.errors import ConfigError
-from atoll.explore import ContextIndex, chunks, encoded, finders, lines, literals, trigrams
+from atoll.explore import chunks, encoded, finders, lines, literals, trigrams
 from atoll.explore.grep import MOST_HITS, WIDTH
+from atoll.explore.index import ContextIndex
 from atoll.files import backtracking
 
 needs_re2 = pytest.mark.skipif(

@@ -11,9 +11,11 @@ from costs import least_cpu_seconds
 
 from atoll.context import Context
 from atoll.errors import ConfigError
-from atoll.explore import ContextIndex, Ledger, Shown, spans_shown
-from atoll.explore.ledger import CELLS
+from atoll.explore import spans_shown
+from atoll.explore.index import ContextIndex
+from atoll.explore.ledger import CELLS, Ledger
 from atoll.explore.ranges import Ranges
+from atoll.explore.spans_shown import Shown
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -17,7 +17,8 @@ import pytest
 
 from atoll.egress.authority import Authority
 from atoll.launch import interpreter
-from atoll.packages import download, for_interpreter
+from atoll.packages import download
+from atoll.packages.target import for_interpreter
 
 LINK = 0o120777 << 16
 

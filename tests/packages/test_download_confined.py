@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from ordinary_user import SOURCE, USER, python_for_user
 
-from atoll.packages import download, ensure
+from atoll.packages import download
+from atoll.packages.environment import ensure
 from atoll.packages.progress import Progress
 
 START = """

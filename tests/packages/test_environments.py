@@ -12,14 +12,16 @@ import pytest
 
 import atoll
 from atoll.errors import PackageError
-from atoll.packages import ensure, environment, store
+from atoll.packages import environment, store
 from atoll.packages.download import explain
+from atoll.packages.environment import ensure
 
 BUILD = """
 import json, logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
 from atoll.launch import interpreter
-from atoll.packages import ensure, for_interpreter
+from atoll.packages.environment import ensure
+from atoll.packages.target import for_interpreter
 print(ensure(sys.argv[1:], for_interpreter(interpreter.resolve(None))).environment.hash, flush=True)
 """
 

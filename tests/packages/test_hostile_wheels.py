@@ -8,7 +8,8 @@ import pytest
 
 import atoll
 from atoll.errors import PackageError
-from atoll.packages import build, ensure, store
+from atoll.packages import build, store
+from atoll.packages.environment import ensure
 
 PTH = "import os, sys; sys.ran_pth = os.getpid(); open('/tmp/pth-was-here', 'w').close()\n"
 

@@ -8,7 +8,8 @@ import re
 import pytest
 
 from atoll.errors import PackageError
-from atoll.packages import ensure, store
+from atoll.packages import store
+from atoll.packages.environment import ensure
 
 
 def test_packages_come_from_the_index_of_the_settings_once(cache, index, http_index, target):

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from atoll.errors import PackageError
-from atoll.packages import ensure
+from atoll.packages.environment import ensure
 
 ATTACK = """
 import os, socket

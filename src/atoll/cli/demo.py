@@ -18,17 +18,8 @@ from atoll.cli.progress import Progress, width_of
 from atoll.errors import ConfigError
 from atoll.rlm.models.recorded import Replay
 from atoll.rlm.replies import parse
-from atoll.trajectory import words
+from atoll.trajectory import events, words
 from atoll.trajectory.canvas import Canvas
-from atoll.trajectory.events import (
-    CodeRan,
-    FinalGiven,
-    ModelAnswered,
-    Planned,
-    RunStarted,
-    SubcallEnded,
-    SubcallStarted,
-)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -123,28 +114,28 @@ class Story(Progress):
 
     def _tell(self, event: Event) -> None:
         match event:
-            case RunStarted():
+            case events.RunStarted():
                 self._introduce(event)
-            case Planned():
+            case events.Planned():
                 self._say("plan", "search the log by code: it is too long for one prompt")
-            case ModelAnswered():
+            case events.ModelAnswered():
                 super()._tell(event)
                 self._show_reply(event)
-            case SubcallStarted():
+            case events.SubcallStarted():
                 self._say("sub-question", event.prompt.partition("\n")[0], level=1)
-            case SubcallEnded():
+            case events.SubcallEnded():
                 self._say("sub-answer", event.answer or event.error or "", level=1)
-            case CodeRan():
+            case events.CodeRan():
                 ran = f"ran the code in {words.duration(event.duration_ms)} ({event.isolation}):"
                 self._say("sandbox", ran, level=1)
                 self._quote(event.observation)
-            case FinalGiven():
+            case events.FinalGiven():
                 self._print("")
                 self._say("answer", "")
             case _:
                 super()._tell(event)
 
-    def _introduce(self, event: RunStarted) -> None:
+    def _introduce(self, event: events.RunStarted) -> None:
         text = LIVE_TEXT if self._is_live else RECORDING_TEXT
         self._say("demo", text.format(on=RECORDED_ON, model=RECORDED_FROM))
         self._print("")
@@ -152,7 +143,7 @@ class Story(Progress):
         size = event.context.get("length", 0)
         self._say("context", f"the log of a warehouse: {LINES:,} lines, {size:,} characters")
 
-    def _show_reply(self, event: ModelAnswered) -> None:
+    def _show_reply(self, event: events.ModelAnswered) -> None:
         when = "" if self._is_live else ", when it was recorded"
         took = f"the model wrote in {words.duration(event.duration_ms)}{when}:"
         self._print("")

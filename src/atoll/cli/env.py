@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 from atoll.cli.settings import check_python
 from atoll.errors import ConfigError
 from atoll.launch import interpreter
-from atoll.packages import ensure, environment, for_interpreter, store
+from atoll.packages import environment, store
+from atoll.packages.environment import ensure
+from atoll.packages.target import for_interpreter
 from atoll.requirements import check_environment_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from atoll.packages import Environment
+    from atoll.packages.store import Environment
 
 SHORT = 12
 _STEPS = ((86_400 * 2, 86_400, "days"), (7_200, 3_600, "hours"), (120, 60, "minutes"))

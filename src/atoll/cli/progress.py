@@ -11,18 +11,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from atoll.cli.colours import Colours
-from atoll.trajectory import terminal_text, words
-from atoll.trajectory.events import (
-    BudgetWarned,
-    CodeRan,
-    ModelAnswered,
-    ModelAsked,
-    Planned,
-    Refused,
-    RunStarted,
-    SubcallEnded,
-    SubcallStarted,
-)
+from atoll.trajectory import events, terminal_text, words
 from atoll.trajectory.fields import Usage
 
 if TYPE_CHECKING:
@@ -75,39 +64,39 @@ class Progress:
 
     def _count(self, event: Event) -> None:
         match event:
-            case ModelAsked():
+            case events.ModelAsked():
                 self._typed = 0
-            case ModelAnswered():
+            case events.ModelAnswered():
                 self._calls += 1
                 self._usage += event.usage
                 self._usd += event.usd or 0.0
                 self._unpriced = self._unpriced or event.usd is None
-            case SubcallStarted():
+            case events.SubcallStarted():
                 self._sub_calls += 1
-            case SubcallEnded():
+            case events.SubcallEnded():
                 self._sub_calls -= 1
 
     def _tell(self, event: Event) -> None:
         match event:
-            case RunStarted():
+            case events.RunStarted():
                 self._line("context", words.pairs(event.context), self._paint.faint)
-            case Planned():
+            case events.Planned():
                 self._line("plan", f"{event.way}: {event.why}", self._paint.faint)
-            case ModelAsked():
+            case events.ModelAsked():
                 self._turn += 1
                 prompt = f"prompt of about {event.input_tokens:,} tokens"
                 self._doing = f"turn {self._turn}: waiting for the model ({prompt})"
-            case ModelAnswered():
+            case events.ModelAnswered():
                 self._doing = f"turn {self._turn}: running code"
-            case CodeRan():
+            case events.CodeRan():
                 self._tell_turn(event)
-            case BudgetWarned():
+            case events.BudgetWarned():
                 told = f"{event.what}: {event.used:,g} of {event.limit:,g} are used"
                 self._line("budget", told, self._paint.warn)
-            case Refused():
+            case events.Refused():
                 self._line("refused", f"{event.what}: {event.why}", self._paint.bad)
 
-    def _tell_turn(self, event: CodeRan) -> None:
+    def _tell_turn(self, event: events.CodeRan) -> None:
         good = event.outcome == "ok"
         failed = "" if good else f"{event.outcome}: "
         code = next(filter(str.strip, event.code.splitlines()), "")

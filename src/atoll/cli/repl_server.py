@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.cli import settings
 from atoll.cli.standard_streams import require_stdin
-from atoll.packages import ensure, for_interpreter
+from atoll.packages.environment import ensure
+from atoll.packages.target import for_interpreter
 from atoll.policy import Isolation
 from atoll.pool import Pool, PoolSettings
 from atoll.replserver.runner import Runner

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.context import Context
 from atoll.errors import ConfigError
-from atoll.explore import ContextIndex
+from atoll.explore.index import ContextIndex
 from atoll.integrations.opening import Opener
 from atoll.text.spill_store import SpillStore
 from atoll.text.summary import head_and_tail

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from atoll.config import SandboxConfig
     from atoll.jail.spec import Limits
     from atoll.launch.guest_handle import GuestHandle
-    from atoll.packages import Hold
+    from atoll.packages.store import Hold
     from atoll.types import SandboxResult
 
 WARM_SECONDS = 60.0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from atoll.errors import ConfigError
-from atoll.explore import Ledger
+from atoll.explore.ledger import Ledger
 from atoll.guest import values
 from atoll.service.objects import load_context
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from atoll.explore import ContextIndex
+from atoll.explore.index import ContextIndex
 from atoll.explore.ledger import KINDS
 from atoll.service import shapes
 from atoll.service.calls import as_json
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from atoll.context import Context
-    from atoll.explore import Ledger
+    from atoll.explore.ledger import Ledger
     from atoll.service.calls import Call
 
 MOST_CHARACTERS = 64 << 10

@@ -4,23 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.trajectory import research, words
+from atoll.trajectory import events, research, words
 from atoll.trajectory.canvas import NARROWEST, Canvas, NoBrush
-from atoll.trajectory.events import (
-    BudgetWarned,
-    CodeRan,
-    Explored,
-    FinalGiven,
-    ModelAnswered,
-    ModelAsked,
-    Planned,
-    Refused,
-    RunEnded,
-    RunStarted,
-    SubcallEnded,
-    SubcallStarted,
-    UnknownEvent,
-)
 from atoll.trajectory.showend import show_end, show_final
 
 if TYPE_CHECKING:
@@ -33,7 +18,7 @@ if TYPE_CHECKING:
 
 CODE_LINES, OUTPUT_LINES, PROSE_LINES, SUBCALLS, RESEARCH_ROWS = 8, 6, 3, 6, 30
 """Lines shown of each text, unless everything is shown."""
-_OPENERS = (Planned, ModelAsked, Explored, FinalGiven)
+_OPENERS = (events.Planned, events.ModelAsked, events.Explored, events.FinalGiven)
 """Events with a blank line before them."""
 
 
@@ -56,7 +41,7 @@ def show(
 
 def _run(canvas: Canvas, node: Node) -> Iterator[str]:
     event = node.event
-    if isinstance(event, RunStarted):
+    if isinstance(event, events.RunStarted):
         yield from canvas.say(0, "question", event.question, canvas.brush.strong)
         models = f"{event.model}, sub-calls {event.sub_model}" if event.sub_model else event.model
         about = f"{event.run} · {models} · atoll {event.atoll_version} · {event.at}"
@@ -76,11 +61,11 @@ def _run(canvas: Canvas, node: Node) -> Iterator[str]:
 
 def _nodes(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str]:
     """Yield the events of a call; sub-calls without a turn belong to code that still runs."""
-    loose = [one for one in nodes if isinstance(one.event, SubcallStarted)]
+    loose = [one for one in nodes if isinstance(one.event, events.SubcallStarted)]
     for one in nodes:
         if level == 0 and isinstance(one.event, _OPENERS):
             yield ""
-        if not isinstance(one.event, SubcallStarted):
+        if not isinstance(one.event, events.SubcallStarted):
             yield from _node(canvas, one, level)
     yield from _subcalls(canvas, loose, level)
 
@@ -88,24 +73,24 @@ def _nodes(canvas: Canvas, nodes: Sequence[Node], level: int) -> Iterator[str]:
 def _node(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
     event, brush = node.event, canvas.brush
     match event:
-        case ModelAsked() | ModelAnswered():
+        case events.ModelAsked() | events.ModelAnswered():
             yield from _model(canvas, node, level)
-        case CodeRan():
+        case events.CodeRan():
             yield from _turn(canvas, event, node.children, level)
-        case Explored():
+        case events.Explored():
             yield from _explored(canvas, event, level)
-        case FinalGiven():
+        case events.FinalGiven():
             yield from show_final(canvas, event, level)
-        case Planned():
+        case events.Planned():
             yield from canvas.say(level, "plan", f"{event.way}: {event.why}", brush.strong)
-        case BudgetWarned():
+        case events.BudgetWarned():
             told = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
             yield from canvas.say(level, "budget", told, brush.warn)
-        case Refused():
+        case events.Refused():
             yield from canvas.say(level, "refused", f"{event.what}: {event.why}", brush.bad)
-        case RunEnded() | SubcallEnded():
+        case events.RunEnded() | events.SubcallEnded():
             yield from canvas.say(level, "ended", "what was never begun here", brush.warn)
-        case UnknownEvent():
+        case events.UnknownEvent():
             known = "an event of a newer version, or not as it should be"
             yield from canvas.say(level, event.kind or "unknown", known, brush.warn)
     yield from _more(canvas, level + 1, event)
@@ -113,17 +98,19 @@ def _node(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
 
 def _model(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
     answer = node.end or node.event
-    if not isinstance(answer, ModelAnswered):
+    if not isinstance(answer, events.ModelAnswered):
         yield from canvas.say(level, "model", "no answer yet", canvas.brush.warn)
         return
-    name = f"{node.event.model} · " if isinstance(node.event, ModelAsked) else ""
+    name = f"{node.event.model} · " if isinstance(node.event, events.ModelAsked) else ""
     told = f"{name}{words.duration(answer.duration_ms)} · {words.cost(node.totals)} · "
     yield from canvas.say(level, "model", told + words.tokens(answer.usage), canvas.brush.faint)
     text = answer.text if canvas.full else words.prose(answer.text)
     yield from canvas.quote(level + 1, "┆", text, PROSE_LINES, str)
 
 
-def _turn(canvas: Canvas, event: CodeRan, subcalls: Sequence[Node], level: int) -> Iterator[str]:
+def _turn(
+    canvas: Canvas, event: events.CodeRan, subcalls: Sequence[Node], level: int
+) -> Iterator[str]:
     told = [event.outcome, words.duration(event.duration_ms), event.isolation]
     told += ["the same code as before"] if event.repeated else []
     stroke = canvas.brush.good if event.outcome == "ok" else canvas.brush.bad
@@ -136,7 +123,7 @@ def _turn(canvas: Canvas, event: CodeRan, subcalls: Sequence[Node], level: int) 
         yield from canvas.say(level + 1, "the whole is in", event.spilled, canvas.brush.faint)
 
 
-def _explored(canvas: Canvas, event: Explored, level: int) -> Iterator[str]:
+def _explored(canvas: Canvas, event: events.Explored, level: int) -> Iterator[str]:
     """Yield the strategy, and the tree of calls with their references."""
     yield from canvas.say(level, "explored", research.summary(event), canvas.brush.strong)
     rows = research.rows(event)
@@ -173,17 +160,17 @@ def _chosen(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _telling(node: Node) -> bool:
-    failed = isinstance(node.end, SubcallEnded) and node.end.error is not None
+    failed = isinstance(node.end, events.SubcallEnded) and node.end.error is not None
     return failed or bool(node.children)
 
 
 def _subcall(canvas: Canvas, node: Node, level: int) -> Iterator[str]:
     begun, ended = node.event, node.end
-    assert isinstance(begun, SubcallStarted)
+    assert isinstance(begun, events.SubcallStarted)
     told = [begun.kind, words.duration(node.end_ms - node.start_ms), words.cost(node.totals)]
     told[2:] = [f"as {begun.shared_with}"] if begun.shared_with else told[2:]
     answer, marks = "no answer yet", ""
-    if isinstance(ended, SubcallEnded):
+    if isinstance(ended, events.SubcallEnded):
         answer = ended.answer if ended.error is None else f"FAILED: {ended.error}"
         marks = " (downgraded)" if ended.downgraded else ""
     if canvas.full or node.children:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from atoll.files.base import Files
     from atoll.launch.guest_handle import StartingGuest
     from atoll.launch.handshake import RunningGuest
-    from atoll.packages import Environment
+    from atoll.packages.store import Environment
 
 FILES_TIMEOUT_MS = 30_000
 GRACE_SECONDS = 1.0

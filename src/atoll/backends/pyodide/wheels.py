@@ -17,7 +17,7 @@ from atoll.packages.target import Target, run_pip
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from atoll.packages import Environment
+    from atoll.packages.store import Environment
 
 PLATFORM = "pyemscripten_2026_0_wasm32"
 TAG = f"cp{distribution.PYTHON[0]}{distribution.PYTHON[1]}"

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from atoll.errors import SandboxError
     from atoll.jail.spec import Limits
     from atoll.launch.handshake import RunningGuest
-    from atoll.packages import Environment
+    from atoll.packages.store import Environment
     from atoll.policy import ExecutionPolicy
 
 IMAGE = f"{GUEST_CODE}/wasm/python.cwasm"

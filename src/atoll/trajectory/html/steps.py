@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atoll.trajectory import research, words
-from atoll.trajectory.events import (
-    BudgetWarned,
-    CodeRan,
-    Explored,
-    FinalGiven,
-    ModelAnswered,
-    ModelAsked,
-    Planned,
-    Refused,
-    SubcallEnded,
-    SubcallStarted,
-    UnknownEvent,
-)
+from atoll.trajectory import events, research, words
 from atoll.trajectory.html import bars
 from atoll.trajectory.html.texts import one
 
@@ -44,8 +31,8 @@ class Steps:
         yield from self._list(self._run.children)
 
     def _list(self, nodes: Sequence[Node]) -> Iterator[str]:
-        loose = [one for one in nodes if isinstance(one.event, SubcallStarted)]
-        steps = [one for one in nodes if not isinstance(one.event, SubcallStarted)]
+        loose = [one for one in nodes if isinstance(one.event, events.SubcallStarted)]
+        steps = [one for one in nodes if not isinstance(one.event, events.SubcallStarted)]
         yield '<ol class="steps">\n'
         yield from self._items(steps, self._step)
         if loose:
@@ -69,11 +56,11 @@ class Steps:
 
     def _step(self, node: Node) -> Iterator[str]:
         match node.event:
-            case CodeRan() as turn:
+            case events.CodeRan() as turn:
                 yield from self._turn(turn, node)
-            case ModelAsked() | ModelAnswered():
+            case events.ModelAsked() | events.ModelAnswered():
                 yield from self._model(node)
-            case FinalGiven() as final:
+            case events.FinalGiven() as final:
                 mood = "good" if final.ended == "answered" else "warn"
                 yield _line("Answer", words.ending(final), mood)
                 if final.parent is not None:  # the run's own answer is shown above
@@ -84,17 +71,17 @@ class Steps:
 
     def _model(self, node: Node) -> Iterator[str]:
         answer = node.end or node.event
-        if not isinstance(answer, ModelAnswered):
+        if not isinstance(answer, events.ModelAnswered):
             yield _line("Model", "no answer yet", "warn")
             return
-        name = node.event.model if isinstance(node.event, ModelAsked) else ""
+        name = node.event.model if isinstance(node.event, events.ModelAsked) else ""
         told = [name, words.duration(answer.duration_ms), words.cost(node.totals)]
         told += [words.tokens(answer.usage)]
         yield self._open("Model", told, node, lead=words.prose(answer.text))
         yield self._pre(answer.text, PROSE_CAP, "prose")
         yield "</details>"
 
-    def _turn(self, turn: CodeRan, node: Node) -> Iterator[str]:
+    def _turn(self, turn: events.CodeRan, node: Node) -> Iterator[str]:
         told = [turn.outcome, words.duration(turn.duration_ms), turn.isolation]
         if node.children:
             told += [words.count(len(node.children), "sub-call"), words.cost(node.totals)]
@@ -124,7 +111,7 @@ class Steps:
 
     def _subcall(self, node: Node, start: float, end: float) -> Iterator[str]:
         begun, ended = node.event, node.end
-        assert isinstance(begun, SubcallStarted)
+        assert isinstance(begun, events.SubcallStarted)
         took = words.duration(node.end_ms - node.start_ms)
         cost = f"as {begun.shared_with}" if begun.shared_with else words.cost(node.totals)
         mood, answer = _answer(ended)
@@ -139,7 +126,7 @@ class Steps:
             yield f'<p class="note">Context: {one(words.pairs(begun.context), 600)}</p>'
         if node.children:
             yield from self._list(node.children)
-        downgraded = isinstance(ended, SubcallEnded) and ended.downgraded
+        downgraded = isinstance(ended, events.SubcallEnded) and ended.downgraded
         title = "Answered as an llm_query" if downgraded else "Answered"
         yield f"<h5>{title}</h5>{self._pre(answer, QUERY_CAP)}"
         yield f"{_more(begun)}{_more(ended)}</details>"
@@ -171,7 +158,7 @@ class Steps:
 
 def _answer(ended: Event | None) -> tuple[str, str]:
     """Return the outcome and the answer of a sub-call."""
-    if not isinstance(ended, SubcallEnded):
+    if not isinstance(ended, events.SubcallEnded):
         return "warn", "no answer yet"
     return ("plain", ended.answer) if ended.error is None else ("bad", ended.error)
 
@@ -179,16 +166,16 @@ def _answer(ended: Event | None) -> tuple[str, str]:
 def _remark(event: Event) -> str:
     """Return the line for an event that needs only one."""
     match event:
-        case Planned():
+        case events.Planned():
             return _line("Plan", f"{event.way}: {event.why}", "plain")
-        case Explored():
+        case events.Explored():
             return _line("Explored", research.summary(event), "plain")
-        case BudgetWarned():
+        case events.BudgetWarned():
             told = f"{event.what}: {event.used:,g} of {event.limit:,g} ({words.share(event.share)})"
             return _line("Budget", told, "warn")
-        case Refused():
+        case events.Refused():
             return _line("Refused", f"{event.what}: {event.why}", "bad")
-        case UnknownEvent():
+        case events.UnknownEvent():
             told = f"{event.kind}: of a newer version, or not as it should be"
             return _line("Unknown event", told, "warn")
     return _line("Ended", "what was never begun here", "warn")
