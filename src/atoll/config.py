@@ -57,12 +57,17 @@ BUILT_IN = frozenset(
 
 def max_state_from_environment() -> int:
     """Return the size limit of a saved state from STATE_MAX_SIZE_MB; 50 MiB without it."""
-    text = os.environ.get("STATE_MAX_SIZE_MB") or str(DEFAULT_STATE_MB)
+    return _bytes("STATE_MAX_SIZE_MB", DEFAULT_STATE_MB)
+
+
+def _bytes(name: str, default_mb: int) -> int:
+    """Return the bytes that a variable gives in MiB."""
+    text = os.environ.get(name) or str(default_mb)
     try:
         size = int(float(text) * MIB)
     except (ValueError, OverflowError):
-        raise ConfigError(f"STATE_MAX_SIZE_MB must be a number, not {text!r}") from None
-    check_positive("STATE_MAX_SIZE_MB", size)
+        raise ConfigError(f"{name} must be a number, not {text!r}") from None
+    check_positive(name, size)
     return size
 
 
@@ -376,13 +381,7 @@ def fleet_socket(address: str) -> Path:
 
 def environments_limit() -> int:
     """Return the bytes that environments of packages may take, from ATOLL_ENVIRONMENTS_MB."""
-    text = os.environ.get("ATOLL_ENVIRONMENTS_MB") or str(DEFAULT_ENVIRONMENTS_MB)
-    try:
-        size = int(float(text) * MIB)
-    except (ValueError, OverflowError):
-        raise ConfigError(f"ATOLL_ENVIRONMENTS_MB must be a number, not {text!r}") from None
-    check_positive("ATOLL_ENVIRONMENTS_MB", size)
-    return size
+    return _bytes("ATOLL_ENVIRONMENTS_MB", DEFAULT_ENVIRONMENTS_MB)
 
 
 def cache_folder() -> Path:

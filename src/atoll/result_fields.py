@@ -5,16 +5,17 @@ SECURITY: an answer is the guest's word, and may lie in shape too: every field i
 
 from __future__ import annotations
 
+import base64
 import mimetypes
 import posixpath
 import signal
 from typing import TYPE_CHECKING, Any
 
-from atoll import displays
 from atoll.guest import values
 from atoll.guest.delta import MAX_FILES
+from atoll.guest.display import MAX_BYTES, MAX_DISPLAYS, MAX_TOTAL_BYTES, MEDIA_TYPES
 from atoll.guest.repl import MAX_ERROR, MAX_ERROR_ARGS, MAX_NAME, VALUE_BYTES, VALUE_ITEMS
-from atoll.types import Artifact, ExecuteResponse, Outcome
+from atoll.types import Artifact, Display, ExecuteResponse, Outcome
 
 if TYPE_CHECKING:
     from atoll.policy import ExecutionPolicy
@@ -74,7 +75,7 @@ def read_cell(answer: dict[str, Any]) -> dict[str, Any]:
         fields["value_repr"] = _text(shown, _LONGEST_REPR)
         fields["value"] = _value(get("value"))
     if rows := get("displays"):
-        fields["displays"] = displays.read(rows)
+        fields["displays"] = read_displays(rows)
     files = answer["files"]
     if files["created"] or files["modified"]:
         fields.update(_files(files["created"], files["modified"]))
@@ -191,6 +192,25 @@ def _files(created: list[Any], modified: list[Any]) -> dict[str, Any]:
 def _artifact(path: Any, size: Any) -> Artifact:
     path = check_path(path)
     return Artifact(path=path, size=check_size(size), media_type=_media_type(path))
+
+
+def read_displays(rows: Any) -> tuple[Display, ...]:
+    """The displays of an answer; ValueError or TypeError for what the runtime never sends."""
+    if not isinstance(rows, list) or len(rows) > MAX_DISPLAYS:
+        raise ValueError("not a list of displays")
+    shown = tuple(_display(*row) for row in rows)
+    if sum(len(one.data) for one in shown) > MAX_TOTAL_BYTES:
+        raise ValueError("displays over the cap")
+    return shown
+
+
+def _display(media_type: str, encoded: str) -> Display:
+    if media_type not in MEDIA_TYPES:
+        raise ValueError("a display of no known kind")
+    data = base64.b64decode(encoded, validate=True)
+    if len(data) > MAX_BYTES:
+        raise ValueError("a display over the cap")
+    return Display(media_type=media_type, data=data)
 
 
 def check_path(path: Any) -> str:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from atoll import ConfigError, Display, SandboxResult, StateError
-from atoll.replserver import shapes
+from atoll.replserver import runner
 from atoll.replserver.messages import REPLRequest, REPLResponse
 from atoll.types import Outcome
 
@@ -82,7 +82,7 @@ def test_what_is_no_response_is_refused(text):
 def test_only_places_in_a_traceback_are_renamed():
     stderr = 'I print "<cell 1>"\nTraceback\n  File "<cell 12>", line 3, in f\nValueError: x\n'
     result = SandboxResult(kind=Outcome.ERROR, error="ValueError: x", stderr=stderr)
-    assert shapes.error_and_stderr(result) == (
+    assert runner._error_and_stderr(result) == (
         "ValueError: x",
         'I print "<cell 1>"\nTraceback\n  File "<string>", line 3, in f\nValueError: x\n',
     )

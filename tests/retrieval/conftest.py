@@ -6,8 +6,8 @@ import pytest
 
 from atoll.config import cache_folder
 from atoll.retrieval import Retriever
+from atoll.retrieval.opening import private_folder
 from atoll.retrieval.parsing import Parser
-from atoll.retrieval.private import private_folder
 
 
 @pytest.fixture(autouse=True)

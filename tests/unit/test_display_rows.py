@@ -6,7 +6,7 @@ import base64
 
 import pytest
 
-from atoll import Display, displays
+from atoll import Display, result_fields
 
 
 def row(media_type="text/html", data=b"<b>"):
@@ -14,7 +14,7 @@ def row(media_type="text/html", data=b"<b>"):
 
 
 def test_rows_become_displays():
-    assert displays.read([row(), row("image/png", b"")]) == (
+    assert result_fields.read_displays([row(), row("image/png", b"")]) == (
         Display(media_type="text/html", data=b"<b>"),
         Display(media_type="image/png", data=b""),
     )
@@ -41,4 +41,4 @@ def test_rows_become_displays():
 )
 def test_anything_else_is_refused(rows):
     with pytest.raises((ValueError, TypeError)):
-        displays.read(rows)
+        result_fields.read_displays(rows)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from atoll import command as commands
 from atoll.errors import ConfigError, UnsupportedError
 from atoll.launch import interpreter, library
-from atoll.launch.sandbox import GuestSandbox
-from atoll.packages.sandbox import HoldsPackages
+from atoll.packages.sandbox import PackagedSandbox
 from atoll.packages.target import for_interpreter
 from atoll.policy import Isolation
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 LEAST_OPEN_FILES = 24
 
 
-class InterpreterSandbox(HoldsPackages, GuestSandbox):
+class InterpreterSandbox(PackagedSandbox):
     """A session in an interpreter of this machine, with its packages and a shell beside it."""
 
     _python: Interpreter
@@ -40,21 +39,16 @@ class InterpreterSandbox(HoldsPackages, GuestSandbox):
         """Run a command with bash, or sh; what it leaves running ends with the sandbox."""
         limit = self._timeout(timeout_ms)
         params = commands.to_params(command, options)
-        async with self._turn:
-            guest = await self._ensure()
+        async with self._in_guest() as guest:
             if self._level < Isolation.JAILED:
                 level = str(self._level)
                 raise UnsupportedError(self.backend, f"run a shell where it is only {level}")
             self.logger.log_execution_start("shell", self.policy, commands.shown(command))
-            try:
-                response = await guest.session.shell(params, limit)
-                if guest.network is not None:
-                    use = guest.network.take()
-                    words = use.unsaid(response.output) if response.exit_code else ""
-                    response = replace(response, network=use, output=response.output + words)
-            finally:
-                self._found_dead |= not guest.session.alive  # the next cell's result says so
-                await self._bury(guest)
+            response = await guest.session.shell(params, limit)
+            if guest.network is not None:
+                use = guest.network.take()
+                words = use.unsaid(response.output) if response.exit_code else ""
+                response = replace(response, network=use, output=response.output + words)
         self.logger.log_shell_complete(response)
         return response
 
@@ -79,11 +73,6 @@ class InterpreterSandbox(HoldsPackages, GuestSandbox):
         if self._config.python is None:
             return interpreter.resolve(None)
         return await asyncio.to_thread(interpreter.resolve, self._config.python)
-
-    async def destroy(self) -> None:
-        """End the guest and everything it started."""
-        await super().destroy()
-        self._release_packages()
 
     @property
     def _version(self) -> tuple[int, ...]:

@@ -186,9 +186,9 @@ def _waiting_said() -> Callable[[str], None]:
     """Return what says what is waited for, with the seconds from the second time on."""
     begun, said = time.monotonic(), ""
 
-    def say(doing: str) -> None:
+    def tell(doing: str) -> None:
         nonlocal said
         say(f"{doing} ... {time.monotonic() - begun:.0f} s" if doing == said else f"{doing} ...")
         said = doing
 
-    return say
+    return tell

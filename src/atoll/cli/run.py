@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import aio
 from atoll.cli import cells, settings, streams
-from atoll.cli.piped_input import PipedInput
 from atoll.cli.standard_streams import is_piped
 from atoll.guest import values
 
@@ -43,7 +42,7 @@ def inputs(args: Namespace) -> dict[str, Any]:
     taken = settings.STDIN in (args.file, args.context)
     return {
         "argv": [name, *args.args],
-        "on_stdin": PipedInput().read if is_piped() and not taken else None,
+        "on_stdin": streams.PipedInput().read if is_piped() and not taken else None,
     }
 
 

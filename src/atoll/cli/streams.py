@@ -1,8 +1,9 @@
-"""Passes on what a guest prints to our stdout and stderr while it runs; run and repl use it."""
+"""Our standard streams for a guest: its output as it comes, our stdin as it reads; run and repl."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import re
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 STREAM_LIMIT = 1 << 26
 """Characters of one stream of a cell that are passed on, and SandboxConfig.max_output_length."""
 NEWLINE_SECONDS = 0.05
+PIECE = 1 << 16
 _CONTROLS = re.compile(r"\x1b(?!\[[\d;]*m)|[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f-\x9f]")
 
 
@@ -154,3 +156,29 @@ def _same_file(one: TextIO, other: TextIO) -> bool:
         return os.path.sameopenfile(one.fileno(), other.fileno())
     except OSError:
         return False
+
+
+class PipedInput:
+    """Reads a descriptor for a guest: a piece at a time, and only when the guest asks for one."""
+
+    def __init__(self, fd: int = 0) -> None:
+        self._fd, self._turn = fd, asyncio.Lock()
+
+    async def read(self, size: int) -> bytes:
+        """Return up to `size` bytes as soon as there are some; b"" at the end."""
+        async with self._turn:
+            await self._wait()
+            return os.read(self._fd, min(size, PIECE))
+
+    async def _wait(self) -> None:
+        """Wait until a read does not block. A wait can be cancelled, a blocked read cannot."""
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            loop.add_reader(self._fd, ready.set)
+        except PermissionError:  # epoll does not take files and /dev/null, which never block
+            return
+        try:
+            await ready.wait()
+        finally:
+            with contextlib.suppress(OSError):
+                loop.remove_reader(self._fd)

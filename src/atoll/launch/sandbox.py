@@ -6,6 +6,7 @@ A backend says how a guest is started and what it runs; the rest is here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from abc import abstractmethod
 from dataclasses import replace
@@ -33,7 +34,7 @@ from atoll.turns import TurnLock
 from atoll.variables import LISTING_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from atoll.config import Handler
     from atoll.files.base import Files
@@ -182,26 +183,16 @@ class GuestSandbox(BaseSandbox):
     async def find_fault(self, code: str) -> CodeFault | None:
         """Return why the code does not compile in the guest's Python; None if it does."""
         check_code(code)
-        async with self._turn:
-            guest = await self._ensure()
-            try:
-                return await guest.session.find_fault(code, self._timeout(None))
-            finally:
-                self._found_dead |= not guest.session.alive
-                await self._bury(guest)
+        async with self._in_guest() as guest:
+            return await guest.session.find_fault(code, self._timeout(None))
 
     async def ask_variable(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the guest about a variable; its answer is not checked yet."""
         limit = self._timeout(None)
         if method in ("has_variable", "variables"):
             limit = min(limit, LISTING_TIMEOUT_MS)
-        async with self._turn:
-            guest = await self._ensure()
-            try:
-                return await guest.session.ask_variable(method, params, limit)
-            finally:
-                self._found_dead |= not guest.session.alive
-                await self._bury(guest)
+        async with self._in_guest() as guest:
+            return await guest.session.ask_variable(method, params, limit)
 
     async def save(self) -> bytes:
         """Return variables and files as signed bytes; StateError if they cannot be saved."""
@@ -331,6 +322,17 @@ class GuestSandbox(BaseSandbox):
         super()._require_open()
         if not self._open:
             raise SandboxClosedError(NOT_STARTED)
+
+    @contextlib.asynccontextmanager
+    async def _in_guest(self) -> AsyncIterator[RunningGuest]:
+        """Yield a guest that lives, in its turn; if it dies meanwhile, the next result says so."""
+        async with self._turn:
+            guest = await self._ensure()
+            try:
+                yield guest
+            finally:
+                self._found_dead |= not guest.session.alive
+                await self._bury(guest)
 
     async def _ensure(self) -> RunningGuest:
         """Return a guest that lives, for something that is to be done in it."""

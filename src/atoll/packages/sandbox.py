@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from atoll.launch.sandbox import GuestSandbox
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,8 +15,8 @@ if TYPE_CHECKING:
     from atoll.packages.target import Target
 
 
-class HoldsPackages:
-    """A mixin that finds the environment of a sandbox's packages, or builds it in a thread."""
+class PackagedSandbox(GuestSandbox):
+    """A sandbox that finds the environment of its packages, or builds it in a thread."""
 
     _packages: Hold | None = None
 
@@ -32,8 +34,9 @@ class HoldsPackages:
             )
         return None if self._packages is None else self._packages.environment
 
-    def _release_packages(self) -> None:
-        """Release the environment after the guest has ended."""
+    async def destroy(self) -> None:
+        """End the guest and everything it started; then release the environment."""
+        await super().destroy()
         if self._packages is not None:
             self._packages.close()
             self._packages = None

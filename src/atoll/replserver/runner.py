@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from atoll.config import SandboxConfig
 from atoll.errors import AtollError, StateError, UnsupportedError
 from atoll.factory import open_sandbox
-from atoll.replserver import messages, shapes
+from atoll.replserver import messages
 from atoll.replserver.messages import REPLResponse
 from atoll.state.envelope import describe_state
 from atoll.types import Outcome
@@ -26,6 +27,8 @@ Opener = Callable[[SandboxConfig, str | None], Awaitable["BaseSandbox"]]
 
 MAX_STATE_BYTES = 48 << 20
 """Largest state that fits into a frame."""
+_FRAME = re.compile(r'^(\s*File )"<cell \d+>"(, line \d+)', re.MULTILINE)
+_PLACE = re.compile(r" \(<cell \d+>, (line \d+)\)\Z")
 _STOPPED = (Outcome.TIMEOUT, Outcome.CPU, Outcome.CANCELLED)
 
 
@@ -113,7 +116,7 @@ def left_out(state: bytes) -> dict[str, str]:
 
 
 def _as_response(result: SandboxResult) -> REPLResponse:
-    error, stderr = shapes.error_and_stderr(result)
+    error, stderr = _error_and_stderr(result)
     return REPLResponse(
         stdout=result.stdout,
         stderr=stderr,
@@ -124,3 +127,18 @@ def _as_response(result: SandboxResult) -> REPLResponse:
         displays=result.displays,
         duration_ms=result.duration_ms,
     )
+
+
+def _error_and_stderr(result: SandboxResult) -> tuple[str | None, str]:
+    """Return the result's error and stderr as clients match them: the file is "<string>".
+
+    A SyntaxError of the code itself is one line.
+    """
+    error = result.error
+    place = _PLACE.search(error) if error else None
+    if error is None or place is None:
+        return error, _FRAME.sub(r'\1"<string>"\2', result.stderr)
+    error = error[: place.start()]
+    if result.stderr.startswith("Traceback"):  # raised while code ran, for example by compile()
+        return error, _FRAME.sub(r'\1"<string>"\2', result.stderr)
+    return error, f"{error} ({place[1]})"

@@ -11,8 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from atoll.config import cache_folder
-from atoll.errors import IndexDamagedError
-from atoll.retrieval.private import private_folder
+from atoll.errors import IndexDamagedError, RetrievalError
 from atoll.retrieval.store import Store
 
 if TYPE_CHECKING:
@@ -21,6 +20,21 @@ if TYPE_CHECKING:
 
 _NAME, _LOCK = "index.db", "lock"
 _UNUSED_SECONDS = 30 * 24 * 3600
+_ADVICE = "set ATOLL_CACHE to a folder of yours"
+
+
+def private_folder(folder: Path) -> Path:
+    """Return the folder, created if needed, with mode 0700; RetrievalError if it is another's."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = folder.stat()
+    except OSError as exc:
+        raise RetrievalError(f"no folder for the index: {exc}: {_ADVICE}") from None
+    if facts.st_uid != os.geteuid():
+        raise RetrievalError(f"{folder} belongs to another user: {_ADVICE}")
+    if facts.st_mode & 0o077:
+        folder.chmod(0o700)
+    return folder
 
 
 def index_folder(root: str | os.PathLike[str]) -> Path:

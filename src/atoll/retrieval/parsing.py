@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from atoll.config import cache_folder
 from atoll.retrieval.chunks import chunk_plainly
 from atoll.retrieval.languages import needs_parser
-from atoll.retrieval.private import private_folder
+from atoll.retrieval.opening import private_folder
 from atoll.retrieval.worker import read_units
 
 if TYPE_CHECKING:

@@ -11,21 +11,23 @@ from atoll.availability import Availability
 from atoll.backends.pyodide import deno, distribution, image, index, report, wheels
 from atoll.backends.pyodide.launch import BASE, Parts, make_spec, parked
 from atoll.backends.pyodide.lease import DenoLease
-from atoll.errors import BackendUnavailableError, SandboxLostError, UnsupportedError
+from atoll.errors import BackendUnavailableError, SandboxError, SandboxLostError, UnsupportedError
+from atoll.files.answers import checked
+from atoll.files.base import Files
+from atoll.files.types import FileError
+from atoll.guest.rpc import MessageTooLargeError
 from atoll.jail import probe
 from atoll.launch import library
 from atoll.launch.guest_handle import request_guest
-from atoll.launch.guestfiles import GuestFiles
 from atoll.launch.handshake import handshake
-from atoll.launch.sandbox import GuestSandbox
-from atoll.packages.sandbox import HoldsPackages
+from atoll.packages.sandbox import PackagedSandbox
 from atoll.policy import Capability, Isolation
+from atoll.session import MAX_FILE_IN_MESSAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from atoll.config import SandboxConfig
-    from atoll.files.base import Files
     from atoll.launch.guest_handle import StartingGuest
     from atoll.launch.handshake import RunningGuest
     from atoll.packages.store import Environment
@@ -45,7 +47,7 @@ _MISSING = {
 }
 
 
-class PyodideSandbox(HoldsPackages, GuestSandbox):
+class PyodideSandbox(PackagedSandbox):
     """Python in a worker of Deno without any permission; Deno itself runs in a jail."""
 
     backend: ClassVar[str] = deno.BACKEND
@@ -124,25 +126,15 @@ class PyodideSandbox(HoldsPackages, GuestSandbox):
         elif stream == 3 and isinstance(guest.lease, DenoLease):
             guest.lease.take(data)
 
-    async def destroy(self) -> None:
-        """End the guest and everything it started."""
-        await super().destroy()
-        self._release_packages()
-
     @property
     def files(self) -> Files:
         """The guest's files, read and written by the guest: they are in its memory."""
         return GuestFiles(self._workspace)
 
     async def _workspace(self, operation: str, params: Mapping[str, Any]) -> object:
-        async with self._turn:
-            guest = await self._ensure()
-            try:
-                limit = min(self._config.timeout_ms, FILES_TIMEOUT_MS)
-                return await guest.session.workspace(operation, params, limit)
-            finally:
-                self._found_dead |= not guest.session.alive
-                await self._bury(guest)
+        async with self._in_guest() as guest:
+            limit = min(self._config.timeout_ms, FILES_TIMEOUT_MS)
+            return await guest.session.workspace(operation, params, limit)
 
     @property
     def _version(self) -> tuple[int, ...]:
@@ -175,6 +167,21 @@ class DirectPyodideSandbox(PyodideSandbox):
         if self._guest is not None:
             self._guest.lease.kill()
         await super().destroy()
+
+
+class GuestFiles(Files):
+    """Files that only the guest itself can reach: it is asked, and not believed."""
+
+    def __init__(self, ask: Callable[[str, Mapping[str, Any]], Awaitable[object]]) -> None:
+        self._request = ask
+
+    async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        if len(params.get("data", b"")) > MAX_FILE_IN_MESSAGE:
+            return {"error": FileError.TOO_LARGE}
+        try:
+            return checked(operation, await self._request(operation, params))
+        except MessageTooLargeError as exc:
+            raise SandboxError(f"{operation}: {exc}") from None
 
 
 def _find_parts(config: SandboxConfig, environment: Environment | None) -> Parts:

@@ -14,8 +14,7 @@ from atoll.backends.wasm.progress import Progress
 from atoll.config import SandboxConfig
 from atoll.jail import probe
 from atoll.jail.spec import GUEST_HOME
-from atoll.launch.sandbox import GuestSandbox
-from atoll.packages.sandbox import HoldsPackages
+from atoll.packages.sandbox import PackagedSandbox
 from atoll.policy import Capability, Isolation, names_keywords
 from atoll.sandbox import check_code
 
@@ -45,7 +44,7 @@ MISSING = frozenset(
 )
 
 
-class PythonSandbox(HoldsPackages, GuestSandbox):
+class PythonSandbox(PackagedSandbox):
     """CPython compiled to WebAssembly: the guest makes no system call on the host.
 
         async with PythonSandbox(policy={"fuel_budget": 10**9}, workspace=folder) as box:
@@ -128,11 +127,6 @@ class PythonSandbox(HoldsPackages, GuestSandbox):
             config, self._built, self._jail, self._context, self._shared
         )
         return guest
-
-    async def destroy(self) -> None:
-        """End the guest and everything it started."""
-        await super().destroy()
-        self._release_packages()
 
     @property
     def _version(self) -> tuple[int, ...]:
