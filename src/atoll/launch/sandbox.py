@@ -206,20 +206,15 @@ class GuestSandbox(BaseSandbox):
         return await self._save({"whole": True})
 
     async def _save(self, extra: dict[str, Any]) -> bytes:
-        async with self._turn:
-            guest = await self._ensure()
+        async with self._in_guest() as guest:
             if self._found_dead:
                 raise StateError("the session's variables were lost: there is nothing to save")
-            try:
-                payload, facts = await transfer.save(
-                    guest.session,
-                    guest.lease,
-                    {**self._state_params(), **extra},
-                    self._state_timeout(),
-                )
-            finally:
-                self._found_dead = not guest.session.alive
-                await self._bury(guest)
+            payload, facts = await transfer.save(
+                guest.session,
+                guest.lease,
+                {**self._state_params(), **extra},
+                self._state_timeout(),
+            )
         tier = self._preloaded()
         return await asyncio.to_thread(envelope.seal, payload, facts, self._version, tier)
 
