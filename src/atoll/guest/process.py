@@ -39,6 +39,8 @@ class BecameClone(BaseException):
 class ProcessServer(Server):
     """Serves requests from a channel; contexts and states come as descriptors."""
 
+    folders_have_ctime = True
+
     def __init__(
         self,
         channel: Channel,

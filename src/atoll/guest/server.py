@@ -30,6 +30,9 @@ class Server:
     own_files = True
     """Whether guest code may open files itself; if not, the runtime opens none for it either."""
 
+    folders_have_ctime = False
+    """Whether the kernel notes when a folder changed; WebAssembly's systems have no such time."""
+
     def __init__(
         self,
         calls: Calls,
@@ -245,7 +248,8 @@ class Server:
         if known and since is not None and since == delta.changed(self._folder):
             return  # empty, as `_files` is
         self._files = delta.scan(self._folder)
-        self._empty_since = None if self._files else delta.empty_since(self._folder)
+        if self.folders_have_ctime:
+            self._empty_since = None if self._files else delta.empty_since(self._folder)
 
     def _show_paths(self, wanted: bool) -> None:
         """Have the folders of packages at the end of sys.path, or take them out of it."""
