@@ -37,7 +37,7 @@ def test_a_dict_is_a_policy_with_these_fields():
         ({"qqq": 1}, "unknown policy field 'qqq': use one of cpu_seconds, disk_bytes"),
         ({"memory_bytes": -1}, "memory_bytes must be positive"),
         ({"env": {"A": 5}}, "env must map str to str, not 'A' to 5"),
-        ({"mounts": "/data"}, "mounts must be a list of mounts, not str"),
+        ({"mounts": "/data"}, "mounts must be a list such as"),
         ({"mounts": ["/data"]}, "a mount is a Mount, a dict or"),
         ({"mounts": [("/data",)]}, "a mount is a Mount, a dict or"),
         ({"mounts": [("/data", "data")]}, "a mount's target must be an absolute path below /"),

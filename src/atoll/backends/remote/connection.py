@@ -212,7 +212,8 @@ async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
 
 def _unreachable(url: str, exc: httpx2.HTTPError) -> errors.AtollError:
     if isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout):
-        return BackendUnavailableError("remote", f"nothing answers at {url}: {exc}", HINT)
+        why = str(exc) or "it took too long to connect"
+        return BackendUnavailableError("remote", f"nothing answers at {url}: {why}", HINT)
     what = f"the connection to {url} broke ({type(exc).__name__}): what ran was cancelled"
     return SandboxLostError(what)
 
