@@ -193,7 +193,7 @@ def _as_kind(config: Any, kind: type[ConfigT]) -> ConfigT:
         return config
     if not isinstance(config, SandboxConfig):
         raise ConfigError(
-            f"not a {kind.__name__}: {config!r:.60}. Write options by name, such as "
+            f"not an atoll.{kind.__name__}: {config!r:.60}. Write options by name, such as "
             f"backend='native' or context=..., or give an atoll.{kind.__name__}"
         )
     fields = dataclasses.fields(SandboxConfig)

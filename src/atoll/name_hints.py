@@ -95,3 +95,27 @@ class FilesHints(NameHints):
             "copy cp": "the sandbox's shell: shell(['cp', source, target])",
         }
     )
+
+
+class EnvironmentHints(NameHints):
+    """The names that are guessed of a REPLEnvironment."""
+
+    _guessed = table(
+        {
+            "run exec eval run_code run_cell step": "execute(code)",
+            "destroy stop shutdown": "close()",
+            "sandbox": "box",
+            "files shell fork get_variable variables": "the same of its sandbox, `box`",
+        }
+    )
+
+
+class RLMHints(NameHints):
+    """The names that are guessed of an RLM."""
+
+    _guessed = table(
+        {
+            "run ask query answer complete generate invoke": "completion(question, context)",
+            "chat": "session(context)",
+        }
+    )

@@ -41,6 +41,7 @@ RESULT = SandboxResult(kind=Outcome.OK, stdout="1")
         (SyncFiles(Still().files, None), "list", "use ls(path)"),
         (RESULT, "returncode", "use exit_code"),
         (RESULT, "sucess", "did you mean 'success'?"),
+        (atoll.RLM(lambda prompt: "FINAL('x')"), "ask", "use completion(question, context)"),
         (atoll, "createsandbox", "did you mean 'create_sandbox'?"),
         (atoll, "run", "atoll.create_sandbox() as box: box.execute(code)"),
         (atoll.aio.create_sandbox(), "execute", "async with atoll.aio.create_sandbox"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from atoll.context import warn_of_path
 from atoll.environment import core
 from atoll.files.sync import blocking
+from atoll.name_hints import EnvironmentHints
 from atoll.portal import Portal
 from atoll.sync import SyncSandbox
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from atoll.tools import Tool
 
 
-class REPLEnvironment:
+class REPLEnvironment(EnvironmentHints):
     """A context, a sandbox beside it, and the tools that a model looks into it with."""
 
     def __init__(

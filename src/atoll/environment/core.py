@@ -28,6 +28,7 @@ from atoll.environment.types import Turn
 from atoll.errors import ConfigError, SandboxClosedError, SandboxError
 from atoll.factory import open_sandbox
 from atoll.guest.values import Opaque
+from atoll.name_hints import EnvironmentHints
 from atoll.text.redact import Redactor, secrets_of
 from atoll.text.sanitize import sanitize_code_unicode
 from atoll.text.spill import Spill
@@ -62,7 +63,7 @@ MOST_PROMPT = 1_000_000
 """Characters of a sub-call's prompt: more fits no model, and looking through it takes seconds."""
 
 
-class REPLEnvironment:
+class REPLEnvironment(EnvironmentHints):
     """A context, a sandbox beside it, and the tools that a model looks into it with."""
 
     def __init__(
@@ -94,7 +95,7 @@ class REPLEnvironment:
     def box(self) -> BaseSandbox:
         """The sandbox; SandboxClosedError before start() and after close()."""
         if self._box is None:
-            raise SandboxClosedError("the environment is not open: start() it, or use `async with`")
+            raise SandboxClosedError("the environment is not open: start() it, or use `with`")
         return self._box
 
     @property

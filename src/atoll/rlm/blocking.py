@@ -6,11 +6,12 @@ import threading
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from atoll.context import warn_of_path
+from atoll.name_hints import RLMHints
 from atoll.portal import Portal
 from atoll.rlm import core
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
     from os import PathLike
 
     from atoll.rlm import session
@@ -24,7 +25,7 @@ PATIENCE_SECONDS = 2.0
 """How long an interrupted run is waited for until it has ended."""
 
 
-class RLM:
+class RLM(RLMHints):
     """Asks questions over contexts of any size; one object may be asked many."""
 
     def __init__(
@@ -66,10 +67,6 @@ class RLM:
             ended.wait(PATIENCE_SECONDS)  # the program may end next, and with it whoever cleans up
             raise
 
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for a coroutine of the async facade."""
-        self._portal.run(work)
-
     def session(self, context: Any = None) -> Session:
         """Return a session for several questions over one context, which is read once."""
         warn_of_path(context)
@@ -98,7 +95,7 @@ class Session:
 
     def close(self) -> None:
         """End the sandbox; a later question is a SandboxClosedError."""
-        self._rlm.run(self._inner.close())
+        Portal.shared().run(self._inner.close())
 
     def __enter__(self) -> Self:
         return self

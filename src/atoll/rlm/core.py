@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 from atoll.context import warn_of_path
 from atoll.errors import SandboxClosedError
+from atoll.name_hints import RLMHints
 from atoll.rlm.budget import Account
 from atoll.rlm.model_calls import Concurrency, ModelCalls, usage_fields
 from atoll.rlm.models.local.server import WINDOW
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 CLOSED = "the RLM is closed: close() was called, or its `with` block has ended. Make another one"
 
 
-class RLM:
+class RLM(RLMHints):
     """Asks questions; one object may be asked many, also at the same time."""
 
     def __init__(
