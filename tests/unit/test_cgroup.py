@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -495,3 +496,38 @@ def test_no_group_is_kept_when_none_is_in_use(tmp_path, monkeypatch):
     groups.give_back(first)
     groups.give_back(other)
     assert all(groups.take(LIMITS) is not one for one in (first, other))
+
+
+FORK = """
+import os, sys
+from atoll.jail import syscalls
+
+try:
+    syscalls.fork(0, 99_999)
+except OSError as exc:
+    print(exc.strerror, flush=True)
+pid = syscalls.fork(0, os.open(sys.argv[1], os.O_RDONLY))
+if pid == 0:
+    print(*[line for line in open("/proc/self/cgroup") if line.startswith("0::")], flush=True)
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.fixture
+def group_of_version_2():
+    """A new group of version 2, with whatever controllers this host has there."""
+    lines = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    tops = [Path(point) for _, point, kind, *_ in lines if kind == "cgroup2"]
+    if not tops or not os.access(tops[0], os.W_OK):
+        pytest.skip("no control groups of version 2 that can be used")
+    folder = tops[0] / f"atoll-test-{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    folder.rmdir()
+
+
+def test_a_process_is_forked_into_a_group_of_version_2_or_not_at_all(group_of_version_2):
+    command = [sys.executable, "-c", FORK, str(group_of_version_2)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"clone: Bad file descriptor\n0::/{group_of_version_2.name}\n\n"

@@ -201,10 +201,7 @@ class Supervisor:
                 caller=(os.geteuid(), os.getegid()),
                 counted=group is not None,
             )
-            try:
-                pid = syscalls.fork(steps.namespaces(jail))
-            except OSError as exc:
-                raise steps.StepError("fork", exc) from exc
+            pid = _fork(jail, group)
             if pid == 0:
                 _become_jail(spec, jail, guest_fds, record.status_write, record.lifeline_read)
             undo.pop_all()
@@ -275,6 +272,27 @@ class Supervisor:
         if self._groups is not None and group is not None:
             undo.callback(self._groups.give_up, group)
         return group
+
+
+def _fork(jail: steps.Jail, group: cgroup.Cgroup | None) -> int:
+    """Fork the first process of a jail, in version 2 straight into its control group.
+
+    A process that enters such a group later waits for milliseconds: see Cgroup.open.
+    """
+    namespaces = steps.namespaces(jail)
+    if group is not None and group.version == 2:
+        entrances, jail.cgroup_fds = jail.cgroup_fds, []
+        folder = os.open(group.folders["memory"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return syscalls.fork(namespaces, folder)
+        except OSError:  # a filter around us may not know clone3
+            jail.cgroup_fds = entrances
+        finally:
+            os.close(folder)
+    try:
+        return syscalls.fork(namespaces)
+    except OSError as exc:
+        raise steps.StepError("fork", exc) from exc
 
 
 def _become_jail(

@@ -18,7 +18,7 @@ CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
-_CLONE_VM, _CLONE_FILES = 0x100, 0x400
+_CLONE_VM, _CLONE_FILES, _CLONE_INTO_CGROUP = 0x100, 0x400, 1 << 33
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
@@ -35,7 +35,8 @@ ARCH = os.uname().machine
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
-_OPEN_TREE, _MOVE_MOUNT, _CLOSE_RANGE, _MOUNT_SETATTR = 428, 429, 436, 442  # alike everywhere
+_OPEN_TREE, _MOVE_MOUNT, _CLONE3, _CLOSE_RANGE, _MOUNT_SETATTR = 428, 429, 435, 436, 442
+"""Alike everywhere, as are those of Landlock."""
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
@@ -80,14 +81,21 @@ def unshare(flags: int) -> None:
     _check(_unshare(flags), "unshare")
 
 
-def fork(namespaces: int = 0) -> int:
+def fork(namespaces: int = 0, group: int | None = None) -> int:
     """Fork as os.fork() does, with the child in new `namespaces`; only in a process of one thread.
 
-    A child in a new pid namespace is its pid 1. To unshare that takes a second fork.
+    A child in a new pid namespace is its pid 1. To unshare that takes a second fork. `group` is the
+    folder of a control group of version 2 that the child is to be in.
     """
+    flags = namespaces | _CLONE_INTO_CGROUP
+    fields = struct.pack("11Q", flags, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, 0, 0, group or 0)
+    room = ctypes.create_string_buffer(fields, len(fields))
     python = ctypes.pythonapi
     python.PyOS_BeforeFork()
-    pid = _fork_call(_CLONE[ARCH], namespaces | signal.SIGCHLD, 0, 0, 0, 0)
+    if group is None:
+        pid = _fork_call(_CLONE[ARCH], namespaces | signal.SIGCHLD, 0, 0, 0, 0)
+    else:
+        pid = _fork_call(_CLONE3, ctypes.addressof(room), len(fields), 0, 0, 0)
     if pid == 0:
         python.PyOS_AfterFork_Child()
     else:
