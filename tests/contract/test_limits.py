@@ -71,7 +71,10 @@ def test_a_fork_bomb_is_stopped_by_the_process_limit(open_box):
 def test_a_thread_bomb_is_stopped(open_box):
     box = open_box(policy=ExecutionPolicy(max_processes=20))
     code = "import threading, time\nfor n in range(1000): threading.Thread(target=time.sleep, args=(30,), daemon=True).start()"
-    assert box.execute(code).error == "RuntimeError: can't start new thread"
+    assert box.execute(code).error == (
+        "RuntimeError: can't start new thread: processes and threads are limited "
+        "(policy: max_processes, or --processes)"
+    )
 
 
 @pytest.mark.usefixtures("counted_cpu")
