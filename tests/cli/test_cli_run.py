@@ -56,6 +56,19 @@ def test_an_exception_exits_with_1_and_its_traceback(atoll):
     assert err.endswith("ZeroDivisionError: division by zero\n")
 
 
+ENDS_LATER = """
+import atexit, sys, threading, time
+atexit.register(print, 'last')
+threading.Thread(target=lambda: (time.sleep(0.05), print('from a thread'))).start()
+print('first')
+sys.exit(3)
+"""
+
+
+def test_threads_end_and_atexit_runs_before_the_program_is_over(atoll):
+    assert atoll("run", "-c", ENDS_LATER) == (3, "first\nfrom a thread\nlast\n", "")
+
+
 def test_the_exit_code_is_passed_on(atoll):
     assert atoll("run", "-c", "raise SystemExit(7)") == (7, "", "")
     assert atoll("run", "-c", "import sys; sys.exit('gone')") == (1, "", "gone\n")
@@ -72,7 +85,9 @@ def test_a_timeout_exits_with_124_and_says_why(atoll):
 def test_the_memory_limit_is_passed_on(atoll):
     code, _, err = atoll("run", "--memory", "64M", "-c", "b = bytearray(200 << 20)")
     assert code == 1
-    assert err.endswith("MemoryError\n")
+    assert err.endswith(
+        "MemoryError: the sandbox's memory is limited (policy: memory_bytes, or --memory)\n"
+    )
 
 
 def test_a_guest_that_ends_itself_is_never_a_success():

@@ -13,14 +13,23 @@ from atoll import aio
 from atoll.cli import cells, settings, streams
 from atoll.cli.standard_streams import is_piped
 from atoll.guest import values
+from atoll.policy import Capability
+from atoll.types import Outcome
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from atoll.config import SandboxConfig
+    from atoll.sandbox import BaseSandbox
     from atoll.types import Display, SandboxResult
 
 BROKEN_PIPE = 141
+AT_EXIT = """import atexit as _atexit, sys as _sys
+'threading' in _sys.modules and _sys.modules['threading']._shutdown()
+_atexit._run_exitfuncs()
+"""
+"""What Python does at the end of a program: it waits for threads, and calls what atexit has."""
+_CAME_TO_ITS_END = (Outcome.OK, Outcome.ERROR, Outcome.EXITED)
 
 
 def command(args: Namespace) -> int:
@@ -73,7 +82,28 @@ def plain(value: Any) -> Any:
 async def _run(config: SandboxConfig, code: str, output: streams.GuestOutput) -> SandboxResult:
     async with aio.create_sandbox(config) as box:
         cells.warn_of_memory(box)
-        return await cells.run_cell(box, code, output)
+        result = await cells.run_cell(box, code, output)
+        if result.kind not in _CAME_TO_ITS_END or result.state_lost or not _has_end(box, config):
+            return result
+        left = max(1.0, config.timeout_ms - result.duration_ms)
+        return _joined(result, await cells.run_cell(box, AT_EXIT, output, timeout_ms=left))
+
+
+def _has_end(box: BaseSandbox, config: SandboxConfig) -> bool:
+    """Return whether the program may have threads, and Python's own names are not refused."""
+    wanted = {Capability.THREADS, Capability.IMPORTS}
+    return wanted <= box.capabilities and config.guard is None
+
+
+def _joined(result: SandboxResult, end: SandboxResult) -> SandboxResult:
+    """Return the program's result with what it printed at its end; a bad end is the result's."""
+    said = end if result.success and not end.success else result
+    return dataclasses.replace(
+        said,
+        stdout=result.stdout + end.stdout,
+        stderr=result.stderr + end.stderr,
+        truncated=result.truncated or end.truncated,
+    )
 
 
 def _report(result: SandboxResult, output: streams.GuestOutput, script: str) -> int:
