@@ -95,6 +95,10 @@ def test_both_searches_find_what_a_naive_one_finds(seed, tmp_path, grep, monkeyp
     block, longest = dice.choice([(8, 100), (32, 128), (100, 100), (64, 1 << 24), (1 << 20,) * 2])
     monkeypatch.setattr(blocks, "BLOCK", block)
     monkeypatch.setattr(texts, "LONGEST_LINE", longest)
+    if seed % 2:  # two threads search each file that is larger than the buffer
+        pytest.importorskip("numpy")
+        monkeypatch.setattr(blocks, "VERY_LARGE", 16)
+        monkeypatch.setattr(blocks, "BLOCK_OF_TWO", block)
     random_tree(dice, tmp_path)
     for regex, ignore_case in ((False, False), (False, True), (True, False), (True, True)):
         pattern = dice.choice(EXPRESSIONS if regex else PATTERNS)
@@ -372,9 +376,9 @@ def test_sparse_and_cut_files_do_no_harm(tmp_path, grep, monkeypatch):
         file.truncate(texts.MAX_FILE_BYTES + 1)
     plain_read = blocks.SearchBuffer.read
 
-    def read(search, fd, start, size):
+    def read(search, *args):
         os.truncate(tmp_path / "cut", 7)
-        return plain_read(search, fd, start, size)
+        return plain_read(search, *args)
 
     monkeypatch.setattr(blocks.SearchBuffer, "read", read)
     assert grep("needle")["matches"] == [["cut", 1, "needle"]]
@@ -451,4 +455,6 @@ def test_lines_are_counted_alike_with_and_without_numpy(tmp_path, grep, monkeypa
     lines = [b"x" * (n % 97) + (b" needle" if n % 4001 == 7 else b"") for n in range(40_000)]
     (tmp_path / "large").write_bytes(b"\n".join(lines))
     expected = [n + 1 for n, line in enumerate(lines) if b"needle" in line]
+    assert [line for _, line, _ in grep("needle")["matches"]] == expected
+    monkeypatch.setattr(blocks, "VERY_LARGE", 1)  # in two threads
     assert [line for _, line, _ in grep("needle")["matches"]] == expected

@@ -12,7 +12,9 @@ import stat
 import sys
 import time
 from bisect import bisect_right
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Event
 from typing import TYPE_CHECKING
 
 from atoll.guest import texts
@@ -20,7 +22,6 @@ from atoll.guest.search import MAX_LINE, PROBE_BYTES, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from threading import Event
 
     from atoll.files.matchers import Matcher
     from atoll.guest.search import Find
@@ -33,6 +34,9 @@ BLOCK = 1 << 19
 PIECE = 1 << 16
 LARGE = 16 << 20
 """Bytes of a file for which importing numpy pays: it counts line ends three times as fast."""
+VERY_LARGE, BLOCK_OF_TWO = 64 << 20, 1 << 21
+"""Bytes of a file for which a second thread pays, and those that each of two threads scans at once:
+with smaller blocks they wait for each other's GIL more often than they gain."""
 _SHORT = 1 << 11
 """Bytes below which bytearray.count is the fastest way to count line ends."""
 SECONDS = 60.0
@@ -89,8 +93,8 @@ class SearchBuffer:
             self.scan()
         if info.st_size >= BLOCK:
             self.met_large |= info.st_size >= LARGE
-            LargeFile(self, path, fd, info.st_size).scan()
-        elif read := self.read(fd, self._used, info.st_size):
+            search_large(self, path, fd, info.st_size)
+        elif read := self.read(fd, self._used, info.st_size, 0):
             self._paths.append(path)
             self._starts.append(self._used)
             self._used = self.ended(self._used + read)
@@ -129,12 +133,33 @@ class SearchBuffer:
             self.hits.append([path, line, text])
         return line, counted
 
-    def read(self, fd: int, start: int, size: int) -> int:
-        """Read up to `size` bytes of a file into the buffer at `start`; return how many."""
+    def read(self, fd: int, start: int, size: int, offset: int) -> int:
+        """Read up to `size` bytes of a file from `offset` on into the buffer; return how many."""
         end, at = start + size, start
-        while at < end and (read := os.readv(fd, [self.view[at:end]])):
+        while at < end:
+            read = os.preadv(fd, [self.view[at:end]], offset + at - start)
+            if not read:
+                break
             at += read
         return at - start
+
+    def for_other_half(self) -> SearchBuffer | None:
+        """Return a buffer for another thread that searches the same file; None if it cannot."""
+        copy = getattr(self.matcher, "copy", None)
+        if copy is None or "numpy" not in sys.modules or len(os.sched_getaffinity(0)) == 1:
+            return None
+        other = SearchBuffer(copy(), self._room, Event())
+        other._until = self._until
+        return other
+
+    def stop(self) -> None:
+        """End the search in this buffer; to be called by another thread."""
+        self._stop.set()
+
+    def take(self, other: SearchBuffer, lines: int) -> None:
+        """Add the hits of a later part of the same file, which has `lines` lines before it."""
+        found = other.hits[: self._room - len(self.hits)]
+        self.hits += [[path, int(line) + lines, text] for path, line, text in found]
 
     def ended(self, end: int) -> int:
         """Add a line end at `end` if there is none; return where the text ends then."""
@@ -153,16 +178,18 @@ class SearchBuffer:
 class LargeFile:
     """A file that is larger than the buffer: searched block by block."""
 
-    def __init__(self, search: SearchBuffer, path: str, fd: int, size: int) -> None:
+    def __init__(
+        self, search: SearchBuffer, path: str, fd: int, part: tuple[int, int], block: int
+    ) -> None:
+        """`part` is what to search: where it begins, which is a line's beginning, and its end."""
         self._search, self._path, self._fd = search, path, fd
-        self._left, self._passed, self._block = size, 0, BLOCK
-        self._line, self._counted, self._hit = 1, 0, False
+        start, end = part
+        self._left, self._passed, self._block = end - start, start, block
+        self._line, self._counted, self._hit = 1, start, False
 
     def scan(self) -> None:
-        """Collect the file's hits, block by block, if it is a text file."""
+        """Collect the hits of the part, block by block."""
         search, kept = self._search, 0
-        if b"\0" in os.pread(self._fd, PROBE_BYTES, 0):
-            return
         while (self._left or kept) and search.wanted:
             filled = kept + self._fill(kept)
             end = search.buffer.rfind(b"\n", 0, filled) + 1
@@ -179,7 +206,8 @@ class LargeFile:
 
     def _fill(self, kept: int) -> int:
         self._search.reserve(self._block)
-        read = self._search.read(self._fd, kept, min(self._left, self._block - kept))
+        size = min(self._left, self._block - kept)
+        read = self._search.read(self._fd, kept, size, self._passed)
         self._left, self._passed = self._left - read if read else 0, self._passed + read
         return read
 
@@ -209,6 +237,11 @@ class LargeFile:
         if whole:
             self._line, self._counted = line + search.line_ends(counted, end), offset + end
 
+    def lines_until(self, offset: int) -> int:
+        """Return how many lines end before `offset`, where the part ends."""
+        self._count_until(offset)
+        return self._line - 1
+
     def _count_until(self, offset: int) -> None:
         """Count the lines up to `offset`: read blocks again that were scanned without counting."""
         while self._counted < offset:
@@ -233,6 +266,38 @@ class LargeFile:
             if end >= 0:
                 return self._keep(end + 1, read)
         return 0
+
+
+def search_large(search: SearchBuffer, path: str, fd: int, size: int) -> None:
+    """Collect the hits of a large file, if it is a text; of a very large one in two threads.
+
+    Most of the time goes to reading and to counting lines, for which no thread needs the GIL.
+    """
+    if b"\0" in os.pread(fd, PROBE_BYTES, 0):
+        return
+    middle = _line_begin(fd, size // 2) if size >= VERY_LARGE else 0
+    other = search.for_other_half() if middle else None
+    if other is None:
+        LargeFile(search, path, fd, (0, size), BLOCK).scan()
+        return
+    first = LargeFile(search, path, fd, (0, middle), BLOCK_OF_TWO)
+    second = LargeFile(other, path, fd, (middle, size), BLOCK_OF_TWO)
+    with ThreadPoolExecutor(1, "atoll-grep") as threads:
+        later = threads.submit(second.scan)
+        try:
+            first.scan()
+        finally:
+            if not search.wanted:
+                other.stop()
+        later.result()
+    search.headed |= other.headed
+    if other.hits and not search.full:
+        search.take(other, first.lines_until(middle))
+
+
+def _line_begin(fd: int, at: int) -> int:
+    """Return where the first line after `at` begins; 0 if it is not near."""
+    return at + end if (end := os.pread(fd, PIECE, at).find(b"\n") + 1) else 0
 
 
 def load_numpy() -> None:

@@ -91,6 +91,7 @@ def _literal(needle: bytes) -> Matcher:
 
         return find
 
+    prepare.copy = lambda: _literal(needle)  # type: ignore[attr-defined] # for another thread
     return prepare
 
 
