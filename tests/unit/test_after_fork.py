@@ -88,3 +88,15 @@ print(numpy_reseeder() == numpy.random.seed)
 numpy.random.set_state(numpy.random.RandomState(1).get_state())
 """
     assert run(NUMPY + code) == ["True"]
+
+
+def test_random_is_reseeded_without_its_hook():
+    code = """
+import random
+from atoll.jail.after_fork import random_reseeder
+random.gauss(0, 1)
+reseed = random_reseeder()
+print(vars(random)["_inst"].gauss_next)
+print(len({(reseed(), random.random()) for _ in range(8)}))
+"""
+    assert run(code) == ["None", "8"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 
@@ -28,3 +29,20 @@ def test_modules_of_an_interpreter_below_a_folder_of_the_guest_are_not_the_sessi
     found = leftovers.own_modules("/app", {"/tmp/venv"})
     assert {"module own", "module written"} <= set(found)
     assert not {"module installed", "module library"} & set(found)
+
+
+def test_what_is_mounted_in_a_folder_that_is_not_saved_is_found_by_its_first_name():
+    code = """
+import os
+from atoll.guest import leftovers
+from atoll.jail import syscalls, users
+users.enter_own_user_namespace(seen_as=0)
+syscalls.unshare(syscalls.CLONE_NEWNS)
+syscalls.mount("tmpfs", "/tmp", "tmpfs", 0)
+os.makedirs("/tmp/a b\u00e9/c")
+os.mkdir("/tmp/other")
+syscalls.mount("tmpfs", "/tmp/a b\u00e9/c", "tmpfs", 0)
+print(ascii(sorted(one for one in leftovers.mounted_elsewhere() if one.startswith("/tmp"))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['/tmp/a b\\xe9']\n"

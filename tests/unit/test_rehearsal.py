@@ -43,6 +43,7 @@ import atoll.guest.__main__ as start, atoll.guest.server as server
 guest = start.Guest(os.getcwd())
 before = look()
 guest.rehearse()
+guest.settle()
 code = [specialised(server.Server.answer), specialised(server.Server._execute)]
 own = vars(guest)["_server"]._repl
 assert (own._count, own.namespace.get("_"), own._sources._kept) == (0, None, {}), vars(own)

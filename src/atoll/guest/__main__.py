@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import builtins
 import os
+import resource
 import sys
 
 from .channel import Channel
 from .hidden import HiddenPackage
 from .interrupt import InterruptGate
 from .process import ProcessServer
-from .streams import StandardStreams, copy_up
+from .streams import StandardStreams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 OUTPUT_FD = 3
 HIGH_FDS = 16
+USUAL_FDS = 1024
+"""The limit of descriptors that most guests have."""
 
 
 def hide_runtime() -> HiddenPackage:
@@ -49,6 +52,7 @@ class Guest:
         )
         vars(builtins).update(preloaded or {})
         sys.path.append(folder)  # last: a file of the guest's never stands in for a library
+        self._high = 0
 
     def rehearse(self) -> None:
         """Do once, in a zygote, what every guest would do first."""
@@ -56,29 +60,40 @@ class Guest:
 
     def run(self, memory_bytes: int | None = None, inherited: int = 0) -> NoReturn:
         """Serve the channel on descriptors 0 and 1; guest output goes to 3 (stdout) and 2."""
-        high = _highest_free()
-        requests = copy_up(0, high)
-        answers = copy_up(1, high)
+        self.begin(memory_bytes, inherited)
+        os.register_at_fork(after_in_child=self._channel.close_in_child)
+        self._server.serve()
+        os._exit(0)
+
+    def begin(self, memory_bytes: int | None, inherited: int) -> None:
+        """Move the descriptors to where they belong, and set the memory limit."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        high = max(HIGH_FDS, min(soft, 4096) - HIGH_FDS)
+        if high != self._high:
+            self._expect_descriptors(high)
+        os.dup2(0, high, False)
+        os.dup2(1, high + 1, False)
+        os.dup2(OUTPUT_FD, high + 2, False)
+        os.dup2(2, high + 3, False)
         os.dup2(OUTPUT_FD, 1)
         os.close(OUTPUT_FD)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        self._streams.keep(high)
-        self._channel.reopen(requests, answers)
-        os.register_at_fork(after_in_child=self._channel.close_in_child)
         self._server.begin(memory_bytes, inherited)
-        self._server.serve()
-        os._exit(0)
+
+    def settle(self) -> None:
+        """Note, in a zygote that is about to serve, what is the same in most of its guests."""
+        self._expect_descriptors(USUAL_FDS - HIGH_FDS)
+        self._server.measure()
+
+    def _expect_descriptors(self, high: int) -> None:
+        """Use the numbers from `high` on, whatever is open there yet."""
+        self._high = high
+        self._channel.reopen(high, high + 1)
+        self._streams.expect(high, high + 2, high + 3)
 
 
 def main(folder: str) -> NoReturn:
     """Be a guest."""
     Guest(folder).run()
-
-
-def _highest_free() -> int:
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(HIGH_FDS, min(soft, 4096) - HIGH_FDS)

@@ -49,6 +49,12 @@ class Channel:
         self._wait(lambda: bool(self._requests), interruptible=False)
         return self._requests.pop(0)
 
+    def await_end(self, milliseconds: int) -> None:
+        """Raise ChannelClosedError if the host closes within this time; return if it asks more."""
+        events = self._readable.poll(milliseconds)
+        if events and not events[0][1] & select.POLLIN:
+            raise ChannelClosedError("the host has gone")
+
     def send(self, line: bytes) -> None:
         """Write one encoded message whole."""
         view = memoryview(line)

@@ -132,6 +132,22 @@ def files_elsewhere(root: str) -> Iterator[str]:
             yield folder + "/" + name
 
 
+def mounted_elsewhere() -> set[str]:
+    """Return what lies in these folders because something is mounted there, or below.
+
+    For a zygote: its guests have nothing else in them at first.
+    """
+    found = set()
+    with open("/proc/self/mountinfo", "rb") as lines:
+        for line in lines:
+            raw = line.split()[4].decode("unicode_escape")  # a space is \040 there
+            path = os.fsdecode(raw.encode("latin-1"))
+            for folder in ELSEWHERE:
+                if path.startswith(folder + "/"):
+                    found.add(folder + "/" + path[len(folder) + 1 :].partition("/")[0])
+    return found
+
+
 def _identity(path: str) -> tuple[int, int] | None:
     """Return what two names of one folder have in common; None if there is no such folder."""
     try:

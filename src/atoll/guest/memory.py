@@ -33,14 +33,26 @@ class MemoryFence:
     """Keeps the soft limit where it makes sense; does nothing where there is no limit."""
 
     def __init__(self, limit: int | None, inherited: int = 0) -> None:
+        self._measured = (0, 0)
+        self.allow(limit, inherited)
+
+    def allow(self, limit: int | None, inherited: int = 0) -> None:
+        """Allow so much on top of what is `inherited`, from the next `renew` on."""
         self._limit = None if limit is None else limit + inherited
 
-    def renew(self, room: int = 0) -> None:
-        """Set the soft limit for what comes next, with `room` that will only be reserved."""
+    def measure(self) -> None:
+        """Measure now, in a zygote, what its guests will have only reserved when they start."""
+        self._measured = _only_reserved()
+
+    def renew(self, room: int = 0, measured: bool = False) -> None:
+        """Set the soft limit for what comes next, with `room` that will only be reserved.
+
+        `measured`: as `measure` found it. To measure again takes a guest ten pages.
+        """
         if self._limit is None or resource is None:
             return
         try:
-            kind, reserved = _only_reserved()
+            kind, reserved = self._measured if measured else _only_reserved()
             _, hard = resource.getrlimit(kind)
             soft = self._limit + MARGIN + reserved + room
             if hard != resource.RLIM_INFINITY:

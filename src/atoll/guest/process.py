@@ -6,7 +6,7 @@ import os
 import resource
 import sys
 
-from . import clone, delta, kinds, memory, rights, rpc, shell
+from . import clone, delta, kinds, leftovers, memory, rights, rpc, shell
 from .bridge import Bridge
 from .channel import ChannelClosedError
 from .children import ImportableMain
@@ -27,6 +27,8 @@ REHEARSALS = 32
 """More than the interpreter takes to specialise code."""
 REHEARSED = ("print('')\n1", "_ = 1")
 """Cells that end with an expression, and with another statement: they are compiled differently."""
+ONE_CELL_MS = 50
+"""In which the host ends a guest that was for one cell: it need not prepare for another."""
 MOST_ANSWERED, REHEARSED_MEMORY = 1 << 16, 1 << 50
 CLONE_FDS = 4
 """Channel and streams of a clone, which come on its status socket."""
@@ -77,6 +79,7 @@ class ProcessServer(Server):
         reads fewer objects, so a guest copies fewer of the pages that it shares with its zygote.
         """
         self._initialize({"private_folder": True})
+        self._elsewhere = leftovers.mounted_elsewhere()  # a guest's folders have nothing else
         self._rehearsed = True
         kinds.bytes_of(kinds.base64_of(b""))
         kept = self._repl, self._files, sys.modules["__main__"]
@@ -88,6 +91,18 @@ class ProcessServer(Server):
         finally:
             self._repl, self._files, sys.modules["__main__"] = kept
             resource.setrlimit(resource.RLIMIT_DATA, limit)
+        self._make_streams()
+
+    def _make_streams(self) -> None:
+        """Make the streams of a guest's first cell, over a pipe as a guest has it."""
+        own, pipe = [os.dup(1), os.dup(2)], os.pipe()
+        for fd in (1, 2):
+            os.dup2(pipe[1], fd)
+        self._kept.make()
+        for fd in (1, 2):
+            os.dup2(own[fd - 1], fd)
+        for fd in (*own, *pipe):
+            os.close(fd)
 
     def _rehearse_cells(self) -> None:
         """Answer requests as a guest does, on pipes that are closed afterwards."""
@@ -107,34 +122,42 @@ class ProcessServer(Server):
                 os.close(fd)
 
     def begin(self, memory_bytes: int | None, inherited: int) -> None:
-        """Note what differs among the guests of a zygote: process, memory limit, private folders.
+        """Note what differs among the guests of a zygote: process and memory limit.
 
         `inherited` are bytes that the zygote holds: they do not count against the limit.
         """
         self._pid, self._inherited, self._empty_since = os.getpid(), inherited, None
-        self._limit_memory(memory_bytes)
-        if self._rehearsed:  # else a handshake comes, which does it
-            self._note_files()
+        self._memory.allow(memory_bytes, inherited)
+        if self._rehearsed:  # the streams are made, too
+            self._memory.renew(measured=True)
+        else:
+            self.prepare()
+
+    def measure(self) -> None:
+        """Measure, in a zygote that is about to serve, what the memory limit of guests needs."""
+        self._memory.measure()
 
     def serve(self) -> None:
         """Answer requests until the host closes the channel."""
-        self._say_ready()
+        self._channel.send(READY)
+        patience = ONE_CELL_MS
         while True:
             try:
-                self._serve_next()
+                self._serve_next(patience)
             except BecameClone:
-                self._say_ready()
+                self.prepare()
+                self._channel.send(READY)
             except ChannelClosedError:
                 return
+            patience = 0
 
-    def _serve_next(self) -> None:
+    def _serve_next(self, patience: int = 0) -> None:
+        """Answer a request, and prepare for the next unless the host closes within `patience`."""
         message = self._channel.next_request()
         self._channel.send(self.answer(message))
+        if patience:
+            self._channel.await_end(patience)
         self.prepare()
-
-    def _say_ready(self) -> None:
-        self.prepare()
-        self._channel.send(READY)
 
     def _cell_ended(self, exit_code: int = 0) -> None:
         if os.getpid() != self._pid:  # the cell forked, and this is the child at the cell's end

@@ -16,6 +16,16 @@ READERS = ("traceback", "inspect", "linecache", "logging", "pdb", "unittest", "d
 """Modules that read `linecache`: a cell that names one may need the sources before it ends."""
 
 
+def _lines(code: str) -> list[str]:
+    """Return the lines of a cell as a file would have them."""
+    if "\r" in code:
+        return io.StringIO(code if code.endswith("\n") else code + "\n", None).readlines()
+    lines = code.split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return [line + "\n" for line in lines]
+
+
 class CellSources:
     """The sources of the last KEPT_CELLS cells, by the name that their code has: `<cell 3>`."""
 
@@ -45,13 +55,7 @@ class CellSources:
         for name in self._unpublished:
             code = self._kept.get(name)
             if code is not None:
-                whole = code if code.endswith("\n") else code + "\n"
-                linecache.cache[name] = (
-                    len(code),
-                    None,
-                    io.StringIO(whole, None).readlines(),
-                    name,
-                )
+                linecache.cache[name] = (len(code), None, _lines(code), name)
         self._unpublished = []
 
     def cell_of(self, kind: type) -> str | None:

@@ -22,6 +22,10 @@ class StandardStreams:
         self._keep_at = at
         self._kept = {fd: copy_up(fd, at) for fd in (1, 2)}
 
+    def expect(self, at: int, output: int, errors: int) -> None:
+        """Use these copies of descriptors 1 and 2, which will be there when a cell runs."""
+        self._keep_at, self._kept = at, {1: output, 2: errors}
+
     def forget(self) -> None:
         """Close the copies."""
         for fd in self._kept.values():
@@ -55,6 +59,10 @@ class StandardStreams:
         """Descriptors and sys.stdin, sys.stdout, sys.stderr as on the first day."""
         for fd, kept in self._kept.items():
             os.dup2(kept, fd)
+        self.make()
+
+    def make(self) -> None:
+        """Make the objects anew, over the descriptors as they are."""
         sys.stdin = _reader()
         sys.stdout = sys.__stdout__ = _writer(1)  # type: ignore[misc]
         sys.stderr = sys.__stderr__ = _writer(2)  # type: ignore[misc]

@@ -11,25 +11,28 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from atoll.jail import rehearsal
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Hook = Callable[[], object]
 
-NOTHING_TO_RESET = frozenset({"threading", "logging", "concurrent.futures.thread"})
-"""Modules whose functions only reset locks and threads. `random` and others run theirs."""
+LEFT_OUT = frozenset({"threading", "logging", "concurrent.futures.thread", "random"})
+"""Modules whose functions only reset locks and threads, and the one that guests reseed otherwise:
+see random_reseeder. Others run theirs."""
 _TWISTER_WORDS = 624
 _register = os.register_at_fork
 
 
 class LibraryHooks:
-    """Collects the fork hooks of NOTHING_TO_RESET; they run at every fork but the zygote's own."""
+    """Collects the fork hooks of LEFT_OUT; they run at every fork but the zygote's own."""
 
     def __init__(self) -> None:
         self._before: list[Hook] = []
         self._in_parent: list[Hook] = []
         self._in_child: list[Hook] = []
-        self._asleep = self._registered = False
+        self._asleep = self._registered = self._in_zygote = False
 
     def collect(self) -> None:
         """Take the hooks that modules register from now on, until `sleep`."""
@@ -39,6 +42,11 @@ class LibraryHooks:
         """Run none until `wake`: the zygote is about to serve."""
         os.register_at_fork = _register
         self._asleep = True
+
+    def rehearse(self) -> None:
+        """Do what a child of the zygote does, so that it finds the code specialised."""
+        for _ in range(rehearsal.TIMES):
+            self._run_in_child()
 
     def wake(self) -> None:
         """Run them at each fork: guest code may have threads and hold locks."""
@@ -63,22 +71,35 @@ class LibraryHooks:
             "after_in_child": after_in_child,
         }
         caller = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 - who registers
-        if caller not in NOTHING_TO_RESET:
+        if caller not in LEFT_OUT:
             _register(**{name: hook for name, hook in given.items() if hook is not None})
             return
-        self._register_once()
+        self._register_once(child_only=before is None and after_in_parent is None)
         self._before[:0] = [before] if before else []  # what was registered last runs first
         self._in_parent += [after_in_parent] if after_in_parent else []
         self._in_child += [after_in_child] if after_in_child else []
 
-    def _register_once(self) -> None:
+    def _register_once(self, *, child_only: bool) -> None:
+        """Register what runs the hooks; what the zygote itself would run only if there is some."""
         if not self._registered:
             self._registered = True
+            _register(after_in_child=self._run_in_child)
+        if not child_only and not self._in_zygote:
+            self._in_zygote = True
             _register(
                 before=lambda: self._run(self._before),
                 after_in_parent=lambda: self._run(self._in_parent),
-                after_in_child=lambda: self._run(self._in_child),
             )
+
+    def _run_in_child(self) -> None:
+        self._run(self._in_child)
+
+
+def random_reseeder() -> Hook:
+    """Return a function that reseeds `random` in a forked guest, without the code of its hook."""
+    random: Any = sys.modules["random"]
+    random.seed()  # which resets what the C function does not reset
+    return super(random.Random, random.seed.__self__).seed  # type: ignore[no-any-return]
 
 
 def numpy_reseeder() -> Hook:

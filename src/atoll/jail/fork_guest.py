@@ -27,6 +27,10 @@ _ENTERED = b'{"kind": "entered", "number": %d, "pid": %d}'
 """Not packets.send: the JSON encoder would copy pages of the zygote."""
 _run_guest: list[Callable[[int | None], NoReturn]] = []
 """The function that a child runs, given its memory limit."""
+_guests: list[Any] = []
+"""The parts of a guest that all children share, unless they have another role."""
+_with_packages: list[str] = []
+"""The folder of packages by name, if there is one."""
 _held = {"memory": 0, "address_space": 0}
 """Bytes that every child inherits from the zygote."""
 _kept: set[int] = set()
@@ -39,7 +43,10 @@ def prepare(
     names: dict[str, ModuleType], hooks: after_fork.LibraryHooks, role: str = "", settings: str = ""
 ) -> None:
     """Load all that a guest needs in the zygote, so that its children inherit it."""
+    _with_packages.extend({PACKAGES} & set(sys.path))
     _fresh.append(hooks.wake)
+    if "random" in sys.modules:
+        _fresh.append(after_fork.random_reseeder())
     if "numpy" in sys.modules:
         _fresh.append(after_fork.numpy_reseeder())
     if role:
@@ -52,16 +59,28 @@ def prepare(
     guest = start.Guest(WORK_FOLDER, names)
     guest.rehearse()
     _run_guest.append(lambda memory: guest.run(memory, _held["memory"]))
+    _guests.append(guest)
 
 
 def rehearse() -> None:
-    """Enter a jail without effect, so that a child finds the code of its steps specialised."""
-    request = {"limits": {**dataclasses.asdict(NO_LIMITS), **_REHEARSED}, "groups": 1}
-    rehearsal.rehearse(lambda: _enter([0], jail(request, [0], 0, 0), 0))
+    """Become a guest without effect, so that a child finds the code of all this specialised."""
+    request = {"limits": {**dataclasses.asdict(NO_LIMITS), **_REHEARSED}, "groups": 1, "number": 0}
+    ours, theirs = packets.pair()
+
+    def work() -> None:
+        _start(request, [0, 0], jail(request, [0, 0], 0, 0), ours)
+        theirs.recv(packets.SMALL)
+        for guest in _guests:
+            guest.begin(1, 0)
+
+    with ours, theirs:
+        rehearsal.rehearse(work)
 
 
-def measure() -> None:
+def settle() -> None:
     """Measure the memory that every child inherits; call it when all is loaded."""
+    for guest in _guests:
+        guest.settle()
     with open("/proc/self/statm", encoding="ascii") as file:
         size, resident, shared, *_ = map(int, file.read().split())
     page = os.sysconf("SC_PAGE_SIZE")
@@ -90,24 +109,37 @@ def become(
     Send the supervisor, on the zygote's socket, the pidfds of pid 1 and of the guest, and the
     descriptor of the filter's notifications.
     """
-    number, given = request["number"], fds[request["groups"] :]
     try:
-        pid = int(os.readlink("/proc/self"))  # the pid in the zygote host's namespace
-        held = _enter(given, jail, control.fileno())
-        entered = _ENTERED % (number, pid)
-        packets.send_bytes(control, entered, held, packets.PATIENT_ATTEMPTS)
-        # Not before: as an ordinary user it could send no descriptors if all processes of that user
-        # had more under way than it may open.
-        rlimits.limit_open_files(jail.limits)
-        syscalls.close_all_but({*range(len(given)), *_kept})
-        _freshen()
-        _run_guest[0](jail.limits.memory)
+        memory = _start(request, fds, jail, control)
+        if _with_packages:  # .pth files run code: here, behind the walls
+            importlib.import_module("site").addsitedir(PACKAGES)
+        _run_guest[0](memory)
     except steps.StepError as exc:
-        packets.send(control, "failed", number=number, reason=f"enter_jail: {exc}")
+        _fail(control, request, str(exc))
     except BaseException as exc:  # noqa: BLE001 - nothing may unwind into the zygote's loop
-        reason = f"enter_jail: {type(exc).__name__}: {exc}"
-        packets.send(control, "failed", number=number, reason=reason)
+        _fail(control, request, f"{type(exc).__name__}: {exc}")
     os._exit(1)
+
+
+def _fail(control: socket.socket, request: dict[str, Any], why: str) -> None:
+    packets.send(control, "failed", number=request["number"], reason=f"enter_jail: {why}")
+
+
+def _start(
+    request: dict[str, Any], fds: list[int], jail: steps.Jail, control: socket.socket
+) -> int | None:
+    """Enter the jail, report it, give up all that is the zygote's; return the memory limit."""
+    given = fds[request["groups"] :]
+    pid = int(os.readlink("/proc/self"))  # the pid in the zygote host's namespace
+    held = _enter(given, jail, control.fileno())
+    entered = _ENTERED % (request["number"], pid)
+    packets.send_bytes(control, entered, held, packets.PATIENT_ATTEMPTS)
+    # Not before: as an ordinary user it could send no descriptors if all processes of that user
+    # had more under way than it may open.
+    rlimits.limit_open_files(jail.limits)
+    syscalls.close_all_but({*range(len(given)), *_kept})
+    _freshen()
+    return jail.limits.memory
 
 
 def _enter(given: list[int], jail: steps.Jail, control: int) -> list[int]:
@@ -140,5 +172,3 @@ def _freshen() -> None:
         freshen()
     if "tempfile" in sys.modules:
         vars(sys.modules["tempfile"])["_name_sequence"] = None
-    if PACKAGES in sys.path:  # .pth files run code: here, behind the walls, and not in the zygote
-        importlib.import_module("site").addsitedir(PACKAGES)

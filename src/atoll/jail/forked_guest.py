@@ -56,7 +56,7 @@ class ForkedGuestRecord(JailRecord):
         self.number = self.zygote_host_pid = 0
         self._init_fd: int | None = None
         self._guest_fd: int | None = None
-        self._guest_fds = [os.dup(fd) for fd in guest_fds]
+        self._guest_fds = guest_fds
         self._reap_deadline = math.inf
 
     @property

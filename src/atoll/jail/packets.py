@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MAX_PACKET = 1 << 20
+SMALL = 1 << 14
+"""The most that a zygote receives: each fork would copy the entries of a larger buffer's pages."""
 MAX_FDS = 32
 BUFFER = 1 << 20
 SHORTAGES = frozenset({errno.ENOMEM, errno.ENOBUFS, errno.ETOOMANYREFS})
@@ -100,7 +102,9 @@ def receive(sock: socket.socket, size: int = MAX_PACKET) -> Message | None:
 def receive_bytes(sock: socket.socket, size: int = MAX_PACKET) -> tuple[bytes, list[int]]:
     """Return the next packet and its descriptors; no bytes at the end."""
     # One buffer is used again: allocating so much for each packet takes longer than to receive it.
-    buffer = _buffers.pop() if _buffers else bytearray(MAX_PACKET)
+    buffer = _buffers.pop() if _buffers else bytearray(size)
+    if len(buffer) < size:
+        buffer = bytearray(size)
     fds = array.array("i")
     room = socket.CMSG_SPACE(MAX_FDS * fds.itemsize)
     try:

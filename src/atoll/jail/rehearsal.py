@@ -28,7 +28,9 @@ _EFFECTS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     )),
     (resource, ("setrlimit",)),
     (_signal, ("set_wakeup_fd", "signal")),
-    (syscalls, ("_capset", "_mount", "_prctl", "_setns", "_syscall", "_unshare")),
+    (syscalls, (
+        "_capset", "_mount", "_prctl", "_setns", "_syscall", "_syscall_of_numbers", "_unshare",
+    )),
 )  # fmt: skip
 """Every function of these modules that the steps change something with."""
 

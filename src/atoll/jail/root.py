@@ -336,8 +336,7 @@ def mount_box(
         os.chown(folder, owner, owner)
         if fill is not None:
             fill(root + target, folder)
-        sys.mount(folder, root + target, None, sys.MS_BIND)
-        sys.set_mount_attributes(root + target, sys.ATTR_NOSUID | sys.ATTR_NODEV, recursive=False)
+        sys.mount(folder, root + target, None, sys.MS_BIND)  # nosuid and nodev as the tmpfs is
     sys.detach(box)
 
 

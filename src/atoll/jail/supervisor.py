@@ -240,8 +240,9 @@ class Supervisor:
                 group=group,
                 selector=self._selector,
                 zygote_host=home,
-                guest_fds=guest_fds,
+                guest_fds=guest_fds.copy(),
             )
+            guest_fds.clear()  # they are the record's now
             undo.pop_all()
         self._add(record)
         record.start()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import signal
 import struct
@@ -47,11 +47,14 @@ _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_NEW_LISTENER = 8
 _CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 63
+_ATTR_SIZE = ctypes.c_size_t(32)
 _CAPABILITY_HEADER = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _syscall.restype = ctypes.c_long
+_syscall_of_numbers = _libc["syscall"]  # without an object for each argument: see close_all_but
+_syscall_of_numbers.argtypes, _syscall_of_numbers.restype = (ctypes.c_long,) * 4, ctypes.c_long
 _libc.prctl.argtypes = (ctypes.c_int, *(ctypes.c_ulong,) * 4)
 _unshare, _setns, _capset, _mount = _libc.unshare, _libc.setns, _libc.capset, _libc.mount
 _prctl = _libc.prctl  # not looked up at each call, which is slow
@@ -130,8 +133,10 @@ def prefer_to_end(score: int) -> None:
     The higher the `score` (1,000 at most; the host has 0), the sooner. SECURITY: a guest could
     lower it only where we are not root, or to that of its zygote.
     """
-    with contextlib.suppress(OSError):
+    try:  # noqa: SIM105 - for `suppress` a forked guest would copy eight pages
         write_file("/proc/self/oom_score_adj", b"%d" % score)
+    except OSError:
+        pass
 
 
 def write_file(path: str, data: bytes) -> None:
@@ -230,15 +235,20 @@ def install_filter(program: bytes, *, listen: bool = False) -> int | None:
 
     With `listen`: the descriptor on which its questions come, or None if an outer filter has one.
     """
-    header = _Program(len(program) // 8, program)
     mode, flags = _SECCOMP_SET_MODE_FILTER, _SECCOMP_NEW_LISTENER if listen else 0
     try:
-        fd = _call(_SECCOMP[ARCH], mode, flags, ctypes.byref(header), what="seccomp")
+        fd = _call(_SECCOMP[ARCH], mode, flags, _program_header(program), what="seccomp")
     except OSError as exc:
         if not listen or exc.errno != errno.EBUSY:
             raise
         return install_filter(program)
     return fd if listen else None
+
+
+@functools.cache
+def _program_header(program: bytes) -> object:
+    """Return a pointer to the struct sock_fprog of a filter; a zygote makes it for its guests."""
+    return ctypes.byref(_Program(len(program) // 8, program))
 
 
 def landlock_version() -> int:
@@ -267,13 +277,13 @@ def landlock_restrict(ruleset: int) -> None:
 
 
 def _mount_setattr(fd: int, path: str, flags: int, attributes: int, namespace_fd: int) -> None:
-    data = ctypes.create_string_buffer(struct.pack("QQQQ", attributes, 0, 0, namespace_fd), 32)
-    size = ctypes.c_size_t(32)
-    _call(_MOUNT_SETATTR, fd, _path(path), flags, data, size, what=f"mount_setattr {path}")
+    # Not a ctypes buffer: each makes a new type, for which a forked guest copies thirty pages.
+    data = struct.pack("QQQQ", attributes, 0, 0, namespace_fd)
+    _call(_MOUNT_SETATTR, fd, _path(path), flags, data, _ATTR_SIZE, what=f"mount_setattr {path}")
 
 
 def _close_range(first: int, last: int) -> None:
-    _call(_CLOSE_RANGE, ctypes.c_uint(first), ctypes.c_uint(last), 0, what="close_range")
+    _check(_syscall_of_numbers(_CLOSE_RANGE, first, last, 0), "close_range")
 
 
 def _path(text: str | None) -> bytes | None:

@@ -6,7 +6,6 @@ frozen before it serves, so that a fork copies little and a guest's collector to
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gc
 import json
@@ -18,8 +17,23 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from atoll.jail import after_fork, fork_guest, packets, preload, steps, syscalls, zygote_memory
-from atoll.jail.zygote_host import CONTROL_FD, INITS_FD, READY_INITS, end_jails, reap
+from atoll.jail import (
+    after_fork,
+    fork_guest,
+    packets,
+    preload,
+    steps,
+    syscalls,
+    zygote_memory,
+)
+from atoll.jail.zygote_host import (
+    BIND_NOW,
+    CONTROL_FD,
+    INITS_FD,
+    READY_INITS,
+    end_jails,
+    reap,
+)
 
 ROOM_A_LINE = 12 << 20
 """Heap to reserve for each import statement; what is not used is freed."""
@@ -37,6 +51,7 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
     Children run the guest, or the function that `role` (module:function) returns for `settings`.
     """
     started = time.monotonic()
+    os.environ.pop(BIND_NOW, None)
     gc.disable()  # modules are not garbage: to look for some takes a tenth of their import
     control, inits = _take_sockets()
     wanted = json.loads(lines)
@@ -49,11 +64,12 @@ def main(lines: str, role: str = "", settings: str = "") -> NoReturn:
     steps.prepare_forked()
     fork_guest.rehearse()
     hooks.sleep()
+    hooks.rehearse()
     gc.collect()
     gc.freeze()
     gc.enable()
     memory = zygote_memory.settle()
-    fork_guest.measure()
+    fork_guest.settle()
     ready: dict[str, Any] = {
         "missing": missing,
         "seconds": round(time.monotonic() - started, 3),
@@ -107,7 +123,7 @@ class Zygote:
 
     def _on_request(self) -> None:
         try:
-            message = packets.receive(self._control)
+            message = packets.receive(self._control, packets.SMALL)
         except BlockingIOError:
             return
         if message is None:
@@ -132,9 +148,14 @@ class Zygote:
             end_jails([init])
             raise
         finally:
-            with contextlib.suppress(OSError):  # the next fork enters another namespace anyway
-                syscalls.join(self._home)
+            self._leave_jail()
         self._guests[pid] = request["number"], init
+
+    def _leave_jail(self) -> None:
+        try:  # noqa: SIM105 - `suppress` takes ten pages more of the zygote, for each guest
+            syscalls.join(self._home)
+        except OSError:  # the next fork enters another namespace anyway
+            pass
 
     def _become_guest(self, request: dict[str, Any], fds: list[int], jail: steps.Jail) -> NoReturn:
         """Run the child. SECURITY: nothing may unwind into the zygote's event loop."""
@@ -151,7 +172,9 @@ class Zygote:
         reason = ""
         for _ in range(READY_INITS + 1):
             packets.send_bytes(self._inits, _TAKEN)
-            jail = packets.receive(self._inits) or packets.Message("jail", {"error": HOST_GONE})
+            jail = packets.receive(self._inits, packets.SMALL)
+            if jail is None:
+                raise OSError(HOST_GONE)
             try:
                 if jail.fields["error"]:
                     raise OSError(jail.fields["error"])  # noqa: TRY301 - as if entering had failed

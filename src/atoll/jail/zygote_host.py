@@ -13,6 +13,7 @@ is another user in another user namespace, so it cannot see, signal or trace it.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` makes enums of all it returns
 import contextlib
 import itertools
 import os
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 CONTROL_FD, INITS_FD = 3, 4
 READY_INITS = 4
+BIND_NOW = "LD_BIND_NOW"
+"""Has the loader look up C functions when a zygote starts, not in each guest that calls them."""
 GUEST_UIDS = 65_000
 HASTE_SECONDS, MOST_HASTE = 5.0, 3
 RETRY_MS = 500
@@ -202,11 +205,11 @@ class ZygoteHost:
 
         A child that ends while SIGCHLD is ignored leaves no status; that lasts microseconds.
         """
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
         try:
             pid = syscalls.start_sleeper(syscalls.CLONE_NEWPID | steps.SHARED_NAMESPACES)
         finally:
-            signal.signal(signal.SIGCHLD, _ignore)
+            _signal.signal(_signal.SIGCHLD, _ignore)
         self._inits[pid] = self._generation
         self._reap()  # setting SIGCHLD to be ignored discards one that is pending
         try:
@@ -331,7 +334,7 @@ def _execute(spec: ZygoteHostSpec, control: int, inits: int) -> NoReturn:
         for number, fd in zip((CONTROL_FD, INITS_FD), high, strict=True):
             os.dup2(fd, number)
         syscalls.close_all_but({0, 1, 2, CONTROL_FD, INITS_FD})
-        os.execve(spec.argv[0], list(spec.argv), spec.env)
+        os.execve(spec.argv[0], list(spec.argv), {**spec.env, BIND_NOW: "1"})
     finally:
         os._exit(127)
 
