@@ -25,10 +25,13 @@ def test_a_glob_that_is_no_text_is_refused(box):
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ([("a", "text")], "uploaded to 'a' must be bytes, not str: encode() a text"),
+        (
+            [("a", "text")],
+            "uploaded to 'a' must be bytes, not str: pass the read_bytes() of a path",
+        ),
         ([("a", 5)], "uploaded to 'a' must be bytes, not int"),
         (("a", b"1"), "upload takes a list of pairs (path, bytes), not of 'a'"),
-        ({"a": b"1"}, "upload takes a list of pairs (path, bytes), not of 'a'"),
+        ({"a": "text"}, "uploaded to 'a' must be bytes, not str"),
         ([(1, b"1")], "path must be a str or a pathlib path, not int"),
     ],
 )

@@ -63,7 +63,7 @@ def test_hosts_are_a_policy_of_the_web():
 @pytest.mark.parametrize("make", [atoll.create_sandbox, atoll.REPLEnvironment])
 def test_what_is_no_configuration_is_told_with_what_to_write(make):
     with pytest.raises(
-        atoll.ConfigError, match=r"not a .*Config: 'native'\. Write options by name"
+        atoll.ConfigError, match=r"not an? .*Config: 'native'\. Write options by name"
     ):
         make("native")
     with pytest.raises(atoll.ConfigError, match=r"not an RLMConfig: 1\.0"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from atoll.guest.workspace import LINES, MAX_MATCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from atoll.files.types import (
         DownloadResult,
@@ -75,7 +75,9 @@ class SandboxBackendProtocol(Protocol):
         """Find files and folders below `path` that match `pattern`, sorted, with dot files."""
         ...
 
-    async def upload(self, files: Iterable[tuple[StrPath, bytes]]) -> list[UploadResult]:
+    async def upload(
+        self, files: Mapping[Any, bytes] | Iterable[tuple[StrPath, bytes]]
+    ) -> list[UploadResult]:
         """Write files and overwrite existing ones; return one result each, in order."""
         ...
 
