@@ -60,8 +60,11 @@ class HostChannel(JsonRpcPeer):
         self._hands = asyncio.Semaphore(MAX_AT_ONCE)
         self._call_bytes = 0
         self.ready: asyncio.Future[None] = self._loop.create_future()
+        self._written = 0
+        self._left_waiting = False
+        """Whether a request was not answered when it ended."""
         self.unread = False
-        """Whether it has ended with bytes that the guest had not read, and so did not act on."""
+        """Whether it has ended before the guest had read any of the requests that waited."""
 
     def request(
         self, method: str, params: Mapping[str, Any], wake: Wake | None = None
@@ -71,8 +74,9 @@ class HostChannel(JsonRpcPeer):
         `wake` ends with the answer: a task that awaits it goes on in the same turn of the loop.
         """
         _, line, answer = self._expect(method, params)
-        answer.wake = wake
+        answer.wake, answer.place = wake, self._written + self._outbox.size
         if self._ended:
+            self.unread |= not self._left_waiting
             answer.fail(self._ended)
         else:
             self._send(line)
@@ -100,7 +104,12 @@ class HostChannel(JsonRpcPeer):
         if self._ended:
             return
         self._loop.remove_reader(self._read_fd)
-        self.unread = bool(self._outbox.size or bytes_in_pipe(self._write_fd))
+        # Not whether anything is unread: it may be the answer to a call of the cell, which ran.
+        read = self._written - bytes_in_pipe(self._write_fd)
+        self._left_waiting = bool(self._waiting)
+        self.unread = self._left_waiting and all(
+            answer.place >= read for answer in self._waiting.values()
+        )
         if not self.ready.done():
             self.ready.set_exception(why)
             self.ready.exception()  # asyncio logs an exception that was never read
@@ -155,7 +164,9 @@ class HostChannel(JsonRpcPeer):
             self._stop_listening()  # it asks and does not read
 
     def _write(self, data: bytes | memoryview, _fds: list[int]) -> int:
-        return os.write(self._write_fd, data)
+        size = os.write(self._write_fd, data)
+        self._written += size
+        return size
 
     def _cannot_write(self, exc: OSError) -> None:
         """End the channel: a request that was not written is not answered.

@@ -98,6 +98,8 @@ class Answer(asyncio.Future[Any]):
     """What else ends with the answer."""
     sent = False
     """Whether the request was handed to the socket: the other side will hear of it."""
+    place = 0
+    """How many bytes were sent before the request, if the subclass counts them."""
 
     def come(self, value: Any) -> Wake | None:
         """Set the result; return what is to be woken, if the caller has not gone."""

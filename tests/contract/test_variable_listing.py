@@ -26,7 +26,9 @@ def test_a_typo_can_be_told_from_a_none(box):
 @pytest.mark.parametrize("name", ["a.b", "rows[0]", "len(rows)", "", "two words", "None", "class"])
 def test_what_cannot_be_a_name_is_an_error_that_says_how_to_get_the_value(box, name):
     for ask in (box.get_variable, box.has_variable):
-        with pytest.raises(atoll.ConfigError, match=r"execute it and use the result's `value`$"):
+        with pytest.raises(
+            atoll.ConfigError, match=r"use a Python name, and execute\(\) for anything else$"
+        ):
             ask(name)
 
 

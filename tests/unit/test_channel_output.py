@@ -52,3 +52,32 @@ async def test_a_request_that_cannot_be_written_fails_at_once(monkeypatch):
     channel.close()
     os.close(answers[1])
     os.close(requests[0])
+
+
+async def test_a_request_is_unread_only_if_the_guest_read_none_of_it():
+    """What the guest has begun is never run again, though it left the answer to a call unread."""
+    for reads, later in ((0, b""), (0, b"answer\n"), (1, b""), (9_999, b"answer\n")):
+        answers, requests = os.pipe(), os.pipe()
+        channel = HostChannel(answers[0], requests[1])
+        channel.send_bytes(b"earlier\n")
+        os.read(requests[0], 8)
+        channel.request("execute", {})
+        reads and os.read(requests[0], reads)
+        channel.send_bytes(later)
+        channel.end(ChannelEndedError())
+        channel.request("interrupts", {})
+        assert channel.unread is (reads == 0), (reads, later)
+        channel.close()
+        os.close(answers[1])
+        os.close(requests[0])
+
+
+async def test_a_request_to_a_guest_that_has_gone_is_unread():
+    answers, requests = os.pipe(), os.pipe()
+    channel = HostChannel(answers[0], requests[1])
+    channel.end(ChannelEndedError())
+    channel.request("execute", {})
+    assert channel.unread
+    channel.close()
+    for fd in (answers[1], requests[0]):
+        os.close(fd)

@@ -163,7 +163,8 @@ class Proxy:
             await self._refuse_garbage(guest, exc, tunnel)
             return False
         entry = Entry(asked, self.parts.budget)
-        answer = WireAnswer(guest)
+        # Listed from then on: the cell may end when the guest has the head of the response.
+        answer = WireAnswer(guest, on_start=lambda: self.parts.log.open(entry))
         try:
             await self.admit(asked)
             if asked.method == "CONNECT":
@@ -176,7 +177,7 @@ class Proxy:
             entry.refuse(exc)
         else:
             return True
-        finally:  # before the response: the cell may end when the guest has it
+        finally:  # before a refusal is sent, for the same reason
             if asked.method != "CONNECT" or self.parts.authority is None or entry.ended_early:
                 self.parts.log.add(entry)  # its requests are listed instead
         if not answer.started:
@@ -289,13 +290,14 @@ class Proxy:
 class WireAnswer:
     """Streams a response to the guest; EOFError if the guest has closed the connection."""
 
-    def __init__(self, guest: HttpPeer) -> None:
-        self._guest = guest
+    def __init__(self, guest: HttpPeer, on_start: Callable[[], None]) -> None:
+        self._guest, self._on_start = guest, on_start
         self.started = False
 
     async def start(self, status: int, reason: bytes, headers: Headers) -> None:
         """Send status and headers."""
         self.started = True
+        self._on_start()
         await self._send(h11.Response(status_code=status, headers=headers, reason=reason))
 
     async def data(self, piece: bytes) -> None:
