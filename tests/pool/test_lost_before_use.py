@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from poolkit import Family, until, zygote_hosts, zygotes
@@ -35,12 +36,18 @@ def nothing_is_left():
     """Stands in for the check by the supervisor's number, which these tests change."""
 
 
+async def stop(pid: int) -> None:
+    """Stop a process; one that was not stopped yet would still read what comes."""
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+
+
 async def execute_in_stopped(
     box: atoll.BaseSandbox, find: Callable[[], int | None], code: str = "print(6 * 7)"
 ) -> atoll.SandboxResult:
     """Execute in a guest that stands still and is killed then, with the process that is named."""
     (guest,) = meter.children(zygotes()[0])
-    os.kill(guest, signal.SIGSTOP)
+    await stop(guest)
     running = asyncio.ensure_future(box.execute(code))
     await asyncio.sleep(0)  # the request is written
     os.kill(find(), signal.SIGKILL)
@@ -85,7 +92,7 @@ async def test_a_parked_guest_that_dies_in_its_handshake_is_replaced(family: Fam
     await family.pool.park("bare", limits_of(ExecutionPolicy(), 0))
     parked = meter.children(zygotes()[0])
     for guest in parked:
-        os.kill(guest, signal.SIGSTOP)
+        await stop(guest)
     opening = asyncio.ensure_future(family.open(context="a text"))
     await until(lambda: family.pool.stats()["bare"]["taken_parked"] == 1)
     os.kill(zygote_hosts()[0], signal.SIGKILL)
@@ -96,7 +103,7 @@ async def test_a_parked_guest_that_dies_in_its_handshake_is_replaced(family: Fam
 async def test_a_run_whose_guest_is_lost_before_it_reads_is_run_in_another(family: Family):
     await family.pool.park("bare", limits_of(ExecutionPolicy(), 0))
     for guest in meter.children(zygotes()[0]):
-        os.kill(guest, signal.SIGSTOP)
+        await stop(guest)
     work = family.pool.run("print(6 * 7)", SandboxConfig(preload="bare"))
     running = asyncio.ensure_future(work)
     await until(lambda: family.pool.stats()["bare"]["taken_parked"] == 1)
