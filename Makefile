@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LIBRARY := $(VENV)/.library
 STAMP := $(VENV)/.installed
 # With the groups below, so many test processes keep two cores busy; each one more costs warm pools of its own.
-JOBS ?= 3
+JOBS ?= 4
 PYTEST = $(BIN)/python -m pytest
 # These groups of tests run beside the others, and report after them. Faults mostly wait, and count
 # what is below a supervisor of their own. Other people's frameworks take seconds to import: once,
