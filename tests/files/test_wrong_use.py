@@ -42,6 +42,11 @@ def test_what_is_no_list_of_pairs_is_not_uploaded(box, tmp_path, files, message)
     assert not list(tmp_path.iterdir())
 
 
+def test_a_dict_of_files_is_uploaded(box, tmp_path):
+    assert [one.error for one in box.upload({"a": b"1", Path("b"): b"2"})] == [None, None]
+    assert [(tmp_path / name).read_bytes() for name in "ab"] == [b"1", b"2"]
+
+
 @pytest.mark.spec("R3.6")
 def test_bytes_that_are_written_as_text_are_sent_to_upload(box):
     with pytest.raises(
