@@ -110,3 +110,23 @@ async def test_a_run_whose_guest_is_lost_before_it_reads_is_run_in_another(famil
     os.kill(zygote_hosts()[0], signal.SIGKILL)
     result = await running
     assert (result.stdout, result.state_lost) == ("42\n", False)
+
+
+UNREAD_ANSWER = """
+import json, os, time
+call = {"jsonrpc": "2.0", "id": "g1", "method": "host.call", "params": {"name": "pay", "args": [], "kwargs": {}}}
+for fd in sorted(int(name) for name in os.listdir("/proc/self/fd") if int(name) > 500):
+    try:
+        os.write(fd, json.dumps(call).encode() + b"\\n")
+    except OSError:
+        pass
+time.sleep(0.3)
+os._exit(0)
+"""
+
+
+async def test_a_first_cell_that_ends_with_the_answer_to_its_call_unread_is_not_run_again(family):
+    calls = []
+    box = await family.open(tools={"pay": lambda: calls.append(1)})
+    result = await box.execute(UNREAD_ANSWER)
+    assert (result.kind, result.state_lost, calls) == (Outcome.EXITED, True, [1])
