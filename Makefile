@@ -94,7 +94,7 @@ check: $(STAMP) ## Format, lint, types, layers, shape
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python tools/measure.py src/atoll --no-cycles --layers "$(LAYERS)" \
-		--independent backends --max-function 50 --max-file 400 --min-docs 0.95
+		--independent backends --max-function 50 --max-file 500 --min-docs 0.95
 
 format: $(STAMP) ## Format and mend what can be mended
 	$(BIN)/ruff format .
