@@ -44,6 +44,7 @@ from atoll.errors import SandboxError as SandboxError
 from atoll.errors import SandboxLostError as SandboxLostError
 from atoll.errors import SandboxStartError as SandboxStartError
 from atoll.errors import StateError as StateError
+from atoll.errors import StateTooLargeError as StateTooLargeError
 from atoll.errors import UnknownBackendError as UnknownBackendError
 from atoll.errors import UnsupportedError as UnsupportedError
 from atoll.errors import VariableError as VariableError

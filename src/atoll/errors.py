@@ -29,6 +29,7 @@ AtollError
     ├── BusyError               the queue is full (retryable)
     ├── UnsupportedError        the backend lacks this capability
     ├── StateError              a saved state that cannot be made, read or trusted
+    │   └── StateTooLargeError  it is larger than a limit
     ├── ExecutionTimeoutError   an execution was ended at its deadline (one-shot interfaces)
     └── VariableError           a variable cannot be read or set
 
@@ -203,6 +204,14 @@ class UnsupportedError(SandboxError):
 
 class StateError(SandboxError):
     """A saved state cannot be made, read or trusted. The session's own state is unchanged."""
+
+
+class StateTooLargeError(StateError):
+    """A state has more than `limit` bytes; it has `size`, if that is known."""
+
+    def __init__(self, message: str, *, limit: int, size: int | None = None) -> None:
+        self.limit, self.size = limit, size
+        super().__init__(message)
 
 
 class ExecutionTimeoutError(SandboxError):

@@ -239,7 +239,7 @@ def test_over_the_cap_nothing_is_saved_and_the_error_says_so(open_box, code):
     box = open_box(max_state_bytes=1_000_000)
     box.execute(f"{code}\nsmall = 1")
     with pytest.raises(
-        atoll.StateError, match=r"larger than 1,000,000 bytes.*it has \d,\d+,\d+ bytes.*big"
+        atoll.StateTooLargeError, match=r"larger than 1,000,000 bytes.*it has \d,\d+,\d+ bytes.*big"
     ) as caught:
         box.save()
     assert "max_state_bytes" in str(caught.value)

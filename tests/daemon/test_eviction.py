@@ -107,8 +107,76 @@ async def test_what_cannot_be_saved_ends_when_it_was_idle_for_too_long(serve):
     await box.execute("x = 1")
     await asyncio.sleep(1)
     with pytest.raises(
-        atoll.SandboxLostError, match=r"it was idle for 0\.3 s and ended\. Open a new"
+        atoll.SandboxLostError,
+        match=r"it was idle for 0\.3 s and ended, as it could not be saved: .* Open a new",
     ):
+        await box.execute("x")
+    await box.destroy()
+
+
+class Unsavable(Notebook):
+    """A session that a variable named `refuses` keeps from being saved, for the reason in it."""
+
+    async def save_whole(self):
+        if why := self.names.get("refuses"):
+            raise WHY_UNSAVED[why]
+        return await super().save()
+
+
+WHY_UNSAVED = {
+    "too large": atoll.StateTooLargeError("the state is larger than 9 bytes", limit=9),
+    "guest": atoll.StateError("the guest could not save: no"),
+}
+
+
+async def open_unsavable(config):
+    return Unsavable(config)
+
+
+@pytest.mark.parametrize("why", WHY_UNSAVED)
+async def test_a_session_that_refuses_to_be_saved_ends_when_idle_and_says_why(serve, why):
+    daemon = await serve(open_unsavable, idle_seconds=0.2)
+    box = await opened()
+    await box.execute(f'refuses = "{why}"')
+    await until(lambda: Notebook.opened[0].destroyed)
+    assert daemon.server.stats()["sessions"] == 0
+    reason = f"as it could not be saved: {WHY_UNSAVED[why]}. Open a new one."
+    with pytest.raises(atoll.SandboxLostError, match=reason):
+        await box.execute("x")
+    await box.destroy()
+
+
+async def test_a_real_session_above_max_state_bytes_ends_when_idle(serve):
+    daemon = await serve(idle_seconds=0.5)
+    box = await opened(max_state_bytes=10_000)
+    await box.execute("x = bytes(100_000)")
+    await until(lambda: daemon.server.stats()["live"] == 0)
+    with pytest.raises(atoll.SandboxLostError, match="larger than 10,000 bytes"):
+        await box.execute("x")
+    await box.destroy()
+
+
+async def test_a_session_that_can_be_saved_again_is_saved(serve):
+    await serve(open_unsavable, max_live=1)
+    box = await opened()
+    await box.execute('refuses = "too large"')
+    other = await opened()
+    assert not Notebook.opened[0].destroyed
+    await box.execute("refuses = 0")
+    await other.execute("y = 1")
+    third = await opened()
+    assert Notebook.opened[0].destroyed
+    assert (await box.execute("refuses")).value == 0
+    for each in (box, other, third):
+        await each.destroy()
+
+
+async def test_a_session_that_a_full_store_refuses_is_kept_no_longer_than_on_disk(serve):
+    store = FullStore(60, 1 << 30)
+    daemon = await serve(open_notebook, store=store, idle_seconds=0.1, keep_seconds=0.5)
+    box = await opened()
+    await until(lambda: daemon.server.stats()["sessions"] == 0)
+    with pytest.raises(atoll.SandboxLostError, match="it was unused for"):
         await box.execute("x")
     await box.destroy()
 

@@ -214,7 +214,7 @@ class Dispatch:
     async def _checkpoint(self, session: Session, _params: dict[str, Any]) -> Reply:
         async with session.in_turn() as box:
             mark = await box.checkpoint()
-            session.has_marks()
+            session.note_checkpoint()
             return Reply({"mark": mark})
 
     async def _rollback(self, session: Session, params: dict[str, Any]) -> Reply:

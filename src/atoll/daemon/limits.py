@@ -24,13 +24,13 @@ class DaemonLimits:
     max_sessions_per_connection: int = 256
     max_connections: int = 2048
     max_live: int = 128
-    """Sessions in memory; past it the one that is idle for longest is put aside, if it can be."""
+    """Sessions in memory; past it, the one idle for longest is saved to disk, if it can be."""
     max_memory_bytes: int = _half_of_memory()
     """What live sessions have used together at their peaks; past it, the same."""
     idle_seconds: float = 3600
-    """After so long without a call a session is put aside, or ends."""
+    """After so long without a call a session is saved to disk; if it cannot be, it ends."""
     keep_seconds: float = 86_400
-    """How long a session that was put aside can be brought back."""
+    """How much longer it is kept without a call: on disk, or in memory if the disk is full."""
     store_bytes: int = 4 << 30
     """What saved sessions may take on disk."""
     message_seconds: float = 30

@@ -133,23 +133,25 @@ class SessionTable:
         """Save the sessions that were idle longest to disk while too much is in memory."""
         if not self._crowded():
             return
-        for session in sorted(self._sessions, key=lambda one: one.used):
+        for session in sorted(self._sessions, key=lambda one: one.quiet_since):
             if not self._crowded():
                 return
             with contextlib.suppress(AtollError):
-                if await session.put_aside():
-                    _LOG.info("put a session aside: there are too many in memory")
+                if await session.hibernate():
+                    _LOG.info("saved a session to disk: there are too many in memory")
 
     async def sweep(self) -> None:
         """Save or end sessions that were idle for too long; forget those never used again."""
         now = time.monotonic()
         for session in list(self._sessions):
             unused = now - session.used
-            if session.idle and session.live and unused > self._limits.idle_seconds:
-                await self._retire(session)
-            elif unused > self._limits.idle_seconds + self._limits.keep_seconds:
+            if not session.idle:
+                continue
+            if unused > self._limits.idle_seconds + self._limits.keep_seconds:
                 self._forget(session)
                 await session.expire(f"it was unused for {unused:.0f} s")
+            elif session.live and now - session.quiet_since > self._limits.idle_seconds:
+                await self._retire(session)
         await self.make_room()
         await asyncio.to_thread(self._storage.store.sweep)
         if now - self._gave_back > GIVE_BACK_SECONDS:
@@ -157,11 +159,12 @@ class SessionTable:
             await asyncio.to_thread(heap.give_back)
 
     async def _retire(self, session: Session) -> None:
-        if await session.put_aside():
-            _LOG.info("put a session aside: idle")
-        elif session.idle and not session.can_be_put_aside and not session.frozen:
+        if await session.hibernate():
+            _LOG.info("saved a session to disk: idle")
+        elif session.idle and not session.frozen and (why := session.unsavable):
             _LOG.info("ended a session: idle, and it cannot be saved")
-            await session.expire(f"it was idle for {self._limits.idle_seconds:g} s and ended")
+            idle = f"it was idle for {self._limits.idle_seconds:g} s and ended"
+            await session.expire(f"{idle}, as it could not be saved: {why}")
 
     def _crowded(self) -> bool:
         return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import enum
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
@@ -16,6 +17,7 @@ from atoll.errors import (
     SandboxError,
     SandboxLostError,
     StateError,
+    StateTooLargeError,
     UnsupportedError,
 )
 from atoll.idempotency import KeyedResults
@@ -107,6 +109,33 @@ def open_storage(
     return Storage(store=store, left_out=lambda blob: describe_state(blob).left_out), store
 
 
+class EndedAs(enum.Enum):
+    """How a session came to its end, for the error that later calls raise."""
+
+    CLOSED = enum.auto()
+    """Its client ended it."""
+    LOST = enum.auto()
+    """It was unused for too long, or its state is gone."""
+    MOVED = enum.auto()
+    """It goes on elsewhere."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a session, and the reason that later calls give."""
+
+    how: EndedAs
+    why: str
+
+    def error(self) -> SandboxError:
+        """Return the error of a call that comes too late."""
+        if self.how is EndedAs.CLOSED:
+            return SandboxClosedError(self.why)
+        moved = self.how is EndedAs.MOVED
+        advice = "Try again" if moved else "Open a new one"
+        return SandboxLostError(f"the session is lost: {self.why}. {advice}.", retryable=moved)
+
+
 class Session:
     """A sandbox, and what the daemon knows of it. Calls of one session run one after the other."""
 
@@ -123,14 +152,15 @@ class Session:
         self._turn = asyncio.Lock()
         self._users = 0
         self._marks = False
-        self._cannot_be_saved = False
-        self._over, self._goes_on = "", False
+        self._unsavable = ""
+        """Why it could not be saved since its last call."""
+        self._ending: Ending | None = None
         self.frozen = False
         """Whether it was paused: its guest is there, and does not run."""
         self.box: BaseSandbox | None = None
         self.by_key = KeyedResults()
         self.waiter = Waiter()
-        self.used = time.monotonic()
+        self.used = self._refused = time.monotonic()
         self.memory = 0
         self.digest: bytes | None = None
         """Of the token that leads to it, if it is to outlive its connection."""
@@ -148,14 +178,19 @@ class Session:
     @property
     def over(self) -> bool:
         """Whether it has ended."""
-        return bool(self._over)
+        return self._ending is not None
 
     @property
-    def can_be_put_aside(self) -> bool:
-        """Whether it is idle and, as far as is known, can be saved without loss."""
-        able = self.box is not None and Capability.SAVE in self.box.capabilities
-        able = able and not self.frozen
-        return able and self.idle and not self._marks and not self._cannot_be_saved
+    def quiet_since(self) -> float:
+        """When it was last used, or was last refused by the store."""
+        return max(self.used, self._refused)
+
+    @property
+    def unsavable(self) -> str:
+        """Why it cannot be saved without loss, as far as is known; empty if it can."""
+        if self.box is not None and Capability.SAVE not in self.box.capabilities:
+            return f"backend {self.box.backend!r} saves no sessions"
+        return "its checkpoints cannot be saved" if self._marks else self._unsavable
 
     def in_turn(self) -> Turn:
         """Return what yields the sandbox to one call at a time, in `async with`."""
@@ -171,6 +206,7 @@ class Session:
             raise
         try:
             self._require_open()
+            self._unsavable = ""  # this call may delete what could not be saved
             return await self._revive()
         except BaseException:
             self.leave_turn()
@@ -212,7 +248,7 @@ class Session:
                     await self.start()
                 else:
                     await self.box.initialize(config.context)
-                self._marks = self._cannot_be_saved = False
+                self._marks, self._unsavable = False, ""
                 assert self.box is not None
                 return self.box
         finally:
@@ -234,8 +270,8 @@ class Session:
             self.callbacks.keep_tools(data)
             await box.set_tools(tools)
 
-    def has_marks(self) -> None:
-        """A checkpoint was made: a saved state would not hold it."""
+    def note_checkpoint(self) -> None:
+        """Note that a checkpoint was made: a saved state would not hold it."""
         self._marks = True
 
     async def cancel(self) -> None:
@@ -253,22 +289,28 @@ class Session:
             await freeze()
             self.frozen = True
 
-    async def put_aside(self) -> bool:
-        """Save the session to disk and end its guest; return False if a part would be lost.
+    async def hibernate(self) -> bool:
+        """Save the session to disk and end its guest; return False if it stays in memory.
 
-        A session that the store does not take is left as it is until it has been idle again.
+        If it cannot be saved without loss, `unsavable` says why until the next call. If the store
+        has no room for it now, the session stays as it is, and can be tried again.
         """
-        if not self.can_be_put_aside or self._turn.locked():
+        if not (self.live and self.idle) or self.frozen or self.unsavable or self._turn.locked():
             return False
         async with self._turn:
             try:
-                await self._store_whole()
+                blob = await self._save_whole()
+            except SandboxError as exc:  # what the guest says does not keep it in memory for ever
+                self._unsavable = str(exc)
+                return False
+            try:
+                await self._move_to_store(blob)
+            except StateTooLargeError as exc:
+                self._unsavable = str(exc)
+                return False
             except StateError as exc:  # no room, or no disk: that may pass
                 _LOG.warning("a session stays in memory: %s", exc)
-                self.used = time.monotonic()
-                return False
-            except SandboxError:
-                self._cannot_be_saved = True
+                self._refused = time.monotonic()
                 return False
             return True
 
@@ -284,11 +326,12 @@ class Session:
                 self._require_open()
                 if self.box is not None:
                     await self._revive()  # a frozen guest answers nothing
-                    await self._store_whole()
+                    await self._move_to_store(await self._save_whole())
         finally:
             self._users -= 1
 
-    async def _store_whole(self) -> None:
+    async def _save_whole(self) -> bytes:
+        """Return the whole state; SandboxError if a part of it would be lost."""
         box = self.box
         assert box is not None
         if Capability.SAVE not in box.capabilities:
@@ -297,17 +340,25 @@ class Session:
         if left_out := sorted(self._storage.left_out(blob)):
             names = ", ".join(left_out)[:200]
             raise SandboxError(f"it could not be saved because of {names}")
+        return blob
+
+    async def _move_to_store(self, blob: bytes) -> None:
+        """Store the state, then end the guest; StateError if the store does not take it."""
         await asyncio.to_thread(self._storage.store.put, self.ident, blob)
-        self.box, self.memory = None, 0
-        await box.destroy()
+        box, self.box, self.memory = self.box, None, 0
+        if box is not None:
+            await box.destroy()
         if self.over:  # it was ended meanwhile
             await asyncio.to_thread(self._storage.store.delete, self.ident)
 
     async def end(self, why: str = "the sandbox has been destroyed") -> None:
         """End the guest and delete the saved state; later calls raise, and say why."""
+        await self._end(Ending(EndedAs.CLOSED, why))
+
+    async def _end(self, ending: Ending) -> None:
         if self.over:
             return
-        self._over = why
+        self._ending = ending
         self.waiter.cancel()
         box, self.box = self.box, None
         if box is not None:
@@ -317,7 +368,7 @@ class Session:
 
     async def leave(self, why: str) -> None:
         """Part from a sandbox that others can take over; later calls raise SandboxLostError."""
-        self._over, self._goes_on = f"lost: {why}", True
+        self._ending = Ending(EndedAs.MOVED, why)
         self.waiter.cancel()
         box, self.box = self.box, None
         if box is not None:
@@ -325,7 +376,7 @@ class Session:
 
     async def expire(self, why: str) -> None:
         """End a session that was not used; later calls raise SandboxLostError."""
-        await self.end(f"lost: {why}")
+        await self._end(Ending(EndedAs.LOST, why))
 
     async def _revive(self) -> BaseSandbox:
         if self.box is not None:
@@ -346,12 +397,8 @@ class Session:
         return box
 
     def _require_open(self) -> None:
-        if self._over.startswith("lost: "):
-            advice = "Try again" if self._goes_on else "Open a new one"
-            text = f"the session is {self._over}. {advice}."
-            raise SandboxLostError(text, retryable=self._goes_on)
-        if self.over:
-            raise SandboxClosedError(self._over)
+        if self._ending is not None:
+            raise self._ending.error()
 
 
 class Turn:

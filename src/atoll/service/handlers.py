@@ -167,7 +167,7 @@ async def checkpoint(call: Call) -> Response:
     async def work() -> tuple[int, Any]:
         async with hosted.session.in_turn() as box:
             mark = await box.checkpoint()
-            hosted.session.has_marks()
+            hosted.session.note_checkpoint()
         hosted.marks[mark] = given.name[:256], clock.now()
         hosted.touch()
         return 201, {"id": mark, "name": given.name[:256]}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import StateError
+from atoll.errors import StateError, StateTooLargeError
 from atoll.state.key import state_key
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def open_for(blob: bytes, python: tuple[int, ...], max_bytes: int) -> memoryview
             f"the state is of Python {needed}, and the guest's is {found}: use python="
         )
     if info.size > max_bytes:
-        raise StateError(f"the state has {info.size:,} bytes: max_state_bytes is {max_bytes:,}")
+        text = f"the state has {info.size:,} bytes: max_state_bytes is {max_bytes:,}"
+        raise StateTooLargeError(text, limit=max_bytes, size=info.size)
     return payload
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from atoll.errors import StateError
+from atoll.errors import StateError, StateTooLargeError
 from atoll.policy import check_positive
 
 if TYPE_CHECKING:
@@ -95,7 +95,8 @@ class SqliteStateStore:
     def put(self, session_id: str, blob: bytes) -> None:
         """Store a state; if there is no room, delete the oldest others or raise StateError."""
         if len(blob) > self._max_bytes:
-            raise StateError(f"a state of {len(blob):,} bytes: the store holds {self._max_bytes:,}")
+            text = f"a state of {len(blob):,} bytes: the store holds {self._max_bytes:,}"
+            raise StateTooLargeError(text, limit=self._max_bytes, size=len(blob))
         row = (session_id, self._now(), len(blob), blob)
         with self._transaction() as db:
             db.execute("REPLACE INTO states VALUES (?, ?, ?, ?)", row)

@@ -14,7 +14,7 @@ import fcntl
 import os
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
-from atoll.errors import SandboxError, StateError
+from atoll.errors import SandboxError, StateError, StateTooLargeError
 from atoll.extras import hint as install_hint
 from atoll.guest.pickler import NEEDED
 
@@ -157,7 +157,7 @@ async def save(
     with _inflow(giver, cap + SLACK) as inflow:
         facts = await session.ask("save", params, timeout_ms)
         if facts.get("too_large"):
-            raise StateError(_too_large(facts, cap))
+            raise _too_large(facts, cap)
         size = facts.get("stored")
         return inflow.finish(size if isinstance(size, int) else -1), facts
 
@@ -191,12 +191,13 @@ async def restore(
         raise StateError("the guest did not restore its state")
 
 
-def _too_large(facts: dict[str, Any], cap: int) -> str:
+def _too_large(facts: dict[str, Any], cap: int) -> StateTooLargeError:
     """Return the error for a state that is too large; shows only numbers and short texts."""
     text = f"the state is larger than {cap:,} bytes and was not saved"
     try:
         parts = [f"{str(name)[:80]!r} {int(size):,}" for name, size in facts["largest"][:5]]
         size = int(facts["size"])
     except (LookupError, TypeError, ValueError, OverflowError):
-        return text
-    return f"{text}: it has {size:,} bytes, the largest are {', '.join(parts)} (max_state_bytes)"
+        return StateTooLargeError(text, limit=cap)
+    text += f": it has {size:,} bytes, the largest are {', '.join(parts)} (max_state_bytes)"
+    return StateTooLargeError(text, limit=cap, size=size)
