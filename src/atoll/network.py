@@ -29,6 +29,8 @@ _HOST = re.compile(
 _PORT = re.compile(r"(.*?)(?::(\d{1,5}))?\Z", re.DOTALL)
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?\Z")
+MOST_SECRETS, SECRET_BYTES = 32, 8 * 1024
+"""Most header values of a policy, and most characters of one: responses are searched for each."""
 _OURS = frozenset({"host", "connection", "content-length", "transfer-encoding", "proxy-connection"})
 
 
@@ -296,4 +298,12 @@ def _headers(given: Any) -> Mapping[str, Mapping[str, str]]:
                     f"headers for {host!r}: the value of {name!r} must be printable ASCII, without "
                     f"line breaks and outer spaces"
                 )
+            if len(value) > SECRET_BYTES:
+                raise ConfigError(
+                    f"headers for {host!r}: the value of {name!r} has {len(value)} characters, "
+                    f"more than {SECRET_BYTES}"
+                )
+    values = {value for added in given.values() for value in added.values()}
+    if len(values) > MOST_SECRETS:
+        raise ConfigError(f"headers have {len(values)} different values, more than {MOST_SECRETS}")
     return MappingProxyType({h: MappingProxyType(dict(added)) for h, added in given.items()})

@@ -67,8 +67,7 @@ async def _fetch_once(
         await proxy.admit(asked)
         await proxy.forward(entry, Question(target, list(event.headers), body), answer, slot)
     except RefusedError as exc:
-        entry.refuse(exc)
-        raise
+        raise proxy.refuse(entry, exc) from None
     finally:
         slot.close()
         proxy.parts.log.add(entry)

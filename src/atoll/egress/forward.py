@@ -4,35 +4,53 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import re
+import ssl
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import h11
 
 from atoll.egress.credentials import Unpacker
-from atoll.egress.http import PORTS, HttpPeer, forwarded
+from atoll.egress.http import (
+    MOST_HEADERS,
+    PORTS,
+    VALUE_BYTES,
+    HttpPeer,
+    forwarded,
+    usual_name,
+)
 from atoll.egress.rules import UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable, Iterable
+    from concurrent.futures import Executor
 
     from atoll.egress.addresses import Connector
     from atoll.egress.credentials import Secrets
     from atoll.egress.http import Headers
+    from atoll.egress.redactor import Redactor
     from atoll.egress.rules import Rules
     from atoll.egress.streams import PlainStream
     from atoll.egress.usage import Entry
     from atoll.network import NetworkRequest
 
+T = TypeVar("T")
 _REPLACED = frozenset({b"host"})
-_UNSEARCHABLE = frozenset({b"accept-encoding", b"range", b"if-range"})
+_UNSEARCHABLE = frozenset({b"accept-encoding", b"accept-charset", b"a-im", b"range", b"if-range"})
 """Request headers that are dropped: compressed or partial responses would hide secrets."""
 _FRAMING = frozenset({b"content-length", b"content-encoding"})
 _LENGTH = frozenset({b"content-length"})
 """Response headers that are dropped: the response is sent in chunks, so a length is wrong."""
-_OTHER_METHOD = frozenset({b"x-http-method-override", b"x-http-method", b"x-method-override"})
-_OTHER_PATH = frozenset({b"x-original-url", b"x-rewrite-url"})
-"""Headers by which some servers use another method or path than the one that was checked."""
+_OTHER_METHOD = re.compile(rb"x-.*method|.*method-override")
+_OTHER_PATH = re.compile(rb"x-.*(?:ur[il]|path|prefix)")
+"""Headers by which some servers use another method or path than the one that was checked, such as
+`X-HTTP-Method-Override`, `X-Original-URL` and `X-Forwarded-Prefix`."""
+LOOP_WORK = 1 << 16
+"""Bytes that the event loop itself searches for secrets at once; a thread searches more."""
+_PER_HEADER = 256
+"""Bytes whose search takes as long as to begin one."""
 
 
 class Answer(Protocol):
@@ -102,8 +120,8 @@ class ServerSlot:
 class Forwarder:
     """Sends allowed requests to their servers."""
 
-    def __init__(self, rules: Rules, secrets: Secrets) -> None:
-        self._rules, self._secrets = rules, secrets
+    def __init__(self, rules: Rules, secrets: Secrets, threads: Executor) -> None:
+        self._rules, self._secrets, self._threads = rules, secrets, threads
 
     async def forward(
         self, entry: Entry, question: Question, answer: Answer, slot: ServerSlot
@@ -113,8 +131,7 @@ class Forwarder:
             await self._exchange(entry, question, answer, slot)
         except (OSError, h11.ProtocolError) as exc:
             slot.close()
-            fault = str(exc)[:200] or type(exc).__name__
-            raise UnreachableError(f"{entry.asked.place} failed: {fault}") from None
+            raise UnreachableError(f"{entry.asked.place} failed: {_fault(exc)}") from None
         except BaseException:
             slot.close()
             raise
@@ -137,10 +154,9 @@ class Forwarder:
 
     def _request(self, asked: NetworkRequest, question: Question) -> h11.Request:
         added = self._rules.added_headers(asked)
-        drop = _REPLACED | {name.lower().encode() for name in added}
+        drop = _REPLACED | {usual_name(name.encode()) for name in added}
         drop |= _UNSEARCHABLE if self._secrets else frozenset()
-        drop |= _OTHER_METHOD if self._rules.policy.methods is not None else frozenset()
-        drop |= _OTHER_PATH if self._rules.policy.paths is not None else frozenset()
+        drop |= self._overrides(question.headers)
         usual = asked.port == PORTS[asked.scheme]
         host = asked.place.rpartition(":")[0] if usual else asked.place
         headers = [(b"host", host.encode()), *forwarded(question.headers, drop)]
@@ -151,28 +167,49 @@ class Forwarder:
             headers.append((b"transfer-encoding", b"chunked"))
         return h11.Request(method=asked.method, target=question.target, headers=headers)
 
+    def _overrides(self, headers: Headers) -> frozenset[bytes]:
+        """Return the names of headers that would undo a check of the method or path."""
+        policy, names = self._rules.policy, {usual_name(name) for name, _ in headers}
+        rules = ((policy.methods, _OTHER_METHOD), (policy.paths, _OTHER_PATH))
+        patterns = [pattern for allowed, pattern in rules if allowed is not None]
+        return frozenset(name for name in names if any(one.match(name) for one in patterns))
+
     async def _pass_on(
         self, server: HttpPeer, response: h11.Response, answer: Answer, entry: Entry
     ) -> None:
         redactor, traffic = self._secrets.redactor(), entry.traffic
+        _check_size(response.headers)
         packed = self._unpacker(response)
         chunked = any(name == b"transfer-encoding" for name, _ in response.headers)
         drop = _FRAMING if packed else _LENGTH if chunked else frozenset[bytes]()
-        headers = [
-            (redactor.whole(name), redactor.whole(value))
-            for name, value in forwarded(response.headers, drop)
-        ]
         try:
-            await answer.start(response.status_code, redactor.whole(response.reason), headers)
+            size = sum(len(name) + len(value) + _PER_HEADER for name, value in response.headers)
+            reason, headers = await self._off_loop(
+                redactor, size, lambda: _clean_head(redactor, response, drop)
+            )
+            await answer.start(response.status_code, reason, headers)
             async for piece in server.body():
                 for plain in packed.feed(piece) if packed else (piece,):
                     if packed:
                         traffic.budget.count_bytes(len(plain))
-                    await _give(answer, redactor.feed(plain))
-            await _give(answer, redactor.feed(b"", last=True))
+                    await self._give(answer, redactor, plain)
+            await self._give(answer, redactor, b"", last=True)
             await answer.end()
         finally:
             traffic.redacted = redactor.count
+
+    async def _give(
+        self, answer: Answer, redactor: Redactor, piece: bytes, *, last: bool = False
+    ) -> None:
+        clean = await self._off_loop(redactor, len(piece), lambda: redactor.feed(piece, last=last))
+        if clean:
+            await answer.data(clean)
+
+    async def _off_loop(self, redactor: Redactor, size: int, search: Callable[[], T]) -> T:
+        """Run a search; in a thread if it takes long, as others wait for the event loop."""
+        if redactor.work(size) <= LOOP_WORK:
+            return search()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, search)
 
     def _unpacker(self, response: h11.Response) -> Unpacker | None:
         packings = [value for name, value in response.headers if name == b"content-encoding"]
@@ -182,9 +219,38 @@ class Forwarder:
         return Unpacker(",".join(encodings))
 
 
-async def _give(answer: Answer, piece: bytes) -> None:
-    if piece:
-        await answer.data(piece)
+def _fault(exc: Exception) -> str:
+    """Return what failed. SECURITY: h11 and OpenSSL quote the server, which may quote a secret."""
+    if isinstance(exc, h11.RemoteProtocolError):
+        return "its response is not valid HTTP/1.1"
+    if isinstance(exc, h11.LocalProtocolError):
+        return "its response cannot be passed on"
+    if isinstance(exc, ssl.SSLError):
+        return "TLS failed"
+    if isinstance(exc, ConnectionError):
+        return "it closed the connection without a complete response"
+    return os.strerror(exc.errno) if isinstance(exc, OSError) and exc.errno else "no connection"
+
+
+def _check_size(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    lines = list(headers)
+    if len(lines) > MOST_HEADERS or any(
+        len(name) + len(value) > VALUE_BYTES for name, value in lines
+    ):
+        raise UnreachableError(
+            f"the server sent more than {MOST_HEADERS} headers, or one of more than {VALUE_BYTES} "
+            f"bytes"
+        )
+
+
+def _clean_head(
+    redactor: Redactor, response: h11.Response, drop: frozenset[bytes]
+) -> tuple[bytes, Headers]:
+    """Return a response's reason and headers without secrets."""
+    return redactor.whole(response.reason), [
+        (redactor.whole(name), redactor.whole(value))
+        for name, value in forwarded(response.headers, drop)
+    ]
 
 
 async def _ask(

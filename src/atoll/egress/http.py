@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[bytes, bytes]]
 HEAD_BYTES = 64 * 1024
+MOST_HEADERS, VALUE_BYTES = 256, 16 * 1024
+"""Most headers of a response, and most bytes of one: each of them is searched for secrets."""
 DRAIN_SECONDS, DRAIN_BYTES = 1.0, 1 << 20
 _VERSIONS = (b"1.0", b"1.1")
 PORTS = {"http": 80, "https": HTTPS}
@@ -29,6 +31,8 @@ _HOP_BY_HOP = frozenset({
     b"proxy-authenticate", b"transfer-encoding", b"upgrade", b"expect", b"http2-settings",
 })  # fmt: skip
 """Hop-by-hop headers, which are not passed on."""
+_LENGTH = frozenset({b"content-length"})
+_SIGN = re.compile(rb"[^a-z0-9]")
 _AUTHORITY = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::(?P<port>\d{1,5}))?\Z")
 
 
@@ -47,9 +51,7 @@ class HttpPeer:
             event = self.h11.next_event()
             if event is not h11.NEED_DATA:
                 return event
-            data = await self.stream.read()
-            self.on_received(len(data))
-            self.h11.receive_data(data)
+            await self._receive()
 
     async def send(self, event: Any) -> None:
         """Send an event, serialised by h11."""
@@ -58,9 +60,19 @@ class HttpPeer:
             await self.stream.write(data)
 
     async def body(self) -> AsyncIterator[bytes]:
-        """Yield the pieces of the other side's message."""
-        while isinstance(event := await self.next_event(), h11.Data):
-            yield bytes(event.data)
+        """Yield the other side's message, in pieces as they were read, however small its chunks."""
+        piece = bytearray()
+        while True:
+            event = self.h11.next_event()
+            if isinstance(event, h11.Data):
+                piece += event.data
+                continue
+            if piece:
+                yield bytes(piece)
+                piece.clear()
+            if event is not h11.NEED_DATA:
+                return
+            await self._receive()
 
     async def drain(self) -> None:
         """Read for a moment: closing a socket with unread bytes would lose the response."""
@@ -76,6 +88,11 @@ class HttpPeer:
                     left -= len(data)
         except (TimeoutError, OSError):
             pass
+
+    async def _receive(self) -> None:
+        data = await self.stream.read()
+        self.on_received(len(data))
+        self.h11.receive_data(data)
 
     @property
     def reusable(self) -> bool:
@@ -118,16 +135,29 @@ def split_authority(text: str, default: int | None) -> tuple[str, int]:
     return found["host"].lower().strip("[]").rstrip("."), port
 
 
+def usual_name(name: bytes) -> bytes:
+    """Return a header's name as servers see it that read `X_Name` and `X.Name` as `X-Name`."""
+    return _SIGN.sub(b"-", name.lower())
+
+
 def forwarded(headers: Iterable[tuple[bytes, bytes]], drop: frozenset[bytes]) -> Headers:
-    """Return the end-to-end headers, without those to drop."""
+    """Return the end-to-end headers, without those to drop, however these are spelled.
+
+    SECURITY: a header that some servers read as one of those is one of those.
+    """
     named = {
-        part.strip().lower()
+        usual_name(part.strip())
         for name, value in headers
         if name == b"connection"
         for part in value.split(b",")
     }
-    gone = _HOP_BY_HOP | drop | (named - {b"content-length"})
-    return [(name, value) for name, value in headers if name not in gone]
+    gone = _HOP_BY_HOP | drop | (named - _LENGTH)
+    spelled = gone | _LENGTH | {b"host"}
+    return [
+        (name, value)
+        for name, value in headers
+        if (usual := usual_name(name)) not in gone and (usual == name or usual not in spelled)
+    ]
 
 
 def _split_url(target: str) -> tuple[str, str, int, str]:

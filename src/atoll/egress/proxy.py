@@ -69,7 +69,7 @@ class Proxy:
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self._forwarder = Forwarder(parts.rules, parts.secrets)
+        self._forwarder = Forwarder(parts.rules, parts.secrets, parts.threads)
         self._places = asyncio.Semaphore(parts.rules.policy.max_connections)
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -173,8 +173,7 @@ class Proxy:
             question = Question(target, list(event.headers), await _body_of(guest, event))
             await self.forward(entry, question, answer, slot)
         except RefusedError as exc:
-            refusal = exc
-            entry.refuse(exc)
+            refusal = self.refuse(entry, exc)
         else:
             return True
         finally:  # before a refusal is sent, for the same reason
@@ -191,6 +190,15 @@ class Proxy:
         parts.rules.check(asked)
         if asked.method != "CONNECT" or parts.authority is None:
             await parts.rules.decide(asked, parts.on_request(), parts.threads)
+
+    def refuse(self, entry: Entry, why: RefusedError) -> RefusedError:
+        """Record why a request has no response, and return it as the guest may see it.
+
+        SECURITY: without secrets, whatever the text was made of.
+        """
+        shown = why.cleaned(self.parts.secrets.redact)
+        entry.refuse(shown)
+        return shown
 
     async def forward(
         self, entry: Entry, question: Question, answer: Answer, slot: ServerSlot
@@ -280,11 +288,11 @@ class Proxy:
         host, port = (tunnel.host, tunnel.port) if tunnel else ("", 0)
         asked = NetworkRequest(host=host, port=port, method="", scheme="")
         entry = Entry(asked, self.parts.budget)
-        entry.refused = refusal.reason
+        shown = self.refuse(entry, refusal)
         with contextlib.suppress(RefusedError):
             self.parts.budget.count_request()
         self.parts.log.add(entry)
-        await self._refuse(guest, refusal)
+        await self._refuse(guest, shown)
 
 
 class WireAnswer:

@@ -31,14 +31,18 @@ class RefusedError(AtollError):
         self.reason, self.status = reason, status
         super().__init__(f"{self.word}: {reason}")
 
+    def cleaned(self, clean: Callable[[str], str]) -> RefusedError:
+        """Return the same refusal with another text."""
+        return type(self)(clean(self.reason), self.status)
+
 
 class UnreachableError(RefusedError):
     """The policy allows a request, but its server is down or sends no valid response."""
 
     word = "NetworkUnreachable"
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason, 502)
+    def __init__(self, reason: str, status: int = 502) -> None:
+        super().__init__(reason, status)
 
 
 class Rules:
