@@ -84,7 +84,7 @@ def test_a_call_follows_the_one_before_it_and_calls_of_one_loop_stand_side_by_si
             ("G1",),
         ),
         (call("llm_query", "ok", prompt="a P1 incident in room G1"), ()),
-        (call("grep", "see G1", pattern="P1"), ()),
+        (call("grep", "see G1", pattern="P1"), ("G1",)),
         (call("note", text="G7 is not there"), ()),
     ],
 )
@@ -95,8 +95,42 @@ def test_references_by_text(then, refers):
     node = context.add(then)
     assert node.references == refers
     assert node.parent == (refers[-1] if refers else "D1")
-    analysed = {one.id for one in context.nodes if one.status == "analysed"}
-    assert analysed - {"N1"} == set(refers)
+    analyzed = {one.id for one in context.nodes if one.status == "analyzed"}
+    assert analyzed - {"N1"} == set(refers)
+
+
+@pytest.mark.spec("R4.16")
+def test_the_tree_is_drawn_as_specified():
+    context = by_text()
+    context.add(call("grep", "Found 3 matches in log file", pattern="error"))
+    context.add(call("peek", "Error at line 42: connection timeout, see G1", n=100))
+    context.add(call("list_dir", ["log.txt"], turn="turn 2"))
+    assert context.tree().startswith("""\
+## Research Context
+Progress: 1 analyzed, 2 pending, 0 stale
+
+[+] G1: grep(pattern='error')
+    -> Found 3 matches in log file
+  [?] P1: peek(n=100)
+      -> Error at line 42: connection timeout, see G1
+      refs: G1
+""")
+
+
+@pytest.mark.spec("R4.16")
+@pytest.mark.parametrize("tool", ["peek", "grep", "doc_search", "llm_query", "web_fetch"])
+def test_a_result_that_says_what_it_is_based_on_refers_to_it(tool):
+    context = by_text()
+    context.add(call("grep", "x"))
+    context.add(call("peek", "y", n=1))
+    assert context.add(call(tool, "As it is, based on P1.")).references == ("P1",)
+    assert {one.id: one.status for one in context.nodes}["P1"] == "analyzed"
+
+
+def test_a_node_that_the_answer_names_was_analyzed(env):
+    env.execute("grep('failed'); peek(40)")
+    env.execute("FINAL('something else, based on P1')")
+    assert [one.status for one in env.research.nodes] == ["pending", "analyzed"]
 
 
 def test_references_by_meaning_are_those_above_the_threshold():
@@ -165,7 +199,7 @@ def test_the_same_call_with_another_result_makes_the_first_stale_and_what_refers
     context.add(call("list_dir", ["notes.txt"]))
     context.add(call("peek", "version 1", path="notes.txt"))
     context.add(call("grep", "x"))
-    assert {one.status for one in context.nodes} == {"analysed", "pending"}
+    assert {one.status for one in context.nodes} == {"analyzed", "pending"}
     context.add(call("list_dir", ["notes.txt", "more.txt"], turn="turn 2"))
     assert [one.status for one in context.nodes] == ["stale", "stale", "pending", "pending"]
     context.add(call("llm_query", "yes", prompt="?"))
@@ -234,11 +268,11 @@ def test_a_model_that_greps_and_peeks_gets_a_tree(env):
         env.get_state()["research"]
         == """\
 ## Research Context
-Progress: 2 analysed, 2 pending, 0 stale
+Progress: 2 analyzed, 2 pending, 0 stale
 
 [+] G1: grep(pattern='failed')
     -> 01234 the pump failed: code 77 in the boiler room
-  [?] P1: peek(n=40, start=0)
+  [?] P1: peek(n=40)
       -> 00000 all is well 00001 all is well 0000
   [+] N1: note
       -> G1 says it all
@@ -265,12 +299,56 @@ def test_recall_finds_what_was_found_and_without_a_query_shows_the_tree(env):
     assert "note(text)" in env.tool_list()
 
 
-def test_what_the_answer_quotes_was_analysed(env):
+def test_what_the_answer_quotes_was_analyzed(env):
     env.execute("grep('failed'); peek(40)")
     env.execute("FINAL('code 77', quotes=['the pump failed: code 77'])")
     assert [(one.id, one.status) for one in env.research.nodes] == [
-        ("G1", "analysed"), ("P1", "pending"),
+        ("G1", "analyzed"), ("P1", "pending"),
     ]  # fmt: skip
+
+
+@pytest.mark.spec("R4.16")
+def test_what_was_found_in_own_files_is_in_log_tree_and_recall(env):
+    env.execute("open('own.txt', 'w').write('alpha beam\\nbeta beam\\n' * 3000)")
+    turn = env.execute(
+        "peek('own.txt', 21)\nhits = grep('own.txt', 'beta')\npeek('own.txt', 60_000)"
+    )
+    peeked, grepped, long = turn.calls
+    assert peeked.found == "alpha beam\nbeta beam\n"
+    assert peeked.arguments == {"n": 21, "path": "own.txt"}
+    assert grepped.found.splitlines()[:2] == ["beta beam", "beta beam"]
+    assert 5_000 < long.found_tokens < 60_000
+    assert env.invocations.explored == 3
+    tree = env.get_state()["research"]
+    assert "P1: peek(n=21, path='own.txt')\n    -> alpha beam beta beam" in tree
+    assert "elsewhere" not in tree
+    assert env.execute("recall('alpha', 1)[0]['id']").result.value == "P2"
+    missing = env.execute("peek('no.txt')")
+    assert "there is no file 'no.txt'" in missing.observation
+    assert missing.calls[0].outcome == "FileNotFoundError"
+    assert env.invocations.explored == 3
+
+
+def test_an_archive_of_the_guests_own_is_one_call_in_the_log(env):
+    code = "import zipfile\nwith zipfile.ZipFile('a.zip', 'w') as z: z.writestr('m.txt', 'hello')"
+    env.execute(code)
+    turn = env.execute("archive_open('a.zip')")
+    assert [(one.tool, one.found) for one in turn.calls] == [
+        ("archive_open", "name: m.txt, size: 5")
+    ]
+
+
+@pytest.mark.parametrize(
+    "told",
+    ["{'call': 99, 'text': 'x', 'size': 1}", "{'call': 0, 'text': 'x', 'size': 1}", "7",
+     "{'call': 'x'}", "{'text': 'x'}", "{}"],
+)  # fmt: skip
+def test_a_report_that_no_call_waits_for_changes_nothing(env, told):
+    env.execute("peek(40)")
+    before = [one.found for one in env.invocations]
+    turn = env.execute(f"call_host('peek', **{{'$own': {told}}})")
+    assert "ValueError" in turn.observation
+    assert [one.found for one in env.invocations] == before
 
 
 @pytest.mark.parametrize("before", [0, 70, 390, 690])
@@ -336,4 +414,4 @@ def test_a_document_that_changes_under_an_environment_makes_what_was_read_stale(
     ) as env:
         env.execute("peek('a.txt', 100)\nlist_dir()\ngrep('a.txt', 'v')")
         (tmp_path / "a.txt").write_text("version 2, longer")
-        assert "Progress: 1 analysed, 0 pending, 2 stale" in env.get_state()["research"]
+        assert "Progress: 1 analyzed, 0 pending, 2 stale" in env.get_state()["research"]

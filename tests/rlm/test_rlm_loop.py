@@ -397,7 +397,35 @@ async def test_a_conversation_only_grows_so_that_a_server_need_not_read_it_again
     model = script(*[cell(f"grep('entry {n}:')") for n in range(4)], cell(DONE))
     await ask(model, profile="small")
     for before, after in itertools.pairwise(one.messages for one in model.asked):
-        assert after[: len(before)] == before
+        *same, last = before
+        assert after[: len(same)] == tuple(same)
+        kept, _, _ = last.content.partition("\n<research ")  # the tree is only in the newest
+        assert after[len(same)].content == kept
+
+
+@pytest.mark.spec("R4.28")
+async def test_the_research_tree_is_shown_from_three_nodes_on_and_only_the_newest():
+    cells = [cell(f"grep('entry {n}:')") for n in range(4)]
+    model = script(*cells, cell(DONE))
+    await ask(model, semantic_references=False)
+    shown = [
+        [one.content for one in asked.messages if "## Research Context" in one.content]
+        for asked in model.asked
+    ]
+    assert [len(trees) for trees in shown] == [0, 0, 0, 1, 1]
+    assert "Progress: 0 analyzed, 3 pending, 0 stale" in shown[3][0]
+    assert "[?] G4: grep(pattern='entry 3:')\n" in shown[4][0]
+    assert re.search(r"<research (\w+)>\n## Research Context\n(.|\n)*</research \1>$", shown[4][0])
+
+
+async def test_a_long_tree_is_cut_to_its_newest_calls_for_a_model():
+    code = "for n in range(50): grep(f'entry {n}:'); peek(n + 1)"
+    model = script(cell(code), cell(DONE))
+    await ask(model, semantic_references=False)
+    last = model.asked[-1].messages[-1].content
+    assert "(80 earlier calls are left out)" in last
+    assert "P50: peek(n=50)" in last
+    assert estimate(last) < 2_500
 
 
 def test_the_short_example_shows_what_the_environment_prints():

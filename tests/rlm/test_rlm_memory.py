@@ -72,7 +72,7 @@ async def test_a_run_tells_how_it_explored_in_answer_and_trajectory():
     assert (event.strategy, event.calls) == ("search", {"grep": 2, "peek": 1})
     assert event.token_efficiency == pytest.approx(answer.exploration.token_efficiency)
     assert [node["id"] for node in event.nodes] == ["G1", "G2", "P1"]
-    assert event.nodes[0]["status"] == "analysed"
+    assert event.nodes[0]["status"] == "analyzed"
     with pytest.raises(atoll.ConfigError, match="this run had no memory"):
         answer.reward(1.0)
 

@@ -190,7 +190,7 @@ def _end(story: Story) -> None:
             {"id": "P1", "call": "peek(n=2000)", "found": "LEASE", "parent": None,
              "references": [], "similar": [], "status": "pending"},
             {"id": "G1", "call": "grep(pattern='^Article')", "found": "Article 1", "parent": "P1",
-             "references": ["P1"], "similar": [], "status": "analysed"},
+             "references": ["P1"], "similar": [], "status": "analyzed"},
         ),
     )  # fmt: skip
     story.tell(

@@ -19,7 +19,7 @@ def node(name, parent=None, *, status="pending", refs=(), similar=(), call="", f
 
 
 NODES = (
-    node("G1", status="analysed"),
+    node("G1", status="analyzed"),
     node("P1", "G1", refs=["G1"]),
     node("L1", "P1", status="stale", similar=["G1"]),
     node("DS1", "G1"),

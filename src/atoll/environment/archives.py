@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.archive import open_archive
 from atoll.environment import arguments
-from atoll.environment.context_tools import ELSEWHERE
+from atoll.guest.explorer import ELSEWHERE, REPEATED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class Archives:
         with self._turn():
             archive = self._open(name, data)
             if archive is None:
-                return {ELSEWHERE: True}
+                return {ELSEWHERE: True, REPEATED: True}
             self._close()
             self._archive = archive
             members = archive.members

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.environment import arguments
 from atoll.environment.chain_prefetch import note
+from atoll.guest.explorer import ELSEWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 MOST_PEEKED = 1_000_000
 HIT = ("line", "start", "end", "text")
-ELSEWHERE = "elsewhere"
-"""The host has nothing of that name; the guest may."""
 MOST_TOLD = 3
 """Calls of one cell whose lists were cut, as far as a model is told of them."""
 LONGEST_PATTERN = 60

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 KEPT = 10_000
 """Invocations that are kept; the counts are of all."""
+MOST_AWAITED = 64
+"""Calls whose results guest code may still report: as many as may run side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +63,38 @@ class InvocationLog:
         self._kept: deque[Invocation] = deque(maxlen=KEPT)
         self._counts: Counter[str] = Counter()
         self._explored = 0
+        self._awaited: dict[int, bool] = {}
         self._lock = threading.Lock()
         self.parent = ""
         """The turn that runs now."""
 
-    def add(self, one: Invocation, *, explored: bool) -> None:
-        """Add a call that has ended; `explored` says that it looked into the context."""
+    def add(self, one: Invocation, *, explored: bool) -> int:
+        """Add a call that has ended and return its number, from 0 on.
+
+        `explored` says that it looked into the context.
+        """
         with self._lock:
             self._kept.append(one)
             self._counts[one.tool] += 1
             self._explored += explored
+            return self._counts.total() - 1
+
+    def expect_result(self, number: int, *, explores: bool) -> None:
+        """Expect that guest code reports what a call found, as the host could not look there."""
+        with self._lock:
+            self._awaited[number] = explores
+            while len(self._awaited) > MOST_AWAITED:
+                del self._awaited[next(iter(self._awaited))]
+
+    def report_result(self, number: int, **fields: Any) -> None:
+        """Fill in what a call found, once; ValueError if the call does not wait for a report."""
+        with self._lock:
+            at = number - (self._counts.total() - len(self._kept))
+            if number not in self._awaited or at < 0:
+                raise ValueError("this call does not wait for a result")
+            explores = self._awaited.pop(number)
+            self._kept[at] = dataclasses.replace(self._kept[at], **fields)
+            self._explored += explores and bool(self._kept[at].found)
 
     def of(self, parent: str) -> tuple[Invocation, ...]:
         """Return the calls of one turn that are kept."""

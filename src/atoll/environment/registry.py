@@ -10,6 +10,7 @@ list of functions in a prompt, SHOW_TOOLS(), and the log of calls.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import difflib
 import inspect
 import time
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Self
 from atoll.bridge import HandlerEndedError, HandlerThreads, run_handler
 from atoll.environment import taint
 from atoll.environment.invocations import Invocation, InvocationLog, shows, sizes, tokens
-from atoll.environment.research_texts import arguments_of, result_fields
+from atoll.environment.research_texts import arguments_of, reported_fields, result_fields
 from atoll.errors import ConfigError
 from atoll.guest.chain import INDEX
+from atoll.guest.explorer import ELSEWHERE, OWN, REPEATED
 from atoll.signatures import DESCRIPTION
 
 if TYPE_CHECKING:
@@ -108,6 +110,8 @@ class Registry:
 
             @wraps(one.function)
             async def asked(*args: Any, **kwargs: Any) -> Any:
+                if OWN in kwargs:
+                    return self._take_report(kwargs[OWN])
                 with _Entry(self, one, args, kwargs) as entry:
                     found = entry.prefetched
                     entry.answer = await (self.call(one, *entry.given) if found is None else found)
@@ -118,6 +122,8 @@ class Registry:
 
             @wraps(one.function)
             def called(*args: Any, **kwargs: Any) -> Any:
+                if OWN in kwargs:
+                    return self._take_report(kwargs[OWN])
                 with _Entry(self, one, args, kwargs) as entry:
                     found = entry.prefetched
                     entry.answer = run(one, *entry.given) if found is None else found.result()
@@ -151,12 +157,35 @@ class Registry:
             late = f"{one.name} has not answered in {one.timeout_seconds:g} s"
             raise TimeoutError(f"{late}: the call was given up") from None
 
-    def settle(self, one: Tool, entry: Invocation, answer: Any) -> None:
-        """Log a call that has ended, and remember what an untrusted source has returned."""
+    def settle(self, one: Tool, entry: Invocation, answer: Any) -> Any:
+        """Log a call that has ended, and remember what an untrusted source has returned.
+
+        Return the answer. If it leaves the look to guest code, it has the number of the call too,
+        by which guest code reports what it found.
+        """
         ended = entry.outcome == "ok"
+        is_own = isinstance(answer, dict) and answer.get(ELSEWHERE) is True
+        if is_own and answer.get(REPEATED):
+            return answer  # the same call follows, with what the file has
+        if is_own:
+            entry = dataclasses.replace(entry, **result_fields(None))
         if ended and one.source:
             self._sources.note(one.name, answer)
-        self.log.add(entry, explored=one.explores and ended and shows(answer))
+        number = self.log.add(entry, explored=one.explores and ended and shows(answer))
+        if not is_own:
+            return answer
+        self.log.expect_result(number, explores=one.explores)
+        return {**answer, "call": number}
+
+    def _take_report(self, told: Any) -> None:
+        """Log what guest code found in a file of its own, which is as true as guest code is."""
+        try:
+            number, fields = int(told["call"]), reported_fields(told)
+        except (LookupError, TypeError, ValueError):
+            raise ValueError(
+                "a report of a look into an own file has call, text and size"
+            ) from None
+        self.log.report_result(number, **fields)
 
 
 def run(one: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -223,7 +252,7 @@ class _Entry:
             arguments=arguments_of(one.function, args, kwargs),
             **result_fields(self.answer),
         )
-        self._registry.settle(one, entry, self.answer)
+        self.answer = self._registry.settle(one, entry, self.answer)
 
 
 def _text(answer: Any) -> Any:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from atoll.environment import research_references as references
-from atoll.environment.research_tree import render
+from atoll.environment.research_tree import MOST_SHOWN, render
 from atoll.errors import StateError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ OTHER = "T"
 UNTRACKED = frozenset({"FINAL", "SHOW_TOOLS"})
 CHANGING = frozenset({"L", "R", "N"})
 """Prefixes of calls whose result may differ each time without anything having changed."""
-ANALYSED, PENDING, STALE = "analysed", "pending", "stale"
+ANALYZED, PENDING, STALE = "analyzed", "pending", "stale"
 MOST_NODES = 500
 """Nodes that are kept; the oldest are forgotten first."""
 SHOWN_FROM = 3
@@ -62,7 +62,7 @@ class Node:
     similar: tuple[str, ...] = ()
     """Nodes before it whose result means much the same."""
     status: str = PENDING
-    """`analysed` once something refers to it, `stale` if what it came from has changed."""
+    """`analyzed` once something refers to it, `stale` if what it came from has changed."""
     turn: str = ""
     outcome: str = "ok"
     path: str = ""
@@ -131,12 +131,14 @@ class ResearchContext:
             return node
 
     def conclude(self, texts: Iterable[str]) -> None:
-        """Mark nodes as analysed whose results these texts, of an answer, were taken from."""
+        """Mark nodes as analyzed that an answer is from: it refers to them, or has their text."""
         with self._lock:
             wanted = [text for text in map(references.one_line, texts) if text]
+            named = references.cited(wanted, self._nodes)
             for node in self._nodes.values():
-                if node.status == PENDING and references.holds(node.found, wanted):
-                    node.status = ANALYSED
+                is_used = node.id in named or references.holds(node.found, wanted)
+                if node.status == PENDING and is_used:
+                    node.status = ANALYZED
 
     def refresh(self) -> None:
         """Mark nodes as stale whose document has changed, and all that refers to them."""
@@ -165,15 +167,15 @@ class ResearchContext:
         with self._lock:
             return self._similarity.closest(query, list(self._nodes.values()), most)
 
-    def tree(self) -> str | None:
-        """Return the tree as text from 3 nodes on, None before."""
+    def tree(self, most: int = MOST_SHOWN) -> str | None:
+        """Return the tree as text, of the `most` newest nodes, from 3 nodes on; None before."""
         with self._lock:
             if len(self._nodes) < SHOWN_FROM:
                 return None
             self.refresh()
             self.relate()
             note = "" if self.semantic == "on" else f"References by text alone: {self.semantic}"
-            return render(self.nodes, forgotten=self.forgotten, note=note)
+            return render(self.nodes, forgotten=self.forgotten, note=note, most=most)
 
     def graph(self) -> tuple[tuple[dict[str, Any], ...], int]:
         """Return the newest nodes as short plain data, for a trajectory, and how many are left out.
@@ -248,10 +250,10 @@ class ResearchContext:
         return references.call_text(one.tool, one.arguments, self._clean)
 
     def _place(self, node: Node) -> None:
-        """Give a node its parent, and mark what it refers to as analysed."""
+        """Give a node its parent, and mark what it refers to as analyzed."""
         for name in node.references:
             if self._nodes[name].status == PENDING:
-                self._nodes[name].status = ANALYSED
+                self._nodes[name].status = ANALYZED
         if any(self._nodes[name].status == STALE for name in node.references):
             node.status = STALE
         last = next(reversed(self._nodes.values()), None)
@@ -261,7 +263,7 @@ class ResearchContext:
             again = last.tool == node.tool and last.turn == node.turn
             node.parent = last.parent if again else last.id
         if node.tool == "note" and node.status == PENDING:
-            node.status = ANALYSED
+            node.status = ANALYZED
 
     def _outdate_repeated(self, new: Node) -> None:
         """Mark earlier calls with the same arguments and another result as stale."""

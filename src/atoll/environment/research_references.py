@@ -10,7 +10,7 @@ from atoll.memory.vectors import Words, pack, similarities
 from atoll.retrieval import encoder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Container, Mapping, Sequence
 
     from atoll.environment.invocations import Invocation
     from atoll.environment.research import Node
@@ -49,11 +49,16 @@ def mentioned(one: Invocation, nodes: Mapping[str, Node]) -> tuple[str, ...]:
     """Return the nodes that a call refers to by text, oldest first."""
     said = [value for value in one.arguments.values() if isinstance(value, str)]
     pattern = _BARE if one.tool == "note" else _CITED
-    texts = said if one.tool in {"grep", "recall"} else [*said, one.found]
+    texts = said if one.tool == "recall" else [*said, one.found]  # it repeats other results
     found = {name for text in texts for name in pattern.findall(text) if name in nodes}
     candidates = list(nodes.values())[-MOST_COMPARED:]
     found |= {node.id for node in candidates if _derives(said, node)}
     return tuple(name for name in nodes if name in found)[-MOST_REFERENCES:]
+
+
+def cited(texts: Sequence[str], nodes: Container[str]) -> set[str]:
+    """Return the ids of nodes that some prose refers to, as in "based on P2"."""
+    return {name for text in texts for name in _CITED.findall(text) if name in nodes}
 
 
 def holds(found: str, texts: Sequence[str]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 from atoll.text.tokens import estimate
@@ -19,6 +20,9 @@ COUNTED = 4_096
 """Characters of a result whose tokens are counted; of a longer one, in proportion."""
 HASHED = 1 << 18
 """Characters of a result that its digest covers, beside its length."""
+LARGEST_OWN = 1 << 40
+"""Characters that guest code may say a result from its own files has."""
+_EXCEPTION = re.compile(r"[A-Za-z]\w{0,60}")
 MOST_ITEMS = 200
 """Items of a list that its text has: max_grep_results is 100."""
 
@@ -26,9 +30,15 @@ MOST_ITEMS = 200
 def arguments_of(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what a function is called with, by the names of its parameters, cut."""
+    """Return what a function is called with, by the names of its parameters, cut.
+
+    What equals its default is left out: `peek(n=100)`, not `peek(n=100, start=0)`.
+    """
     try:
-        given = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+        signature = inspect.signature(function)
+        bound = signature.bind(*args, **kwargs).arguments
+        defaults = {name: one.default for name, one in signature.parameters.items()}
+        given = {name: one for name, one in bound.items() if not _is_same(one, defaults[name])}
     except (TypeError, ValueError):  # wrong arguments, or a function without a signature
         given = {**{str(at): one for at, one in enumerate(args)}, **kwargs}
     return {name: _cut(one) for name, one in list(given.items())[:MOST_ARGUMENTS]}
@@ -45,6 +55,17 @@ def result_fields(answer: Any) -> dict[str, Any]:
     }
 
 
+def reported_fields(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same fields of what guest code says that it found in a file of its own."""
+    if failed := told.get("failed"):
+        return {"outcome": failed if _EXCEPTION.fullmatch(str(failed)) else "OSError"}
+    text, size = str(told["text"])[:HASHED], max(0, min(int(told["size"]), LARGEST_OWN))
+    found = result_fields(text)
+    if size > len(text) > 0:
+        found["found_tokens"] = found["found_tokens"] * size // len(text)
+    return found
+
+
 def result_text(answer: Any) -> str:
     """Return a result as text: of hits one a line, of anything that is not text as it prints."""
     if answer is None:
@@ -59,6 +80,12 @@ def result_text(answer: Any) -> str:
     if isinstance(answer, (list, tuple)):
         return "\n".join(map(_item, answer[:MOST_ITEMS]))
     return repr(answer) if isinstance(answer, (int, float, bool)) else type(answer).__name__
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    """Return whether an argument is its parameter's default, of plain values."""
+    plain = default is None or isinstance(default, (str, int, float))
+    return plain and type(value) is type(default) and value == default
 
 
 def _item(one: Any) -> str:

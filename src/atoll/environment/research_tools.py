@@ -66,7 +66,7 @@ class ResearchTools:
         return "noted"
 
     def update(self, final: Final | None = None) -> None:
-        """Bring the research context up to the log; what an answer quotes has been analysed."""
+        """Bring the research context up to the log; what an answer quotes has been analyzed."""
         self.context.update(self._log)
         if final is not None:
             self.context.conclude([final.text, *(one.quote for one in final.evidence)])

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from atoll.environment.research import Node
 
-MARKS = {"analysed": "[+]", "pending": "[?]", "stale": "[~]"}
+MARKS = {"analyzed": "[+]", "pending": "[?]", "stale": "[~]"}
 DEEPEST = 8
 """Levels of indentation; deeper nodes stand below each other."""
 MOST_SHOWN = 60
@@ -17,14 +17,16 @@ MOST_SHOWN = 60
 LONGEST_FOUND = 100
 
 
-def render(nodes: Sequence[Node], *, forgotten: int = 0, note: str = "") -> str:
-    """Return progress and tree; `note` stands below them."""
+def render(
+    nodes: Sequence[Node], *, forgotten: int = 0, note: str = "", most: int = MOST_SHOWN
+) -> str:
+    """Return progress and tree, of the `most` newest nodes; `note` stands below them."""
     counts = [sum(one.status == status for one in nodes) for status in MARKS]
-    shown = list(nodes)[-MOST_SHOWN:]
+    shown = list(nodes)[-most:]
     left = len(nodes) - len(shown) + forgotten
     lines = [
         "## Research Context",
-        "Progress: {} analysed, {} pending, {} stale".format(*counts),
+        "Progress: {} analyzed, {} pending, {} stale".format(*counts),
         "",
         *([f"({left:,} earlier calls are left out)"] if left else []),
     ]
@@ -53,7 +55,6 @@ def _lines(node: Node, indent: str) -> list[str]:
     if found := " ".join(node.found.split()):
         cut = "..." if len(found) > LONGEST_FOUND else ""
         lines.append(f"{indent}    -> {found[:LONGEST_FOUND]}{cut}")
-    for name, ids in (("refs", node.references), ("similar", node.similar)):
-        if ids:
-            lines.append(f"{indent}    {name}: {', '.join(ids)}")
+    if ids := dict.fromkeys((*node.references, *node.similar)):
+        lines.append(f"{indent}    refs: {', '.join(ids)}")
     return lines

@@ -20,6 +20,12 @@ LARGEST_SENT = 16 << 20
 SHOWN_VARIABLES, NAMED = 200, 40
 """Variables that SHOW_VARS() has, and those that an error names: the newest."""
 NOTHING = ...
+ELSEWHERE, REPEATED = "elsewhere", "repeated"
+"""The host has nothing of that name, the guest may; then the call is made again, with bytes."""
+OWN = "$own"
+"""The argument by which the host's log learns what was found here; no parameter has this name."""
+REPORTED = 1 << 16
+"""Characters of a result that are reported."""
 
 
 class ContextLength(int):
@@ -71,7 +77,10 @@ class Explorer:
         if isinstance(first, str):
             path, n = first, PEEKED if second is None else second
             answer = self._call("peek", n, start, path)
-            return peek_file(path, n, start) if self._mine(answer, path) else answer["text"]
+            if not self._mine(answer, path):
+                return str(answer["text"])
+            found: str = self._look("peek", answer, peek_file, path, n, start)
+            return found
         text: str = self._call("peek", first, start if second is None else second)["text"]
         return text
 
@@ -97,7 +106,10 @@ class Explorer:
         path, pattern = (None, first) if second is None else (first, second)
         answer = self._call("grep", pattern, path, ignore_case)
         if path is not None and self._mine(answer, path):
-            return grep_file(path, pattern, ignore_case, answer["most"])
+            found: Hits = self._look(
+                "grep", answer, grep_file, path, pattern, ignore_case, answer["most"]
+            )
+            return found
         return _hits(answer)
 
     def list_dir(self, path: str = ".") -> list[str]:
@@ -197,9 +209,24 @@ class Explorer:
     def _variables(self) -> list[str]:
         return [name for name in self._namespace if not name.startswith("_")]
 
+    def _look(self, name: str, answer: Any, work: CallHost, *args: Any) -> Any:
+        """Look into a file of the own, and tell the host's log what was found."""
+        told = {"call": answer["call"]}
+        try:
+            found = work(*args)
+        except Exception as exc:
+            told["failed"] = type(exc).__name__
+            raise
+        else:
+            text = found if isinstance(found, str) else "\n".join(one["text"] for one in found)
+            told.update(text=text[:REPORTED], size=len(text))
+            return found
+        finally:
+            self._call(name, **{OWN: told})
+
     def _mine(self, answer: Any, path: str) -> bool:
         """Whether the host has left a path to us: it has nothing of that name."""
-        if not answer.get("elsewhere"):
+        if not answer.get(ELSEWHERE):
             return False
         if not self._own_files:
             raise FileNotFoundError("there is no document {!r}: try list_dir()".format(path))

@@ -36,14 +36,25 @@ class History:
         self._first, self._most, self._left_out = first, most_tokens, 0
         self._observed: dict[str, None] = {}
         self._newest: tuple[str, str] | None = None
+        self._aside = ""
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """What the model is sent next."""
-        return tuple(self._messages)
+        if not self._aside:
+            return tuple(self._messages)
+        *before, last = self._messages
+        return (*before, Message(last.role, f"{last.content}\n{self._aside}"))
 
-    def add(self, reply: str, observation: str, note: str = "") -> None:
+    def begin_again(self, first: str) -> None:
+        """Replace the first message, before any turn."""
+        self._first = first
+        self._messages[self._fixed - 1] = Message("user", first)
+
+    def add(self, reply: str, observation: str, note: str = "", aside: str = "") -> None:
         """Add one more turn; the note follows what was observed, and is not part of it.
+
+        `aside` ends the newest message, until the next turn: it is not kept.
 
         Of a turn that is the same as the one before, only the note is added: a small model that
         sees itself repeat something goes on with it.
@@ -57,7 +68,8 @@ class History:
         self._newest = reply, observation
         self._observed.pop(observation, None)  # what was observed twice is new again
         self._observed[observation] = None
-        size = sum(estimate(one.content) for one in self._messages)
+        self._aside = aside
+        size = estimate(aside) + sum(estimate(one.content) for one in self._messages)
         if size > self._most:
             over = self._shorten(size - int(self._most * CUT_TO))
             self._leave_out(over)

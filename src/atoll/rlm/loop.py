@@ -7,6 +7,7 @@ One call is kept back from the start. If a limit is reached, it asks for an answ
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,8 @@ MOST_CALLS = 200
 """Tool calls of one turn that the trajectory has."""
 LEAST_THOUGHT = 20
 """Tokens of a reply without a text from which on they must have been reasoning."""
+MOST_NODES, FEW_NODES = 20, 6
+"""Calls in the research tree that a model is shown after each turn; a small model gets few."""
 MOST_IDLE = 3
 """Replies without code in a row after which the run ends."""
 
@@ -67,8 +70,9 @@ class Loop:
         """Work on a question until there is an answer or a limit; `first` describes the context."""
         self._question = question
         self._reminder = prompts.reminder(self._profile, question)
-        kept = self._keep_last_call(self._history(question, first))
-        history = self._history(question, first)  # again, as less is left now
+        history = self._history(question, first)
+        kept = self._keep_last_call(history)
+        history.begin_again(self._first_message(question, first))  # as less is left now
         try:
             return await self._converse(history, kept)
         except BudgetError as exc:
@@ -78,11 +82,14 @@ class Loop:
 
     def _history(self, question: str, first: str) -> History:
         """Return the conversation as it begins."""
-        fields, limits, profile = self._env.submit_fields, self._limits(), self._profile
-        message = prompts.first_message(question, first, limits, fields, is_short=profile.is_short)
-        shown = prompts.example_of(profile, wanted=self._config.examples)
+        shown = prompts.example_of(self._profile, wanted=self._config.examples)
         system = self._system(example=bool(shown))
+        message = self._first_message(question, first)
         return History(system, message, self._config.history_tokens, shown)
+
+    def _first_message(self, question: str, first: str) -> str:
+        fields, is_short = self._env.submit_fields, self._profile.is_short
+        return prompts.first_message(question, first, self._limits(), fields, is_short=is_short)
 
     def _system(self, *, example: bool) -> str:
         """Return the system prompt, with the functions that this run may use."""
@@ -145,7 +152,8 @@ class Loop:
             observations += self._advice(completion, reply, observations)
             said = "\n".join(one for one in observations if one)
             turns = f"(turn {self._turns} of at most {most}{self._money()})"
-            history.add(completion.text, said, f"{turns}{self._hint or self._reminder}")
+            note = f"{turns}{self._hint or self._reminder}"
+            history.add(completion.text, said, note, await self._research())
         return await self._forced(
             history, f"{counted(most, 'turns')} {'was' if most == 1 else 'were'} made", kept
         )
@@ -166,6 +174,12 @@ class Loop:
         if repeated and turn.final is None:
             self._hint = "\n" + prompts.repeated(self._question, self._seen)
         return "\n".join([quoted("output", turn.observation), *notes])
+
+    async def _research(self) -> str:
+        """Return the tree of what was looked at, for the next message; "" below three nodes."""
+        most = FEW_NODES if self._profile.is_short else MOST_NODES
+        tree = await asyncio.to_thread(self._env.research.tree, most)
+        return "" if tree is None else quoted("research", tree)
 
     def _timeout_ms(self) -> float:
         """Return the time of one cell: that of its sandbox, or what is left of the run's."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from atoll.trajectory.events import Explored
 
-MARKS = {"analysed": "[+]", "pending": "[?]", "stale": "[~]"}
+MARKS = {"analyzed": "[+]", "pending": "[?]", "stale": "[~]"}
 ROWS_CAP, DEEPEST = 200, 10
 _ID = re.compile(r"[A-Z]{1,2}[0-9]{1,6}")
 

@@ -40,7 +40,7 @@ def graph(event: Explored) -> Iterator[str]:
         yield _node(at, row)
     yield "</svg></div>\n"
     yield (
-        '<p class="legend"><i class="analysed"></i> analysed <i class="pending"></i> pending '
+        '<p class="legend"><i class="analyzed"></i> analyzed <i class="pending"></i> pending '
         '<i class="stale"></i> stale; arcs: refers to, dashed: means much the same</p>\n'
         "</section>\n"
     )
