@@ -6,13 +6,14 @@ listener ─▶ peer (uid checked) ─▶ dispatch ─▶ session ─▶ sandbox
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import itertools
 import logging
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from atoll import __version__
+from atoll.background import Background
 from atoll.config import SandboxConfig
 from atoll.daemon.concurrency import ConcurrencyLimit
 from atoll.daemon.connection import Connection
@@ -21,12 +22,13 @@ from atoll.daemon.limits import DaemonLimits
 from atoll.daemon.listener import ClientListener, watched_peer
 from atoll.daemon.session_table import SessionTable
 from atoll.errors import AtollError, SandboxError
+from atoll.shares import OWNER, FairThreads
 from atoll.wire import faults
 from atoll.wire.peer import Reply
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from atoll.daemon.sessions import Opener, Storage
     from atoll.passed_fds import PassedFds
@@ -53,7 +55,7 @@ class DaemonServer:
         self._concurrency = ConcurrencyLimit(self._limits.max_running, self._limits.max_queue)
         self._dispatch = Dispatch(self._table, self._concurrency)
         self._connections: set[Connection] = set()
-        self._background: set[asyncio.Task[None]] = set()
+        self._background, self._numbers = Background(_LOG), itertools.count(1)
         self._listener = ClientListener(self._has_room, self._welcome)
         self._watching: asyncio.Task[None] | None = None
         self._started = time.monotonic()
@@ -62,9 +64,12 @@ class DaemonServer:
 
     async def start(self, listener: socket.socket) -> None:
         """Try out that sandboxes can be opened, then take connections."""
+        asyncio.get_running_loop().set_default_executor(FairThreads())
         await self._try_out()
         self._listener.start(listener)
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        pause = min(5.0, max(0.05, self._limits.idle_seconds / 4))
+        steps = self._try_again, self._drop_stuck, self._table.sweep
+        self._watching = self._background.watch("the daemon", lambda: pause, *steps)
 
     async def stop(self) -> int:
         """Stop listening, notify the clients and end every session; return how many there were."""
@@ -76,8 +81,8 @@ class DaemonServer:
         ended = self._table.count
         for client in list(self._connections):
             client.peer.end("the daemon is stopped")
-        self._spawn(self._table.end_all())
-        await asyncio.wait(self._background, timeout=STOP_SECONDS)
+        self._background.spawn(self._table.end_all())
+        await self._background.wait(STOP_SECONDS)
         return ended
 
     def stats(self) -> dict[str, Any]:
@@ -114,15 +119,17 @@ class DaemonServer:
 
     def _welcome(self, sock: socket.socket, process: int) -> None:
         client = Connection(self._limits.max_sessions_per_connection)
+        owner = f"connection {next(self._numbers)}"
 
         async def serve(method: str, params: dict[str, Any], passed_fds: PassedFds) -> Reply:
+            OWNER.set(owner)  # each call has a task of its own
             return await self._answer(client, method, params, passed_fds)
 
         self._connections.add(client)
 
         def hear(method: str, params: dict[str, Any]) -> None:
             if method == "forget":
-                self._spawn(self._dispatch.forget(client, params.get("session")))
+                self._background.spawn(self._dispatch.forget(client, params.get("session")))
 
         def farewell(why: str) -> None:
             self._farewell(client, why)
@@ -135,7 +142,7 @@ class DaemonServer:
             _LOG.warning("dropped a client: %s", why)
         for session in client.remove_all():
             if session.digest is None:
-                self._spawn(self._table.end(session))
+                self._background.spawn(self._table.end(session))
 
     async def _answer(
         self, client: Connection, method: str, params: dict[str, Any], passed_fds: PassedFds
@@ -153,20 +160,13 @@ class DaemonServer:
         except Exception as exc:
             raise faults.unexpected(_LOG, "the daemon", method, exc) from exc
 
-    async def _watch(self) -> None:
-        """Drop clients whose messages never end; look after idle sessions."""
-        pause = min(5.0, max(0.05, self._limits.idle_seconds / 4))
-        while True:
-            await asyncio.sleep(pause)
-            if self._level is None:  # what failed when we started may have passed
-                await self._try_out()
-            for client in list(self._connections):
-                if client.peer.stuck(self._limits.message_seconds):
-                    client.peer.end("its message took too long")
-            with contextlib.suppress(AtollError):
-                await self._table.sweep()
+    async def _try_again(self) -> None:
+        """Try to open a sandbox if none could be: what failed at the start may have passed."""
+        if self._level is None:
+            await self._try_out()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    def _drop_stuck(self) -> None:
+        """Drop clients whose messages never end."""
+        for client in list(self._connections):
+            if client.peer.stuck(self._limits.message_seconds):
+                client.peer.end("its message took too long")

@@ -38,6 +38,8 @@ async def watch(store: Store, keep_seconds: float, marks: str, work: Sweep) -> N
                 await work(now - keep_seconds)
         except AtollError as exc:
             _LOG.warning("expired sessions were not looked for: %s", exc)
+        except Exception:  # noqa: BLE001 - it is tried again in an hour, whatever this was
+            _LOG.exception("expired sessions were not looked for")
 
 
 async def take_turn(store: Store, period: float, marks: str) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 import secrets
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from atoll.background import Background
 from atoll.config import SandboxConfig
 from atoll.daemon.concurrency import ConcurrencyLimit
 from atoll.daemon.connection import Connection
@@ -40,6 +42,7 @@ from atoll.fleet.settings import FleetSettings
 from atoll.fleet.store import Store
 from atoll.passed_fds import PassedFds
 from atoll.pool import Pool, PoolSettings
+from atoll.shares import OWNER, FairThreads
 from atoll.wire import blobs, options, results
 from atoll.wire.peer import Reply
 
@@ -54,6 +57,8 @@ if TYPE_CHECKING:
 FACTS_SECONDS = 0.1
 TELL_SECONDS = 0.25
 """How often a driver is told the node's load, while there is something else to tell it."""
+PART_SECONDS = 60.0
+"""How long the sessions of drivers that have gone may take to be committed at the end."""
 RUNNING_PER_CPU = 16
 """Cells at one time; most wait for something, and one that computes yields to others."""
 _LOG = logging.getLogger("atoll.fleet")
@@ -68,7 +73,7 @@ class NodeHost:
         self.name, self._settings = name, FleetSettings.from_json(settings)
         self._address, self._secret = address, secrets.token_bytes(32)
         self._links: dict[Link, Connection] = {}
-        self._parting: set[asyncio.Task[None]] = set()
+        self._background, self._numbers = Background(_LOG), itertools.count(1)
         self._durable: dict[Session, DurableSession] = {}
         self._contexts, self._node_files = NodeContexts(), NodeFiles()
         self._draining = False
@@ -87,6 +92,7 @@ class NodeHost:
         # Ray blocks SIGINT in its processes. Guests are interrupted by it, and would inherit that.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         self._settings.check_here()
+        asyncio.get_running_loop().set_default_executor(FairThreads())
         self._store = Store(self._settings.store)
         self._folder = tempfile.TemporaryDirectory(prefix="atoll-node-")
         capacity = self._settings.capacity
@@ -111,7 +117,10 @@ class NodeHost:
         await box.destroy()
         sweep = partial(expiry.sweep, self._store)
         sweeping = expiry.watch(self._store, self._settings.keep_seconds, "sweeps", sweep)
-        self._watching = [asyncio.ensure_future(one) for one in (self._watch(), sweeping)]
+        pause = min(1.0, self._settings.save_seconds / 2)
+        steps = self._save_all, self._node_files.sweep, self._table.sweep
+        watching = self._background.watch("the node", lambda: pause, *steps)
+        self._watching = [watching, self._background.spawn(sweeping, shared=True)]
         self._server = await asyncio.get_running_loop().create_server(
             self._welcome, self._address, 0, ssl=tls(server=True)
         )
@@ -154,7 +163,7 @@ class NodeHost:
         self._server.close()
         for link in list(self._links):
             link.end("the node is stopped")
-        await asyncio.gather(*self._parting, return_exceptions=True)
+        await self._background.wait(PART_SECONDS)
         await self._table.end_all()
         await self._pool.close()
         self._folder.cleanup()
@@ -162,8 +171,10 @@ class NodeHost:
     def _welcome(self) -> Link:
         """Return what speaks to one more driver."""
         connection = Connection(self._settings.capacity)
+        owner = f"driver {next(self._numbers)}"
 
         async def serve(method: str, params: dict[str, Any], fds: PassedFds) -> Reply:
+            OWNER.set(owner)  # each call has a task of its own
             return await self._serve(connection, method, params, fds)
 
         def hear(method: str, params: dict[str, Any]) -> None:
@@ -196,9 +207,7 @@ class NodeHost:
         """End the sessions of a driver that has gone."""
         if link in self._links:
             _LOG.info("a driver has gone: %s", why)
-            task = asyncio.ensure_future(self._part_from(self._links.pop(link)))
-            self._parting.add(task)
-            task.add_done_callback(self._parting.discard)
+            self._background.spawn(self._part_from(self._links.pop(link)))
 
     async def _serve(
         self, connection: Connection, method: str, params: dict[str, Any], fds: PassedFds
@@ -346,16 +355,10 @@ class NodeHost:
         plain, beside = results.to_wire(result)
         return Reply({"result": plain}, PassedFds([blobs.write(beside)] if beside else []))
 
-    async def _watch(self) -> None:
-        """Save now and then."""
-        pause = min(1.0, self._settings.save_seconds / 2)
-        while True:
-            await asyncio.sleep(pause)
-            for session, durable in list(self._durable.items()):
-                await self._save(session, durable)
-            self._node_files.sweep()
-            with contextlib.suppress(AtollError):
-                await self._table.sweep()
+    async def _save_all(self) -> None:
+        """Renew the leases of all sessions, and save those that are due."""
+        for session, durable in list(self._durable.items()):
+            await self._save(session, durable)
 
     async def _save(self, session: Session, durable: DurableSession) -> None:
         try:
@@ -364,6 +367,8 @@ class NodeHost:
                 await durable.commit()
         except AtollError as exc:
             _LOG.warning("a session was not saved: %s", exc)
+        except Exception:  # noqa: BLE001 - the leases of all other sessions have to be renewed
+            _LOG.exception("a session was not saved")
         if durable.fenced:
             self._durable.pop(session, None)
             await self._table.end(session)

@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from atoll.errors import SandboxError
+from atoll.shares import acting_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -54,7 +55,8 @@ class WarmPool:
     def refill(self) -> None:
         """Start missing guests in the background; close surplus ones."""
         while self._open and self.parked + len(self._refills) < self._target():
-            task = asyncio.ensure_future(self._park())
+            with acting_for(""):  # a parked guest is for whichever client comes next
+                task = asyncio.ensure_future(self._park())
             self._refills.add(task)
             task.add_done_callback(self._refills.discard)
         while self.parked > self._target():

@@ -13,6 +13,7 @@ from atoll.launch.warm_pool import WarmPool
 from atoll.launch.zygote_client import OLDEST, ZygoteClient
 from atoll.pool import tiers
 from atoll.pool.sandbox import PooledSandbox
+from atoll.shares import acting_for
 from atoll.state.envelope import tier_of
 
 if TYPE_CHECKING:
@@ -290,7 +291,10 @@ class Pool:
     def _warm_later(self, name: str) -> None:
         """Start a zygote in the background; a failure is raised to the request that needs it."""
         if name not in self._warming:
-            task = self._warming[name] = asyncio.ensure_future(self._zygote_client(name).start())
+            with acting_for(""):  # it serves all clients
+                task = self._warming[name] = asyncio.ensure_future(
+                    self._zygote_client(name).start()
+                )
             task.add_done_callback(lambda done: self._warmed(name, done))
 
     def _warmed(self, name: str, task: asyncio.Task[None]) -> None:

@@ -127,6 +127,7 @@ class App:
                 principal.require(route.scope)
             self._service.quotas.request(principal)
             held.enter_context(self._service.quotas.connection(principal))
+            self._service.act_for(principal)
             if (passed := await self._elsewhere(request, principal, path)) is not None:
                 return passed
         if route.new_work:

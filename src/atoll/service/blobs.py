@@ -14,6 +14,7 @@ import os
 import secrets
 from typing import TYPE_CHECKING, Any, Protocol
 
+from atoll.background import Background
 from atoll.errors import ConfigError
 from atoll.extras import hint
 from atoll.service.problems import Problem
@@ -112,7 +113,7 @@ class SharedBlobs(FolderBlobs):
         else:
             self._store = from_url(url, client_options={"allow_http": plain})
         self._error: type[Exception] = BaseError
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = Background(_LOG)
 
     async def keep(self, draft: Path, digest: str, name: str) -> None:
         """Upload it, and keep it here too; 503 if the bucket cannot be written."""
@@ -162,7 +163,7 @@ class SharedBlobs(FolderBlobs):
     def forget(self, name: str) -> None:
         """Delete it from the bucket when there is time for it."""
         for path in (f"objects/{name}.json", f"blobs/{name}"):
-            self._soon(self._delete(path))
+            self._background.spawn(self._delete(path))
 
     async def told(self, name: str) -> dict[str, Any] | None:
         """Return what another replica wrote; None if there is nothing."""
@@ -176,11 +177,6 @@ class SharedBlobs(FolderBlobs):
 
     def _read(self, path: str) -> bytes:
         return bytes(self._store.get(path).bytes())
-
-    def _soon(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
     async def _delete(self, path: str) -> None:
         with contextlib.suppress(self._error, FileNotFoundError):

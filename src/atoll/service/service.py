@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Unpack
 
+from atoll.background import Background
 from atoll.config import SandboxConfig
 from atoll.daemon.client_callbacks import ClientCallbacks
 from atoll.daemon.concurrency import CancelledInQueueError, ConcurrencyLimit, Waiter
@@ -43,6 +45,7 @@ from atoll.service.runs import Runs
 from atoll.service.sessions import STOPPED, Sessions
 from atoll.service.shapes import response_json, result_json
 from atoll.service.tracing import Traces
+from atoll.shares import OWNER, FairThreads
 from atoll.trajectory.words import count
 from atoll.types import SandboxResult
 
@@ -71,6 +74,8 @@ Work = Coroutine[Any, Any, dict[str, Any]]
 SignIn = Callable[["Request"], "Principal | None"]
 SWEEP_SECONDS = 5.0
 NEVER = 10**9
+MOST_WAITING_THREADS = 64
+"""File operations, searches and the like of one key that wait; further requests are refused."""
 _LOG = logging.getLogger("atoll.service")
 _QUIET = SandboxLogger(None)
 
@@ -125,11 +130,13 @@ class Service:
         self.why_not = ""
         self.contexts = Contexts(self.objects)
         self._carry_over = CarryOver(self, self._store)
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background = Background(_LOG)
+        self.threads = FairThreads()
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open one sandbox to learn what isolation there is; begin to look after sessions."""
+        asyncio.get_running_loop().set_default_executor(self.threads)
         self.runs.start()
         if lost := self.ledger.start():
             _LOG.warning("%s of an earlier process ended with it", count(lost, "session"))
@@ -146,7 +153,8 @@ class Service:
         if self.fleet is None and (again := await self._carry_over.restore()):
             _LOG.info("going on with %s, saved when it stopped", count(again, "session"))
         await self.announce()
-        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        pause = min(SWEEP_SECONDS, self.settings.idle_seconds / 2)
+        self._sweeping = self._background.watch("the service", lambda: pause, *self._sweeps())
 
     async def drain(self) -> None:
         """Refuse new work, and wait for what runs; cancel it when `drain_seconds` are over."""
@@ -173,8 +181,7 @@ class Service:
         await self.sessions.end_all(STOPPED)
         self.e2b.sweep()
         await self.gateway.sweep()
-        if self._background:
-            await asyncio.wait(self._background, timeout=5)
+        await self._background.wait(5)
         with contextlib.suppress(Exception):
             self.quotas.save()
         for one in (self.replicas, self.forwarder):
@@ -190,6 +197,13 @@ class Service:
             text = "the service is about to stop and takes no new work: try again later"
             raise Problem(503, "draining", text, retry_after=5)
 
+    def act_for(self, principal: Principal) -> None:
+        """Let this task, and what it starts, use the share of a key; 429 if too much waits."""
+        if self.threads.waiting_of(principal.key) >= MOST_WAITING_THREADS:
+            text = f"{MOST_WAITING_THREADS} operations of the key wait for a thread"
+            raise Problem(429, "rate_limited", f"{text}: send fewer at a time", retry_after=1)
+        OWNER.set(principal.key)
+
     def prepare(
         self, config: SandboxConfig, asks: dict[str, Any]
     ) -> tuple[SandboxConfig, ClientCallbacks]:
@@ -198,11 +212,9 @@ class Service:
         functions = callbacks.functions(asks)
         return dataclasses.replace(config, logger=_QUIET, **functions), callbacks
 
-    def spawn(self, work: Any) -> None:
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something that no request waits for."""
-        task = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background.spawn(work)
 
     async def run_in_session(
         self,
@@ -297,9 +309,9 @@ class Service:
         return result_json(execution.id, execution.session, result, execution.queue_ms)
 
     def _slot(self, execution: Execution, waiter: Waiter) -> AbstractAsyncContextManager[Slot]:
-        """Wait for a place among the running; readers are told how many are ahead."""
-        if self.limit.full:
-            execution.emit("queued", position=self.limit.waiting + 1)
+        """Wait for a place among the running; readers are told its place among those of its key."""
+        if place := self.limit.place:
+            execution.emit("queued", position=place)
         return self.limit.slot(waiter)
 
     def begin(self, execution: Execution, work: Work) -> None:
@@ -368,23 +380,22 @@ class Service:
         if self.fleet is not None:
             await self.fleet.refresh()
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(min(SWEEP_SECONDS, self.settings.idle_seconds / 2))
-            try:
-                await self.sessions.sweep()
-                await self.announce()
-                await self.refresh()
-                await self.share_keys()
-                if self.fleet is not None:
-                    await self.fleet.part_from_cut_off(self)
-                self.executions.sweep()
-                self.e2b.sweep()
-                await self.gateway.sweep()
-                self.objects.sweep()
-                self.runs.sweep()
-                self.samples.take(self)
-                self.quotas.save()
-                self.ledger.sweep(self.settings.idempotency_seconds)
-            except Exception:  # noqa: BLE001 - a full disk now; sessions have to end all the same
-                _LOG.exception("looking after sessions failed")
+    def _sweeps(self) -> tuple[Callable[[], Awaitable[None] | None], ...]:
+        """Return what is looked after again and again; a step that fails keeps no other back."""
+        steps: list[Callable[[], Awaitable[None] | None]] = [
+            self.sessions.sweep,
+            self.table.sweep,
+            self.announce,
+            self.executions.sweep,
+            self.e2b.sweep,
+            self.gateway.sweep,
+            self.objects.sweep,
+            self.runs.sweep,
+            functools.partial(self.samples.take, self),
+            self.quotas.save,
+            functools.partial(self.ledger.sweep, self.settings.idempotency_seconds),
+        ]
+        if self.fleet is not None:
+            cut_off = functools.partial(self.fleet.part_from_cut_off, self)
+            steps += [self.refresh, self.share_keys, cut_off]
+        return tuple(steps)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, cast
 
-from atoll.errors import AtollError, SandboxLostError
+from atoll.errors import SandboxLostError
 from atoll.service import clock, lineage
 from atoll.service.hosted import HostedSession
 from atoll.service.problems import Problem, not_found
@@ -227,8 +227,6 @@ class Sessions:
                 await self.end(session, "idle for too long")
             elif session.used > session.disk_measured:
                 await session.measure_disk()
-        with contextlib.suppress(AtollError):
-            await self._table.sweep()
 
     @contextlib.asynccontextmanager
     async def _counted(self, principal: Principal) -> AsyncIterator[None]:

@@ -75,6 +75,7 @@ async def serve(service: Service, websocket: WebSocket) -> None:
     principal = service.gateway.check(websocket)
     principal.require("execute")
     service.quotas.request(principal)
+    service.act_for(principal)
     kernel = service.gateway.get(principal, match["kernel"])
     protocol = V1 if V1 in websocket.scope["subprotocols"] else None
     await websocket.accept(protocol)

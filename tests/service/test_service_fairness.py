@@ -1,0 +1,90 @@
+"""One tenant cannot take another's threads, places or watches."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from clients import Api
+from own_service import OwnService
+
+from atoll.explore.index import ContextIndex
+from atoll.service.service import MOST_WAITING_THREADS
+from atoll.shares import MOST_THREADS_OF_ONE
+
+
+@pytest.fixture
+def silent_searches(monkeypatch):
+    """Searches that do not end before the event is set."""
+    release, begun = threading.Event(), threading.Semaphore(0)
+    grep = ContextIndex.grep
+
+    def wait(self, *args, **options):
+        begun.release()
+        assert release.wait(60)
+        return grep(self, *args, **options)
+
+    monkeypatch.setattr(ContextIndex, "grep", wait)
+    yield begun, release
+    release.set()
+
+
+def test_searches_of_one_key_do_not_delay_the_download_of_another(
+    api: Api, other: Api, silent_searches
+):
+    begun, release = silent_searches
+    session = other.session()
+    other.put(f"{session}/files/content?path=a.txt", content=b"12345")
+    context = api.post("/api/v1/contexts", content=b"a\nb\n").json()["id"]
+    with ThreadPoolExecutor(24) as threads:
+        asked = [
+            threads.submit(api.post, f"/api/v1/contexts/{context}/search", json={"pattern": "a"})
+            for _ in range(24)
+        ]
+        assert begun.acquire(timeout=60)
+        found = other.get(f"{session}/files/content?path=a.txt")  # while none of them ends
+        assert found.content == b"12345"
+        release.set()
+        assert {one.result(60).status_code for one in asked} == {200}
+
+
+def test_a_key_with_too_many_operations_that_wait_for_a_thread_is_refused(
+    api: Api, other: Api, service: OwnService, silent_searches
+):
+    _, release = silent_searches
+    context = api.post("/api/v1/contexts", content=b"a\nb\n").json()["id"]
+    path, body = f"/api/v1/contexts/{context}/search", {"pattern": "a"}
+    most = MOST_THREADS_OF_ONE + MOST_WAITING_THREADS
+    with ThreadPoolExecutor(most) as threads:
+        asked = [threads.submit(api.post, path, json=body) for _ in range(most)]
+        key = api.get("/api/v1/whoami").json()["key"]
+        wait_until(lambda: service.service.threads.waiting_of(key) == MOST_WAITING_THREADS)
+        refused = api.post(path, json=body)
+        assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+        assert "64 operations of the key wait for a thread" in refused.json()["detail"]
+        assert other.get("/api/v1/whoami").status_code == 200
+        release.set()
+        assert {one.result(60).status_code for one in asked} == {200}
+
+
+def wait_until(reached):
+    end = time.monotonic() + 60
+    while not reached():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_sleeping_runs_of_one_key_do_not_delay_the_run_of_another(
+    api: Api, other: Api, service: OwnService
+):
+    running = service.settings.max_running
+    for _ in range(3 * running):
+        made = api.post("/api/v1/run", json={"code": "import time\ntime.sleep(60)", "detach": True})
+        assert made.status_code == 202
+    found = other.post("/api/v1/run", json={"code": "print(1)"}).json()
+    assert found["stdout"] == "1\n"
+    assert service.service.limit.waiting > 0  # those of the first key still do
+    for one in service.service.executions.running:
+        service.call(one.cancel)
