@@ -95,6 +95,7 @@ from atoll.sandbox import BaseSandbox as BaseSandbox
 from atoll.sandbox import Sandbox as Sandbox
 from atoll.shell.blocking import LocalSandbox as LocalSandbox
 from atoll.shell.blocking import ShellSandbox as ShellSandbox
+from atoll.shell.local import LocalSandboxOptions as LocalSandboxOptions
 from atoll.shell.protocol import SandboxBackendProtocol as SandboxBackendProtocol
 from atoll.state.envelope import StateInfo as StateInfo
 from atoll.state.envelope import describe_state as describe_state

@@ -71,6 +71,10 @@ def _bytes(name: str, default_mb: int) -> int:
     return size
 
 
+class _Default(int):
+    """The default of an option, to tell it from the same value that a caller gives."""
+
+
 @checked_keywords("option")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
@@ -95,7 +99,7 @@ class SandboxConfig:
     """Size limit of a saved state, uncompressed; a larger one is neither saved nor restored."""
     min_isolation: Isolation | None = field(default=None, metadata=_ENCODED)
     """The weakest level to accept; unset: JAILED for `auto`, the backend's own level otherwise."""
-    timeout_ms: float = field(default=DEFAULT_TIMEOUT_MS, metadata=_SENT_NUMBER)
+    timeout_ms: float = field(default=_Default(DEFAULT_TIMEOUT_MS), metadata=_SENT_NUMBER)
     """Time limit of one execution."""
     max_output_length: int = field(default=1_000_000, metadata=_SENT_NUMBER)
     """Characters of stdout, and of stderr, in a result."""
@@ -149,16 +153,17 @@ class SandboxConfig:
     explored_length: int | None = field(default=None, metadata=_SENT)
     """Set by REPLEnvironment: the guest gets peek, grep and FINAL for so many characters."""
     timeout_seconds: InitVar[float | None] = None
-    """`timeout_ms` in seconds, and used instead of it; create_sandbox refuses both together."""
+    """`timeout_ms` in seconds, and used instead of it; ConfigError for both together."""
+    copied_timeout_ms: InitVar[float | None] = None
+    """Set by dataclasses.replace alone: the time limit of the configuration that it copies."""
 
-    def __post_init__(self, timeout_seconds: float | None) -> None:
-        if timeout_seconds is not None and not isinstance(timeout_seconds, _Derived):
-            check_positive("timeout_seconds", timeout_seconds)
-            object.__setattr__(self, "timeout_ms", timeout_seconds * 1000)
+    def __post_init__(self, timeout_seconds: float | None, copied_timeout_ms: float | None) -> None:
+        limit = _time_limit(self.timeout_ms, timeout_seconds, copied_timeout_ms)
+        object.__setattr__(self, "timeout_ms", limit)
         object.__setattr__(self, "policy", ExecutionPolicy.of(self.policy))
         object.__setattr__(self, "network", NetworkPolicy.of(self.network))
         for name in options_with(POSITIVE, type(self)):
-            check_positive(name, getattr(self, name))
+            _check_given(name, getattr(self, name))
         if self.guard is not None and self.guard not in GUARDS:
             raise ConfigError(f"no guard {self.guard!r}: there are {', '.join(GUARDS)}")
         if self.min_isolation is not None:
@@ -186,12 +191,34 @@ def options_with(trait: str, kind: type[SandboxConfig] | None = None) -> tuple[s
     return tuple(one.name for one in fields(kind or SandboxConfig) if trait in one.metadata)
 
 
-class _Derived(float):
-    """`timeout_ms` in seconds. dataclasses.replace passes it back; then it is not a new value."""
+# Set after the class: dataclass would take a property for the field's default. dataclasses.replace
+# passes both on, as values of fields that were not changed.
+setattr(SandboxConfig, "timeout_seconds", property(lambda self: self.timeout_ms / 1000))  # noqa: B010
+setattr(SandboxConfig, "copied_timeout_ms", property(lambda self: self.timeout_ms))  # noqa: B010
 
 
-# Set after the class: dataclass would take a property for the field's default.
-setattr(SandboxConfig, "timeout_seconds", property(lambda self: _Derived(self.timeout_ms / 1000)))  # noqa: B010
+def _time_limit(milliseconds: float, seconds: float | None, copied: float | None) -> float:
+    """Return the time limit in milliseconds; ConfigError if it is given twice.
+
+    `copied` is the limit of the configuration that dataclasses.replace copies: then only a value
+    that differs from it was given.
+    """
+    given = not isinstance(milliseconds, _Default)
+    if copied is not None:
+        given = milliseconds != copied
+        seconds = None if seconds == copied / 1000 else seconds
+    if seconds is None:
+        return int(milliseconds) if isinstance(milliseconds, _Default) else milliseconds
+    if given:
+        raise ConfigError("timeout_ms and timeout_seconds are the same limit: give one of them")
+    check_positive("timeout_seconds", seconds)
+    return seconds * 1000
+
+
+def _check_given(name: str, value: float | None) -> None:
+    if value is None:
+        raise ConfigError(f"{name} must be a number, not None: leave it out for the default")
+    check_positive(name, value)
 
 
 def _check_durability(durability: Any, auto_recover: Any) -> None:

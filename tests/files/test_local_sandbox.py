@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import inspect
 import os
 import re
 import signal
@@ -316,8 +317,8 @@ def test_no_path_leaves_the_folder(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cwd": "/no/such"}, "cwd must be a folder that is there"),
-        ({"cwd": "/dev/null"}, "Not a directory"),
+        ({"cwd": "a\0b"}, "cwd contains a zero byte"),
+        ({"cwd": b"/tmp"}, "cwd must be a str or a pathlib path"),
         ({"timeout": 0}, "timeout must be positive"),
         ({"timeout": -1}, "timeout must be positive"),
         ({"timeout": None}, "number of milliseconds"),
@@ -333,13 +334,9 @@ def test_bad_arguments_are_refused_in_words(options, message):
         atoll.LocalSandbox(**options)
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [(None, "must be a str"), ("a\0b", "zero byte"), ("x" * 200_000, "write it to a file")],
-)
-def test_bad_commands_are_refused_in_words(box, command, message):
-    with pytest.raises(atoll.ConfigError, match=message):
-        box.execute(command)
+def test_bad_arguments_of_a_command_are_refused_in_words(box):
+    with pytest.raises(atoll.ConfigError, match="must be a str"):
+        box.execute(None)
     with pytest.raises(atoll.ConfigError, match="timeout must be positive"):
         box.execute("true", timeout=0)
 
@@ -357,6 +354,73 @@ def test_without_bash_it_says_so(tmp_path):
         assert response.output.startswith("Error: bash cannot be started: No such file")
         assert response.error == response.output.removeprefix("Error: ")
         assert box.execute("true") == response
+
+
+@pytest.mark.spec("R3.12", "R3.13")
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [("a\0b", "the command contains a zero byte"), ("x" * 200_000, "write it to a file")],
+)
+def test_a_command_that_the_kernel_does_not_take_is_an_error_with_exit_code_1(
+    box, command, message
+):
+    response = box.execute(command)
+    assert (response.exit_code, response.truncated) == (1, False)
+    assert response.output.startswith("Error: ")
+    assert message in response.output
+    assert response.error == response.output.removeprefix("Error: ")
+
+
+@pytest.mark.spec("R3.12", "R3.13")
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+@pytest.mark.parametrize("path", ["/no/such/folder", "/dev/null"])
+def test_without_its_folder_commands_fail_and_no_file_is_found(kind, path):
+    box = (
+        atoll.LocalSandbox(path)
+        if kind == "blocking"
+        else Awaited(atoll.aio.LocalSandbox(cwd=path))
+    )
+    response = box.execute("echo hello")
+    assert response.exit_code == 1
+    assert response.output.startswith(f"Error: no command can be started in {path}: N")
+    assert box.ls_info("/") == box.grep_raw("x") == box.glob_info("*") == []
+    assert box.read("a").startswith("Error: File 'a' ")
+    assert box.edit("a", "b", "c").error.startswith("Error: File 'a' ")
+    assert f"the working folder '{path}' cannot be used" in box.write("a", "b").error
+    with pytest.raises(OSError, match="File 'a'"):
+        box.read_raw("a")
+    box.close()
+    with pytest.raises(atoll.SandboxClosedError):
+        box.ls()
+
+
+@pytest.mark.spec("R3.13")
+def test_a_folder_that_is_made_later_is_used(tmp_path):
+    with atoll.LocalSandbox(tmp_path / "later") as box:
+        assert box.read("a") == "Error: File 'a' not found"
+        (tmp_path / "later").mkdir()
+        assert box.write("a", "b").error is None
+        assert box.execute("cat a").output == "b"
+
+
+@pytest.mark.spec("R3.13")
+@pytest.mark.parametrize("kind", ["async", "blocking"])
+def test_operations_have_a_second_name_and_replace_all_a_position(tmp_path, kind):
+    inner = atoll.LocalSandbox(tmp_path)
+    box = inner if kind == "blocking" else Awaited(atoll.aio.LocalSandbox(tmp_path))
+    box.write("/sub/a.txt", "foo foo\n")
+    assert box.edit("/sub/a.txt", "foo", "bar").error
+    assert box.edit("/sub/a.txt", "foo", "bar", True).occurrences == 2
+    assert box.ls_info(str(tmp_path)) == box.ls() != []
+    assert box.grep_raw("bar", "/", "*.txt") == box.grep("bar") != []
+    assert box.glob_info("**/*.txt", "/") == box.glob("**/*.txt") != []
+    box.close()
+    inner.close()
+
+
+def test_the_options_of_a_local_sandbox_are_its_arguments():
+    arguments = list(inspect.signature(atoll.LocalSandbox).parameters)
+    assert list(atoll.LocalSandboxOptions.__annotations__) == arguments
 
 
 @pytest.mark.spec("R3.12")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import atoll
@@ -36,8 +38,34 @@ def test_both_spellings_of_the_timeout_together_are_refused() -> None:
         atoll.create_sandbox(timeout_ms=5, timeout_seconds=5)
     with pytest.raises(ConfigError, match="are the same limit: give one of them"):
         atoll.REPLEnvironment(timeout_ms=5, timeout_seconds=5)
+    for milliseconds in (5, SandboxConfig().timeout_ms):
+        with pytest.raises(ConfigError, match="are the same limit: give one of them"):
+            SandboxConfig(timeout_ms=milliseconds, timeout_seconds=5)
+    with pytest.raises(ConfigError, match="are the same limit: give one of them"):
+        dataclasses.replace(SandboxConfig(), timeout_ms=5, timeout_seconds=5)
     merged = merge(SandboxConfig(timeout_ms=5_000), {"timeout_seconds": 2})
     assert merged.timeout_ms == 2_000
+
+
+@pytest.mark.parametrize("kind", [SandboxConfig, atoll.EnvironmentConfig])
+def test_the_time_limit_of_another_configuration_can_be_given(kind: type[SandboxConfig]) -> None:
+    other = kind(timeout_seconds=2)
+    assert kind(timeout_seconds=other.timeout_seconds).timeout_ms == 2_000
+    assert merge(None, {"timeout_seconds": other.timeout_seconds}, kind).timeout_ms == 2_000
+    assert merge(kind(timeout_ms=5), {"timeout_seconds": other.timeout_seconds}).timeout_ms == 2_000
+    assert dataclasses.replace(kind(), timeout_seconds=other.timeout_seconds).timeout_ms == 2_000
+    assert dataclasses.replace(other, timeout_ms=5).timeout_seconds == 0.005
+    assert dataclasses.replace(other, backend="native").timeout_ms == 2_000
+    assert type(kind().timeout_ms) is int
+    assert kind().timeout_ms == 600_000
+
+
+@pytest.mark.parametrize(
+    "name", ["timeout_ms", "max_output_length", "max_concurrency", "max_state_bytes"]
+)
+def test_a_number_that_is_none_is_refused_before_anything_is_started(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{name} must be a number, not None: leave it out"):
+        SandboxConfig(**{name: None})
 
 
 @pytest.mark.parametrize("name", ["on_stdout", "on_stderr", "on_output"])

@@ -116,8 +116,8 @@ class EnvironmentConfig(SandboxConfig):
     use_toon_encoding: bool = True
     """Whether structured values are shown to the model as TOON where that is shorter."""
 
-    def __post_init__(self, timeout_seconds: float | None) -> None:
-        SandboxConfig.__post_init__(self, timeout_seconds)
+    def __post_init__(self, timeout_seconds: float | None, copied_timeout_ms: float | None) -> None:
+        SandboxConfig.__post_init__(self, timeout_seconds, copied_timeout_ms)
         for name in ("documents", "spill_dir"):
             if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, expand_home(given).absolute())

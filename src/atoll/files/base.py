@@ -67,7 +67,11 @@ class Files(FilesHints, ABC):
         return WriteResult(path=answer.get("path"), error=answer.get("error"))
 
     async def edit(
-        self, path: StrPath, old_string: str, new_string: str, *, replace_all: bool = False
+        self,
+        path: StrPath,
+        old_string: str,
+        new_string: str,
+        replace_all: bool = False,  # noqa: FBT001, FBT002 - callers pass it by position
     ) -> EditResult:
         """Replace text that occurs exactly once, or every occurrence with `replace_all`."""
         _check_text("old_string", old_string)
@@ -106,6 +110,20 @@ class Files(FilesHints, ABC):
         _check_text("pattern", pattern)
         answer = await self._run("glob", pattern=pattern, path=path)
         return Listing(infos(answer["entries"]), truncated=answer["truncated"])
+
+    async def ls_info(self, path: StrPath = ".") -> Listing[FileInfo]:
+        """List a folder: another name of `ls`."""
+        return await self.ls(path)
+
+    async def grep_raw(
+        self, pattern: str, path: StrPath = ".", glob: str | None = None
+    ) -> Listing[GrepMatch]:
+        """Find lines with a literal text: another name of `grep`, without its options."""
+        return await self.grep(pattern, path, glob)
+
+    async def glob_info(self, pattern: str, path: StrPath = ".") -> Listing[FileInfo]:
+        """Find files and folders that match `pattern`: another name of `glob`."""
+        return await self.glob(pattern, path)
 
     async def stat(self, path: StrPath) -> FileInfo:
         """Describe a file or folder; FileNotFoundError if there is none. Links are not followed."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import time
 import weakref
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from atoll.errors import ConfigError, SandboxClosedError
 from atoll.files.direct import FolderFiles
+from atoll.guest.workspace import Workspace
 from atoll.policy import Isolation, check_positive
+from atoll.shell.fetched_files import FetchedFiles
 from atoll.shell.running import CommandNotStartedError, Running
 from atoll.types import ExecuteResponse
 
@@ -23,7 +26,16 @@ if TYPE_CHECKING:
 
 TIMEOUT_MS = 30_000
 MAX_COMMAND = (128 << 10) - 1
+STORING = frozenset({"write", "upload", "mkdir"})
 INHERITED = ("PATH", "HOME", "LANG", "TERM", "TZ", "USER", "LOGNAME", "SHELL", "TMPDIR")
+
+
+class LocalSandboxOptions(TypedDict, total=False):
+    """The arguments of LocalSandbox, for `LocalSandbox(**options)`."""
+
+    cwd: str | PathLike[str] | None
+    timeout: float
+    env: Mapping[str, str] | None
 
 
 class LocalSandbox(FolderFiles):
@@ -35,6 +47,9 @@ class LocalSandbox(FolderFiles):
     `execute` runs a command with bash in `cwd`, for up to `timeout` milliseconds; of the
     environment it gets only what a shell needs, and `env`. The file operations stay in `cwd`:
     `/x` means `x` there, and no link leads out. `close` ends what was left in the background.
+
+    A `cwd` that does not exist is looked for again at each use: until it exists, a command returns
+    an error with exit code 1, and no file is found.
     """
 
     def __init__(
@@ -46,10 +61,14 @@ class LocalSandbox(FolderFiles):
         super().__init__(self._descriptors)
         _check_timeout(timeout)
         self._timeout, self._env = timeout, _environment(env or {})
-        self._cwd = os.path.abspath(os.fspath(cwd) if cwd is not None else os.getcwd())
-        self._names = dict.fromkeys([self._cwd, os.path.realpath(self._cwd)])
-        self._folder = _open(self._cwd)
-        self._let_go = weakref.finalize(self, os.close, self._folder)
+        self._cwd = _absolute(cwd)
+        self._names: list[str] = []
+        """The absolute paths of the folder, once it is open: as given, and without links."""
+        self._folder: list[int] = []
+        """Its descriptor, once it is open."""
+        self._let_go = weakref.finalize(self, _close_all, self._folder)
+        with contextlib.suppress(OSError):
+            self._open()
         self._id = f"local-{time.time_ns() // 1_000_000}-{secrets.token_hex(6)}"
         self._running: set[Running] = set()
 
@@ -75,6 +94,7 @@ class LocalSandbox(FolderFiles):
         self._check_open()
         self._bury()
         try:
+            _check_can_start(command)
             return await self._run_command(command, timeout or self._timeout)
         except CommandNotStartedError as exc:
             return ExecuteResponse(output=f"Error: {exc}", exit_code=1, error=str(exc))
@@ -105,10 +125,32 @@ class LocalSandbox(FolderFiles):
     async def __aexit__(self, *_exc: object) -> None:
         await self.close()
 
+    async def _ask(self, operation: str, params: dict[str, Any]) -> dict[str, Any]:
+        self._check_open()
+        try:
+            self._open()
+        except OSError as exc:
+            return self._ask_nothing(operation, params, exc)
+        return await super()._ask(operation, params)
+
+    def _ask_nothing(self, operation: str, params: dict[str, Any], exc: OSError) -> dict[str, Any]:
+        """Return the answer to an operation while the folder does not exist."""
+        refusal: Exception = exc
+        if operation in STORING:
+            refusal = ValueError(f"the working folder {self._cwd!r} cannot be used: {exc.strerror}")
+        return Workspace(FetchedFiles(fault=exc, refusal=refusal)).run(operation, params)
+
+    def _open(self) -> None:
+        """Open the folder, unless it is open; OSError if it cannot be used."""
+        if not self._folder:
+            self._folder.append(os.open(self._cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+            self._names = list(dict.fromkeys([self._cwd, os.path.realpath(self._cwd)]))
+
     async def _descriptors(self, changing: bool) -> Folders:  # noqa: FBT001 - as FolderFiles asks
         del changing
         self._check_open()
-        return {name: os.dup(self._folder) for name in self._names}
+        self._open()
+        return {name: os.dup(self._folder[0]) for name in self._names}
 
     def _bury(self) -> None:
         """Drop commands that have no process left."""
@@ -119,12 +161,18 @@ class LocalSandbox(FolderFiles):
             raise SandboxClosedError("the sandbox is closed: make a new LocalSandbox")
 
 
-def _open(cwd: str) -> int:
-    try:
-        return os.open(cwd, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as exc:
-        text = f"cwd must be a folder that is there, and {cwd!r} is not: {exc.strerror}"
-        raise ConfigError(text) from None
+def _absolute(cwd: str | PathLike[str] | None) -> str:
+    path = os.fspath(cwd) if cwd is not None else os.getcwd()
+    if not isinstance(path, str):
+        raise ConfigError(f"cwd must be a str or a pathlib path, not {type(cwd).__name__}")
+    if "\0" in path:
+        raise ConfigError(f"cwd contains a zero byte: {path!r:.200}")
+    return os.path.abspath(path)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 def _environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -150,9 +198,13 @@ def _check_timeout(timeout: float) -> None:
 def _check_command(command: str) -> None:
     if not isinstance(command, str):
         raise ConfigError(f"command must be a str, not {type(command).__name__}")
+
+
+def _check_can_start(command: str) -> None:
+    """Raise CommandNotStartedError for a command that the kernel would not take."""
     if "\0" in command:
-        raise ConfigError("a command contains a zero byte")
+        raise CommandNotStartedError("the command contains a zero byte")
     size = len(os.fsencode(command))
     if size > MAX_COMMAND:
         text = f"the command has {size:,} bytes, and bash takes {MAX_COMMAND:,}"
-        raise ConfigError(f"{text}: write it to a file, and run that")
+        raise CommandNotStartedError(f"{text}: write it to a file, and run that")

@@ -53,7 +53,11 @@ class SandboxBackendProtocol(Protocol):
         ...
 
     async def edit(
-        self, path: StrPath, old_string: str, new_string: str, *, replace_all: bool = False
+        self,
+        path: StrPath,
+        old_string: str,
+        new_string: str,
+        replace_all: bool = False,  # noqa: FBT001, FBT002 - callers pass it by position
     ) -> EditResult:
         """Replace text that occurs exactly once, or every occurrence with `replace_all`."""
         ...
