@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from atoll import forks
 from atoll.errors import SandboxLostError
 from atoll.held_signals import HeldSignals
 
@@ -46,13 +47,13 @@ class _Driver(Enum):
 class Portal:
     """An event loop that blocking callers hand coroutines to."""
 
-    _lock: ClassVar[threading.Lock] = threading.Lock()
+    _lock = forks.new_lock()
     _shared: ClassVar[Portal | None] = None
 
     def __init__(self) -> None:
         self._owner = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._turn = threading.Condition(threading.Lock())
+        self._turn = threading.Condition(forks.new_lock())
         """Held to read or change what follows."""
         self._driver = _Driver.THREAD
         self._drives = 0
@@ -70,16 +71,9 @@ class Portal:
     def shared(cls) -> Portal:
         """Return the portal of this process; a forked process gets its own."""
         with cls._lock:
-            if cls._shared is None:
-                os.register_at_fork(after_in_child=cls._forget)
             if cls._shared is None or cls._shared.forked:
                 cls._shared = cls()
             return cls._shared
-
-    @classmethod
-    def _forget(cls) -> None:
-        """In a forked process: the lock may have been held by a thread that is not here."""
-        cls._lock = threading.Lock()
 
     @property
     def forked(self) -> bool:
@@ -231,7 +225,7 @@ class _Call(Generic[T]):
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
         self._work = work
         self._task: asyncio.Task[T] | None = None
-        self._waiting = threading.Lock()
+        self._waiting = threading.Lock()  # noqa: TID251 - no longer than one call, in its process
         self._waiting.acquire()
 
     def start(self) -> None:

@@ -10,8 +10,9 @@ import contextlib
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from atoll import forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -136,7 +137,7 @@ class FairThreads(ThreadPoolExecutor):
     ) -> None:
         super().__init__(most + reserve, thread_name_prefix="atoll")
         self._share: FairShare[_Job] = FairShare(most, most_of_one=most_of_one, reserve=reserve)
-        self._guard, self._closed = Lock(), False
+        self._guard, self._closed = forks.new_lock(), False
 
     def waiting_of(self, owner: str) -> int:
         """Return how much work of an owner waits for a thread."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import asdict
 from typing import Any, BinaryIO, Self
 
+from atoll import forks
 from atoll.archive.decoding import decode
 from atoll.archive.limits import ArchiveLimits
 from atoll.archive.process import Process
@@ -37,7 +37,7 @@ class Archive:
     ) -> None:
         limits.check("max_depth", depth, "the depth of archives within each other")
         self.name, self._limits, self._depth = name[-_LONGEST_NAME:], limits, depth
-        self._opening = threading.Lock()
+        self._opening = forks.new_lock()
         self._process = Process(
             "atoll.archive.server",
             memory=limits.max_memory_bytes,

@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from atoll import forks
 from atoll.archive.confined import FRAME
 from atoll.errors import ArchiveError, ArchiveLimitError, ConfigError
 from atoll.policy import MIB
@@ -38,7 +39,7 @@ class Process:
     def __init__(self, module: str, *, memory: int, seconds: float, most: int) -> None:
         """`most` is the number of bytes that an answer may have."""
         self._module, self._memory, self._seconds, self._most = module, memory, seconds, most
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = threading.Event()
         self.confined = False

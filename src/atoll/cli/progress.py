@@ -6,10 +6,10 @@ SECURITY: code and errors are a model's or a guest's. All of it passes through `
 from __future__ import annotations
 
 import os
-import threading
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from atoll import forks
 from atoll.cli.colours import Colours
 from atoll.trajectory import events, terminal_text, words
 from atoll.trajectory.fields import Usage
@@ -29,7 +29,7 @@ class Progress:
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._live = stream, stream.isatty()
         self._paint, self._width = Colours.of(stream), width_of(stream)
-        self._begun, self._lock = time.monotonic(), threading.Lock()
+        self._begun, self._lock = time.monotonic(), forks.new_lock()
         self._calls, self._usd, self._unpriced = 0, 0.0, False
         self._usage, self._turn = Usage(), 0
         self._doing, self._sub_calls, self._drawn = "", 0, False

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.archive import open_archive
 from atoll.environment import arguments
 from atoll.guest.explorer import ELSEWHERE, REPEATED
@@ -32,7 +32,7 @@ class Archives:
     def __init__(self, documents: Documents, max_results: int, cut: CutLists) -> None:
         self._documents, self._most, self._cut = documents, max_results, cut
         self._archive: Archive | None = None
-        self._lock, self._closed = threading.Lock(), False
+        self._lock, self._closed = forks.new_lock(), False
 
     def archive_open(self, path: str, data: bytes | None = None) -> dict[str, Any]:
         """Open a document's archive, or the bytes of one; the members' names and sizes."""

@@ -10,9 +10,9 @@ made, since code can hide a call from a reader.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.environment import chain_calls, chain_waves
 from atoll.environment.chain_prefetch import Prefetcher
 from atoll.types import Outcome, SandboxResult
@@ -68,7 +68,7 @@ class Chain:
     stopped_at: int | None = None
     _count: int = 0
     _open: set[int] = field(default_factory=set)
-    _lock: Lock = field(default_factory=Lock)
+    _lock: forks.Lock = field(default_factory=forks.new_lock)
 
     def __post_init__(self) -> None:
         self._open = set(range(len(self.planned)))

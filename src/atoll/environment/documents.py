@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import forks
 from atoll.context import Context
 from atoll.errors import ConfigError
 from atoll.explore.index import ContextIndex
@@ -37,7 +37,7 @@ class Documents:
         self._fd = None if root is None else _folder(root)
         self._spilled = spilled
         self._open: OrderedDict[Key, Context] = OrderedDict()
-        self._lock, self._folder_lock = threading.Lock(), threading.Lock()
+        self._lock, self._folder_lock = forks.new_lock(), forks.new_lock()
 
     def find(self, name: str) -> ContextIndex | None:
         """The text of that name; None if there is none here."""

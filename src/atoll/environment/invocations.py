@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.text.tokens import estimate
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class InvocationLog:
         self._counts: Counter[str] = Counter()
         self._explored = 0
         self._awaited: dict[int, bool] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         self.parent = ""
         """The turn that runs now."""
 

@@ -10,12 +10,12 @@ It is a view: nodes are made of entries of the log after each turn. Calls of one
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.environment import research_references as references
 from atoll.environment.research_tree import MOST_SHOWN, render
 from atoll.errors import StateError
@@ -89,7 +89,7 @@ class ResearchContext:
         """
         self._similarity = references.Similarity(embedder, semantic_threshold, on=use_semantic)
         self._clean, self._fingerprint = clean, fingerprint
-        self._lock = threading.RLock()
+        self._lock = forks.new_rlock()
         self._nodes: dict[str, Node] = {}
         self._numbers: Counter[str] = Counter()
         self._read = 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.environment import arguments
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class SearchTools:
         self._files: Retriever | None = None
         self._texts: Retriever | None = None
         self._late: Retriever | None = None
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
 
     def code_search(self, query: str, k: int = 10) -> list[dict[str, Any]]:
         """The units of code that fit best."""

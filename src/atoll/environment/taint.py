@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.errors import ExecutionTimeoutError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Sources:
         self._index = index
         self._texts: deque[tuple[str, str]] = deque()
         self._characters, self._dropped = 0, False
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self.enabled = True
         """Whether any tool looks at its arguments' origins; if not, nothing is kept."""
 

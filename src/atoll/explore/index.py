@@ -5,9 +5,9 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from operator import itemgetter
-from threading import RLock
 from typing import TYPE_CHECKING
 
+from atoll import forks
 from atoll.errors import ConfigError, SandboxClosedError
 from atoll.explore.encoded import Characters, Narrow, Wide
 from atoll.explore.finders import check
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LAST_OF_LATIN1 = "\xff"
 _indexes: weakref.WeakKeyDictionary[Context, ContextIndex] = weakref.WeakKeyDictionary()
-_making = RLock()
+_making = forks.new_rlock()
 
 
 class ContextIndex:
@@ -35,7 +35,7 @@ class ContextIndex:
     def __init__(self, context: Context) -> None:
         """Call `of` instead, which makes one index for each context."""
         self.length, self._files = context.length, context.files
-        self._lock = RLock()
+        self._lock = forks.new_rlock()
         self._characters: Characters | None = Characters(context)
         self._forms: dict[bool, Searchable] = {}
         self._finalizer = weakref.finalize(self, _let_go, self._forms)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Literal
 
+from atoll import forks
 from atoll.errors import ConfigError
 from atoll.explore.ranges import Ranges
 
@@ -62,7 +62,7 @@ class Ledger:
 
     def __init__(self, length: int) -> None:
         self.length = length
-        self._lock = Lock()
+        self._lock = forks.new_lock()
         self._ranges: dict[Kind, Ranges] = {"scanned": Ranges(), "shown": Ranges()}
 
     def scan(self, start: int, end: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from importlib.util import find_spec
-from threading import Lock
 from typing import TYPE_CHECKING
 
+from atoll import forks
 from atoll.explore.thread_pool import run
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Lines:
     """Line ends of some bytes, counted from the front."""
 
     def __init__(self, memory: Memory) -> None:
-        self._memory, self._lock = memory, Lock()
+        self._memory, self._lock = memory, forks.new_lock()
         self._before = array("Q", [0])
         """Line ends before each counted block, and before the next one."""
         self._blocks = -(-memory.size // BLOCK)

@@ -15,9 +15,9 @@ import re
 import time
 from collections import deque
 from itertools import islice
-from threading import Lock
 from typing import TYPE_CHECKING
 
+from atoll import forks
 from atoll.errors import ExecutionTimeoutError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Shown:
     """Keeps the pieces that tools returned, and finds which a text shows; thread-safe."""
 
     def __init__(self, index: ContextIndex | None) -> None:
-        self._index, self._lock = index, Lock()
+        self._index, self._lock = index, forks.new_lock()
         self._pieces: deque[Piece] = deque()
         self._characters = 0
         self._last = 0

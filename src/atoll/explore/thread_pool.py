@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from itertools import count
-from threading import Lock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from atoll import forks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,7 +34,7 @@ class ThreadPool(Generic[Job, Done]):
     ) -> None:
         self._work, self._weigh, self._enough = work, weigh, enough
         self._jobs, self._numbers = iter(jobs), count()
-        self._lock, self._stopped = Lock(), False
+        self._lock, self._stopped = forks.new_lock(), False
         self._early: dict[int, Done] = {}
         self._done: list[Done] = []
         self._weight = self._early_weight = 0

@@ -6,8 +6,10 @@ For each block, one bit for each of 65,536 classes of trigrams: 8 kB for 256 kB 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from threading import Event, Lock, Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
+
+from atoll import forks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +31,7 @@ class Trigrams:
     """Built once, block by block, by the first caller or in a background thread."""
 
     def __init__(self, memory: Memory) -> None:
-        self._memory, self._lock, self._stop = memory, Lock(), Event()
+        self._memory, self._lock, self._stop = memory, forks.new_lock(), Event()
         self._table: Any = None
         self._thread: Thread | None = None
 

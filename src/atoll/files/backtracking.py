@@ -12,13 +12,13 @@ import select
 import struct
 import subprocess
 import sys
-import threading
 import time
 import weakref
 from bisect import bisect_left
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class ChildExpression:
     programsize = 1
 
     def __init__(self, pattern: str, *, ignore_case: bool, latin1: bool) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         self._found: dict[int, tuple[int, list[Span]]] = {}
         self._child = _start()
         self._end = weakref.finalize(self, _end, self._child)

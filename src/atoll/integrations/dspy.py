@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import threading
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from atoll import forks
 from atoll.errors import AtollError, VariableError
 from atoll.guest.values import Opaque
 from atoll.integrations.common import LARGE, as_json, missing, open_box, upload_text
@@ -86,7 +86,7 @@ class AtollInterpreter:
         self._shared, self._options = shared, options
         self._box: SyncSandbox | None = None
         self._ended = ""
-        self._busy = threading.Lock()
+        self._busy = forks.new_lock()
         self._offered: dict[str, Callable[..., Any]] = {}
         self._fields: list[str] | None = None
         self._sent: dict[str, str] = {}

@@ -15,7 +15,7 @@ import concurrent.futures
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from atoll import extras
+from atoll import extras, forks
 from atoll.errors import ConfigError
 from atoll.tools import from_schema
 
@@ -56,7 +56,7 @@ class MCPTools:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Any = None
         self._tools: tuple[Tool, ...] = ()
-        self._opening = threading.Lock()
+        self._opening = forks.new_lock()
         self._thread: threading.Thread | None = None
 
     def atoll_tools(self) -> tuple[Tool, ...]:

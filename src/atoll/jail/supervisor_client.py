@@ -10,10 +10,10 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import forks
 from atoll.errors import SandboxStartError
 from atoll.jail import packets, spec
 
@@ -34,7 +34,7 @@ class SupervisorClient:
     """The supervisor of this host process; started again if it died."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         self._owner = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -59,7 +59,7 @@ class SupervisorClient:
     def end_stuck(self, pid: int | None) -> None:
         """Kill the supervisor if it still has this pid; its jails end and their leases fail."""
         with self._lock:
-            if self._process is not None and self._process.pid == pid:
+            if self._process is not None and self._process.pid == pid and self._is_ours:
                 self._process.kill()
 
     def wake(self, pid: int | None) -> None:
@@ -68,7 +68,7 @@ class SupervisorClient:
         Without the lock: whoever has it may be waiting for the supervisor.
         """
         process = self._process
-        if process is not None and process.pid == pid:
+        if process is not None and process.pid == pid and self._is_ours:
             process.send_signal(signal.SIGCONT)
 
     def suspect(self, pid: int | None) -> None:
@@ -80,6 +80,11 @@ class SupervisorClient:
         """The supervisor's process, if it runs."""
         return self._process.pid if self._process else None
 
+    @property
+    def _is_ours(self) -> bool:
+        """Whether the supervisor was started by this process, not by one that it was forked off."""
+        return self._owner == os.getpid()
+
     def _send(self, data: bytes, fds: list[int]) -> None:
         with self._lock:
             try:
@@ -89,7 +94,7 @@ class SupervisorClient:
                 packets.send_bytes(self._ensure(), data, fds)
 
     def _ensure(self) -> socket.socket:
-        if self._owner != os.getpid():  # we are a fork: the parent's supervisor is not ours
+        if not self._is_ours:
             if self._control is not None:
                 self._control.close()
             self._process = self._control = None
@@ -116,7 +121,7 @@ class SupervisorClient:
     def _forget(self) -> None:
         if self._control is not None:
             self._control.close()
-        if self._process is not None and self._owner == os.getpid():
+        if self._process is not None and self._is_ours:
             try:
                 self._process.wait(_EXIT_SECONDS)
             except subprocess.TimeoutExpired:

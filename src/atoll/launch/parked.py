@@ -9,10 +9,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from atoll import forks
 from atoll.errors import SandboxError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ParkedProcesses(Generic[KindT, ProcessT]):
 
     def __init__(self, start: Callable[[KindT], ProcessT], most: int) -> None:
         self._start, self.most = start, most
-        self._lock, self._owner = threading.Lock(), os.getpid()
+        self._lock, self._owner = forks.new_lock(), os.getpid()
         self._kind: KindT | None = None
         self._missed: KindT | None = None
         self.waiting: deque[ProcessT] = deque()

@@ -18,12 +18,12 @@ import json
 import os
 import re
 import tempfile
-import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.config import cache_folder
 from atoll.errors import PackageError
 from atoll.jail.remove import remove_tree
@@ -37,7 +37,7 @@ FACTS = "environment.json"
 _HASH = re.compile(r"[0-9a-f]{32}\Z")
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _MOST_PARSED = 256
-_counting = threading.Lock()
+_counting = forks.new_lock()
 _locks: weakref.WeakValueDictionary[Path, Lock] = weakref.WeakValueDictionary()
 _parsed: dict[Path, tuple[tuple[int, int, int], dict[str, Any]]] = {}
 """Parsed objects by file, with the file's version."""

@@ -6,11 +6,11 @@ Both its files come with installed packages; nothing is downloaded.
 from __future__ import annotations
 
 import functools
-import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.errors import RetrievalError
 from atoll.extras import hint
 
@@ -54,7 +54,7 @@ class Encoder:
         self._tokenizer = Tokenizer.from_file(str(_tokenizer_path()))
         self._tokenizer.enable_truncation(max_length=MOST_TOKENS)
         self._tokenizer.no_padding()
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
 
     def tokens(self, text: str) -> Any:
         """Return a unit vector for each token: an array of (tokens, 384), float32."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import threading
 import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from atoll import forks
 from atoll.errors import ConfigError, IndexDamagedError, RetrievalError
 from atoll.extras import hint
 from atoll.retrieval import encoder, reranking
@@ -59,7 +59,7 @@ class Retriever:
         """
         self._mode = _checked_mode(mode, server)
         self._bounds, self._fresh_seconds = bounds or Bounds(), fresh_seconds
-        self._refreshed_at, self._refreshing = float("-inf"), threading.Lock()
+        self._refreshed_at, self._refreshing = float("-inf"), forks.new_lock()
         self._folder = _folder_of_index(root, cache)
         self._source: Source = TextSource(root) if isinstance(root, Mapping) else FolderSource(root)
         self._engine = PlaidEngine(server, _name_of(root)) if server else None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import threading
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.errors import IndexDamagedError, RetrievalError
 from atoll.retrieval.types import CODE, DOC, Unit
 from atoll.retrieval.words import match_expression, split_words
@@ -60,7 +60,7 @@ class Store:
 
     def __init__(self, path: Path | None, max_bytes: int) -> None:
         """Open or create the index; without a path it is in memory."""
-        self._lock = threading.RLock()
+        self._lock = forks.new_rlock()
         self._db = sqlite3.connect(
             path or MEMORY, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False
         )

@@ -11,12 +11,12 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import forks
 from atoll.policy import check_positive
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class SpillStore:
         check_positive("max_bytes", max_bytes)
         self._above, self._session, self._max_bytes = above, session_id, max_bytes
         self._sizes: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         self._fd = -1
         self._path = Path()
         self._finalizer: weakref.finalize[..., SpillStore] | None = None

@@ -14,13 +14,13 @@ import logging
 import os
 import secrets
 import stat
-import threading
 import time
 from collections import deque
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
+from atoll import forks
 from atoll.errors import ConfigError
 from atoll.log import LogEvent, to_stdlib
 from atoll.trajectory.codec import to_dict
@@ -47,7 +47,7 @@ class TrajectoryWriter:
         self.run = secrets.token_hex(4)
         self.lost = 0
         """Number of events that could not be written to the file."""
-        self._lock, self._begun = threading.Lock(), time.monotonic()
+        self._lock, self._begun = forks.new_lock(), time.monotonic()
         self._ids, self._calls = itertools.count(1), itertools.count(1)
         self._kept: deque[tuple[int, Event]] = deque()
         self._bytes, self._cap = 0, memory_cap

@@ -28,7 +28,7 @@ class Interrupts:
     """Whether the guest may be interrupted now, and how."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # noqa: TID251 - the worker does not fork
         self._open = self._waiting = False
         self._memory: LinearMemory | None = None
         self._cells: Cells | None = None

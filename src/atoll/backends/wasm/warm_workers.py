@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from atoll import forks
 from atoll.backends.wasm.counters import Counters
 from atoll.jail import packets
 from atoll.jail.spec import ForkSpec
@@ -59,7 +59,7 @@ class WarmWorkers:
 
     def __init__(self, make_spec: Callable[[str], ZygoteHostSpec]) -> None:
         self._make_spec = make_spec
-        self._lock, self._owner = threading.Lock(), 0
+        self._lock, self._owner = forks.new_lock(), os.getpid()
         self._zygote_host: socket.socket | None = None
         self._retired: list[socket.socket] = []
         """Zygote hosts that fork no more; each ends with its last worker."""
@@ -79,18 +79,30 @@ class WarmWorkers:
         """Drop all waiting workers after one was found dead; with `whole`, the zygote too."""
         self._parked.close()
         with self._lock:
+            self._forget_parents()
             if whole:
                 self._retire()
 
     def _ensure(self) -> None:
         with self._lock:
-            forked = self._owner != os.getpid()  # a fork: they are the parent's
-            if self._zygote_host is not None and (forked or hung_up(self._zygote_host)):
+            self._forget_parents()
+            if self._zygote_host is not None and hung_up(self._zygote_host):
                 self._parked.close()
                 self._retire()
             if self._zygote_host is None:
-                self._owner, self._name = os.getpid(), secrets.token_hex(8)
+                self._name = secrets.token_hex(8)
                 self._zygote_host = supervisor.ask(self._make_spec(self._name), [])
+
+    def _forget_parents(self) -> None:
+        """Close a fork's copies of the sockets without a word: the parent still uses them."""
+        if self._owner == os.getpid():
+            return
+        if self._zygote_host is not None:
+            self._zygote_host.close()
+        for sock in self._retired:
+            sock.close()
+        self._zygote_host, self._retired = None, []
+        self._owner = os.getpid()
 
     def _request(self, limits: Limits) -> WarmWorker:
         return WarmWorker.start(ForkSpec(zygote_host=self._name, limits=limits))

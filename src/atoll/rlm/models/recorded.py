@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 import weakref
 from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from atoll import forks
 from atoll.errors import ModelError, ModelRecordError, RecordUnreadableError
 from atoll.rlm.models.exchange import Exchange, request_of, unknown
 
@@ -38,7 +38,7 @@ class Recorder:
             raise ModelRecordError(f"no record can be kept in {path}: {exc.strerror}") from None
         self._finalizer = weakref.finalize(self, os.close, self._fd)
         os.fchmod(self._fd, 0o600)
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
 
     @property
     def name(self) -> str:
@@ -124,7 +124,7 @@ class Replay:
         self._replies: dict[str, deque[Completion | ModelError]] = {}
         self._requests: dict[str, Request] = {}
         self._counts: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
         for one in exchanges:
             if one.request.model != self.name:
                 continue

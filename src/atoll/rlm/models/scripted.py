@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.bridge import HandlerEndedError, await_handler, run_handler
 from atoll.errors import ModelRecordError, ModelReplyError
 from atoll.rlm.models.dialects import Draft
@@ -54,7 +54,7 @@ class ScriptedModel:
         """Every request, in the order in which they were made."""
         self._replies = list(replies)
         self._delay, self._usd, self._forever = delay, usd_per_call, forever
-        self._lock = threading.Lock()
+        self._lock = forks.new_lock()
 
     @property
     def left(self) -> int:

@@ -18,12 +18,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from atoll import forks
 from atoll.errors import ConfigError, ModelUnavailableError
 from atoll.extras import install_command
 from atoll.rlm.models.local.weights import Store
@@ -113,7 +113,7 @@ class LocalModel:
             raise ConfigError(f"the local model needs {lacks}. Type: {install}")
         self._held = contextlib.ExitStack()
         self._model: Model | None = None
-        self._starting = threading.Lock()
+        self._starting = forks.new_lock()
 
     async def complete(self, messages: Sequence[Message], **options: Any) -> Completion:
         """Return the answer of the model; the first call waits until it is loaded."""
