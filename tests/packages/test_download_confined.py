@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from ordinary_user import SOURCE, USER, python_for_user
 
+from atoll.errors import PackageError
 from atoll.packages import download
 from atoll.packages.environment import ensure
 from atoll.packages.progress import Progress
@@ -80,6 +81,43 @@ def test_pip_downloads_in_a_root_of_its_own(cache, index, http_index, target, mo
     hold = ensure(["tiny"], target)
     hold.close()
     assert [one.name for one in hold.environment.packages] == ["tiny"]
+
+
+@pytest.mark.parametrize("allowed", [False, True], ids=["by default", "if allowed"])
+@pytest.mark.usefixtures("cache", "http_index")
+def test_without_landlock_and_namespaces_pip_runs_only_if_allowed(
+    index, target, monkeypatch, allowed
+):
+    index.wheel("tiny")
+    without = (
+        "from atoll.jail import syscalls; syscalls.landlock_version = lambda: 0\n"
+        "def no(*_): raise PermissionError(1, 'Operation not permitted')\n"
+        "syscalls.unshare = no\n"
+    )
+    boot = download._BOOT.replace("; from atoll", f"\n{without}from atoll").replace("; ", "\n")
+    monkeypatch.setattr(download, "_BOOT", boot)
+    if allowed:
+        monkeypatch.setenv("ATOLL_UNCONFINED_PIP", "1")
+        ensure(["tiny"], target).close()
+        return
+    for said in (None, "0", "yes"):
+        if said:
+            monkeypatch.setenv("ATOLL_UNCONFINED_PIP", said)
+        with pytest.raises(
+            PackageError, match=r"pip cannot be confined: .* set ATOLL_UNCONFINED_PIP"
+        ):
+            ensure(["tiny"], target)
+
+
+def test_an_unknown_machine_confines_nothing_and_refuses(target, tmp_path, monkeypatch):
+    without = "from atoll.jail import syscalls\nsyscalls.supported = lambda: False\n"
+    boot = download._BOOT.replace("; from atoll", f"\n{without}from atoll").replace("; ", "\n")
+    monkeypatch.setattr(download, "_BOOT", boot)
+    with Progress("x") as progress:
+        said = download.confined(["/bin/echo", "ran"], target, tmp_path, progress)
+    assert said.code != 0
+    assert "pip cannot be confined" in said.text
+    assert "ran" not in said.text
 
 
 def test_a_program_is_run_by_a_link_to_it(target, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import pytest
 
 import atoll
 from atoll.errors import PackageError
+from atoll.jail.remove import remove_tree
 from atoll.packages import environment, store
 from atoll.packages.download import explain
 from atoll.packages.environment import ensure
@@ -162,6 +164,38 @@ def test_what_was_not_used_for_longest_is_evicted_but_not_what_is_in_use(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_removal_holds_its_lock_only_to_rename(cache, index, target, monkeypatch):
+    index.wheel("tiny")
+    hold = ensure(["tiny"], target)
+    hold.close()
+    identity, removed = hold.environment.hash, []
+
+    def remove(folder):
+        with (cache / f"{identity}.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError if it is held
+        assert store.hold(identity) is None
+        removed.append(folder)
+        remove_tree(folder)
+
+    monkeypatch.setattr(store, "remove_tree", remove)
+    assert store.remove(identity)
+    assert len(removed) == 1
+    assert not os.path.exists(removed[0])
+
+
+def test_an_environment_that_is_being_removed_is_not_waited_for(cache, index, target):
+    """An event loop asks for it: it is built again in a thread instead."""
+    index.wheel("tiny")
+    hold = ensure(["tiny"], target)
+    hold.close()
+    with (cache / f"{hold.environment.hash}.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert environment.find(["tiny"], target) is None
+    again = environment.find(["tiny"], target)
+    assert again is not None
+    again.close()
+
+
 def test_a_full_disk_is_said_in_words(cache, index):
     index.wheel("tiny", init="x = 1\n" + "#" * 3_000_000)
     cache.parent.mkdir()

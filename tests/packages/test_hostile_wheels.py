@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import zipfile
 
 import pytest
 
@@ -46,6 +48,51 @@ def test_a_wheel_that_unpacks_to_too_much_is_refused(
     index.wheel("tiny", more={"tiny/zeros": "0" * 2_000_000})
     with pytest.raises(PackageError, match="it unpacks to more than 1,000,000 bytes"):
         ensure(["tiny"], target)
+
+
+@pytest.mark.parametrize("kind", ["zeros", "overlapping", "many files", "deep folders"])
+@pytest.mark.usefixtures("cache", "without_pip")
+def test_a_bomb_is_refused_before_anything_is_written(index, target, monkeypatch, kind):
+    """Its files are counted from the wheel's list of them, and nothing is evicted for it."""
+    monkeypatch.setenv("ATOLL_ENVIRONMENTS_MB", "30")
+    index.wheel("other")
+    ensure(["other"], target).close()
+    (kept,) = store.everything()
+    wheel = index.wheel("tiny")
+    with zipfile.ZipFile(wheel, "a", zipfile.ZIP_DEFLATED) as archive:
+        if kind == "zeros":
+            with archive.open("tiny/zeros", "w") as file:
+                for _ in range(70):
+                    file.write(bytes(1 << 20))
+        elif kind == "many files":
+            for number in range(9000):
+                archive.writestr(f"tiny/{number}", "")
+        elif kind == "deep folders":
+            for number in range(20):
+                archive.writestr(f"tiny/{number}/" + "x/" * 900 + "y", "")
+        else:
+            archive.writestr("tiny/zeros", bytes(1 << 20))
+            for number in range(70):  # many names for the same bytes
+                info = copy.copy(archive.getinfo("tiny/zeros"))
+                info.filename = f"tiny/zeros{number:02}"
+                archive.filelist.append(info)
+    monkeypatch.setattr("atoll.packages.build.close", lambda _folder: pytest.fail("it was written"))
+    with pytest.raises(PackageError, match=r"it unpacks to more than [\d,]+ bytes"):
+        ensure(["tiny"], target)
+    assert store.everything() == [kept]
+
+
+def test_an_environment_that_turns_out_too_large_evicts_nothing(
+    cache, index, target, without_pip, monkeypatch
+):
+    index.wheel("other")
+    ensure(["other"], target).close()
+    (kept,) = store.everything()
+    index.wheel("tiny")
+    monkeypatch.setattr(build, "close", lambda _folder: 1 << 40)  # such as by its bytecode
+    with pytest.raises(PackageError, match="more than all environments may"):
+        ensure(["tiny"], target)
+    assert store.everything() == [kept]
 
 
 def test_code_of_a_wheel_runs_in_the_guest_alone(cache, index, without_pip):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import re
@@ -11,9 +10,10 @@ import stat
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from atoll.config import environments_limit
 from atoll.errors import PackageError
 from atoll.jail.spec import PACKAGES
-from atoll.packages import jailed
+from atoll.packages import jailed, written
 from atoll.packages import unpack as unpack_program
 from atoll.packages.download import disk_full
 from atoll.requirements import canonical
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 16 << 30
 BUILD_SECONDS = 1800
-_WHEEL = re.compile(r"([A-Za-z0-9._]+)-([A-Za-z0-9._+!]+)(?:-\d\w*)?-[^-]+-[^-]+-[^-]+\.whl\Z")
+WHEEL = re.compile(r"([A-Za-z0-9._]+)-([A-Za-z0-9._+!]+)(?:-\d\w*)?-[^-]+-[^-]+-[^-]+\.whl\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +60,10 @@ def describe(wheels: Sequence[Path], built_here: frozenset[str] = frozenset()) -
     """Return the packages of the wheels by their file names; PackageError for other files."""
     found = []
     for path in wheels:
-        match = _WHEEL.match(path.name)
-        if match is None or not path.is_file() or path.is_symlink():
+        match = WHEEL.match(path.name)
+        if match is None:
             raise PackageError("", f"{path.name[:200]!r} is not the name of a wheel")
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = written.digest(path.parent, path.name)
         made = digest in built_here
         name, version = canonical(match[1]), match[2]
         one = Package(name=name, version=version, file=path.name, sha256=digest, from_source=made)
@@ -74,9 +73,10 @@ def describe(wheels: Sequence[Path], built_here: frozenset[str] = frozenset()) -
 
 def unpack(wheels: Path, folder: Path, target: Target) -> dict[str, tuple[str, ...]]:
     """Fill `folder` from the wheels; return the modules of each wheel."""
+    most = min(MOST_BYTES, environments_limit())
     said = jailed.run(
         target.interpreter,
-        ("unpack.py", "wheels", str(MOST_BYTES), PACKAGES, "1" if target.compiled else "0"),
+        ("unpack.py", "wheels", str(most), PACKAGES, "1" if target.compiled else "0"),
         seen={"unpack.py": str(unpack_program.__file__), "wheels": str(wheels)},
         folder=folder,
         seconds=BUILD_SECONDS,
@@ -89,9 +89,10 @@ def unpack(wheels: Path, folder: Path, target: Target) -> dict[str, tuple[str, .
     if "error" in report:
         if report["errno"] in (errno.ENOSPC, errno.EDQUOT):
             raise disk_full(str(folder))
-        match = _WHEEL.match(str(report["wheel"]))
+        match = WHEEL.match(str(report["wheel"]))
         name = canonical(match[1]) if match else ""
-        raise PackageError(name, f"its wheel is refused: {report['error']}")
+        hint = "" if most == MOST_BYTES else f"ATOLL_ENVIRONMENTS_MB allows {most:,} in all."
+        raise PackageError(name, f"its wheel is refused: {report['error']}", hint)
     found = report["packages"]
     return {wheel: tuple(map(str, facts["modules"])) for wheel, facts in found.items()}
 
@@ -102,14 +103,23 @@ def close(folder: Path) -> int:
     SECURITY: a jailed process wrote it. No link is followed, and every mode is set.
     """
     size = 0
-    for root, folders, files in os.walk(folder):
+    for root, folders, files, place in os.fwalk(folder):
         for name in (*folders, *files):
-            path = os.path.join(root, name)
-            facts = os.lstat(path)
-            if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
-                raise PackageError("", f"the build left {path!r}, which is not a file")
-            is_program = stat.S_ISDIR(facts.st_mode) or facts.st_mode & 0o100
-            os.chmod(path, 0o555 if is_program else 0o444)
-            size += facts.st_blocks * 512
+            size += _close_file(place, name, root)
     folder.chmod(0o555)
     return size
+
+
+def _close_file(folder: int, name: str, root: str) -> int:
+    """Make a file or folder read-only by its descriptor, so that it is the one that was checked."""
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        facts = os.fstat(fd)
+        if not (stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode)):
+            path = os.path.join(root, name)
+            raise PackageError("", f"the build left {path!r}, which is not a file")
+        is_program = stat.S_ISDIR(facts.st_mode) or facts.st_mode & 0o100
+        os.chmod(f"/proc/self/fd/{fd}", 0o555 if is_program else 0o444)
+        return facts.st_blocks * 512
+    finally:
+        os.close(fd)

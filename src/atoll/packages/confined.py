@@ -2,13 +2,14 @@
 
 SECURITY: pip parses what an index sends. Here it may write to its scratch folder only, read the
 system, its interpreter and the files of its settings, and open connections; it has no capability.
-With wheels only, it runs no code of a package.
+With wheels only, it runs no code of a package. Where neither Landlock nor namespaces are available,
+it does not run at all, unless ATOLL_UNCONFINED_PIP=1 allows it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -26,6 +27,8 @@ _SYSTEM = (
 )  # fmt: skip
 _MOST_FILE = 8 << 30
 _PR_SET_PDEATHSIG = 1
+ALLOWED = "ATOLL_UNCONFINED_PIP"
+UNCONFINED = "pip cannot be confined: this kernel has neither Landlock nor namespaces for us"
 
 
 def main() -> NoReturn:
@@ -36,8 +39,13 @@ def main() -> NoReturn:
         os._exit(1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_MOST_FILE, _MOST_FILE))
-    if syscalls.supported():
+    try:
         _confine(scratch, readable)
+    except OSError as exc:
+        if os.environ.get(ALLOWED) != "1":
+            sys.exit(f"ERROR: {UNCONFINED} ({exc.strerror or exc})")
+        if syscalls.supported():
+            syscalls.drop_capabilities()
     os.chdir(scratch)
     try:
         os.execv(command[0], command)  # noqa: S606 - this is its job
@@ -46,13 +54,15 @@ def main() -> NoReturn:
 
 
 def _confine(scratch: str, readable: list[str]) -> None:
+    """Give up all rights but those of a downloader; OSError if the kernel has no way to."""
+    if not syscalls.supported():
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     syscalls.prctl(syscalls.PR_SET_NO_NEW_PRIVS, 1)
     devices = [f"/dev/{name}" for name in DEVICES]
     paths = [*_SYSTEM, f"/proc/{os.getpid()}", *readable]
     reachable = [path for path in paths if _is_reachable(path)]
     if not landlock.restrict(reachable, [scratch], devices, no_tcp=False):
-        with contextlib.suppress(OSError):  # neither Landlock nor namespaces: pip runs unconfined
-            own_root.enter([path for path in reachable if not _is_proc(path)], scratch, devices)
+        own_root.enter([path for path in reachable if not _is_proc(path)], scratch, devices)
     syscalls.drop_capabilities()
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from atoll import certificates
 from atoll.errors import PackageError
-from atoll.packages import index_settings
+from atoll.packages import index_settings, written
+from atoll.packages.confined import ALLOWED, UNCONFINED
 from atoll.packages.target import find_pip
 from atoll.requirements import canonical
 
@@ -100,9 +101,9 @@ def _run(
 def _refusals(log: Path) -> str:
     """Return the lines of pip's log about refused index pages, which pip does not print."""
     try:
-        with log.open("rb") as file:
+        with written.open_file(log.parent, log.name) as file:
             text = file.read(_MOST_LOG).decode(errors="replace")
-    except OSError:
+    except PackageError:
         return ""
     return "".join(f"{line}\n" for line in _PAGE.findall(text)[:5])
 
@@ -152,6 +153,9 @@ def explain(said: str, target: Target, *, offline: bool) -> PackageError:  # noq
     """Return the error for pip's output: which package is the cause, and what to do."""
     if any(sign in said for sign in _FULL):
         return disk_full("")
+    if UNCONFINED in said:
+        hint = f"If you trust the index, set {ALLOWED}=1: pip then runs unconfined, as you."
+        return PackageError("", _tail(said), hint)
     missing = _MISSING.search(said)
     package = canonical(missing[1]) if missing else ""
     if certificates.is_refusal(said):

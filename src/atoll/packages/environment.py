@@ -203,6 +203,9 @@ def _make(
         (scratch / "wheels").rename(fresh / "wheels")
     facts = [{**one.facts(), "modules": list(modules.get(one.file, ()))} for one in packages]
     size = build.close(fresh)
+    if size > (most := environments_limit()):  # or all others would be evicted for it
+        reason = f"together they take {size:,} bytes, more than all environments may ({most:,})"
+        raise PackageError("", reason, "Set ATOLL_ENVIRONMENTS_MB to more.")
     fresh.chmod(0o755)
     store.keep(
         fresh,

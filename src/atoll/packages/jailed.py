@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from atoll.errors import PackageError
 from atoll.jail import packets, probe
 from atoll.jail.spec import GUEST_CODE, Bind, JailSpec, Limits
+from atoll.jail.supervisor_client import supervisor
 from atoll.launch.guest_handle import request_guest
 from atoll.launch.interpreter import environment
 from atoll.policy import MIB, Isolation
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST_OUTPUT = 8 * MIB
 CHUNK = 1 << 16
+END_SECONDS, WAKE_SECONDS, PAUSE_SECONDS = 30.0, 1.0, 0.01
 LIMITS = Limits(
     memory=2048 * MIB, processes=64, disk=2048 * MIB, file_size=4096 * MIB, open_files=1024
 )
@@ -50,7 +52,8 @@ def run(
     """Run Python with the arguments in `folder`, the only folder that it may write to.
 
     `seen` maps names to host paths that it may read; an argument that is such a name is replaced
-    by the path inside the jail.
+    by the path inside the jail. SECURITY: when this returns or raises, no process of the program is
+    left that could still change the folder.
     """
     level = asyncio.run(probe.host()).level
     if level < Isolation.CONFINED:
@@ -73,7 +76,33 @@ def run(
     try:
         return _hear(process, seconds)
     finally:
-        process.close()
+        try:
+            _end(process)
+        finally:
+            process.close()
+
+
+def _end(process: StartingGuest) -> None:
+    """Kill every process of the jail, and wait until there is none; PackageError if one is left.
+
+    A program that has ended may have left others, which closed their output.
+    """
+    deadline = time.monotonic() + END_SECONDS
+    with contextlib.suppress(OSError):  # it has ended already
+        packets.send(process.lease, "kill")
+    while (left := deadline - time.monotonic()) > 0:
+        process.lease.settimeout(min(left, WAKE_SECONDS))
+        try:
+            message = packets.receive(process.lease)
+        except (TimeoutError, BlockingIOError):
+            supervisor.wake(supervisor.pid)  # it may have been stopped
+            time.sleep(PAUSE_SECONDS)
+            continue
+        except OSError:
+            return
+        if message is None or message.kind in ("ended", "failed"):
+            return
+    raise PackageError("", f"processes of the build were still there after {END_SECONDS:g} s")
 
 
 def _hear(process: StartingGuest, seconds: float) -> Said:

@@ -6,16 +6,14 @@ its requirements are downloaded before, as wheels. The process with a network ru
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import shutil
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError, PackageError
 from atoll.launch import interpreter
-from atoll.packages import build, download, fetch_source, jailed, read_source
+from atoll.packages import build, download, fetch_source, jailed, read_source, written
 from atoll.packages.target import find_pip
 from atoll.requirements import canonical, normalise
 
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from atoll.packages.target import Target
 
 MOST_SOURCES = 20
+MOST_WHEEL = 4 << 30
 READ_SECONDS = 60
 OLD_STYLE = frozenset({"setuptools", "wheel"})
 """Build requirements of a source that declares none: setup.py only, or an old setuptools."""
@@ -62,14 +61,15 @@ def _build(
     archive = _fetch(requirement, package, target, work, progress)
     needs = work / "needs"
     needs.mkdir()
-    wanted = _needed(archive, package)
+    wanted = _needed(archive, package, work / "read")
     progress.say(f"building {package} from source")
     if wanted:
         download.wheels(wanted, target, needs, progress, links="")
     (needs / "wheels").mkdir(exist_ok=True)
-    wheel = _run_build(archive, package, needs / "wheels", target, work)
-    shutil.copyfile(wheel, scratch / "built" / wheel.name)
-    return hashlib.sha256(wheel.read_bytes()).hexdigest()
+    out = work / "out"
+    out.mkdir()
+    name = _run_build(archive, package, needs / "wheels", target, out)
+    return written.copy(out, name, scratch / "built" / name, MOST_WHEEL)
 
 
 def _fetch(requirement: str, package: str, target: Target, work: Path, progress: Progress) -> Path:
@@ -79,18 +79,20 @@ def _fetch(requirement: str, package: str, target: Target, work: Path, progress:
         raise PackageError(package, reason, "Use the backend native or daemon.")
     command = [*find_pip(target.interpreter)[:2], str(fetch_source.__file__), str(work)]
     said = download.confined([*command, package, requirement], target, work, progress)
-    found = [one for one in work.iterdir() if one.name.endswith((".tar.gz", ".zip", ".tgz"))]
+    found = [one for one in os.listdir(work) if one.endswith((".tar.gz", ".zip", ".tgz"))]
     if len(found) != 1 or said.code != 0:
         if "no source" in said.text:
             reason = f"the index has neither a wheel for {target.label} nor a source"
             raise PackageError(package, reason, "Check the spelling and the version.")
         raise download.explain(said.text, target, offline=said.offline)
-    return found[0]
+    archives = work.with_name(f"archive-{package}")  # where the downloader cannot write
+    archives.mkdir()
+    written.copy(work, found[0], archives / found[0], fetch_source.MOST_BYTES)
+    return archives / found[0]
 
 
-def _needed(archive: Path, package: str) -> tuple[str, ...]:
+def _needed(archive: Path, package: str, folder: Path) -> tuple[str, ...]:
     """Return the build requirements that the source declares; read in a jail, validated here."""
-    folder = archive.parent / "read"
     folder.mkdir()
     said = jailed.run(
         interpreter.resolve(None),
@@ -109,9 +111,8 @@ def _needed(archive: Path, package: str) -> tuple[str, ...]:
         raise PackageError(package, reason[:500]) from None
 
 
-def _run_build(archive: Path, package: str, needs: Path, target: Target, work: Path) -> Path:
-    out = work / "out"
-    out.mkdir()
+def _run_build(archive: Path, package: str, needs: Path, target: Target, out: Path) -> str:
+    """Build a wheel in the folder `out`; return its name."""
     _, *pip = find_pip(target.interpreter)
     said = jailed.run(
         target.interpreter,
@@ -124,12 +125,11 @@ def _run_build(archive: Path, package: str, needs: Path, target: Target, work: P
         folder=out,
         seconds=build.BUILD_SECONDS,
     )  # fmt: skip
-    found = [one for one in out.iterdir() if one.name.endswith(".whl")]
-    if len(found) != 1 or not found[0].is_file() or found[0].is_symlink():
+    found = [name for name in os.listdir(out) if build.WHEEL.match(name)]
+    if len(found) != 1:
         raise PackageError(package, f"its source does not build: {_why(said)}")
-    if canonical(found[0].name.partition("-")[0]) != package:
-        raise PackageError(package, f"its source builds {found[0].name!r:.100} instead")
-    os.chmod(found[0], 0o600)
+    if canonical(found[0].partition("-")[0]) != package:
+        raise PackageError(package, f"its source builds {found[0]!r:.100} instead")
     return found[0]
 
 

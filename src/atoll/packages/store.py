@@ -160,7 +160,11 @@ def hold(identity: str, within: Path | None = None) -> Hold | None:
     lock = _locks.get(folder)
     if lock is None or not lock.add():
         fd = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_SH)  # a removal holds it for the moment of a rename
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:  # it is being removed; an event loop must not wait for that
+            os.close(fd)
+            return None
         lock = _locks[folder] = Lock(fd)
         lock.add()
     found = _read(folder)
@@ -212,16 +216,19 @@ def everything() -> list[Environment]:
 def remove(identity: str) -> bool:
     """Remove an environment; False if it is in use. PackageError if it cannot be removed."""
     folder = root() / identity
+    gone = root() / "building" / f"removed-{identity}-{os.getpid()}-{os.urandom(4).hex()}"
     with _opened(f"{folder}.lock") as fd:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        gone = root() / "building" / f"removed-{identity}-{os.getpid()}"
-        with contextlib.suppress(FileNotFoundError):
+        try:
             folder.chmod(0o755)
             folder.rename(gone)
-            remove_tree(str(gone))
+        except FileNotFoundError:
+            return True
+    with contextlib.suppress(FileNotFoundError):  # another process may sweep it away
+        remove_tree(str(gone))
     return True
 
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 CHUNK = 1 << 20
+BLOCK = 4096
+MOST_RATIO, LEAST_ALLOWED = 100, 64 << 20
+"""A wheel may unpack to so many times its size, or to so many bytes; real ones to 10 times it."""
+MOST_LAUNCHERS = 1000
 _SCRIPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 _ENTRY = re.compile(r"([A-Za-z_][\w.]*)\s*:\s*([A-Za-z_][\w.]*)\s*(?:\[.*\])?\Z")
 _LAUNCHER = (
@@ -39,12 +43,14 @@ class HostileWheelError(Exception):
 
 def main(wheels: str, most: str, place: str, compiled: str) -> int:
     """Unpack every wheel of a folder; print one JSON object: an error, or the modules."""
-    room = Room(int(most))
+    room, names = Room(int(most)), sorted(os.listdir(wheels))
     report: dict[str, Any] = {"packages": {}}
     wheel = ""
     try:
-        for wheel in sorted(os.listdir(wheels)):
-            report["packages"][wheel] = unpack(os.path.join(wheels, wheel), room)
+        for wheel in names:
+            measure(os.path.join(wheels, wheel), room)
+        for wheel in names:
+            report["packages"][wheel] = unpack(os.path.join(wheels, wheel))
         if compiled == "1":
             unchecked = PycInvalidationMode.UNCHECKED_HASH
             compileall.compile_dir(".", ddir=place, quiet=2, invalidation_mode=unchecked)
@@ -68,16 +74,36 @@ class Room:
             raise HostileWheelError(f"it unpacks to more than {self.most:,} bytes")
 
 
-def unpack(path: str, room: Room) -> dict[str, Any]:
+def measure(path: str, room: Room) -> None:
+    """Count what a wheel takes on the disk, before anything is written; HostileWheelError.
+
+    `zipfile` yields no more of a file than the size that is counted here.
+    """
+    packed = os.path.getsize(path)
+    own = Room(max(LEAST_ALLOWED, packed * MOST_RATIO))
+    folders = set()
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            size = -(-info.file_size // BLOCK) * BLOCK + BLOCK  # an inode takes room too
+            folder = os.path.dirname(info.filename)
+            while folder and folder not in folders:
+                folders.add(folder)
+                folder = os.path.dirname(folder)
+                size += 2 * BLOCK
+            room.take(size)
+            own.take(size)
+
+
+def unpack(path: str) -> dict[str, Any]:
     """Write the files of one wheel; return its top-level modules."""
     with zipfile.ZipFile(path) as archive:
         files = [one for one in archive.infolist() if not one.filename.endswith("/")]
         for one in files:
             target = place_of(one)
             if target is not None:
-                _write(archive, one, target, room)
+                _write(archive, one, target)
         names = [target for target in map(place_of, files) if target is not None]
-        _write_launchers(archive, files, room)
+        _write_launchers(archive, files)
     return {"modules": modules(names)}
 
 
@@ -110,7 +136,7 @@ def modules(names: list[str]) -> list[str]:
     return sorted(found - {"bin"})
 
 
-def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: str, room: Room) -> None:
+def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: str) -> None:
     folder = os.path.dirname(target)
     if folder:
         os.makedirs(folder, exist_ok=True)
@@ -120,33 +146,36 @@ def _write(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: str, room: R
         if target.startswith("bin/") and re.match(rb"#!pythonw?(?=[\s])", first):
             first = b"#!/usr/bin/env python3" + first[first.index(b"python") + 6 :].lstrip(b"w")
         while first:
-            room.take(len(first))
             file.write(first)
             first = source.read(CHUNK)
     os.chmod(target, 0o755 if is_program else 0o644)
 
 
-def _write_launchers(archive: zipfile.ZipFile, files: list[zipfile.ZipInfo], room: Room) -> None:
+def _write_launchers(archive: zipfile.ZipFile, files: list[zipfile.ZipInfo]) -> None:
     """Write the commands that entry_points.txt names, as pip does."""
+    left = MOST_LAUNCHERS
     for info in files:
         if not re.match(r"[^/]+\.dist-info/entry_points\.txt\Z", info.filename):
             continue
         parser = configparser.RawConfigParser(delimiters=("=",))
         parser.optionxform = str  # type: ignore[assignment,method-assign]
         try:
-            parser.read_string(archive.read(info)[:CHUNK].decode("utf-8", "replace"))
+            with archive.open(info) as file:
+                parser.read_string(file.read(CHUNK).decode("utf-8", "replace"))
             commands = parser.items("console_scripts")
         except configparser.Error:
             continue
         for name, entry in commands:
             match = _ENTRY.match(entry.strip())
+            left -= 1
+            if left < 0:
+                raise HostileWheelError(f"it has more than {MOST_LAUNCHERS:,} commands")
             if match and _SCRIPT.match(name):
-                _write_launcher(name, match[1], match[2], room)
+                _write_launcher(name, match[1], match[2])
 
 
-def _write_launcher(name: str, module: str, function: str, room: Room) -> None:
+def _write_launcher(name: str, module: str, function: str) -> None:
     text = _LAUNCHER.format(module, function.partition(".")[0], function)
-    room.take(len(text))
     os.makedirs("bin", exist_ok=True)
     with open("bin/" + name, "w", encoding="utf-8") as file:
         file.write(text)
