@@ -89,6 +89,8 @@ def dep(env, monkeypatch):
         ("tool_call('upper', {'text': 'a'})", "A"),
         ("TOOL('upper', text='a')", "A"),
         ("CALL('upper', 'a')", "A"),
+        ("CALL('upper', {'text': 'a'})", "A"),
+        ("CALL('peek', {'n': 7})", "entry 0"),
         ("CALL('peek', 7)", "entry 0"),
         ("tool_call('grep', {'first': 'entry 7:'})[0]['line']", 8),
         ("llm_call('hello')", "worker: hello"),
@@ -166,6 +168,82 @@ def test_a_call_that_code_hides_is_refused_where_it_is_made(env):
     assert turn.calls[-1].outcome == "PermissionError"
 
 
+@pytest.mark.spec("R4.9")
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "upper('a')\nd = CALL\nd('delegate', 'x')",
+        "upper('a')\nimport functools\nfunctools.partial(CALL, 'delegate')('x')",
+        "upper('a')\nexec(\"dele\" + \"gate('x')\".strip())",
+        "upper('a')\nimport builtins\ngetattr(builtins, 'dele' + 'gate')('x')",
+        "upper('a')\nlist(map(vars(__import__('builtins'))['delegate'], ['x']))",
+    ],
+)
+def test_delegate_is_refused_in_a_chain_however_code_hides_it(env, hidden):
+    turn = env.execute(hidden, structured=True)
+    assert "PermissionError: delegate hands the task to another agent" in turn.observation
+    assert (turn.chain.refused, turn.chain.tools) == (True, ("upper", "delegate"))
+    assert [(one.tool, one.outcome) for one in turn.calls] == [
+        ("upper", "ok"),
+        ("delegate", "PermissionError"),
+    ]
+
+
+@pytest.mark.spec("R4.9")
+@pytest.mark.parametrize(
+    "code", ["d = delegate\nupper('a')\nd('x')", "d = [escalate]\nfor f in d: f('x')\nupper('a')"]
+)
+def test_another_name_for_delegate_is_found_before_anything_runs(env, code):
+    turn = env.execute(code, structured=True)
+    assert "nothing was run" in turn.observation
+    assert turn.calls == ()
+
+
+@pytest.mark.spec("R4.9")
+@pytest.mark.spec("R4.10")
+def test_calls_that_the_source_does_not_show_are_gated_from_the_second_on(env):
+    turn = env.execute("s = send\ns('a')\ns('b')", structured=True)
+    assert "PermissionError: send changes something and is not for chains" in turn.observation
+    assert [
+        (one.caller_type, one.chain_id, one.chain_index, one.outcome) for one in turn.calls
+    ] == [
+        ("chain", turn.chain.chain_id, 0, "ok"),
+        ("chain", turn.chain.chain_id, 1, "PermissionError"),
+    ]
+    follows = env.execute("s, u = send, upper\ns('a')\nu('b')", structured=True)
+    assert "upper follows send, which is not for chains" in follows.observation
+    once = env.execute("s = send\ns('a')", structured=True)
+    assert (once.result.value, once.chain.chain_id) == ("sent a", None)
+    free = env.execute("b = bump\nb()\nb()", structured=True)
+    assert free.result.success
+    assert (free.chain.tools, free.chain.refused) == (("bump", "bump"), False)
+    outside = env.execute("s = send\ns('a')\ns('b')")
+    assert outside.result.value == "sent b", "a cell outside of structured mode is not gated"
+
+
+@pytest.mark.spec("R4.27")
+def test_delegate_and_escalate_are_routing_primitives_with_a_handler_of_the_host():
+    tasks = []
+
+    def on_delegate(task: str, to: str = "worker") -> str:
+        tasks.append((task, to))
+        return f"done by {to}"
+
+    with atoll.REPLEnvironment(backend="native", on_delegate=on_delegate) as env:
+        assert "- delegate(task" in env.tool_list()
+        assert "escalate" not in env.tool_list()
+        assert env.execute("delegate('sort it')").result.value == "done by worker"
+        assert env.execute("TOOL('delegate', {'task': 'x', 'to': 'y'})").result.value == "done by y"
+        refused = env.execute("escalate('too hard')")
+        assert (
+            "PermissionError: escalate is off here: there is no other agent" in refused.observation
+        )
+        assert "on_escalate=function" in refused.observation
+        chained = env.execute("grep\ndelegate('a')\ndelegate('b')", structured=True)
+        assert "never part of a chain" in chained.observation
+    assert tasks == [("sort it", "worker"), ("x", "y")]
+
+
 @pytest.mark.spec("R4.10")
 def test_every_call_of_a_chain_is_numbered_in_the_log(env):
     turn = env.execute("bump()\nupper('a')\nCALL('bump', 2)", structured=True)
@@ -231,6 +309,43 @@ def test_ambiguous_code_falls_back_and_says_why(dep, code, why):
     assert (turn.chain.mode_used, turn.chain.fallback_to_seq) == ("seq", True)
     assert turn.chain.why.startswith(why)
     dep.execute("try: del upper\nexcept NameError: pass")
+
+
+@pytest.mark.spec("R4.11")
+@pytest.mark.parametrize(
+    "options",
+    [{"backend": "native", "guard": "ast"}, {"backend": "native", "guard": "restrictedpython"},
+     {"backend": "restricted"}],
+    ids=["ast", "restrictedpython", "restricted"],
+)  # fmt: skip
+def test_waves_run_under_a_guard(options):
+    meeting = Meeting()
+
+    @atoll.tool(read_only=True)
+    def meet(name: str) -> str:
+        """Wait for another call."""
+        meeting.together.wait()
+        return name.upper()
+
+    options |= {"context": TEXT, "tools": [meet], "parallel_tools": False}
+    with atoll.REPLEnvironment(structured=True, tool_chain_mode="dep", **options) as env:
+        turn = env.execute("x = 'a'\na = meet(x)\nb = meet('b')\nc = grep(a)\na + b")
+        assert turn.result.value == "AB", turn.observation
+        assert (turn.chain.mode_used, turn.chain.waves) == ("dep", ((0, 1), (2,)))
+        refused = env.execute("a = grep('x')\nimport os\nb = grep('y')")
+        assert "line 2, module: os must not be imported here" in refused.observation
+        assert (refused.chain.mode_used, refused.chain.why) == ("seq", "the guard refuses the cell")
+        assert refused.calls == ()
+
+
+@pytest.mark.spec("R4.11")
+def test_a_guest_without_threads_says_so():
+    options = {"structured": True, "tool_chain_mode": "dep", "context": TEXT}
+    with atoll.REPLEnvironment(backend="wasm", **options) as env:
+        turn = env.execute("a = grep('entry 7:')\nb = grep('entry 8:')\nlen(a) + len(b)")
+    assert turn.result.value == 2
+    assert (turn.chain.mode_used, turn.chain.fallback_to_seq) == ("seq", True)
+    assert turn.chain.why == "guests of the backend wasm cannot start threads"
 
 
 @pytest.mark.spec("R4.11")

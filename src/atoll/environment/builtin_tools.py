@@ -80,7 +80,12 @@ class BuiltinTools:
             self._add(work_tools(WorkTools(config.guard)), shown=config.work_tools)
             parts.callback(self.registry.close)
             self._parts = parts.pop_all()
-        self.registry.add(by_name(config.tools).values())
+        given = by_name(config.tools)
+        handlers = {"delegate": config.on_delegate, "escalate": config.on_escalate}
+        for tool, works in routing_tools(handlers):
+            if tool.name not in given:  # a tool of the caller's with that name is the handler
+                self.registry.add([tool], hidden=not works)
+        self.registry.add(given.values())
 
     def close(self) -> None:
         """Release documents, archives and indexes."""
@@ -208,7 +213,33 @@ def query_tools(llm: Any, rlm: Any) -> Iterator[Tool]:
             description="give a sub-task on a long text to another one like you",
             cost="model",
             source="model",
+            allowed_callers=BOTH,
         )
+
+
+def routing_tools(handlers: Mapping[str, Any]) -> Iterator[tuple[Tool, bool]]:
+    """Yield delegate and escalate, each with whether there is a handler that makes it work."""
+    described = {
+        "delegate": "hand a task to another agent; in a turn of its own",
+        "escalate": "hand the task up, to a stronger agent; in a turn of its own",
+    }
+    for name, what in described.items():
+        handler = handlers.get(name)
+        function = _unrouted(name) if handler is None else handler
+        yield (
+            Tool(name=name, function=function, description=what, cost="model", source="model"),
+            handler is not None,
+        )
+
+
+def _unrouted(name: str) -> Callable[..., Any]:
+    def refuse(task: str, to: str | None = None) -> str:  # noqa: ARG001 - as it is called
+        raise PermissionError(
+            f"{name} is off here: there is no other agent. Go on by yourself, or say in the answer "
+            f"what is left. (Whoever made this environment can give on_{name}=function)"
+        )
+
+    return refuse
 
 
 def worker_tool(worker: Any) -> Iterator[Tool]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
 BY_NAME = ("tool_call", "TOOL", "CALL", "call_host")
 """Guest functions that call the tool whose name is their first argument."""
@@ -36,7 +36,8 @@ class ToolCall:
 
     tool: str
     line: int
-    node: ast.Call
+    node: ast.expr
+    """The call; or the name of a routing primitive, which code may call by another name."""
     repeated: bool = False
 
 
@@ -65,11 +66,18 @@ def tool_of(node: ast.Call, tools: Container[str]) -> str | None:
 
 
 def find(tree: ast.AST, tools: Container[str], *, repeated: bool = False) -> Iterator[ToolCall]:
-    """Yield the calls of tools in a tree, in the order of the source."""
+    """Yield the calls of tools in a tree, in the order of the source.
+
+    A routing primitive that is used in any other way counts as a call of it.
+    """
+    children: Iterable[ast.AST] = ast.iter_child_nodes(tree)
     if isinstance(tree, ast.Call) and (name := tool_of(tree, tools)) is not None:
         yield ToolCall(name, tree.lineno, tree, repeated)
+        children = (*tree.args, *tree.keywords)
+    elif isinstance(tree, ast.Name) and tree.id in ROUTING and isinstance(tree.ctx, ast.Load):
+        yield ToolCall(tree.id, tree.lineno, tree, repeated)
     inside = repeated or isinstance(tree, _REPEATS)
-    for child in ast.iter_child_nodes(tree):
+    for child in children:
         yield from find(child, tools, repeated=inside)
 
 

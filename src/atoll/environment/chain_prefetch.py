@@ -167,6 +167,7 @@ def _calls_of(code: str, registry: Registry) -> Iterator[tuple[Tool, Arguments]]
             one = registry.get(call.tool)
             if one is None or not one.read_only:
                 return
+            assert isinstance(call.node, ast.Call)
             given = stubs.arguments(call.node, constants)
             may = one.cost == "free" or (one.cost == "network" and sure)
             if given is not None and may and one.untrusted == "allow" and count < MOST_CALLS:

@@ -2,11 +2,11 @@
 
 They follow from the names that statements define and use:
 
-    a = grep("x")        wave 1        __wave__(0, grep)("x")      start both
-    b = grep("y")        wave 1        __wave__(1, grep)("y")
-    c = llm_call(a)      wave 2        a = __wave__(0)             take the results, in order
-                                       b = __wave__(1)
-                                       __wave__(2, llm_call)(a) ...
+    a = grep("x")        wave 1        atoll_wave(0, grep)("x")    start both
+    b = grep("y")        wave 1        atoll_wave(1, grep)("y")
+    c = llm_call(a)      wave 2        a = atoll_wave(0)           take the results, in order
+                                       b = atoll_wave(1)
+                                       atoll_wave(2, llm_call)(a) ...
 
 Only calls that are statements of their own are moved, among statements that can be read without
 doubt; everything else keeps its place, or the cell is run as it is.
@@ -109,7 +109,7 @@ def plan(
 def _check_names(tree: ast.Module, names: Any) -> None:
     """Raise AmbiguousError if a tool's name is anything but called."""
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    known = {*chain_calls.BY_NAME, *chain_calls.ALIASES, *chain_calls.ROUTING}
+    known = {*chain_calls.BY_NAME, *chain_calls.ALIASES, *chain_calls.ROUTING, WAVE}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and (node.id in names or node.id in known):
             if not isinstance(node.ctx, ast.Load):
@@ -168,6 +168,7 @@ def _step(statement: ast.stmt, find_tool: Callable[[str], Tool | None], names: A
     tool = find_tool(first.tool)
     if tool is None:
         raise AmbiguousError(f"line {first.line}: the name of the tool is computed or not known")
+    assert isinstance(first.node, ast.Call)
     uses = set().union(*map(_loads, _arguments(first.node)))
     return _Step(
         statement=statement,

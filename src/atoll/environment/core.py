@@ -215,7 +215,7 @@ class REPLEnvironment(EnvironmentHints):
             parallel=self._config.parallel_tools,
             mode=self._config.tool_chain_mode or "seq",
             mutations=bool(self._config.parallel_mutations),
-            guarded=self._config.guard is not None,
+            guard=self._config.guard,
         )
 
     async def reset(self) -> None:

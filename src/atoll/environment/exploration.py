@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SCANS = frozenset({"peek", "list_dir", "archive_open", "archive_file", "web_fetch"})
 SEARCHES = frozenset({"grep", "code_search", "doc_search", "archive_search"})
-DELEGATIONS = frozenset({"llm_query", "rlm_query", "llm_call"})
+DELEGATIONS = frozenset({"llm_query", "rlm_query", "llm_call", "delegate", "escalate"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,15 @@ class InvocationLog:
             self._kept[at] = dataclasses.replace(self._kept[at], **fields)
             self._explored += explores and bool(self._kept[at].found)
 
+    def join_chain(self, parent: str, chain_id: str) -> None:
+        """Add the first call of a turn to a chain, which only the second call has made one."""
+        with self._lock:
+            for at, one in enumerate(self._kept):
+                if one.parent == parent and one.chain_id is None:
+                    self._kept[at] = dataclasses.replace(
+                        one, caller_type="chain", chain_id=chain_id, chain_index=0
+                    )
+
     def of(self, parent: str) -> tuple[Invocation, ...]:
         """Return the calls of one turn that are kept."""
         return tuple(one for one in self if one.parent == parent)

@@ -51,6 +51,8 @@ class EnvironmentOptions(SandboxOptions, total=False):
     parallel_mutations: bool | None
     work_tools: bool
     approver: Approver | None
+    on_delegate: Callable[..., Any] | None
+    on_escalate: Callable[..., Any] | None
     semantic_references: bool
     memory: EpisodicMemory | PathLike[str] | str | None
     output_cap: int
@@ -99,6 +101,10 @@ class EnvironmentConfig(SandboxConfig):
     """Whether the list for the model has run_shell and its like; they can be called in any case."""
     approver: Approver | None = None
     """Asked before a tool with untrusted="ask" gets text of an untrusted source."""
+    on_delegate: Callable[..., Any] | None = None
+    """What delegate(task) calls, to hand a task to another agent; unset: it is refused."""
+    on_escalate: Callable[..., Any] | None = None
+    """What escalate(task) calls, to hand the task to a stronger agent; unset: it is refused."""
     semantic_references: bool = True
     """Whether the research tree has references by meaning; they need the extra `semantic`."""
     memory: EpisodicMemory | None = None

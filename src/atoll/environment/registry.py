@@ -216,7 +216,8 @@ class _Entry:
         self._chain, self._place = registry.chain, None
         if self._chain is not None:
             self._place = self._chain.place_of(one, self._index)
-            if why := self._chain.refusal(one):
+            first = registry.get(self._chain.called[0])
+            if why := self._chain.refusal(one, first):
                 self._log("PermissionError")
                 raise PermissionError(why)
         if registry.prefetcher is not None:
@@ -235,13 +236,14 @@ class _Entry:
 
     def _log(self, outcome: str) -> None:
         one, (args, kwargs), found = self._tool, self.given, self.prefetched
+        chain = self._chain if self._chain is not None and self._chain.is_chain else None
         asks = one.cost == "model"
         took = time.perf_counter() - self._started if found is None else found.seconds
         entry = Invocation(
             tool=one.name,
-            caller_type="code" if self._chain is None else "chain",
-            chain_id=None if self._chain is None else self._chain.chain_id,
-            chain_index=self._place,
+            caller_type="code" if chain is None else "chain",
+            chain_id=None if chain is None else chain.chain_id,
+            chain_index=None if chain is None else self._place,
             parent=self._parent,
             sizes=sizes(args, kwargs),
             duration_ms=took * 1000,

@@ -85,6 +85,7 @@ class ResearchTools:
             function=self.note,
             usage="note(text)",
             description="keep a remark for recall; name calls by their ids, such as G1",
+            allowed_callers=("code", "chain"),
         )
 
     def _earlier(self, query: str, most: int) -> list[dict[str, Any]]:

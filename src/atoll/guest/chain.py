@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 INDEX = "$index"
 """The argument that tells the host which call of a chain this is; no parameter has this name."""
-WAVE = "__wave__"
+WAVE = "atoll_wave"
+"""A name that every guard lets pass."""
 
 
 class NamedCalls:
@@ -26,14 +27,18 @@ class NamedCalls:
     def tool_call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a tool by its name, with named arguments or with one dict of them."""
         if len(args) == 1 and not kwargs and isinstance(args[0], dict):
-            return self.CALL(name, **args[0])
-        return self.CALL(name, *args, **kwargs)
+            return self._named(name, **args[0])
+        return self._named(name, *args, **kwargs)
 
     def TOOL(self, name: str, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 - as models know it
         """Call a tool, as tool_call does."""
         return self.tool_call(name, *args, **kwargs)
 
     def CALL(self, name: str, /, *args: Any, **kwargs: Any) -> Any:  # noqa: N802 - as models know it
+        """Call a tool, as tool_call does."""
+        return self.tool_call(name, *args, **kwargs)
+
+    def _named(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call a tool by its name, with the arguments that its own function takes."""
         if not isinstance(name, str):
             raise TypeError(
