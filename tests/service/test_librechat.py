@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import re
 import threading
 import time
@@ -13,6 +14,8 @@ import httpx2
 import pytest
 from clients import Api
 from own_service import OwnService
+
+from atoll.service.librechat.credentials import Credentials
 
 ID = re.compile(r"[A-Za-z0-9_-]{21}\Z")
 AGENT = {"User-Agent": "LibreChat/1.0"}
@@ -366,6 +369,22 @@ def test_who_asks_is_found_in_every_way_that_librechat_has(service: OwnService, 
         assert nobody.post("/exec", json=body).status_code == 401
         cookie = nobody.post("/exec", json=body, headers={"cookie": f"atoll={key}"})
         assert cookie.status_code == 401
+
+
+def test_a_forwarded_address_opens_no_door(
+    service: OwnService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a client whose own address is in no network that needs no key."""
+    ident = service.add_key(tenant="open").split("_")[1]
+    settings = dataclasses.replace(
+        service.settings, librechat_key=ident, librechat_networks=("172.18.0.0/16",)
+    )
+    found = service.call(lambda: Credentials(settings, service.service.keys))
+    monkeypatch.setattr(service.service.librechat, "credentials", found)
+    body = {"lang": "py", "code": "print(1)"}
+    for header in ("x-forwarded-for", "forwarded", "x-real-ip"):
+        with LibreChat(service.url, **{header: "172.18.0.5"}) as client:
+            assert client.post("/exec", json=body).status_code == 401, header
 
 
 def test_another_tenants_files_are_not_there(

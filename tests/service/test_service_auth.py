@@ -21,6 +21,7 @@ from atoll.service.keys import Keys
 from atoll.service.ledger import Ledger
 from atoll.service.librechat.credentials import Credentials
 from atoll.service.problems import Problem
+from atoll.service.proxies import Proxies
 from atoll.service.settings import ServiceSettings
 
 KID = "lc-codeapi-2026-05"
@@ -186,6 +187,63 @@ def test_without_a_credential_only_near_clients_act_by_the_named_key(
     assert refusal(found, asked(("x-api-key", "wrong"), client="10.2.3.4"))[0] == 401
     keys.revoke(ident)
     assert refusal(found, asked(client="10.2.3.4"))[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("peer", "headers", "trusted", "let_in"),
+    [
+        ("10.2.3.4", {}, (), True),
+        ("203.0.113.9", {"x-forwarded-for": "10.2.3.4"}, (), False),
+        ("127.0.0.1", {"x-forwarded-for": "10.2.3.4"}, (), False),
+        ("10.2.3.4", {"x-forwarded-for": "203.0.113.9"}, (), False),  # a proxy that is not named
+        ("10.2.3.4", {"forwarded": "for=203.0.113.9"}, (), False),
+        ("10.2.3.4", {"via": "1.1 proxy"}, (), False),
+        ("10.0.0.1", {"x-forwarded-for": "10.2.3.4"}, ("10.0.0.1",), True),
+        ("10.0.0.1", {"x-forwarded-for": "203.0.113.9"}, ("10.0.0.1",), False),
+        ("10.0.0.1", {"x-forwarded-for": "10.2.3.4, 203.0.113.9"}, ("10.0.0.1",), False),
+        ("10.0.0.1", {"x-forwarded-for": "203.0.113.9, 10.2.3.4"}, ("10.0.0.1",), True),
+        ("10.0.0.1", {"x-forwarded-for": "10.2.3.4, 10.0.0.1"}, ("10.0.0.1",), True),
+        ("10.0.0.1", {"x-forwarded-for": "203.0.113.9, 10.0.0.1"}, ("10.0.0.0/31",), False),
+        ("10.0.0.1", {"x-forwarded-for": "10.0.0.1"}, ("10.0.0.1",), False),
+        ("10.0.0.1", {"x-forwarded-for": "garbage"}, ("10.0.0.1",), False),
+        ("10.0.0.1", {"x-forwarded-for": ""}, ("10.0.0.1",), False),
+        ("10.0.0.1", {}, ("10.0.0.1",), False),  # a proxy that does not say for whom
+        ("203.0.113.9", {"x-forwarded-for": "10.2.3.4"}, ("10.0.0.1",), False),
+    ],
+)
+def test_only_a_trusted_proxy_says_where_a_client_is(
+    keys: Keys, tmp_path: Path, peer: str, headers: dict[str, str], trusted: tuple[str, ...],
+    *, let_in: bool,
+) -> None:  # fmt: skip
+    ident = keys.add(tenant="chat").split("_")[1]
+    networks = {"librechat_networks": ("10.0.0.0/8",)}
+    found = credentials(keys, tmp_path, librechat_key=ident, **networks)
+    request = asked(*headers.items(), client=peer)
+    Proxies(trusted).apply(request.scope)
+    again = Request(request.scope)
+    if let_in:
+        assert found.check(again).tenant == "chat"
+    else:
+        assert refusal(found, again)[0] == 401
+
+
+@pytest.mark.parametrize("scheme", ["https", "http", "HTTPS", "https, http", "javascript"])
+def test_a_scheme_is_taken_from_a_proxy_on_this_machine(scheme: str) -> None:
+    for client, trusted, believed in (
+        ("127.0.0.1", (), True),
+        ("203.0.113.9", (), False),
+        ("203.0.113.9", ("203.0.113.0/24",), True),
+    ):
+        request = asked(("x-forwarded-proto", scheme), client=client)
+        request.scope["scheme"] = "http"
+        Proxies(trusted).apply(request.scope)
+        assert (request.scope["scheme"] == "https") is (believed and scheme == "https")
+
+
+def test_a_network_that_is_none_stops_the_start(tmp_path: Path) -> None:
+    for name in ("trusted_proxies", "librechat_networks"):
+        with pytest.raises(ConfigError, match=f"{name} must be networks"):
+            ServiceSettings(folder=tmp_path, **{name: ("10.0.0.1/8",)})
 
 
 def test_keys_for_tokens_that_cannot_be_used_stop_the_start(keys: Keys, tmp_path: Path) -> None:

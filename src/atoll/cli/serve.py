@@ -28,6 +28,7 @@ def command(args: Namespace) -> int:
     serving, settings = load("serving"), load("settings")
     given = {name: getattr(args, name) for name in _NAMES}
     given["hosts"] = tuple(args.allow_host) or None
+    given["trusted_proxies"] = tuple(args.trusted_proxy) or None
     given["models"] = tuple(args.model) or None
     given["librechat_networks"] = tuple(args.librechat_network) or None
     given["session_packages"] = tuple(args.session_package) or None

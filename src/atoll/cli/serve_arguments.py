@@ -27,6 +27,8 @@ _SERVE = f"""
     --tls-key FILE          the certificate's key, if it is in another file
     --allow-host NAME ...   a name that clients may use for this server, such as a proxy's;
         repeatable
+    --trusted-proxy NETWORK ...      a reverse proxy whose X-Forwarded-For is believed, such as
+        127.0.0.1 or 10.0.0.0/8; repeatable
     --session-package PACKAGE ...    a package that sessions may ask for, or '*' for all; repeatable
     --session-host HOST[:PORT] ...   a host that sessions may reach by http and https; repeatable
     --model NAME ...        a model that agents may use through POST /runs; repeatable

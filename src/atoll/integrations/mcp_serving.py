@@ -55,6 +55,7 @@ async def serve_http(
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=5,
     )
     shown = f"[{host}]" if ":" in host else host

@@ -24,6 +24,7 @@ from atoll.service.jupyter import routes as jupyter
 from atoll.service.jupyter import socket as kernel_socket
 from atoll.service.keys import Principal
 from atoll.service.problems import Problem, encode, of_error
+from atoll.service.proxies import Proxies
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -48,11 +49,14 @@ class App:
         self._routes = routes.table(service.pages)
         self._openapi: bytes | None = None
         settings = service.settings
+        self._proxies = Proxies(settings.trusted_proxies)
         self._hosts = {*_LOOPBACK, settings.host.lower(), *map(str.lower, settings.hosts)}
         self._any_host = "*" in settings.hosts or (settings.host in _ANY and not settings.hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        if scope["type"] in ("http", "websocket"):
+            self._proxies.apply(scope)
         if scope["type"] == "websocket":
             await self._serve_socket(WebSocket(scope, receive, send))
         if scope["type"] != "http":

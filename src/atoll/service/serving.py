@@ -159,6 +159,7 @@ def server(made: Service, tls: ssl.SSLContext | None = None) -> Server:
         access_log=False,
         log_config=None,
         server_header=False,
+        proxy_headers=False,  # see atoll.service.proxies
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         limit_concurrency=settings.max_connections,
         timeout_keep_alive=settings.header_seconds / 2,  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from atoll.errors import ConfigError
 from atoll.network import HostRule
 from atoll.policy import check_positive
 from atoll.service.logs import FORMATS
+from atoll.service.proxies import parse_network
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +35,8 @@ class ServiceSettings:
     port: int = DEFAULT_PORT
     hosts: tuple[str, ...] = ()
     """Names, besides localhost and the address, that the Host header may have."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of reverse proxies whose X-Forwarded-For is believed."""
     tls_certificate: str = ""
     """A PEM file: the certificate and its chain; unset: plain HTTP."""
     tls_key: str = ""
@@ -111,6 +114,9 @@ class ServiceSettings:
             raise ConfigError(f"log must be one of {', '.join(FORMATS)}, not {self.log!r:.60}")
         for host in self.session_hosts:
             HostRule.parse(host)
+        for name in ("trusted_proxies", "librechat_networks"):
+            for network in getattr(self, name):
+                parse_network(name, network)
         if self.tls_key and not self.tls_certificate:
             raise ConfigError("a TLS key needs its certificate: name both")
         if self.port > MOST_PORTS:

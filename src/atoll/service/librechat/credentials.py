@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from atoll.service.keys import USUAL_SCOPES, Principal
 from atoll.service.librechat.tokens import Tokens
 from atoll.service.problems import Problem
+from atoll.service.proxies import is_client_known
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -69,7 +70,9 @@ class Credentials:
         raise Problem(401, "unauthorized", text, reason="missing")
 
     def _is_near(self, request: Request) -> bool:
-        """Return whether the connection comes from a network that needs no key."""
+        """Return whether the client is known to be in a network that needs no key."""
+        if not is_client_known(request.scope):
+            return False
         try:
             address = ipaddress.ip_address(request.client.host if request.client else "")
         except ValueError:
