@@ -90,3 +90,16 @@ def test_tiers_of_ones_own():
 
 def test_the_names_that_a_sandbox_may_ask_for_are_those_of_the_tiers():
     assert (*tiers.TIERS, tiers.PACKAGES) == PRELOADS
+
+
+def test_a_choice_reads_neither_the_tiers_nor_the_same_code_again(monkeypatch):
+    code = "import numpy  # of this test alone"
+    tiers.choose(code)
+    monkeypatch.setattr(tiers.ast, "parse", lambda *_: pytest.fail("parsed again"))
+    assert tiers.choose(code) == "numeric"
+    assert not tiers.makes_code(code)
+
+
+def test_code_that_is_too_long_to_be_read_may_make_code(monkeypatch):
+    monkeypatch.setattr(tiers.ast, "parse", lambda *_: pytest.fail("parsed"))
+    assert tiers.makes_code("1\n" * tiers.MOST_READ)

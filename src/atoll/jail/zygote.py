@@ -117,6 +117,8 @@ class Zygote:
     def _reap(self) -> None:
         """Report each end with the jail's pid 1, which the supervisor may not know yet."""
         for pid, status in reap():
+            if pid not in self._guests:  # a preloaded library has started it
+                continue
             number, init = self._guests.pop(pid)
             packets.send_bytes(self._control, _ENDED % (number, status), [init])
             os.close(init)

@@ -53,9 +53,11 @@ class RunningGuest:
         self.bridge.close()
         if self.on_close is not None:
             self.on_close()
-        await self.lease.close()
-        if self.network is not None:
-            await self.network.release()
+        try:
+            await self.lease.close()
+        finally:  # also if the caller is cancelled meanwhile
+            if self.network is not None:
+                await self.network.release()
 
     def with_network(self, result: SandboxResult, on_stderr: LineCallback | None) -> SandboxResult:
         """Return a result with what the guest asked the network for, and refusals not shown yet."""

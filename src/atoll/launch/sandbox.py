@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll import context as contexts
 from atoll import guard, signatures
+from atoll.background import Background
 from atoll.config import SandboxConfig
 from atoll.errors import (
     ConfigError,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from atoll.types import CodeFault, SandboxResult
 
 STATE_TIMEOUT_MS = 30_000
+_ENDINGS = Background()
+"""Guests whose destroy() was cancelled."""
 ATTEMPTS = 4
 """How often a guest is started that is lost before anything of the caller's was done in it."""
 
@@ -267,9 +270,24 @@ class GuestSandbox(BaseSandbox):
         """End the guest and everything it started."""
         self._open, self._destroyed = False, True
         await self.cancel()
+        try:
+            await self._turn.acquire()
+        except asyncio.CancelledError:  # a cell has not ended yet: release all when it has
+            _ENDINGS.spawn(self._release_in_turn())
+            raise
+        try:
+            await self._release_all()
+        finally:
+            self._turn.release()
+
+    async def _release_in_turn(self) -> None:
         async with self._turn:
-            await self._release()
-            self._shared = self._context = None
+            await self._release_all()
+
+    async def _release_all(self) -> None:
+        """End the guest, and release what the sandbox holds beside it, even if cancelled."""
+        self._shared = self._context = None
+        await self._release()
 
     def _facts(self) -> dict[str, Any]:
         """Return the fields of a result that describe the sandbox."""

@@ -34,9 +34,11 @@ class PackagedSandbox(GuestSandbox):
             )
         return None if self._packages is None else self._packages.environment
 
-    async def destroy(self) -> None:
-        """End the guest and everything it started; then release the environment."""
-        await super().destroy()
-        if self._packages is not None:
-            self._packages.close()
-            self._packages = None
+    async def _release_all(self) -> None:
+        """End the guest; then release the environment, which it has used until now."""
+        try:
+            await super()._release_all()
+        finally:
+            if self._packages is not None:
+                self._packages.close()
+                self._packages = None

@@ -209,10 +209,10 @@ class Pool:
             return await box.run(code, timeout_ms)
         finally:
             task = asyncio.ensure_future(box.destroy())
-            if wait_for_end:
-                await asyncio.wait({task})
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
+            if wait_for_end:
+                await asyncio.wait({task})
             while len(self._ending) > MOST_ENDING:
                 await asyncio.wait(self._ending, return_when=asyncio.FIRST_COMPLETED)
 

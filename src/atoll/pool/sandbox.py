@@ -101,11 +101,12 @@ class PooledSandbox(NativePythonSandbox):
         self._require_open()
         return tuple(self._marks)
 
-    async def destroy(self) -> None:
-        """End the guest, the checkpoints, and everything they started."""
-        await super().destroy()
-        marks, self._marks = self._marks, {}
-        await asyncio.gather(*(kept.close() for kept in marks.values()))
+    async def _release_all(self) -> None:
+        try:
+            await super()._release_all()
+        finally:
+            marks, self._marks = self._marks, {}
+            await asyncio.gather(*(kept.close() for kept in marks.values()))
 
     async def _prepare(self) -> Isolation:
         level = await super()._prepare()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from atoll.errors import ConfigError
@@ -33,6 +34,9 @@ PACKAGES = "packages"
 MAKERS = frozenset({"exec", "eval"})
 """Functions by which code uses names that do not stand in it."""
 
+MOST_READ = 20_000
+"""Characters of code that are read to choose a tier: longer code is not parsed for that."""
+
 Tiers = Mapping[str, tuple[str, ...]]
 TIERS: Tiers = {
     "bare": STANDARD,
@@ -53,15 +57,9 @@ def with_packages(tiers: Tiers, modules: Iterable[str]) -> Tiers:
 
 def choose(code: str, tiers: Tiers = TIERS) -> str:
     """The smallest tier that has imported what the code uses; the first if it uses nothing."""
-    wanted = _used(code)
-    for name, lines in tiers.items():
-        offered = {word for line in lines for word in offers(line)}
-        known = {
-            word for all_lines in tiers.values() for line in all_lines for word in offers(line)
-        }
-        if not (wanted & known) - offered:
-            return name
-    return largest(tiers)
+    known = frozenset().union(*map(_offered, tiers.values()))
+    wanted = _used(code) & known
+    return next((name for name in tiers if wanted <= _offered(tiers[name])), largest(tiers))
 
 
 def makes_code(code: str) -> bool:
@@ -72,6 +70,12 @@ def makes_code(code: str) -> bool:
 def largest(tiers: Tiers) -> str:
     """The last tier's name."""
     return list(tiers)[-1]
+
+
+@lru_cache(maxsize=64)
+def _offered(lines: tuple[str, ...]) -> frozenset[str]:
+    """Return all that the import statements of a tier make available."""
+    return frozenset().union(*map(offers, lines))
 
 
 def offers(line: str) -> set[str]:
@@ -89,16 +93,25 @@ def offers(line: str) -> set[str]:
     return packages | {alias.asname or alias.name for alias in statement.names}
 
 
-def _used(code: str) -> set[str]:
-    """Packages imported anywhere in the code, and names it reads; nothing if it does not parse."""
+def _used(code: str) -> frozenset[str]:
+    """Return the packages that the code imports anywhere and the names it reads.
+
+    Nothing if it does not parse. Code that is too long to be read may make code, as far as is
+    known.
+    """
+    return _read(code) if len(code) <= MOST_READ else MAKERS
+
+
+@lru_cache(maxsize=256)  # at most MOST_READ characters each
+def _read(code: str) -> frozenset[str]:
     try:
         nodes = list(ast.walk(ast.parse(code)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
+        return frozenset()
     used = {node.id for node in nodes if isinstance(node, ast.Name)}
     for node in nodes:
         if isinstance(node, ast.Import):
             used |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             used.add(node.module.partition(".")[0])
-    return used
+    return frozenset(used)

@@ -131,7 +131,9 @@ def take(config: SandboxConfig) -> RemoteConnection:
     """Return the connection of this event loop for a configuration; `release` lets go of it."""
     url, key = address(config)
     known = _open.setdefault(asyncio.get_running_loop(), {})
-    connection = known.setdefault((url, key), RemoteConnection(url, key))
+    connection = known.get((url, key))
+    if connection is None:
+        connection = known[url, key] = RemoteConnection(url, key)
     connection.users += 1
     return connection
 

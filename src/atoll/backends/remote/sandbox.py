@@ -198,10 +198,12 @@ class RemoteSandbox(ClientSandbox):
         self._context = None
         if connection is None:
             return
-        with contextlib.suppress(AtollError):  # it has ended already, or the service has
-            if session is not None:
-                await connection.call("DELETE", f"/sessions/{session}")
-        await connections.release(connection)
+        try:
+            with contextlib.suppress(AtollError):  # it has ended already, or the service has
+                if session is not None:
+                    await connection.call("DELETE", f"/sessions/{session}")
+        finally:
+            await connections.release(connection)
 
     async def _create(self, connection: RemoteConnection, context: Any) -> dict[str, Any]:
         given = await self._send_context(connection, context)
