@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from clients import Api
 from own_service import OwnService
 
 from atoll.explore.index import ContextIndex
+from atoll.files.inotify import MOST_WATCHES
 from atoll.service.service import MOST_WAITING_THREADS
 from atoll.shares import MOST_THREADS_OF_ONE
 
@@ -88,3 +90,17 @@ def test_sleeping_runs_of_one_key_do_not_delay_the_run_of_another(
     assert service.service.limit.waiting > 0  # those of the first key still do
     for one in service.service.executions.running:
         service.call(one.cancel)
+
+
+def test_watches_of_one_key_do_not_take_the_watches_of_another(api: Api, other: Api):
+    mine, theirs = api.session(), other.session()
+    path = f"{mine}/files/watch?path=."
+    with contextlib.ExitStack() as held:
+        for _ in range(MOST_WATCHES):
+            lines = held.enter_context(api.stream("GET", path)).iter_lines()
+            held.callback(lines.close)  # a generator that is dropped ends its response
+            assert next(lines) == '{"type":"watching"}'
+        refused = api.get(path)
+        assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+        done = other.events(f"{theirs}/processes", {"command": "echo hi"})
+        assert [one["type"] for one in done] == ["started", "stdout", "exited"]

@@ -101,7 +101,7 @@ class FolderFiles(LiveFiles):
         folders = await self._folders(False)
         try:
             root, inner = locate(path, tuple(folders))
-            return Watch.below(folders[root], inner, recursive=recursive)
+            return await Watch.below(folders[root], inner, recursive=recursive)
         finally:
             close_all(folders)
 

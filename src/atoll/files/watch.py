@@ -1,39 +1,46 @@
 """Reports changes in a folder that this process has a descriptor of, by inotify.
 
 SECURITY: the folder may be a guest's. Names are only reported; the only things opened by name are
-folders below the descriptor, without following links, and at most MOST_FOLDERS of them.
+folders below the descriptor, without following links, at most MOST_FOLDERS of them, and in a
+thread: a guest can make folders that take long to look through.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
+import contextvars
 import os
-import struct
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from atoll.files import inotify
 from atoll.files.openat2 import open_beneath
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 MOST_FOLDERS = 1_024
+MOST_DEPTH = 64
 MOST_WAITING = 10_000
-_HEAD = struct.Struct("iIII")
-_SIZE = 1 << 16
-_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+MOST_LISTED = 100_000
+"""Entries of folders that are looked at to find the folders below."""
 _MODIFY, _ATTRIBUTES, _CLOSED, _FROM, _TO = 0x2, 0x4, 0x8, 0x40, 0x80
-_CREATE, _DELETE, _SELF = 0x100, 0x200, 0x400
-_OVERFLOW, _IGNORED, _FOLDER = 0x4000, 0x8000, 0x40000000
-_ONLY_FOLDERS, _NO_LINKS = 0x01000000, 0x02000000
-_WANTED = _MODIFY | _ATTRIBUTES | _CLOSED | _FROM | _TO | _CREATE | _DELETE
+_CREATE, _DELETE = 0x100, 0x200
+_FOLDER = 0x40000000
+_ONLY_FOLDERS = 0x01000000
+_WANTED = _MODIFY | _ATTRIBUTES | _CLOSED | _FROM | _TO | _CREATE | _DELETE | _ONLY_FOLDERS
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _WORDS = {
-    _CREATE: "created", _MODIFY: "written", _CLOSED: "closed", _DELETE: "deleted",
-    _FROM: "moved_from", _TO: "moved_to", _ATTRIBUTES: "attributes",
-}  # fmt: skip
-_libc = ctypes.CDLL(None, use_errno=True)
+    _CREATE: "created",
+    _MODIFY: "written",
+    _CLOSED: "closed",
+    _DELETE: "deleted",
+    _FROM: "moved_from",
+    _TO: "moved_to",
+    _ATTRIBUTES: "attributes",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,36 +56,45 @@ class Change:
 class Watch:
     """Collects changes below a folder until it is closed."""
 
-    def __init__(self, folder: int, *, recursive: bool = False) -> None:
+    def __init__(self, root: int, *, recursive: bool) -> None:
         """Take over the folder's descriptor; OSError if it cannot be watched."""
-        self._root, self._recursive = folder, recursive
-        self._folders: dict[int, str] = {}
+        self._root, self._recursive = root, recursive
         self._changes: asyncio.Queue[Change] = asyncio.Queue(MOST_WAITING)
-        self._lost = False
-        self._fd = _libc.inotify_init1(_FLAGS)
-        if self._fd < 0:
-            os.close(folder)
-            raise OSError(ctypes.get_errno(), "no more folders can be watched")
+        self._lost = self._closed = False
+        self._new: deque[str] = deque()
+        """Folders to look into: paths below the root, which end with a slash."""
+        self._listed = 0
+        self._scanning: asyncio.Future[None] | None = None
+        self._context = contextvars.copy_context()
         try:
-            self._add("", folder)
+            self._lease = inotify.Lease(self.changed)
         except BaseException:
-            self._close()
+            os.close(root)
             raise
-        asyncio.get_running_loop().add_reader(self._fd, self._read)
 
     @classmethod
-    def below(cls, root: int, path: str, *, recursive: bool = False) -> Self:
-        """Watch the folder at `path` below the descriptor `root`."""
-        fd = open_beneath(root, path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
-        return cls(fd, recursive=recursive)
+    async def below(cls, root: int, path: str, *, recursive: bool = False) -> Self:
+        """Watch the folder at `path` below the descriptor `root`; OSError if it cannot be.
+
+        TooManyWatchesError if too many folders are watched for the same owner.
+        """
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK
+        made = cls(open_beneath(root, path or ".", flags), recursive=recursive)
+        try:
+            made._lease.add(made._root, _WANTED, "")
+            if recursive:
+                await asyncio.shield(made._look_into(""))
+        except BaseException:
+            made.close()
+            raise
+        return made
 
     async def changes(self, pause: float) -> AsyncIterator[list[Change]]:
         """Yield changes as they come, several at a time; an empty list after a pause."""
         while True:
-            try:
+            found = []
+            with contextlib.suppress(TimeoutError):
                 found = [await asyncio.wait_for(self._changes.get(), pause)]
-            except TimeoutError:
-                found = []
             while not self._changes.empty():
                 found.append(self._changes.get_nowait())
             if self._lost:
@@ -88,8 +104,10 @@ class Watch:
 
     def close(self) -> None:
         """Stop watching."""
-        asyncio.get_running_loop().remove_reader(self._fd)
-        self._close()
+        if not self._closed:
+            self._closed = True
+            if self._scanning is None:  # else the thread uses the descriptor until it ends
+                self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -97,74 +115,82 @@ class Watch:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def _close(self) -> None:
-        os.close(self._fd)
-        os.close(self._root)
-
-    def _add(self, path: str, folder: int) -> None:
-        """Watch a folder, and those below it if `recursive`."""
-        where = f"/proc/self/fd/{folder}".encode()
-        number = _libc.inotify_add_watch(self._fd, where, _WANTED | _ONLY_FOLDERS)
-        if number < 0:
-            raise OSError(ctypes.get_errno(), "the folder cannot be watched")
-        self._folders[number] = path
-        if not self._recursive:
-            return
-        with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    self._enter(path, entry.name, folder)
-
-    def _enter(self, path: str, name: str, folder: int) -> None:
-        if len(self._folders) >= MOST_FOLDERS:
+    def changed(self, path: str, mask: int, name: str) -> None:
+        """Take an event of the kernel, of the folder at a path."""
+        if mask & inotify.OVERFLOW:
             self._lost = True
-            return
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        with contextlib.suppress(OSError):
-            fd = os.open(name, flags, dir_fd=folder)
-            try:
-                self._add(f"{path}{name}/", fd)
-            finally:
-                os.close(fd)
-
-    def _read(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            data = os.read(self._fd, _SIZE)
-            at = 0
-            while at < len(data):
-                number, mask, _, length = _HEAD.unpack_from(data, at)
-                name = data[at + _HEAD.size : at + _HEAD.size + length].rstrip(b"\0")
-                at += _HEAD.size + length
-                self._take(number, mask, os.fsdecode(name))
-
-    def _take(self, number: int, mask: int, name: str) -> None:
-        if mask & _OVERFLOW:
-            self._lost = True
-        if mask & _IGNORED:
-            self._folders.pop(number, None)
-        path = self._folders.get(number)
         kind = next((word for bit, word in _WORDS.items() if mask & bit), "")
-        if path is None or not kind or not name:
+        if not kind or not name or self._closed:
             return
         try:
             self._changes.put_nowait(Change(path + name, kind, bool(mask & _FOLDER)))
         except asyncio.QueueFull:
             self._lost = True
         if self._recursive and mask & _FOLDER and mask & (_CREATE | _TO):
-            self._follow(path, name)
+            self._look_into(f"{path}{name}/")
 
-    def _follow(self, path: str, name: str) -> None:
-        """Watch a new folder, opened step by step from the root."""
-        with contextlib.suppress(OSError):
-            here = os.dup(self._root)
-            for part in path.split("/")[:-1]:
-                flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                try:
-                    inner = os.open(part, flags, dir_fd=here)
-                finally:
-                    os.close(here)
-                here = inner
+    def _look_into(self, path: str) -> asyncio.Future[None]:
+        """Watch a folder and those below it soon; return what is done when they are."""
+        self._note(path)
+        if self._scanning is None:
+            self._listed = 0
+            work = asyncio.to_thread(self._scan)
+            self._scanning = self._context.run(asyncio.ensure_future, work)
+            self._scanning.add_done_callback(self._scanned)
+        return self._scanning
+
+    def _scanned(self, _done: asyncio.Future[None]) -> None:
+        self._scanning = None
+        if self._closed:
+            self._end()
+        elif self._new:  # it was found as the thread ended
+            self._look_into(self._new.popleft())
+
+    def _end(self) -> None:
+        self._lease.end()
+        os.close(self._root)
+
+    def _note(self, path: str) -> None:
+        full = len(self._new) + self._lease.folders > MOST_FOLDERS
+        if full or path.count("/") > MOST_DEPTH:
+            self._lost = True
+        else:
+            self._new.append(path)
+
+    def _scan(self) -> None:
+        """Watch the folders that were noted, and note those below them. Runs in a thread."""
+        while self._new and not self._closed:
+            path = self._new.popleft()
             try:
-                self._enter(path, name, here)
+                fd = self._opened(path)
+                try:
+                    if path:
+                        self._lease.add(fd, _WANTED, path)
+                    self._list(path, fd)
+                finally:
+                    os.close(fd)
+            except inotify.TooManyWatchesError:
+                self._lost = True
+            except OSError:  # it is gone already, or no folder any more
+                continue
+
+    def _list(self, path: str, folder: int) -> None:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                self._listed += 1
+                if self._closed or self._listed > MOST_LISTED:
+                    self._lost = True
+                    return
+                if entry.is_dir(follow_symlinks=False):
+                    self._note(f"{path}{entry.name}/")
+
+    def _opened(self, path: str) -> int:
+        """Return a descriptor of a folder, opened step by step from the root."""
+        here = os.dup(self._root)
+        for part in path.split("/")[:-1]:
+            try:
+                inner = os.open(part, _OPEN, dir_fd=here)
             finally:
                 os.close(here)
+            here = inner
+        return here

@@ -171,10 +171,12 @@ class NodeHost:
     def _welcome(self) -> Link:
         """Return what speaks to one more driver."""
         connection = Connection(self._settings.capacity)
-        owner = f"driver {next(self._numbers)}"
+        driver = next(self._numbers)
 
         async def serve(method: str, params: dict[str, Any], fds: PassedFds) -> Reply:
-            OWNER.set(owner)  # each call has a task of its own
+            # Each call has a task of its own. One driver may serve many clients: a session is the
+            # least that surely belongs to one of them.
+            OWNER.set(f"driver {driver} {params.get('session')!s:.64}")
             return await self._serve(connection, method, params, fds)
 
         def hear(method: str, params: dict[str, Any]) -> None:

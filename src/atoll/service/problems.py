@@ -11,6 +11,7 @@ import msgspec
 from starlette.responses import Response
 
 from atoll import errors
+from atoll.files.inotify import TooManyWatchesError
 from atoll.guest import values
 
 MAX_DETAIL = 10_000
@@ -81,6 +82,7 @@ def not_found(what: str) -> Problem:
 
 _STATUSES: tuple[tuple[type[errors.AtollError], int, str], ...] = (
     (errors.ConfigError, 400, "invalid"),
+    (TooManyWatchesError, 429, "rate_limited"),
     (errors.BusyError, 503, "busy"),
     (errors.SandboxStartError, 503, "not_started"),
     (errors.SandboxClosedError, 404, "not_found"),
