@@ -12,12 +12,12 @@ import contextlib
 import ctypes
 import os
 import struct
-import threading
 from collections import Counter
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from atoll.errors import BusyError
+from atoll.forks import new_lock
 from atoll.shares import OWNER
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Inotify:
         self._fd = _libc.inotify_init1(_FLAGS)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "no more folders can be watched")
-        self._guard = threading.Lock()
+        self._guard = new_lock()
         self._watches: dict[int, dict[Lease, str]] = {}
         """Who watches a folder, and which path it has there, by the kernel's number."""
         self._loop = asyncio.get_running_loop()
@@ -164,7 +164,7 @@ class _Instances:
         self._watches: Counter[str] = Counter()
         """Watches by owner."""
         self._folders: Counter[str] = Counter()
-        self._guard = threading.Lock()
+        self._guard = new_lock()
 
     def take(self, owner: str) -> tuple[str, Inotify]:
         if owner and self._watches[owner] >= MOST_WATCHES:
