@@ -6,8 +6,8 @@ from atoll.backends.gvisor import GvisorSandbox as GvisorSandbox
 from atoll.backends.native import NativePythonSandbox as NativePythonSandbox
 from atoll.backends.pyodide import DirectPyodideSandbox as DirectPyodideSandbox
 from atoll.backends.pyodide import PyodideSandbox as PyodideSandbox
-from atoll.backends.wasm import PythonSandbox as PythonSandbox
-from atoll.backends.wasm import run_untrusted_python as run_untrusted_python
+from atoll.backends.wasm.blocking import PythonSandbox as PythonSandbox
+from atoll.backends.wasm.blocking import run_untrusted_python as run_untrusted_python
 from atoll.config import SandboxConfig as SandboxConfig
 from atoll.context import Context as Context
 from atoll.environment.blocking import REPLEnvironment as REPLEnvironment

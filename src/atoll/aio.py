@@ -9,6 +9,7 @@ from atoll.context import warn_of_path
 from atoll.factory import Opening, merge
 
 if TYPE_CHECKING:
+    from atoll.backends.wasm.sandbox import PythonSandbox, run_untrusted_python
     from atoll.config import SandboxConfig
     from atoll.environment.core import REPLEnvironment
     from atoll.factory import SandboxOptions
@@ -18,11 +19,21 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "LocalSandbox": "shell.local",
+    "PythonSandbox": "backends.wasm.sandbox",
     "REPLEnvironment": "environment.core",
     "RLM": "rlm.core",
     "ShellSandbox": "shell.sandbox",
+    "run_untrusted_python": "backends.wasm.sandbox",
 }
-__all__ = ["RLM", "LocalSandbox", "REPLEnvironment", "ShellSandbox", "create_sandbox"]
+__all__ = [
+    "RLM",
+    "LocalSandbox",
+    "PythonSandbox",
+    "REPLEnvironment",
+    "ShellSandbox",
+    "create_sandbox",
+    "run_untrusted_python",
+]
 
 
 def create_sandbox(

@@ -114,7 +114,8 @@ class SandboxConfig:
     allow_source: bool = field(default=False, metadata=_SENT)
     """Whether packages without a wheel are built, in a jail: that runs their build code."""
     wasm_binary_path: Path | None = field(default=None, metadata=_BACKEND)
-    """A WebAssembly component for the `wasm` backend; unset: the one that Atoll builds."""
+    """A WebAssembly component for the `wasm` backend; unset: bin/python.wasm in the current folder
+    if there is one, else the one that Atoll builds."""
     inject_setup: bool = field(default=True, metadata=_BACKEND)
     """Whether the `wasm` backend imports packages from /app/site-packages."""
     index_url: str | Sequence[str] | None = field(default=None, metadata=_BACKEND)

@@ -98,6 +98,13 @@ class Portal:
             return self._drive(work)
         return self._hand_over(work)
 
+    def start(self, work: Coroutine[Any, Any, object]) -> None:
+        """Run `work` in the loop, and do not wait for it; nothing happens in a forked process."""
+        if self.forked:
+            work.close()
+        else:
+            asyncio.run_coroutine_threadsafe(work, self._loop)
+
     async def bring(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` in the loop for a coroutine of another loop; both end together."""
         if self.forked:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from atoll.errors import ConfigError
 from atoll.files.sync import SyncFiles, blocking
 from atoll.name_hints import SandboxHints
 from atoll.policy import names_keywords
@@ -58,13 +59,28 @@ class SyncSandbox(SandboxHints):
 
     @names_keywords("option of execute")
     def execute(
-        self, code: str, *, timeout_ms: float | None = None, key: str | None = None
+        self,
+        code: str,
+        *,
+        timeout_ms: float | None = None,
+        key: str | None = None,
+        inject_setup: bool | None = None,
     ) -> SandboxResult:
         """Run a cell; its variables are kept for the next one.
 
         `key` makes the call idempotent: a key that was used before returns that call's result.
+        `inject_setup`, in the backend wasm, says whether it may import from /app/site-packages.
         """
-        return self._run(self._inner.execute(code, timeout_ms=timeout_ms, key=key))
+        if inject_setup is None:
+            return self._run(self._inner.execute(code, timeout_ms=timeout_ms, key=key))
+        if self.backend != "wasm":
+            raise ConfigError(
+                f"inject_setup is an option of the backend 'wasm', and this one is {self.backend!r}"
+            )
+        execute: Any = self._inner.execute
+        options = {"timeout_ms": timeout_ms, "key": key, "inject_setup": inject_setup}
+        result: SandboxResult = self._run(execute(code, **options))
+        return result
 
     shell = blocking(Sandbox.shell)
     validate_code = blocking(Sandbox.validate_code)

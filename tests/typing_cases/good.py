@@ -41,10 +41,16 @@ async def waiting() -> None:
         assert_type(box, atoll.BaseSandbox)
         assert_type(await box.variables(), atoll.Variables)
         await box.files.delete("x")
-    async with atoll.PythonSandbox(policy={"fuel_budget": 5}, workspace="/tmp") as wasm:
+    async with atoll.aio.PythonSandbox({"fuel_budget": 5}, workspace="/tmp") as wasm:
         assert_type(await wasm.execute("1", inject_setup=False), atoll.SandboxResult)
     async with atoll.aio.LocalSandbox() as local:
         assert_type(await local.execute("ls"), atoll.ExecuteResponse)
+
+
+def in_wasm() -> None:
+    with atoll.PythonSandbox({"fuel_budget": 5}, "/tmp", atoll.SandboxLogger()) as wasm:
+        assert_type(wasm.execute("1", inject_setup=False), atoll.SandboxResult)
+        assert_type(wasm.validate_code("1"), bool)
 
 
 def answered() -> str:

@@ -19,7 +19,7 @@ atoll.Mount("/a", "/b")  # type: ignore[arg-type, call-arg]
 with atoll.create_sandbox() as box:
     box.get_variables()  # type: ignore[attr-defined]
     box.execute(b"1")  # type: ignore[arg-type]
-    box.execute("1", inject_setup=True)  # type: ignore[call-arg]
+    box.execute("1", inject_setup="no")  # type: ignore[arg-type]
     box.files.delete("x", True)  # type: ignore[call-arg]
     box.files.remove("x")  # type: ignore[attr-defined]
     box.variables().nothing  # type: ignore[attr-defined]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 import atoll
 from atoll import ExecutionPolicy, Isolation, PythonSandbox, run_untrusted_python
 from atoll.backends.wasm import build
+from atoll.backends.wasm import sandbox as sandbox_module
 from atoll.log import LogEvent, SandboxLogger
 from atoll.policy import Mount
 
@@ -35,49 +38,129 @@ def logger(events):
     return SandboxLogger(events.append)
 
 
-@pytest.mark.spec("R1.1")
-def test_it_is_a_sandbox_with_policy_workspace_and_logger(tmp_path, logger):
+@pytest.fixture(params=["blocking", "async"])
+def make(request):
+    """Return what makes a PythonSandbox, whose methods block in either case."""
+    made = []
+
+    def one(*args, **options):
+        if request.param == "blocking":
+            made.append(PythonSandbox(*args, **options))
+        else:
+            made.append(atoll.SyncSandbox(atoll.aio.PythonSandbox(*args, **options)))
+        return made[-1]
+
+    yield one
+    for box in made:
+        box.destroy()
+
+
+@pytest.mark.spec("R1.1", "R1.15")
+@pytest.mark.parametrize("kind", [PythonSandbox, atoll.aio.PythonSandbox])
+def test_it_is_a_sandbox_with_policy_workspace_and_logger(tmp_path, logger, kind):
     policy = ExecutionPolicy(memory_bytes=64 * MIB)
     config = atoll.SandboxConfig(backend="wasm", policy=policy, workspace=tmp_path, logger=logger)
-    sandbox = PythonSandbox(config)
-    assert isinstance(sandbox, atoll.BaseSandbox)
-    assert (sandbox.policy, sandbox.workspace, sandbox.logger) == (policy, tmp_path, logger)
+    for sandbox in (
+        kind(policy, tmp_path, logger),
+        kind(policy=policy, workspace=str(tmp_path), logger=logger),
+        kind(config),
+        kind(config=config),
+    ):
+        assert isinstance(sandbox, atoll.BaseSandbox)
+        assert (sandbox.policy, sandbox.workspace, sandbox.logger) == (policy, tmp_path, logger)
+    assert kind().policy == ExecutionPolicy()
+    assert isinstance(kind().logger, SandboxLogger)
 
 
 @pytest.mark.spec("R1.15")
-async def test_it_takes_policy_workspace_and_logger_and_starts_by_itself(tmp_path, logger, events):
-    sandbox = PythonSandbox(policy={"fuel_budget": 10**9}, workspace=tmp_path, logger=logger)
-    assert (sandbox.policy.fuel_budget, sandbox.workspace) == (10**9, tmp_path)
-    assert sandbox.logger is logger
-    async with sandbox:
-        assert await sandbox.validate_code("x = 1 + 2")
-        assert not await sandbox.validate_code("x = 1 +")
-        result = await sandbox.execute("print('Hello'); open('/app/out.txt', 'w').write('data')")
-        assert (result.stdout, result.files_created) == ("Hello\n", ("out.txt",))
-        assert result.fuel_consumed > 0
+def test_it_takes_policy_workspace_and_logger_and_starts_by_itself(tmp_path, logger, events):
+    sandbox = PythonSandbox({"fuel_budget": 10**9}, tmp_path, logger)
+    assert sandbox.validate_code("x = 1 + 2")
+    assert not sandbox.validate_code("x = 1 +")
+    result = sandbox.execute("print('Hello'); open('/app/out.txt', 'w').write('data')")
+    assert (result.stdout, result.files_created) == ("Hello\n", ("out.txt",))
+    assert result.fuel_consumed > 0
+    assert result.workspace_path == str(tmp_path)
     assert (tmp_path / "out.txt").read_text() == "data"
     names = [one.name for one in events]
     assert (names[0], names[-1]) == ("execution_start", "execution_complete")
+    sandbox.destroy()
     with pytest.raises(atoll.SandboxClosedError, match="the sandbox is closed"):
-        await sandbox.execute("1")
+        sandbox.execute("1")
 
 
 @pytest.mark.spec("R1.15")
-async def test_a_cell_says_whether_it_has_the_packages(tmp_path):
+async def test_the_async_twin_starts_once_for_calls_at_the_same_time():
+    async with atoll.aio.PythonSandbox() as sandbox:
+        await asyncio.gather(*(sandbox.execute(f"x{n} = {n}") for n in range(3)))
+        assert (await sandbox.execute("x0, x1, x2")).value == (0, 1, 2)
+        assert await sandbox.validate_code("x = 1 + 2")
+
+
+@pytest.mark.spec("R1.15")
+def test_any_call_starts_it(make):
+    box = make()
+    box.set_variable("x", 6)
+    assert box.execute("x * 7").value == 42
+
+
+@pytest.mark.spec("R0.2", "R1.15")
+def test_one_that_nobody_destroys_ends_as_garbage():
+    assert PythonSandbox().execute("1").value == 1  # the zygote's descriptors stay
+    box = PythonSandbox()
+    inner = box.inner
+    box.execute("1")
+    del box
+    gc.collect()
+    end = time.monotonic() + 30
+    while not inner._destroyed and time.monotonic() < end:
+        time.sleep(0.01)
+    with pytest.raises(atoll.SandboxClosedError):
+        atoll.SyncSandbox(inner).execute("1")
+
+
+@pytest.mark.spec("R1.3", "R1.15")
+def test_a_cell_says_whether_it_has_the_packages(tmp_path, make):
     (tmp_path / "site-packages" / "mine").mkdir(parents=True)
     (tmp_path / "site-packages" / "mine" / "__init__.py").write_text("answer = 42\n")
     path = "import sys; [one for one in sys.path if one.endswith('site-packages')]"
-    async with PythonSandbox(workspace=tmp_path) as sandbox:
-        assert (await sandbox.execute(path, inject_setup=False)).value == []
-        failed = await sandbox.execute("import mine", inject_setup=False)
-        assert failed.error_type == "ModuleNotFoundError"
-        assert (await sandbox.execute(path)).value == ["/app/site-packages"]
-        assert (await sandbox.execute("import mine; mine.answer", inject_setup=True)).value == 42
-        assert (await sandbox.execute("x = 1; mine.answer", inject_setup=False)).value == 42
-    config = atoll.SandboxConfig(backend="wasm", inject_setup=False)
-    async with PythonSandbox(config) as sandbox:
-        assert (await sandbox.execute(path)).value == []
-        assert (await sandbox.execute(path, inject_setup=True)).value == ["/app/site-packages"]
+    sandbox = make(workspace=tmp_path)
+    assert sandbox.execute(path, inject_setup=False).value == []
+    failed = sandbox.execute("import mine", inject_setup=False)
+    assert failed.error_type == "ModuleNotFoundError"
+    assert sandbox.execute(path).value == ["/app/site-packages"]
+    assert sandbox.execute("import mine; mine.answer", inject_setup=True).value == 42
+    assert sandbox.execute("x = 1; mine.answer", inject_setup=False).value == 42
+    sandbox = make(atoll.SandboxConfig(backend="wasm", inject_setup=False))
+    assert sandbox.execute(path).value == []
+    assert sandbox.execute(path, inject_setup=True).value == ["/app/site-packages"]
+
+
+@pytest.mark.spec("R1.15")
+def test_in_another_backend_inject_setup_is_refused():
+    with atoll.create_sandbox(backend="native") as box:
+        with pytest.raises(atoll.ConfigError, match="an option of the backend 'wasm', and this"):
+            box.execute("1", inject_setup=True)
+        assert box.execute("1").value == 1
+
+
+@pytest.mark.spec("R1.5")
+def test_every_execution_passes_run_untrusted_python(monkeypatch):
+    seen = []
+    inner = sandbox_module.run_untrusted_python
+
+    async def spy(code, **options):
+        seen.append(code)
+        return await inner(code, **options)
+
+    monkeypatch.setattr(sandbox_module, "run_untrusted_python", spy)
+    with PythonSandbox() as box, atoll.create_sandbox(backend="wasm") as other:
+        assert (box.execute("1").value, other.execute("2").value) == (1, 2)
+        assert run_untrusted_python("6 * 7", sandbox=box).value == 42
+        assert run_untrusted_python("3").value == 3
+        assert seen == ["1", "2", "6 * 7", "3", "3"]  # a fresh sandbox runs its cell by the same
+        with pytest.raises(atoll.ConfigError, match="context: options of a new sandbox"):
+            run_untrusted_python("1", sandbox=box, context="x")
 
 
 @pytest.mark.spec("R1.2", "R1.5")
@@ -252,6 +335,42 @@ def test_a_missing_binary_says_how_to_get_one(tmp_path):
 
 
 @pytest.mark.spec("R1.14")
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (build.MODULE + b"\0" * 100, "a WebAssembly module"),
+        (b"#!/bin/sh\n", "not a WebAssembly component"),
+        (b"", "not a WebAssembly component"),
+        (build.COMPONENT + b"junk", "a component of another kind, or damaged"),
+        (build.COMPONENT, "a component of another kind, or damaged"),
+    ],
+)
+def test_a_file_that_is_no_component_of_atolls_is_refused_in_a_sentence(tmp_path, content, kind):
+    own = tmp_path / "python.wasm"
+    own.write_bytes(content)
+    with pytest.raises(atoll.ConfigError) as caught:
+        PythonSandbox(wasm_binary_path=own).execute("1")
+    assert str(caught.value) == (
+        f"{own} is {kind}, and the backend wasm runs only components that Atoll makes (a plain "
+        f"WASI python.wasm cannot be used): make one with `atoll wasm build --output {own}`, or "
+        f"remove it and leave wasm_binary_path out"
+    )
+
+
+@pytest.mark.spec("R1.14")
+def test_a_binary_in_the_folder_bin_is_the_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert build.chosen(atoll.SandboxConfig()) is None
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python.wasm").write_bytes(b"")
+    assert build.chosen(atoll.SandboxConfig()) == tmp_path / "bin/python.wasm"
+    given = atoll.SandboxConfig(wasm_binary_path="other.wasm")
+    assert build.chosen(given) == tmp_path / "other.wasm"
+    with pytest.raises(atoll.ConfigError, match=r"bin/python\.wasm is not a WebAssembly component"):
+        run_untrusted_python("1")
+
+
+@pytest.mark.spec("R1.14")
 def test_a_binary_of_ones_own_is_compiled_and_used(tmp_path, monkeypatch):
     built = build.find()
     (tmp_path / "bin").mkdir()
@@ -261,6 +380,9 @@ def test_a_binary_of_ones_own_is_compiled_and_used(tmp_path, monkeypatch):
     place = build._folder(own.absolute())
     shutil.copytree(built.folder, place, dirs_exist_ok=True)  # what a minute of compiling gives
     assert run_untrusted_python("6 * 7", wasm_binary_path=own).value == 42
+    assert run_untrusted_python("6 * 7").value == 42
+    with PythonSandbox(None, None, None, "bin/python.wasm") as box:
+        assert box.execute("6 * 7").value == 42
     shutil.rmtree(place)
 
 

@@ -1,6 +1,5 @@
 """The WASM backend: CPython compiled to WebAssembly, run by wasmtime in a jailed worker process."""
 
-from atoll.backends.wasm.oneshot import run_untrusted_python
 from atoll.backends.wasm.sandbox import PythonSandbox
 
-__all__ = ["PythonSandbox", "run_untrusted_python"]
+__all__ = ["PythonSandbox"]

@@ -28,13 +28,19 @@ from typing import TYPE_CHECKING
 from atoll import guest
 from atoll.backends.wasm import engine
 from atoll.config import cache_folder
-from atoll.errors import BackendUnavailableError, ComponentMissingError, SandboxStartError
+from atoll.errors import (
+    BackendUnavailableError,
+    ComponentMissingError,
+    ConfigError,
+    SandboxStartError,
+)
 from atoll.extras import hint as install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.backends.wasm.progress import Progress
+    from atoll.config import SandboxConfig
 
 SOURCES = Path(__file__).resolve().parent / "component"
 GUEST = Path(guest.__file__).resolve().parent
@@ -42,6 +48,10 @@ SECONDS = {"build": 15.0, "compile": 30.0, "inspect_component": 2.0}
 """About how many seconds each step takes, for the progress bar."""
 _COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
 _found: dict[Path, Built] = {}
+DEFAULT_BINARY = Path("bin/python.wasm")
+"""A component in the current folder that is used instead of the one that Atoll builds."""
+COMPONENT, MODULE = b"\0asm\x0d\0\1\0", b"\0asm\1\0\0\0"
+"""How a file begins that is a WebAssembly component, or a module."""
 WASM, IMAGE, FACTS = "python.wasm", "python.cwasm", "facts.json"
 
 
@@ -58,6 +68,14 @@ class Built:
     def image(self) -> str:
         """The compiled component."""
         return str(self.folder / IMAGE)
+
+
+def chosen(config: SandboxConfig) -> Path | None:
+    """Return the component that a caller has: the one given, or DEFAULT_BINARY if it exists."""
+    if config.wasm_binary_path is not None:
+        return config.wasm_binary_path
+    default = DEFAULT_BINARY.absolute()
+    return default if default.is_file() else None
 
 
 def find(binary: Path | None = None) -> Built | None:
@@ -118,8 +136,25 @@ def _hash_of(binary: Path) -> str:
             f"no WebAssembly component {binary}: make one with `atoll wasm build --output {binary}`"
             ", or leave wasm_binary_path out"
         )
-    with binary.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with binary.open("rb") as file:
+            head = file.read(len(COMPONENT))
+            if head != COMPONENT:
+                kind = "a WebAssembly module" if head == MODULE else "not a WebAssembly component"
+                raise _unusable(binary, kind)
+            file.seek(0)
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as exc:
+        raise ConfigError(f"{binary} cannot be read: {exc.strerror}") from None
+
+
+def _unusable(binary: Path, kind: str) -> ConfigError:
+    """Return the error for a file that is no component of Atoll's."""
+    return ConfigError(
+        f"{binary} is {kind}, and the backend wasm runs only components that Atoll makes (a plain "
+        f"WASI python.wasm cannot be used): make one with `atoll wasm build --output {binary}`, or "
+        f"remove it and leave wasm_binary_path out"
+    )
 
 
 def _read(folder: Path) -> Built | None:
@@ -166,18 +201,27 @@ def _make(folder: Path, binary: Path | None, progress: Progress) -> None:
                 _componentize(made)
         else:
             shutil.copyfile(binary, made / WASM)
-        with progress.step("compiling it for this machine", SECONDS["compile"]):
-            _run_part("engine", made / WASM, made / IMAGE)
-        with progress.step("trying it", SECONDS["inspect_component"]):
-            (made / FACTS).write_text(
-                _run_part("inspect_component", made / IMAGE), encoding="ascii"
-            )
+        try:
+            _compile(made, progress)
+        except SandboxStartError:
+            if binary is None:
+                raise
+            raise _unusable(binary, "a component of another kind, or damaged") from None
         for file in made.iterdir():
             file.chmod(0o644)  # guests read it as another user, whatever the umask
         made.chmod(0o755)
         if folder.exists():  # without its image
             shutil.rmtree(folder)
         made.rename(folder)
+
+
+def _compile(made: Path, progress: Progress) -> None:
+    """Compile the component in the folder `made`, and find out how to use it."""
+    with progress.step("compiling it for this machine", SECONDS["compile"]):
+        _run_part("engine", made / WASM, made / IMAGE)
+    with progress.step("trying it", SECONDS["inspect_component"]):
+        facts = _run_part("inspect_component", made / IMAGE)
+        (made / FACTS).write_text(facts, encoding="ascii")
 
 
 def _componentize(target: Path) -> None:

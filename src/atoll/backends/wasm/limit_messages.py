@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from atoll.availability import Availability
 from atoll.backends.wasm import build
 from atoll.backends.wasm.counters import Ending
-from atoll.errors import BackendUnavailableError, ComponentMissingError
+from atoll.errors import BackendUnavailableError, ComponentMissingError, ConfigError
 from atoll.jail import probe
 from atoll.policy import MIB, Isolation
 from atoll.types import Outcome
@@ -84,10 +84,10 @@ def _with_line(text: str, line: str) -> str:
 async def availability(config: SandboxConfig) -> Availability:
     """Return whether the backend can run here."""
     try:
-        built = await asyncio.to_thread(build.find, config.wasm_binary_path)
+        built = await asyncio.to_thread(build.find, build.chosen(config))
     except BackendUnavailableError as exc:
         return Availability(usable=False, reason=exc.reason, hint=exc.hint)
-    except ComponentMissingError as exc:
+    except (ComponentMissingError, ConfigError) as exc:
         return Availability(usable=False, reason=str(exc))
     walls = await probe.host()
     if walls.level < Isolation.CONFINED:

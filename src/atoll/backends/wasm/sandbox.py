@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,6 +13,7 @@ from atoll.backends.wasm.counters import Ending
 from atoll.backends.wasm.launch import launch, with_packages
 from atoll.backends.wasm.progress import Progress
 from atoll.config import SandboxConfig
+from atoll.errors import ConfigError
 from atoll.jail import probe
 from atoll.jail.spec import GUEST_HOME
 from atoll.packages.sandbox import PackagedSandbox
@@ -19,7 +21,7 @@ from atoll.policy import Capability, Isolation, names_keywords
 from atoll.sandbox import check_code
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from atoll.availability import Availability
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from atoll.launch.handshake import RunningGuest
     from atoll.log import SandboxLogger
     from atoll.policy import ExecutionPolicy
-    from atoll.types import CodeFault, SandboxResult
+    from atoll.types import SandboxResult
 
 MISSING = frozenset(
     {
@@ -47,11 +49,11 @@ MISSING = frozenset(
 class PythonSandbox(PackagedSandbox):
     """CPython compiled to WebAssembly: the guest makes no system call on the host.
 
-        async with PythonSandbox(policy={"fuel_budget": 10**9}, workspace=folder) as box:
+        async with PythonSandbox({"fuel_budget": 10**9}, workspace=folder) as box:
             result = await box.execute("print('Hello')")
 
-    It takes a SandboxConfig, or the options policy, workspace, logger and wasm_binary_path. The
-    first call starts it, unless initialize() did.
+    It takes policy, workspace, logger and wasm_binary_path, by name or position, or a SandboxConfig
+    as the first argument or as `config`. The first call starts it, unless initialize() did.
     """
 
     backend: ClassVar[str] = "wasm"
@@ -63,17 +65,20 @@ class PythonSandbox(PackagedSandbox):
 
     def __init__(
         self,
-        config: SandboxConfig | None = None,
-        *,
-        policy: ExecutionPolicy | Mapping[str, Any] | None = None,
+        policy: SandboxConfig | ExecutionPolicy | Mapping[str, Any] | None = None,
         workspace: str | Path | None = None,
         logger: SandboxLogger | None = None,
         wasm_binary_path: str | Path | None = None,
+        *,
+        config: SandboxConfig | None = None,
     ) -> None:
+        if isinstance(policy, SandboxConfig):
+            config, policy = policy, None
         given = {"policy": policy, "workspace": workspace, "logger": logger}
         given |= {"wasm_binary_path": wasm_binary_path}
         options: Any = {name: value for name, value in given.items() if value is not None}
         super().__init__(replace(config or SandboxConfig(backend=self.backend), **options))
+        self._starting = asyncio.Lock()
 
     @names_keywords("option of execute")
     async def execute(
@@ -88,19 +93,29 @@ class PythonSandbox(PackagedSandbox):
 
         Unset, it is as the configuration says. The first call starts the sandbox.
         """
-        check_code(code)
-        await self._start_once()
-        return await self._run_cell(code, timeout_ms, key, setup=inject_setup)
+        return await run_untrusted_python(
+            code, sandbox=self, timeout_ms=timeout_ms, key=key, inject_setup=inject_setup
+        )
 
-    async def find_fault(self, code: str) -> CodeFault | None:
-        """Return why the code does not compile in the guest's Python; None if it does."""
+    async def _run_untrusted(
+        self, code: str, timeout_ms: float | None, key: str | None, *, setup: bool | None
+    ) -> SandboxResult:
         check_code(code)
         await self._start_once()
-        return await super().find_fault(code)
+        return await self._run_cell(code, timeout_ms, key, setup=setup)
+
+    @contextlib.asynccontextmanager
+    async def _in_guest(self) -> AsyncIterator[RunningGuest]:
+        await self._start_once()
+        async with super()._in_guest() as guest:
+            yield guest
 
     async def _start_once(self) -> None:
-        if not self._open and not self._destroyed:
-            await self.initialize(self._config.context)
+        if self._open or self._destroyed:
+            return
+        async with self._starting:
+            if not self._open and not self._destroyed:
+                await self.initialize(self._config.context)
 
     @classmethod
     async def availability(cls, config: SandboxConfig) -> Availability:
@@ -108,7 +123,7 @@ class PythonSandbox(PackagedSandbox):
         return await limit_messages.availability(config)
 
     async def _prepare(self) -> Isolation:
-        binary = self._config.wasm_binary_path
+        binary = build.chosen(self._config)
         found = build.find() if binary is None else await asyncio.to_thread(build.find, binary)
         if found is None:
             title = Progress("atoll: first use of the backend wasm")
@@ -148,3 +163,29 @@ class PythonSandbox(PackagedSandbox):
         if advice_alone and after.error == before.error and self._config.on_stderr is not None:
             self._config.on_stderr(advice_alone)
         return after
+
+
+async def run_untrusted_python(
+    code: str,
+    *,
+    sandbox: PythonSandbox | None = None,
+    timeout_ms: float | None = None,
+    key: str | None = None,
+    inject_setup: bool | None = None,
+    **options: Any,
+) -> SandboxResult:
+    """Run code in WebAssembly: in the session of `sandbox`, or in a fresh sandbox of its own.
+
+    All guest code of this backend passes here. The guest is started if it does not run: its worker
+    sets WASI up (see instance.py), under the limits of the sandbox's policy. `options` are fields
+    of SandboxConfig, for a fresh sandbox.
+    """
+    if sandbox is None:
+        config = SandboxConfig(**{**options, "backend": PythonSandbox.backend})
+        async with PythonSandbox(config) as fresh:
+            return await fresh.execute(
+                code, timeout_ms=timeout_ms, key=key, inject_setup=inject_setup
+            )
+    if options:
+        raise ConfigError(f"{', '.join(options)}: options of a new sandbox, and one was given")
+    return await sandbox._run_untrusted(code, timeout_ms, key, setup=inject_setup)  # noqa: SLF001 - the class above
