@@ -343,3 +343,16 @@ async def test_a_guests_flood_of_large_calls_does_not_cost_its_client_the_connec
         result = await box.execute(code, timeout_ms=60_000)
         assert result.value == {"1000000"}, result
         assert (await other.execute("1")).value == 1
+
+
+async def test_only_a_client_that_was_dropped_is_a_warning(serve, caplog):
+    daemon = await serve(open_notebook)
+    leaves, breaks = daemon.raw(), daemon.raw()
+    await until(lambda: daemon.server.stats()["connections"] == 2)
+    leaves.close()
+    await until(lambda: daemon.server.stats()["connections"] == 1)
+    assert not caplog.records
+    breaks.send(b"gone mad\n")
+    await until(lambda: daemon.server.stats()["connections"] == 0)
+    assert "dropped a client: it broke the protocol" in caplog.text
+    breaks.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import logging
 import os
 from typing import TYPE_CHECKING, Any
@@ -101,5 +102,5 @@ def watched_peer(
         farewell(why)
 
     peer = Peer(sock, serve, hear, end)
-    loop.add_reader(process, peer.end, "it has gone")
+    loop.add_reader(process, functools.partial(peer.end, "it has gone", gone=True))
     return peer

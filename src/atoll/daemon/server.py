@@ -138,7 +138,7 @@ class DaemonServer:
 
     def _farewell(self, client: Connection, why: str) -> None:
         self._connections.discard(client)
-        if "gone" not in why:
+        if not client.peer.gone:
             _LOG.warning("dropped a client: %s", why)
         for session in client.remove_all():
             if session.digest is None:

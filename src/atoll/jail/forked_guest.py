@@ -128,12 +128,11 @@ class ForkedGuestRecord(JailRecord):
             os.close(init)
         self.leave()
 
-    def failed(self, reason: str) -> None:
-        """Note that the guest failed to start; after a failed fork there is no `ended`."""
+    def not_forked(self, reason: str) -> None:
+        """Note that there is no guest: it could not be forked, and no `ended` will follow."""
         self.fail(reason)
-        if reason.startswith("fork: "):
-            self.forking = False
-            self.all_gone()
+        self.forking = False
+        self.all_gone()
 
     def zygote_lost(self) -> None:
         """Fail the guest: the zygote died between the request and the answer.

@@ -135,7 +135,7 @@ class Zygote:
             self._fork_guest(request, message.fds)
         except OSError as exc:
             number = request["number"]
-            packets.send(self._control, "failed", number=number, reason=f"fork: {exc}")
+            packets.send(self._control, "not_forked", number=number, reason=f"fork: {exc}")
         packets.close_all(message.fds)
 
     def _fork_guest(self, request: dict[str, Any], fds: list[int]) -> None:

@@ -162,8 +162,10 @@ class ZygoteHostRecord(StartedRecord):
             record.entered(message.fields["pid"], message.fds)
         elif message.kind == "ended":
             record.ended(message.fields["status"], *message.fds)
+        elif message.kind == "not_forked":
+            record.not_forked(message.fields["reason"])
         else:
-            record.failed(message.fields["reason"])
+            record.fail(message.fields["reason"])
 
     def _fork_waiting(self) -> None:
         """Send queued requests: there is a zygote, or room again in its socket."""

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from atoll.backends.native import NativePythonSandbox
 from atoll.context import Context
 from atoll.errors import ConfigError, SandboxLostError, UnsupportedError
-from atoll.idempotency import KeyedResults
 from atoll.launch.guest_handle import limits_of
 from atoll.launch.handshake import handshake
 from atoll.policy import Capability, Isolation
 from atoll.pool.clone import clone
-from atoll.turns import TurnLock
 
 if TYPE_CHECKING:
     from atoll.config import SandboxConfig
@@ -60,11 +58,11 @@ class PooledSandbox(NativePythonSandbox):
             self._waits_for_handshake = True
         return result
 
-    async def fork(self) -> Self:
+    async def fork(self) -> PooledSandbox:
         """Return a live clone. Threads are not cloned; open files share their position."""
         return await self.fork_with(self._config)
 
-    async def fork_with(self, config: SandboxConfig) -> Self:
+    async def fork_with(self, config: SandboxConfig) -> PooledSandbox:
         """Return a live clone that calls the host functions of `config`."""
         async with self._turn:
             guest = await self._clone_of(await self._ensure(), config)
@@ -148,13 +146,15 @@ class PooledSandbox(NativePythonSandbox):
     def _facts(self) -> dict[str, Any]:
         return {**super()._facts(), "cold_start": self.cold_start}
 
-    def _sibling(self, guest: RunningGuest, config: SandboxConfig) -> Self:
+    def _sibling(self, guest: RunningGuest, config: SandboxConfig) -> PooledSandbox:
         """Another sandbox like this one, around the clone."""
-        twin = object.__new__(type(self))
-        shared = config.context if isinstance(config.context, Context) else self._shared
-        vars(twin).update(vars(self))
-        vars(twin).update(_guest=guest, _marks={}, _turn=TurnLock(), _by_key=KeyedResults())
-        packages = None if self._packages is None else self._packages.again()
-        vars(twin).update(_config=config, _shared=shared, _packages=packages)
-        vars(twin).pop("files", None)  # which lead to the first one's folders
+        twin = PooledSandbox(config, self._pool, self._tier)
+        twin._guest, twin._open, twin._level = guest, True, self._level
+        twin._python = self._python
+        twin._packages = None if self._packages is None else self._packages.again()
+        twin._context = self._context
+        twin._shared = config.context if isinstance(config.context, Context) else self._shared
+        # What the guest had not been asked or told yet goes for its clone as well.
+        twin._found_dead, twin._changed = self._found_dead, self._changed
+        twin._tools_changed = self._tools_changed
         return twin

@@ -77,6 +77,8 @@ class Peer(JsonRpcPeer):
         self.heard = float("-inf")
         """When the other side last sent anything, by the loop's clock."""
         self._asked = 0.0
+        self.gone = False
+        """Whether the other side has ended the connection, not this one."""
 
     async def call(
         self, method: str, params: dict[str, Any], fds: list[int] | None = None
@@ -128,10 +130,14 @@ class Peer(JsonRpcPeer):
         """Return whether a message has been incomplete for longer than `seconds`."""
         return self._partial_since is not None and time.monotonic() - self._partial_since > seconds
 
-    def end(self, why: str) -> None:
-        """Close the connection: fail the calls that wait, and cancel the requests that run."""
+    def end(self, why: str, *, gone: bool = False) -> None:
+        """Close the connection: fail the calls that wait, and cancel the requests that run.
+
+        `gone`: the other side has closed it, or its process has ended.
+        """
         if self.ended:
             return
+        self.gone = gone
         self._flush()
         self._loop.remove_reader(self._socket.fileno())
         self._outbox.close()
@@ -168,7 +174,8 @@ class Peer(JsonRpcPeer):
 
     def _lose(self, violation: str | None) -> None:
         broken = f"it broke the protocol: {violation}"
-        self.end("the other side has gone" if violation is None else broken)
+        why = "the other side has gone" if violation is None else broken
+        self.end(why, gone=violation is None)
 
     def _notified(self, method: str, params: dict[str, Any]) -> None:
         if method != "cancel":

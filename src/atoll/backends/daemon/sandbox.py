@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from atoll.wire.peer import Reply
 
 
+class RequestTooLargeError(SandboxError):
+    """A request does not fit into one message; nothing was sent."""
+
+
 class DaemonClientSandbox(ClientSandbox):
     """A sandbox in the daemon. With `keep`, the session outlives this process.
 
@@ -141,10 +145,8 @@ class DaemonClientSandbox(ClientSandbox):
         turns.refuse_own_tool(self)
         try:
             answer = (await self._call(method, dict(params))).value
-        except SandboxError as exc:
-            if isinstance(exc.__context__, rpc.MessageTooLargeError):
-                raise variables.cannot_set(str(params.get("name")), str(exc)) from None
-            raise
+        except RequestTooLargeError as exc:
+            raise variables.cannot_set(str(params.get("name")), str(exc)) from None
         return answer if isinstance(answer, dict) else {}
 
     async def cancel(self) -> None:
@@ -276,7 +278,7 @@ class DaemonClientSandbox(ClientSandbox):
         try:
             return await connection.call(method, {**params, "session": self._session}, fds)
         except rpc.MessageTooLargeError as exc:
-            raise SandboxError(str(exc)) from None
+            raise RequestTooLargeError(str(exc)) from None
 
     async def _run(self, method: str, params: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Run code; return what the daemon answers, and the text that came beside the message.
