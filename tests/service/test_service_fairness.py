@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +15,11 @@ from own_service import OwnService
 
 from atoll.explore.index import ContextIndex
 from atoll.files.inotify import MOST_WATCHES
+from atoll.service import runs
+from atoll.service.lineage import MOST_NODES
 from atoll.service.service import MOST_WAITING_THREADS
 from atoll.shares import MOST_THREADS_OF_ONE
+from atoll.trajectory import read
 
 
 @pytest.fixture
@@ -104,3 +109,40 @@ def test_watches_of_one_key_do_not_take_the_watches_of_another(api: Api, other: 
         assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
         done = other.events(f"{theirs}/processes", {"command": "echo hi"})
         assert [one["type"] for one in done] == ["started", "stdout", "exited"]
+
+
+def test_the_tree_of_a_large_run_is_made_beside_the_event_loop(api: Api, monkeypatch):
+    loops = []
+
+    def note(*args, **options):
+        with contextlib.suppress(RuntimeError):
+            loops.append(asyncio.get_running_loop())
+        return read(*args, **options)
+
+    monkeypatch.setattr(runs, "read", note)
+    monkeypatch.setattr(runs, "TREE_EVENTS", 500)
+    lines = [
+        {"type": "subcall_started", "run": "r", "call": f"c{n}", "parent": f"c{n - 1}"}
+        for n in range(2_000)
+    ]
+    body = "\n".join(map(json.dumps, lines)).encode()
+    made = api.post("/api/v1/runs/upload", content=body)
+    assert made.status_code == 201, made.text
+    found = api.get(f"/api/v1/runs/{made.json()['id']}/tree").json()
+    assert found["truncated"] is True
+    assert loops == []
+
+
+def test_the_fork_tree_of_a_session_with_many_relatives_is_cut_off(api: Api, service: OwnService):
+    session = api.session()
+    ident = session.rpartition("/")[2]
+
+    def many() -> None:
+        ledger, tenant = service.service.ledger, service.service.sessions.find(ident).tenant
+        for number in range(MOST_NODES + 10):
+            row = (f"ses_{number}", tenant, ident if not number else f"ses_{number - 1}", number)
+            ledger.write("INSERT INTO sessions VALUES (?, ?, ?, ?, 1, 'deleted')", *row)
+
+    service.call(many)
+    found = api.get(f"{session}/tree").json()
+    assert (len(found["nodes"]), found["truncated"]) == (MOST_NODES, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, Response
 
 from atoll.errors import AtollError
 from atoll.rlm.core import RLM
@@ -14,8 +14,6 @@ from atoll.service.calls import EventResponse, as_json, nothing
 from atoll.service.problems import Problem
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
-
     from atoll.service.calls import Call
     from atoll.service.runs import AgentRun
     from atoll.trajectory import Event
@@ -99,7 +97,7 @@ async def show(call: Call) -> Response:
 
 async def tree(call: Call) -> Response:
     """Return a run's turns and calls as a tree, with time and cost of each."""
-    return as_json({"nodes": await _run(call).tree()})
+    return Response(await _run(call).tree(), media_type="application/json")
 
 
 async def events(call: Call) -> Response:

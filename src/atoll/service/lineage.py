@@ -10,15 +10,17 @@ if TYPE_CHECKING:
 
 MOST_NODES = 2_000
 _FAMILY = """
-WITH RECURSIVE up(id, parent) AS (
-    SELECT id, parent FROM sessions WHERE id = :id AND tenant = :tenant
+WITH RECURSIVE up(id, parent, depth) AS (
+    SELECT id, parent, 0 FROM sessions WHERE id = :id AND tenant = :tenant
     UNION ALL
-    SELECT s.id, s.parent FROM sessions s JOIN up ON s.id = up.parent WHERE s.tenant = :tenant),
+    SELECT s.id, s.parent, depth + 1 FROM sessions s JOIN up ON s.id = up.parent
+    WHERE s.tenant = :tenant
+    LIMIT :most),
 down(id) AS (
-    SELECT id FROM up WHERE parent IS NULL
-        OR NOT EXISTS (SELECT 1 FROM sessions WHERE id = up.parent AND tenant = :tenant)
+    SELECT id FROM (SELECT id FROM up ORDER BY depth DESC LIMIT 1)
     UNION ALL
-    SELECT s.id FROM sessions s JOIN down ON s.parent = down.id WHERE s.tenant = :tenant)
+    SELECT s.id FROM sessions s JOIN down ON s.parent = down.id WHERE s.tenant = :tenant
+    LIMIT :most)
 SELECT s.id, s.parent, s.created, s.ended, s.reason FROM sessions s JOIN down ON s.id = down.id
 ORDER BY s.created LIMIT :most
 """

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -30,11 +30,15 @@ if TYPE_CHECKING:
     from atoll.service.executions import Event
     from atoll.service.keys import Principal
     from atoll.service.ledger import Ledger
-    from atoll.trajectory import Node, Trajectory
+    from atoll.trajectory import Node
 
 MOST_LINES = 200_000
 MOST_BYTES = 256 << 20
 READ_LINES = 500
+READ_BYTES = 1 << 20
+"""After so many bytes a reader gets what there is."""
+TREE_EVENTS = 20_000
+"""Events that a tree is made of; the rest is left out."""
 SAVE_SECONDS = 2.0
 MOST_RUNNING = 16
 KEPT_SECONDS = 30 * 86_400
@@ -100,12 +104,11 @@ class AgentRun:
         offset, number = 0, 0
         while True:
             news, ended = self._news, self.ended is not None
-            lines, offset = await asyncio.to_thread(_lines, self.path, offset)
-            if lines:
-                first, number = number + 1, number + len(lines)
-                wanted = [(n, one) for n, one in enumerate(lines, first) if n > after]
-                if wanted:
-                    yield [_event(n, one) for n, one in wanted]
+            found = await asyncio.to_thread(_read_events, self.path, offset, number, after)
+            if found.lines:
+                offset, number = found.offset, number + found.lines
+                if found.events:
+                    yield found.events
             elif ended:
                 yield [(0, "end", encode({"type": "end", "run": self.describe(listed=True)}))]
                 return
@@ -115,10 +118,9 @@ class AgentRun:
                 except TimeoutError:
                     yield [(0, "keepalive", KEEPALIVE)]
 
-    async def tree(self) -> list[dict[str, Any]]:
-        """Return the turns and calls as a tree, with what each cost."""
-        found: Trajectory = await asyncio.to_thread(read, self.path)
-        return [node_json(one) for one in found.tree()]
+    async def tree(self) -> bytes:
+        """Return the turns and calls as a tree, with what each cost, as JSON."""
+        return await asyncio.to_thread(_tree, self.path)
 
     def due(self) -> bool:
         """Whether its facts should be written now, as some time has passed."""
@@ -282,15 +284,32 @@ def node_json(node: Node) -> dict[str, Any]:
     }
 
 
-def _lines(path: Path, offset: int) -> tuple[list[bytes], int]:
-    """Return whole lines of a file from an offset on, and the offset after them."""
-    found: list[bytes] = []
+def _tree(path: Path) -> bytes:
+    found = read(path, events_cap=TREE_EVENTS)
+    return encode({"nodes": [node_json(one) for one in found.tree()], "truncated": found.cut})
+
+
+class _Lines(NamedTuple):
+    """Lines of a run's file, and those of them that a reader has not seen as events."""
+
+    lines: int
+    offset: int
+    events: list[Event]
+
+
+def _read_events(path: Path, offset: int, number: int, after: int) -> _Lines:
+    """Read whole lines of a file from an offset on; `number` is that of the line before."""
+    lines, begin, events = 0, offset, []
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         file.seek(offset)
-        while len(found) < READ_LINES and (line := file.readline()).endswith(b"\n"):
-            found.append(line[:-1])
-            offset += len(line)
-    return found, offset
+        while lines < READ_LINES and offset - begin < READ_BYTES:
+            line = file.readline()
+            if not line.endswith(b"\n"):
+                break
+            lines, offset = lines + 1, offset + len(line)
+            if number + lines > after:
+                events.append(_event(number + lines, line[:-1]))
+    return _Lines(lines, offset, events)
 
 
 def _event(number: int, line: bytes) -> Event:
