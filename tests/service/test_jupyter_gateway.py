@@ -456,3 +456,16 @@ def test_a_socket_outlives_the_time_limit_of_a_request_head(
                 one.close()
     finally:
         own.stop()
+
+
+def test_a_socket_is_closed_when_its_key_is_revoked(service, api):
+    tenant = api.get("/api/v1/whoami").json()["tenant"]
+    key = service.add_key(tenant=tenant)
+    ident = api.post(KERNELS, json={}).json()["id"]
+    client = Client(service, key, ident)
+    assert client.text("1 + 1") == "2"
+    assert api.delete(f"/api/v1/keys/{key.split('_')[1]}").status_code == 204
+    with pytest.raises(ConnectionClosed) as closed:
+        while True:
+            client.next()
+    assert closed.value.rcvd.code == 1008

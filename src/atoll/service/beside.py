@@ -92,7 +92,7 @@ async def watch(call: Call) -> Response:
         found = await hosted.files.watch(path, recursive=call.flag("recursive"))
     except (OSError, ValueError):
         raise Problem(404, "file", f"{path!r} is not a folder that can be watched") from None
-    return EventResponse(call, _changes(call, hosted, found))
+    return EventResponse(call, _changes(call, hosted, found), session=hosted.id)
 
 
 async def _changes(
@@ -116,7 +116,8 @@ async def _changes(
 def _stream(call: Call, processes: Processes, process: GuestProcess) -> Response:
     pause = call.service.settings.keepalive_seconds
     out, err = call.number("out", 0), call.number("err", 0)
-    return EventResponse(call, processes.events(process, out, err, pause))
+    events = processes.events(process, out, err, pause)
+    return EventResponse(call, events, session=call.session.id)
 
 
 def _number(given: int | str) -> int:

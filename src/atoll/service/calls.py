@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.responses import Response
 
-from atoll.service import shapes
+from atoll.errors import AtollError
+from atoll.service import clock, shapes
 from atoll.service.idempotency import Answer
-from atoll.service.problems import Problem, encode
+from atoll.service.problems import Problem, encode, of_error
 from atoll.service.settings import variable
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ T = TypeVar("T")
 NDJSON, SSE = "application/x-ndjson", "text/event-stream"
 SLOWER_FOR_FILES = 10
 MAX_PARAMETERS = 100
+CHECK_SECONDS = 5.0
+"""How often the key of a request is looked at again while its body arrives."""
 
 
 @dataclass(slots=True)
@@ -62,12 +66,15 @@ class Call:
             raise _too_large(limit, most)
         usual = self.service.settings.body_seconds * (SLOWER_FOR_FILES if slow else 1)
         seconds = usual if seconds is None else seconds
-        size = 0
+        size, checked = 0, clock.now()
         try:
             async with asyncio.timeout(seconds):
                 more = True
                 while more:
                     message = await self.request.receive()
+                    if clock.now() - checked > CHECK_SECONDS:  # a body may take a day
+                        checked = clock.now()
+                        self.service.streams.check(self.principal)
                     if message["type"] == "http.disconnect":
                         raise Problem(400, "disconnected", "the body ended before it was whole")
                     piece, more = message.get("body", b""), message.get("more_body", False)
@@ -134,30 +141,54 @@ class Call:
 
 
 class EventResponse(Response):
-    """Streams events as they come, as NDJSON or SSE; `on_gone` is called if the reader leaves."""
+    """Streams events as they come, as NDJSON or SSE; `on_gone` is called if the reader leaves.
+
+    The last event is a `fault` if the key is revoked meanwhile, or the `session` ends whose events
+    these are.
+    """
 
     def __init__(
-        self, call: Call, events: AsyncIterator[list[Event]],
-        on_gone: Callable[[], None] | None = None, headers: dict[str, str] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        call: Call,
+        events: AsyncIterator[list[Event]],
+        on_gone: Callable[[], None] | None = None,
+        headers: dict[str, str] | None = None,
+        session: str = "",
+    ) -> None:
+        self._open = partial(call.service.streams.open, call.principal, session)
         self._sse = SSE in call.request.headers.get("accept", "")
         usual = {"cache-control": "no-store", "x-accel-buffering": "no"}
         super().__init__(None, 200, usual | (headers or {}), SSE if self._sse else NDJSON)
         del self.headers["content-length"]
-        self._events, self._on_gone = events, on_gone
+        self._events, self._on_gone, self._cut_off = events, on_gone, False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         """Send events until the last one, or until the reader is gone."""
-        if not await until_gone(receive, self._stream(send)) and self._on_gone is not None:
+        read = await until_gone(receive, self._stream(send))
+        if (self._cut_off or not read) and self._on_gone is not None:
             self._on_gone()
 
     async def _stream(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
-        async for events in self._events:
-            body = self._encoded(events)
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        last = b""
+        with self._open() as stream:
+            try:
+                async for events in self._events:
+                    body = self._encoded(events)
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            except asyncio.CancelledError:
+                if (problem := stream.interrupted()) is None:
+                    raise
+                last, self._cut_off = self._fault(problem), True
+            except (AtollError, Problem) as exc:  # the answer has begun: it can only be told so
+                last = self._fault(of_error(exc))
+        await send({"type": "http.response.body", "body": last, "more_body": False})
+
+    def _fault(self, problem: Problem) -> bytes:
+        """Return the last event of a stream that cannot go on."""
+        line = encode({"type": "fault", "problem": problem.as_json()})
+        return self._encoded([(0, "fault", line)])
 
     def _encoded(self, events: list[Event]) -> bytes:
         return b"".join(map(_as_sse, events) if self._sse else (e[2] + b"\n" for e in events))

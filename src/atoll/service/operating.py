@@ -43,6 +43,7 @@ async def revoke_key(call: Call) -> Response:
     """Refuse a key from now on."""
     if not call.service.keys.revoke(call.path["key"]):
         raise Problem(404, "not_found", "there is no such key, or it is revoked already")
+    call.service.streams.end_refused()
     await call.service.share_keys()
     return nothing()
 

@@ -10,10 +10,11 @@ import asyncio
 import base64
 import codecs
 import contextlib
-import json
 import time
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from atoll.service import clock
 from atoll.service.problems import Problem, encode, not_found
@@ -38,6 +39,24 @@ _REQUESTS = f"{PLACE}/requests"
 _GONE = "the process is gone: the session was started afresh, or went on on another machine"
 
 
+_Number = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What the guest's helper tells of a process: that it runs, or how it ended.
+
+    SECURITY: the guest may write anything into the file; whatever is not of this shape is refused.
+    """
+
+    pid: _Number | None = None
+    exit_code: _Number | None = None
+    signal: _Number | None = None
+    error: str | None = None
+
+
+_UNREADABLE = Report(error="the guest tells nothing that can be read")
+
+
 class GuestProcess:
     """One process, as the service knows it."""
 
@@ -45,20 +64,20 @@ class GuestProcess:
         self.number, self.command, self.started = number, command, clock.now()
         self.pid: int | None = None
         self.has_terminal = False
-        self.end: dict[str, Any] | None = None
+        self.end: Report | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return what the session's tenant may know."""
-        end = self.end or {}
+        end = self.end or Report()
         return {
             "id": str(self.number),
             "pid": self.pid,
             "command": self.command,
             "started_at": self.started,
             "running": self.end is None,
-            "exit_code": end.get("exit_code"),
-            "signal": end.get("signal"),
-            "error": end.get("error"),
+            "exit_code": end.exit_code,
+            "signal": end.signal,
+            "error": end.error,
         }
 
 
@@ -121,7 +140,8 @@ class Processes:
                         raise Problem(422, "process", "the process did not start in time")
                     await anext(changes)
         if process.pid is None:
-            raise Problem(422, "process", str((process.end or {}).get("error", "it did not start")))
+            why = process.end.error if process.end is not None else None
+            raise Problem(422, "process", why or "it did not start")
         return process
 
     async def write(self, process: GuestProcess, data: bytes, *, end: bool) -> None:
@@ -147,10 +167,9 @@ class Processes:
         end = process.end or await self._told(process, "end")
         if process.pid is None:
             found = await self._told(process, "pid")
-            pid = found.get("pid") if found else None
-            process.pid = pid if isinstance(pid, int) else None
+            process.pid = None if found is None else found.pid
         elif end is None and not await self._is_there(process):
-            end = {"error": _GONE}
+            end = Report(error=_GONE)
         process.end = end
 
     async def events(
@@ -187,17 +206,16 @@ class Processes:
         finally:
             file.close()
 
-    async def _told(self, process: GuestProcess, name: str) -> dict[str, Any] | None:
+    async def _told(self, process: GuestProcess, name: str) -> Report | None:
         file = await self._open(process, name)
         if file is None:
             return None
         try:
-            found = json.loads(await file.read(0, _SMALL))
-        except ValueError:
-            return {"error": "the guest tells nothing that can be read"}
+            return msgspec.json.decode(await file.read(0, _SMALL), type=Report)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return _UNREADABLE
         finally:
             file.close()
-        return found if isinstance(found, dict) else {"error": "not an object"}
 
     async def _is_there(self, process: GuestProcess) -> bool:
         """Return whether the sandbox is still the one that the process was started in."""

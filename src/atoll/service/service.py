@@ -44,6 +44,7 @@ from atoll.service.replicas import Replicas
 from atoll.service.runs import Runs
 from atoll.service.sessions import STOPPED, Sessions
 from atoll.service.shapes import response_json, result_json
+from atoll.service.streams import Streams
 from atoll.service.tracing import Traces
 from atoll.shares import OWNER, FairThreads
 from atoll.trajectory.words import count
@@ -95,6 +96,7 @@ class Service:
         self._runner, self.fleet = runner, fleet
         self.ledger = Ledger(settings.folder)
         self.keys, self.quotas = Keys(self.ledger), Quotas(self.ledger)
+        self.streams = Streams(self.keys)
         self.answers = IdempotencyKeys(self.ledger)
         self.objects = Objects(blobs(settings), self.ledger)
         self.executions = Executions(settings)
@@ -111,7 +113,7 @@ class Service:
         storage, self._store = open_storage(aside, limits, clock.now, fresh=none)
         self.table = SessionTable(opener, storage, limits)
         self.sessions = Sessions(self.table, self.ledger, self.quotas, settings)
-        self.sessions.fleet = fleet
+        self.sessions.fleet, self.sessions.streams = fleet, self.streams
         self.librechat, self.e2b, self.gateway = LibreChat(self), E2B(self), Gateway(self)
         self.replicas = self.sessions.replicas = Replicas(settings) if settings.redis else None
         self.traces = Traces(settings.traces)
@@ -385,6 +387,7 @@ class Service:
         steps: list[Callable[[], Awaitable[None] | None]] = [
             self.sessions.sweep,
             self.table.sweep,
+            self.streams.end_refused,
             self.announce,
             self.executions.sweep,
             self.e2b.sweep,

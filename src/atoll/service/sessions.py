@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from atoll.service.replicas import Replicas
     from atoll.service.settings import ServiceSettings
     from atoll.service.shapes import Life
+    from atoll.service.streams import Streams
 
 MAX_PAGE = 200
 STOPPED = "the service was stopped"
@@ -47,6 +48,8 @@ class Sessions:
         """Where the sandboxes are, if they are not on this machine."""
         self.replicas: Replicas | None = None
         """The other services, if a Redis is shared with them."""
+        self.streams: Streams | None = None
+        """The streams that end with their sessions."""
         self.on_end: Callable[[str], None] = lambda _reason: None
         """Is called with the reason of each end."""
 
@@ -212,6 +215,8 @@ class Sessions:
         session.over = True
         self._sessions.pop(session.id, None)
         self._quotas.close_session(session.key)
+        if self.streams is not None:
+            self.streams.end_session(session.id, reason)
         self.on_end(reason)
         self.forget(session.id, reason)
 

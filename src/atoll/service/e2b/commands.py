@@ -129,7 +129,7 @@ async def _once(frames: list[bytes]) -> AsyncIterator[list[Event]]:
 
 
 def _stream(call: Call, hosted: HostedSession, process: GuestProcess) -> Response:
-    return wire.FrameResponse(call, _frames(hosted, process, _ping(call)))
+    return wire.FrameResponse(call, _frames(hosted, process, _ping(call)), hosted.id)
 
 
 async def _frames(

@@ -161,7 +161,7 @@ async def watch(call: Call) -> Response:
     """Stream the changes of a folder."""
     hosted = call.service.e2b.sandbox(call)
     given = await wire.message(call)
-    return wire.FrameResponse(call, _stream(call, hosted, await _watch(hosted, given)))
+    return wire.FrameResponse(call, _stream(call, hosted, await _watch(hosted, given)), hosted.id)
 
 
 async def _stream(

@@ -113,13 +113,16 @@ def text_of(given: dict[str, Any], name: str) -> str:
 class FrameResponse(EventResponse):
     """Streams the frames of a Connect response."""
 
-    def __init__(self, call: Call, frames: AsyncIterator[list[Event]]) -> None:
-        super().__init__(call, frames)
+    def __init__(self, call: Call, frames: AsyncIterator[list[Event]], session: str = "") -> None:
+        super().__init__(call, frames, session=session)
         self._sse = False
         self.headers["content-type"] = STREAM
 
     def _encoded(self, events: list[Event]) -> bytes:
         return b"".join(event[2] for event in events)
+
+    def _fault(self, problem: Problem) -> bytes:
+        return last_frame(problem)
 
 
 def _error(problem: Problem) -> dict[str, str]:

@@ -7,6 +7,7 @@ open one. Cookies are not looked at.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -81,10 +82,18 @@ async def serve(service: Service, websocket: WebSocket) -> None:
     await websocket.accept(protocol)
     socket = Socket(websocket, principal, protocol)
     try:
-        with service.quotas.connection(principal):
-            await kernel.attach(socket)
-            while True:
-                await kernel.take(socket, await socket.receive())
+        with (
+            service.quotas.connection(principal),
+            service.streams.open(principal) as stream,
+        ):
+            try:
+                await kernel.attach(socket)
+                while True:
+                    await kernel.take(socket, await socket.receive())
+            except asyncio.CancelledError:
+                if (problem := stream.interrupted()) is None:
+                    raise
+                raise problem from None
     except WebSocketDisconnect:
         pass
     except ValueError as exc:
