@@ -16,11 +16,14 @@ from poolkit import Family, until, zygote_hosts, zygotes
 
 import atoll
 from atoll.config import SandboxConfig
-from atoll.errors import SandboxLostError
+from atoll.errors import SandboxLostError, SandboxStartError
 from atoll.jail import meter
 from atoll.jail.supervisor_client import supervisor
 from atoll.launch.guest_handle import limits_of
+from atoll.launch.zygote_client import ZygoteClient
 from atoll.policy import ExecutionPolicy
+from atoll.pool import pool as pools
+from atoll.session import GuestSession
 from atoll.types import Outcome
 
 KILLED = {
@@ -130,3 +133,43 @@ async def test_a_first_cell_that_ends_with_the_answer_to_its_call_unread_is_not_
     box = await family.open(tools={"pay": lambda: calls.append(1)})
     result = await box.execute(UNREAD_ANSWER)
     assert (result.kind, result.state_lost, calls) == (Outcome.EXITED, True, [1])
+
+
+@pytest.mark.parametrize("error", [SandboxLostError("killed"), SandboxStartError("zygote", "no")])
+async def test_a_call_starts_at_most_four_guests(family: Family, monkeypatch, error):
+    starts = []
+
+    async def fork_guest(_client, _limits):
+        starts.append(1)
+        raise error
+
+    monkeypatch.setattr(ZygoteClient, "fork_guest", fork_guest)
+    monkeypatch.setattr(pools, "ASKED_BEFORE_PARKED", 100)  # none is started besides
+    with pytest.raises(type(error)):
+        await family.open()
+    assert len(starts) == (4 if error.retryable else 1)
+
+
+async def test_starts_of_a_first_cell_and_of_its_guest_are_counted_together(
+    family: Family, monkeypatch
+):
+    """Each guest that starts is lost before it reads; each second start fails."""
+    box, starts = await family.open(), []
+    launch = box._launch
+
+    async def launched():
+        starts.append(1)
+        if len(starts) % 2:
+            raise SandboxLostError("killed")
+        return await launch()
+
+    async def lost(self, *_args, **_options):
+        self.alive = False
+        raise SandboxLostError("killed")
+
+    monkeypatch.setattr(box, "_launch", launched)
+    monkeypatch.setattr(GuestSession, "execute", lost)
+    monkeypatch.setattr(GuestSession, "unread", True)
+    with pytest.raises(SandboxLostError, match="killed"):
+        await box.execute("print(1)")
+    assert len(starts) == 3

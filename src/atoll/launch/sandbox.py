@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from abc import abstractmethod
 from dataclasses import replace
 from functools import cached_property
@@ -20,6 +19,7 @@ from atoll.config import SandboxConfig
 from atoll.errors import (
     ConfigError,
     SandboxClosedError,
+    SandboxError,
     SandboxLostError,
     StateError,
     UnsupportedError,
@@ -27,7 +27,7 @@ from atoll.errors import (
 from atoll.files.direct import FolderFiles
 from atoll.idempotency import KeyedResults
 from atoll.launch import folders
-from atoll.launch.handshake import START_SECONDS
+from atoll.launch.starts import Starts
 from atoll.policy import Capability, Isolation, check_positive, names_keywords
 from atoll.sandbox import NOT_STARTED, BaseSandbox, check_code
 from atoll.state import envelope, transfer
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 STATE_TIMEOUT_MS = 30_000
 _ENDINGS = Background()
 """Guests whose destroy() was cancelled."""
-ATTEMPTS = 4
-"""How often a guest is started that is lost before anything of the caller's was done in it."""
 
 
 class GuestSandbox(BaseSandbox):
@@ -94,7 +92,7 @@ class GuestSandbox(BaseSandbox):
             shared = None if context is None else await asyncio.to_thread(contexts.share, context)
             self._shared, self._context = shared, None if shared else context
             self._open, self._destroyed = True, False
-            await self._start()
+            await self._start(Starts())
 
     @names_keywords("option of execute")
     async def execute(
@@ -120,23 +118,29 @@ class GuestSandbox(BaseSandbox):
     async def _execute(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
         async with self._turn:
             self.logger.log_execution_start("python", self.policy, code)
-            result = None
-            for left in reversed(range(ATTEMPTS)):
-                guest = self._guest
-                if guest is None or guest.session.dead or not self._open:
-                    guest = await self._living()
-                spare, self._untouched, lost = self._untouched and left, False, self._found_dead
-                try:
-                    result = await self._execute_in(guest, code, limit, setup=setup)
-                except SandboxLostError:
-                    if not (spare and guest.session.unread):
-                        raise
-                if not (spare and guest.session.unread):
-                    break
-                self._found_dead = lost
-        assert result is not None
+            guest = self._guest
+            if guest is None or self._untouched or guest.session.dead or not self._open:
+                result = await self._execute_first(code, limit, setup=setup)
+            else:
+                result = await self._execute_in(guest, code, limit, setup=setup)
         self._log_execution_metrics(result)
         return result
+
+    async def _execute_first(self, code: str, limit: float, *, setup: bool | None) -> SandboxResult:
+        """Run a cell in a guest that may be new; if that is lost unread, run it in another."""
+        starts = Starts()
+        while True:
+            guest = await self._living(starts)
+            is_new, self._untouched, lost = self._untouched, False, self._found_dead
+            try:
+                result = await self._execute_in(guest, code, limit, setup=setup)
+            except SandboxLostError:
+                if not (is_new and guest.session.unread and await starts.again()):
+                    raise
+            else:
+                if not (is_new and guest.session.unread and await starts.again()):
+                    return result
+            self._found_dead = lost
 
     async def _execute_in(
         self, guest: RunningGuest, code: str, limit: float, *, setup: bool | None
@@ -352,26 +356,25 @@ class GuestSandbox(BaseSandbox):
         guest, self._untouched = await self._living(), False
         return guest
 
-    async def _living(self) -> RunningGuest:
-        """Return the guest, or another one if it has died."""
+    async def _living(self, starts: Starts | None = None) -> RunningGuest:
+        """Return the guest, or another one if it has died; that counts among `starts`."""
         self._require_open()
         if self._guest is not None and self._guest.session.dead:
             await self._release()
             self._found_dead |= not self._untouched
         if self._guest is None:
-            await self._start()
+            await self._start(starts or Starts())
         assert self._guest is not None
         return self._guest
 
-    async def _start(self) -> None:
+    async def _start(self, starts: Starts) -> None:
         """Start a guest; start another if it is lost, since nothing of the caller's ran in it."""
         payload = await self._saved_payload()
-        last_try = time.monotonic() + START_SECONDS
-        for left in reversed(range(ATTEMPTS)):
+        while True:
             try:
                 await self._start_from(payload)
-            except SandboxLostError:
-                if not left or time.monotonic() > last_try:
+            except SandboxError as exc:
+                if not (exc.retryable and await starts.again()):
                     raise
             else:
                 self._untouched = True

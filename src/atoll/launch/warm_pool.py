@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 DEMAND_SECONDS = 1.0
 TAKEN_PER_PARKED = 8
-RETRIES = 4
-LAST_TRY_SECONDS = 30.0
-"""After which a start that fails is not tried again: the caller has waited long enough."""
-PAUSE_SECONDS = 0.05
 _closing: set[asyncio.Task[None]] = set()
 
 
@@ -50,7 +46,7 @@ class WarmPool:
         handle = self._next_alive()
         self.on_take(handle is not None)
         self.refill()
-        return handle if handle is not None else await self._new()
+        return handle if handle is not None else await self._fork_guest()
 
     def refill(self) -> None:
         """Start missing guests in the background; close surplus ones."""
@@ -90,23 +86,11 @@ class WarmPool:
 
     async def _park(self) -> None:
         with contextlib.suppress(SandboxError):  # the next take() raises it
-            handle = await self._new()
+            handle = await self._fork_guest()
             if self._open:
                 self._parked.append(handle)
             else:
                 await handle.close()
-
-    async def _new(self) -> GuestHandle:
-        """Start a guest; retry on failure, since no caller's code has run in it."""
-        last_try = time.monotonic() + LAST_TRY_SECONDS
-        for attempt in range(RETRIES):
-            try:
-                return await self._fork_guest()
-            except SandboxError:
-                if attempt == RETRIES - 1 or time.monotonic() > last_try:
-                    raise
-                await asyncio.sleep(PAUSE_SECONDS)  # until the loss of a killed zygote is known
-        raise AssertionError("unreachable")
 
 
 def _close_later(handle: GuestHandle) -> None:

@@ -86,8 +86,14 @@ class ZygoteClient:
                 await self._start()
 
     async def fork_guest(self, limits: Limits) -> GuestHandle:
-        """Return a new guest in its jail, before its handshake."""
-        await self.start()
+        """Return a new guest in its jail, before its handshake.
+
+        An error is `retryable`, as nothing has run, unless the zygote itself cannot be started.
+        """
+        try:
+            await self.start()
+        except SandboxStartError as exc:
+            raise (_killed(exc) if exc.step in LOST else exc) from None
         zygote_host = self._lease
         handle = start_guest(ForkSpec(zygote_host=self._name, limits=limits))
         try:
@@ -97,12 +103,16 @@ class ZygoteClient:
             self._retire(zygote_host)
             await handle.close()
             raise SandboxLostError(f"no guest within {FORK_SECONDS:g} s: try again") from None
-        except BaseException as exc:
+        except SandboxStartError as exc:
             await handle.close()
-            if isinstance(exc, SandboxStartError) and exc.step in LOST:
-                if exc.step == HOST_LOST:
-                    self._retire(zygote_host)
-                raise SandboxLostError(f"{exc.reason}: nothing has run, try again") from exc
+            if exc.step == HOST_LOST:
+                self._retire(zygote_host)
+            if exc.step in LOST:
+                raise _killed(exc) from exc
+            exc.retryable = True
+            raise
+        except BaseException:
+            await handle.close()
             raise
 
     async def close(self) -> None:
@@ -176,3 +186,7 @@ def zygote_host_spec(
         env=environment(python),
         binds=(*binds, *more),
     )
+
+
+def _killed(exc: SandboxStartError) -> SandboxLostError:
+    return SandboxLostError(f"{exc.reason}: nothing has run, try again")
