@@ -37,7 +37,7 @@ export UV_SYSTEM_CERTS ?= true
 # Tests start hundreds of interpreters; without bytecode each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > shares,background,errors,extras,certificates,forks,markup,name_hints > requirements,policy,command > network > types,log > guard,text > \
-	files,config,availability,context,output > \
+	search > files,config,availability,context,output > \
 	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > outbox,passed_fds,peer > tools,channel,deadline,memory,turns > \
 	sandbox,session,idempotency > sync,portal,held_signals,jail,state,wire > archive > web > egress > shell,launch > packages > \
 	backends > pool,factory > environment,notebook > rlm > aio,daemon,replserver > service,fleet > cli,integrations

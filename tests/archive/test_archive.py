@@ -236,11 +236,11 @@ def test_close_ends_a_reader_at_work_in_another_thread():
 def test_without_re2_an_expression_is_refused_in_words_behind_the_walls(tmp_path):
     code = (
         "import sys; sys.modules['re2'] = None\n"
-        "from atoll.files.matchers import make_matcher\n"
+        "from atoll.search.patterns import Pattern\n"
         "import subprocess\n"
         "def refuse(*_, **__): raise PermissionError(1, 'not here')\n"
         "subprocess.Popen = refuse\n"
-        "make_matcher('a.c', regex=True, ignore_case=False)\n"
+        "Pattern('a.c', regex=True, ignore_case=False)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "ConfigError: regular expressions need google-re2 here; install it" in done.stderr

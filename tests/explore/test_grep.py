@@ -13,10 +13,10 @@ from costs import least_cpu_seconds
 
 from atoll.context import Context
 from atoll.errors import ConfigError
-from atoll.explore import chunks, encoded, finders, lines, literals, trigrams
+from atoll.explore import chunks, encoded, lines, trigrams
 from atoll.explore.grep import MOST_HITS, WIDTH
 from atoll.explore.index import ContextIndex
-from atoll.files import backtracking
+from atoll.search import backtracking, literals, patterns
 
 needs_re2 = pytest.mark.skipif(
     "re2" not in sys.modules and not __import__("importlib.util").util.find_spec("re2"),
@@ -34,10 +34,10 @@ EXPRESSIONS = [
 def small(monkeypatch):
     """Pieces, blocks and steps so small that a short text has edges of all of them."""
     for module, name, size in (
-        (finders, "_FAST", 512),
-        (finders, "PIECE", 256),
-        (finders.Plain, "piece", 512),
-        (finders, "_LEAST", 256),
+        (patterns, "_FAST", 512),
+        (patterns, "PIECE", 256),
+        (patterns.Plain, "piece", 512),
+        (patterns, "_LEAST", 256),
         (lines, "BLOCK", 64),
         (lines, "_AT_ONCE", 256),
         (lines, "_STRETCH", 3),
@@ -283,8 +283,8 @@ def test_a_search_ends_when_its_time_is_up_and_says_how_far_it_came():
 @pytest.mark.parametrize("pattern", ["[ab]*a[ab]{300}[cd]", "[ab]*a[ab]{300}c"])
 def test_an_expression_that_is_slow_a_byte_is_still_ended_in_time(pattern, monkeypatch):
     """Its states are too many to keep, so each byte costs as much as it has instructions."""
-    monkeypatch.setattr(finders, "PIECE", 1 << 14)
-    monkeypatch.setattr(finders, "_LEAST", 1 << 10)
+    monkeypatch.setattr(patterns, "PIECE", 1 << 14)
+    monkeypatch.setattr(patterns, "_LEAST", 1 << 10)
     text = "".join(random.Random(1).choices("ab", k=1 << 20)) + "\nccdd\n" * 100
     grep = index_of(text).grep(pattern, seconds=0.05)
     assert grep.more

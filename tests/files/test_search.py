@@ -19,14 +19,16 @@ import pytest
 
 import atoll
 from atoll.errors import ConfigError
-from atoll.files import backtracking, blocks, matchers, tree
+from atoll.files import blocks, tree
 from atoll.files.direct import FolderFiles
 from atoll.files.folder import OpenFolders
-from atoll.files.required import required_text
 from atoll.files.searcher import Searcher
 from atoll.guest import texts
 from atoll.guest.local_files import LocalFiles
 from atoll.guest.search import search as slow_search
+from atoll.search import backtracking, literals
+from atoll.search.patterns import Pattern
+from atoll.search.required import required_runs
 
 re2 = pytest.importorskip("re2", reason="google-re2 is not installed: pip install 'atoll[search]'")
 PLAIN = {"glob": None, "regex": False, "ignore_case": False, "max_results": 1000}
@@ -200,12 +202,12 @@ def test_a_catastrophic_pattern_takes_time_like_any_other(tmp_path, grep):
         (r"\x41bcd", ""),
         (r"\Qa+b\E", ""),
         ("abcd{2", ""),
-        ("ab", ""),
+        ("ab", "ab"),
         ("naïve+", "naïve"),
     ],
 )
 def test_the_required_text_of_an_expression(pattern, text):
-    assert required_text(pattern) == text
+    assert max(required_runs(pattern), key=len, default="") == text
 
 
 def test_the_required_text_is_in_every_match(tmp_path):
@@ -219,8 +221,9 @@ def test_the_required_text_is_in_every_match(tmp_path):
         text = "".join(dice.choices("abé.", k=30))
         match = re.search(pattern, text)
         if match:
-            seen += bool(required_text(pattern))
-            assert required_text(pattern) in match.group(), pattern
+            runs = required_runs(pattern)
+            seen += bool(runs)
+            assert all(run in match.group() for run in runs), pattern
     assert seen > 20
 
 
@@ -232,10 +235,11 @@ def test_a_required_text_that_does_not_help_is_given_up(tmp_path, grep):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_text_is_found_at_every_place_however_common_its_bytes_are(seed, monkeypatch):
-    monkeypatch.setattr(matchers, "_A_MISS", random.Random(seed).choice((1, 8, 1 << 13)))
+    monkeypatch.setattr(literals, "_MISSES", random.Random(seed).choice((1, 8, 1 << 13)))
+    monkeypatch.setattr(literals, "_LEAST_BYTES", random.Random(seed).choice((1, 100)))
     dice = random.Random(seed)
     needle = "".join(dice.choices("ab_", k=dice.randrange(1, 5)))
-    find_in = matchers.make_matcher(needle, regex=False, ignore_case=False)
+    find_in = Pattern(needle, regex=False, ignore_case=False).within
     for _ in range(10):
         block = bytearray("".join(dice.choices("aaabbc_", k=300)), "ascii")
         used = dice.randrange(1, 300)

@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from atoll.archive.decoding import decode
 from atoll.errors import ArchiveError
-from atoll.files.matchers import make_matcher
 from atoll.guest.search import MAX_LINE, PROBE_BYTES, shown
+from atoll.search.patterns import Pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.archive.reader import Reader
-    from atoll.files.matchers import Matcher
 
 
 def search(
     reader: Reader, query: str, most: int, *, regex: bool, ignore_case: bool
 ) -> dict[str, Any]:
     """Return hits, whether there are more, and members that could not be read."""
-    matcher = make_matcher(query, regex=regex, ignore_case=ignore_case)
+    pattern = Pattern(query, regex=regex, ignore_case=ignore_case)
     hits: list[tuple[str, int, str]] = []
     unread: list[tuple[str, str]] = []
     cut = False
@@ -33,7 +32,7 @@ def search(
         except ArchiveError as exc:
             unread.append((name, str(exc)))
             continue
-        for line, text in _lines(matcher, data):
+        for line, text in _lines(pattern, data):
             hits.append((name, line, text))
             if len(hits) > most:
                 break
@@ -52,10 +51,10 @@ def _searchable(data: bytes) -> bytearray:
     return bytearray(data if data.endswith(b"\n") else data + b"\n")
 
 
-def _lines(matcher: Matcher, data: bytearray) -> Iterator[tuple[int, str]]:
+def _lines(pattern: Pattern, data: bytearray) -> Iterator[tuple[int, str]]:
     if not data:
         return
-    find, at, line, counted = matcher(data, len(data)), 0, 1, 0
+    find, at, line, counted = pattern.within(data, len(data)), 0, 1, 0
     while at < len(data) and (place := find(at)) >= 0:
         begin = data.rfind(b"\n", at, place) + 1 or at
         line, counted = line + data.count(b"\n", counted, begin), begin

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atoll.search.patterns import PIECE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from atoll.explore.memory import Memory
+    from atoll.search.memory import Memory
 
     Span = tuple[int, int]
 
-PIECE = 1 << 20
-"""Bytes of a chunk: it fits into a core's cache, and is searched in about a millisecond."""
 OVERLAP = 1 << 16
 """Bytes by which chunks of one very long line overlap (at most half): the longest match there."""
 _LINE_END = 10

@@ -10,8 +10,8 @@ from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from atoll.explore.memory import Memory
 from atoll.guest.context import CODECS
+from atoll.search.memory import Memory
 
 if TYPE_CHECKING:
     from atoll.context import Context

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.explore.encoded import Characters, Encoded
-    from atoll.explore.finders import Finder
+    from atoll.search.patterns import Finder
 
     Span = tuple[int, int]
 
@@ -115,7 +115,7 @@ class Scan:
         at, end = piece
         spans: list[Span] = []
         while at < end and len(spans) < self._room:
-            span = self._first(at, end)
+            span = self._first(self._memory, at, end)
             if span is None:
                 break
             spans.append(span)
@@ -128,7 +128,7 @@ class Scan:
     def _count(self, piece: Span) -> Piece:
         at, end = piece
         number = 0
-        while at < end and (span := self._first(at, end)) is not None:
+        while at < end and (span := self._first(self._memory, at, end)) is not None:
             number += 1
             at = self._resume(span[1], end)
             if self._late:

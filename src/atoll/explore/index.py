@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from atoll import forks
 from atoll.errors import ConfigError, SandboxClosedError
 from atoll.explore.encoded import Characters, Narrow, Wide
-from atoll.explore.finders import check
 from atoll.explore.grep import check_most
 from atoll.explore.searchable import Searchable
 from atoll.files.blocks import SECONDS
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 _LAST_OF_LATIN1 = "\xff"
+LONGEST_PATTERN = 10_000
 _indexes: weakref.WeakKeyDictionary[Context, ContextIndex] = weakref.WeakKeyDictionary()
 _making = forks.new_rlock()
 
@@ -107,7 +107,7 @@ class ContextIndex:
     ) -> Grep:
         """Return the lines that match an RE2 expression; ConfigError if it is not a valid one."""
         check_most(most)
-        check(pattern, literal=literal)
+        _check_pattern(pattern)
         within = self._range(start, end)
         beyond = not (literal and not ignore_case) and _beyond_latin1(pattern, ignore_case)
         return self._form(beyond_latin1=beyond).grep(
@@ -151,10 +151,22 @@ class ContextIndex:
         return min(start, end), end
 
 
+def _check_pattern(pattern: str) -> None:
+    if not isinstance(pattern, str):
+        raise ConfigError(f"a pattern must be text, not {type(pattern).__name__}")
+    if len(pattern) > LONGEST_PATTERN:
+        most = f"at most {LONGEST_PATTERN:,} characters"
+        raise ConfigError(f"the pattern has {len(pattern):,} characters, {most}: search for less")
+
+
 def _beyond_latin1(pattern: str, ignore_case: bool) -> bool:  # noqa: FBT001
     """Return whether a pattern needs UTF-8: in latin-1, RE2 ignores the case of ASCII only."""
     folds = ignore_case or "(?" in pattern
-    return "\\x{" in pattern or max(pattern) > _LAST_OF_LATIN1 or (folds and not pattern.isascii())
+    return (
+        "\\x{" in pattern
+        or max(pattern, default="") > _LAST_OF_LATIN1
+        or (folds and not pattern.isascii())
+    )
 
 
 def _let_go(forms: dict[bool, Searchable]) -> None:

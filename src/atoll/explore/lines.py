@@ -13,7 +13,7 @@ from atoll.explore.thread_pool import run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.explore.memory import Memory
+    from atoll.search.memory import Memory
 
     Count = Callable[[int, int], list[int]]
     """Takes two byte offsets; returns the number of line ends in each block between them."""

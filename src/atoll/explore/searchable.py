@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from atoll.errors import ExecutionTimeoutError
 from atoll.explore.chunks import whole_lines
-from atoll.explore.finders import make_finder
 from atoll.explore.grep import Grep, Hit, Scan, line_around
 from atoll.explore.lines import Lines
-from atoll.explore.literals import Frequencies, Literal
 from atoll.explore.sections import find_sections
 from atoll.explore.trigrams import Trigrams
+from atoll.search.literals import Frequencies, Literal
+from atoll.search.patterns import Pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from atoll.explore.encoded import Characters, Encoded
-    from atoll.explore.finders import Finder
     from atoll.explore.sections import Section
+    from atoll.search.patterns import Finder
 
     Span = tuple[int, int]
 
@@ -58,8 +58,13 @@ class Searchable:
         seconds: float,
     ) -> Grep:
         """Return the lines that match the pattern within a range of characters."""
-        rates = self._frequencies
-        finder = make_finder(pattern, self.encoded, rates, ignore_case=ignore_case, literal=literal)
+        finder = Pattern(
+            pattern,
+            regex=not literal,
+            ignore_case=ignore_case,
+            encode=self.encoded.encode,
+            latin1=not self.encoded.utf8,
+        ).finder(self._frequencies)
         scan = Scan(finder, self.encoded, most=most, seconds=seconds)
         start, end = map(self.encoded.to_byte, within)
         spans, ended = scan.run(self._parts(finder, (start, end)))
@@ -89,9 +94,9 @@ class Searchable:
         needle, until = self.encoded.encode(text), time.monotonic() + seconds
         if needle is None:
             return
-        literal, after = Literal(self._memory, needle, self._frequencies), 0
+        literal, after = Literal(needle, self._frequencies), 0
         for at, end in self._stretches(needle, self.encoded.to_byte(start)):
-            while (place := literal.find(max(at, after), end)) >= 0:
+            while (place := literal.find(self._memory, max(at, after), end)) >= 0:
                 _check_time(until)
                 yield self.encoded.to_character(place)
                 after = place + 1

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from atoll.explore.encoded import Encoded
     from atoll.explore.lines import Lines
-    from atoll.explore.memory import Memory
+    from atoll.search.memory import Memory
 
 MOST_SECTIONS = 5_000
 _TRIES = 20_000

@@ -14,7 +14,7 @@ from atoll import forks
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from atoll.explore.memory import Memory
+    from atoll.search.memory import Memory
 
     Span = tuple[int, int]
 

@@ -23,8 +23,8 @@ from atoll.guest.search import MAX_LINE, PROBE_BYTES, shown
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll.files.matchers import Matcher
     from atoll.guest.search import Find
+    from atoll.search.patterns import Pattern
 
     Hit = list[str | int]
     """Path, line, text."""
@@ -47,9 +47,9 @@ _LINE_END = 10
 class SearchBuffer:
     """The buffer that files are read into, and the matches found in it so far."""
 
-    def __init__(self, matcher: Matcher, room: int, stop: Event) -> None:
+    def __init__(self, pattern: Pattern, room: int, stop: Event) -> None:
         """`room` is the number of hits after which the search stops."""
-        self.matcher, self._room, self._stop = matcher, room, stop
+        self.pattern, self._room, self._stop = pattern, room, stop
         self._until = time.monotonic() + SECONDS
         self.hits: list[Hit] = []
         self.headed = False
@@ -103,7 +103,7 @@ class SearchBuffer:
         """Collect the hits of the files in the buffer, and empty it."""
         if not self._used:
             return
-        find, at = self.matcher(self.buffer, self._used), 0
+        find, at = self.pattern.within(self.buffer, self._used), 0
         self._starts.append(self._used)
         while at < self._used and self.wanted:
             place = find(at)
@@ -145,10 +145,10 @@ class SearchBuffer:
 
     def for_other_half(self) -> SearchBuffer | None:
         """Return a buffer for another thread that searches the same file; None if it cannot."""
-        copy = getattr(self.matcher, "copy", None)
-        if copy is None or "numpy" not in sys.modules or len(os.sched_getaffinity(0)) == 1:
+        alone = not self.pattern.is_shareable or len(os.sched_getaffinity(0)) == 1
+        if alone or "numpy" not in sys.modules:
             return None
-        other = SearchBuffer(copy(), self._room, Event())
+        other = SearchBuffer(self.pattern, self._room, Event())
         other._until = self._until
         return other
 
@@ -223,7 +223,7 @@ class LargeFile:
         Lines are counted only after the first hit: a file without one needs no line numbers.
         """
         search = self._search
-        find = search.matcher(search.buffer, end)
+        find = search.pattern.within(search.buffer, end)
         place = find(0)
         self._hit |= place >= 0
         if not self._hit:

@@ -8,13 +8,12 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from atoll.files.blocks import SearchBuffer
-from atoll.files.matchers import make_matcher
 from atoll.files.tree import Tree
 from atoll.guest.globs import chooser
+from atoll.search.patterns import Pattern
 
 if TYPE_CHECKING:
     from atoll.files.folder import OpenFolders
-    from atoll.files.matchers import Matcher
 
 
 class Searcher:
@@ -22,13 +21,13 @@ class Searcher:
 
     def __init__(self, stop: Event | None = None) -> None:
         self._stop = stop or Event()
-        self._prepared: Matcher | None = None
+        self._prepared: Pattern | None = None
         self.met_large = False
         """Whether the last search met a file for which importing numpy pays."""
 
     def prepare(self, pattern: str, *, regex: bool, ignore_case: bool) -> None:
         """Compile the pattern of the next call; that may start a process, as this user."""
-        self._prepared = make_matcher(pattern, regex=regex, ignore_case=ignore_case)
+        self._prepared = Pattern(pattern, regex=regex, ignore_case=ignore_case)
 
     def __call__(
         self,
@@ -42,16 +41,16 @@ class Searcher:
         max_results: int,
     ) -> dict[str, Any]:
         """Search a folder as guest/search does."""
-        matcher, self._prepared = self._prepared, None
-        if matcher is None:
-            matcher = make_matcher(pattern, regex=regex, ignore_case=ignore_case)
+        compiled, self._prepared = self._prepared, None
+        if compiled is None:
+            compiled = Pattern(pattern, regex=regex, ignore_case=ignore_case)
         chosen = chooser(glob)
         try:
             top = place.open(path)
         except (OSError, ValueError):
             return {"matches": [], "truncated": False}
         tree = Tree(top, os.path.basename(path), chosen)
-        search = SearchBuffer(matcher, max_results + 1, self._stop)
+        search = SearchBuffer(compiled, max_results + 1, self._stop)
         try:
             _search(tree, search)
         finally:

@@ -10,16 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atoll.extras import hint
-from atoll.files.matchers import make_matcher
 from atoll.retrieval import encoder
 from atoll.retrieval.nextplaid import NextPlaid, find_server
 from atoll.retrieval.retriever import MOST_HITS, Retriever
 from atoll.retrieval.types import CODE, Hits
+from atoll.search.patterns import Pattern
 
 if TYPE_CHECKING:
     import os
-
-    from atoll.files.matchers import Matcher
 
 WORDS_ONLY = "found by words alone: start NextPLAID on port 8088, or install the extra `semantic`"
 
@@ -36,15 +34,15 @@ def colgrep(index: Retriever, query: str, pattern: str | None = None, k: int = 1
     if pattern is None:
         return _told(index.search(query, k=k, kind=CODE), k)
     # SECURITY: RE2, or `re` in a child process with a deadline: the pattern may be a guest's.
-    matcher = make_matcher(pattern, regex=True, ignore_case=False)
+    compiled = Pattern(pattern, regex=True, ignore_case=False)
     hits = index.search(query, k=MOST_HITS, kind=CODE)
-    fit = [one for one in hits if _matches(matcher, one.text)]
+    fit = [one for one in hits if _matches(compiled, one.text)]
     return _told(Hits(fit, mode_used=hits.mode_used, warning=hits.warning), k)
 
 
-def _matches(matcher: Matcher, text: str) -> bool:
+def _matches(pattern: Pattern, text: str) -> bool:
     data = bytearray(f"{text}\n".encode("utf-8", "surrogatepass"))
-    return matcher(data, len(data))(0) >= 0
+    return pattern.within(data, len(data))(0) >= 0
 
 
 def _told(hits: Hits, k: int) -> Hits:

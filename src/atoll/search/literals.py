@@ -6,16 +6,17 @@ read, so it searches for a text from its rarest byte on.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from atoll.errors import ConfigError
-from atoll.files.matchers import compile_expression
+from atoll.search.expressions import compile_expression
 
 if TYPE_CHECKING:
-    from atoll.explore.memory import Memory
+    from atoll.search.memory import Memory
 
 _SAMPLES, _SAMPLE = 64, 1 << 10
-_LEAST_BYTES = 1 << 20
+_LEAST_BYTES = 1 << 16
 """Bytes below which memmem is fast enough for every text."""
 _MISSES = 64
 # Seconds per gigabyte, measured; only the ratios between them matter.
@@ -37,26 +38,32 @@ class Frequencies:
 
 
 class Literal:
-    """Finds one text in one memory; several threads use it at once."""
+    """Finds one text; several threads use it at once."""
 
-    def __init__(self, memory: Memory, needle: bytes, frequencies: Frequencies) -> None:
-        self._memory, self.needle = memory, needle
+    def __init__(self, needle: bytes, frequencies: Frequencies) -> None:
+        self.needle = needle
         cost, self._from = _best(needle, frequencies)
         self.cost = cost + _HIT * frequencies.of(needle)
         """Estimated seconds per gigabyte to find the text and match its lines."""
-        self._tail: Any = None
-        if self._from is not None and memory.size >= _LEAST_BYTES:
-            self._tail = _expression(needle[self._from :])
 
-    def find(self, at: int, end: int) -> int:
+    def find(self, memory: Memory, at: int, end: int) -> int:
         """Return the offset of the first whole occurrence between `at` and `end`, or -1."""
-        if self._tail is None:
-            return self._memory.find(self.needle, at, end)
-        return self._find_by_tail(at, end, self._from or 0)
+        if self._from is None or end - at < _LEAST_BYTES or self._tail is None:
+            return memory.find(self.needle, at, end)
+        return self._find_by_tail(memory, at, end, self._from)
 
-    def _find_by_tail(self, at: int, end: int, skipped: int) -> int:
+    @cached_property
+    def _tail(self) -> Any:
+        """The expression that finds the text from its rarest byte on; None if memmem must do."""
+        try:
+            tail = self.needle[self._from :]
+            return compile_expression(tail, ignore_case=False, literal=True, latin1=True)
+        except ConfigError:
+            return None  # RE2 is missing, or the text is too long for it
+
+    def _find_by_tail(self, memory: Memory, at: int, end: int, skipped: int) -> int:
         """Find the text from its rarest byte on; by memmem if that byte is too frequent."""
-        head, buffer, look_from = self.needle[:skipped], self._memory.buffer, at + skipped
+        head, buffer, look_from = self.needle[:skipped], memory.buffer, at + skipped
         for _ in range(_MISSES):
             match = self._tail.search(buffer, look_from, end) if look_from < end else None
             if match is None:
@@ -65,7 +72,7 @@ class Literal:
             if buffer[place : place + skipped] == head:
                 return int(place)
             look_from = match.start() + 1
-        return self._memory.find(self.needle, look_from - skipped, end)
+        return memory.find(self.needle, look_from - skipped, end)
 
 
 def _best(needle: bytes, frequencies: Frequencies) -> tuple[float, int | None]:
@@ -82,10 +89,3 @@ def _best(needle: bytes, frequencies: Frequencies) -> tuple[float, int | None]:
 def _tail_cost(tail: bytes, frequencies: Frequencies, *, missing: bool) -> float:
     misses = _MISS * frequencies.of(tail) if missing else 0.0
     return _READING + _STOP * frequencies.of(tail[:1]) + misses
-
-
-def _expression(text: bytes) -> Any:
-    try:
-        return compile_expression(text, ignore_case=False, literal=True, latin1=True)
-    except ConfigError:
-        return None  # RE2 is missing, or the text is too long for it: memmem finds the same

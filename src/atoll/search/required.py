@@ -4,20 +4,13 @@ from __future__ import annotations
 
 _STANDS_FOR_MANY = "dDwWsSbB"
 _REPEATED_MAYBE_NEVER = ("?", "*", "{")
-SHORTEST = 3
-
-
-def required_text(pattern: str) -> str:
-    """Return the longest required text; "" if there is none, or the pattern is not simple.
-
-    In doubt it returns less: a shorter text makes the search slower, a wrong one would hide lines.
-    """
-    longest = max(required_runs(pattern), key=len, default="")
-    return longest if len(longest) >= SHORTEST else ""
 
 
 def required_runs(pattern: str) -> list[str]:
-    """Return all required texts of a simple pattern, however short."""
+    """Return all required texts; none if the pattern is not simple.
+
+    In doubt it returns less: a shorter text makes the search slower, a wrong one would hide lines.
+    """
     try:
         return [run for run in _Scan(pattern).runs() if run]
     except (_NotSimpleError, IndexError, RecursionError):
