@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import pathlib
+import types
+
+import numpy
+import pandas
 import pytest
 
 import atoll
@@ -120,6 +127,78 @@ def test_what_cannot_be_compared_counts_as_untrusted(monkeypatch):
     other.note("web", "a" * 40)
     other.note("web", "b" * 40)
     assert "some were dropped" in str(other.origins("c" * 40)[0])
+
+
+def nested(value, depth, wrap):
+    for _ in range(depth):
+        value = wrap(value)
+    return value
+
+
+@dataclasses.dataclass
+class Holder:
+    held: object
+
+
+WRAPS = {
+    "list": lambda value: [value],
+    "tuple": lambda value: (value,),
+    "dict": lambda value: {"a": value},
+    "deque": lambda value: collections.deque([value]),
+    "dataclass": Holder,
+    "mapping": lambda value: types.MappingProxyType({1: value}),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+@pytest.mark.parametrize("depth", [29, 30, 31, 32, 99, 5000])
+def test_text_is_found_at_any_depth(wrap, depth):
+    sources = Sources(None)
+    sources.note("web", nested(ORDER, depth, wrap))
+    assert [origin.source for origin in sources.origins(ORDER)] == ["web"]
+    assert [origin.source for origin in sources.origins(nested(ORDER, depth, wrap))] == ["web"]
+
+
+@pytest.mark.parametrize("depth", [31, 60, 90])
+def test_a_deep_argument_of_guest_code_is_refused(env, depth):
+    code = f"value = page('x')['body'][0]\nfor _ in range({depth}): value = [value]\npay('ok', more=value)"
+    assert "is from page [" in env.execute(code).result.error
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ORDER.encode(), bytearray(ORDER.encode()), memoryview(ORDER.encode()), {ORDER: 1},
+        {ORDER}, frozenset({ORDER}), numpy.array([ORDER]), numpy.array([[ORDER, "b"]], object),
+        pandas.Series([ORDER]), pandas.DataFrame({"a": [1], "b": [ORDER]}),
+        pandas.DataFrame({ORDER: [1]}), pathlib.PurePosixPath(ORDER), {1: 2}.keys() | {ORDER},
+    ],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_text_is_found_in_every_kind_of_value(value):
+    sources = Sources(None)
+    sources.note("web", ORDER)
+    assert [origin.source for origin in sources.origins(value)] == ["web"]
+    other = Sources(None)
+    other.note("web", value)
+    assert [origin.source for origin in other.origins(ORDER)] == ["web"]
+
+
+def test_a_value_that_cannot_be_looked_into_counts_as_untrusted(monkeypatch):
+    class Hidden:
+        pass
+
+    sources = Sources(None)
+    sources.note("web", ORDER)
+    assert "have Hidden, which cannot be compared" in str(sources.origins([Hidden()])[0])
+    again = [1]
+    again.append(again)
+    assert sources.origins(again) == ()
+    monkeypatch.setattr(taint, "MOST_VALUES", 50)
+    assert "too many values" in str(sources.origins([list(range(100))])[0])
+    other = Sources(None)
+    other.note("web", [str(number) for number in range(100)])
+    assert other.origins("a text of one's own, which is long enough to be compared")
 
 
 def test_every_piece_of_32_characters_is_found_at_any_offset():

@@ -91,12 +91,12 @@ def test_what_is_no_path_is_left_as_it_is(given):
 
 
 def test_more_than_the_limit_is_refused_by_name(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(context_sources, "LARGEST", 60)
+    monkeypatch.setattr(context_sources, "LARGEST", 76)
     (folder / "sub" / "b.md").write_text("b" * 40)
-    with pytest.raises(atoll.ConfigError, match=r"^sub/b.md: a context may have 60 bytes of text"):
+    with pytest.raises(atoll.ConfigError, match=r"^sub/b.md: a context may have 76 bytes of text"):
         read_context(folder)
-    (tmp_path / "long.txt").write_text("x" * 61)
-    with pytest.raises(atoll.ConfigError, match=r"long.txt: .* 60 bytes .*give a part of it"):
+    (tmp_path / "long.txt").write_text("x" * 77)
+    with pytest.raises(atoll.ConfigError, match=r"long.txt: .* 76 bytes .*give a part of it"):
         read_context(tmp_path / "long.txt")
 
 

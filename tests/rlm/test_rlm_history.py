@@ -75,5 +75,5 @@ async def test_a_run_sends_no_more_than_its_history():
     model = script(*[cell(f"print('{n} ' * 2000)") for n in range(12)], "enough")
     await ask(model, history_tokens=6_400, budget=Budget(iterations=12), output_cap=4_096)
     sent = [sum(estimate(m.content) for m in one.messages) for one in model.asked]
-    assert max(sent) <= 6_500, "the last question comes on top"
+    assert max(sent) <= 6_600, "the last question comes on top"
     assert max(sent) > 4_000, "as much as fits is sent"

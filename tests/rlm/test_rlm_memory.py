@@ -179,7 +179,7 @@ async def test_a_poisoned_memory_is_material_in_the_prompt_and_in_recall(tmp_pat
     assert answer.text == "49"
     prompt = first_message(model.asked[0].messages)
     block = prompt[prompt.index("<memory ") :]
-    tag = block[8:16]
+    tag = block[8:32]
     inside = block[: block.index(f"</memory {tag}>")]
     assert "pwned" in inside
     assert "pwned" not in prompt.replace(inside, "")

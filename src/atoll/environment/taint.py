@@ -13,16 +13,24 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import date, timedelta
+from datetime import time as clock
+from decimal import Decimal
+from fractions import Fraction
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from atoll import forks
 from atoll.errors import ExecutionTimeoutError
+from atoll.guest.values import Opaque
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from atoll.explore.index import ContextIndex
     from atoll.tools import Tool
@@ -37,7 +45,8 @@ MOST_COMPARED = 100_000
 """Characters of arguments that are compared; longer ones count as untrusted."""
 SECONDS = 2.0
 _MOST_PLACES = 200
-DEEPEST = 30
+MOST_VALUES, MANY = 1_000_000, "too many values"
+_WITHOUT_TEXT = (bool, int, float, complex, Decimal, Fraction, UUID, date, clock, timedelta, range)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +96,12 @@ class Sources:
         """Keep the texts of a value that an untrusted source has returned."""
         if not self.enabled:
             return
-        found = [text for text in texts_of(value) if len(text) >= OVERLAP]
+        texts = _Texts(value)
         with self._lock:
-            for text in found:
+            self._dropped = self._dropped or texts.unread == MANY
+            for text in texts.found:
+                if len(text) < OVERLAP:
+                    continue
                 self._texts.append((source, text))
                 self._characters += len(text)
             while self._characters > MOST_KEPT:
@@ -98,10 +110,15 @@ class Sources:
 
     def origins(self, *values: Any) -> tuple[Origin, ...]:
         """Return where parts of the values are from; the first of each text and source."""
-        texts = [text for text in texts_of(values) if len(text) >= OVERLAP]
+        given = _Texts(values)
+        texts = [text for text in given.found if len(text) >= OVERLAP]
         with self._lock:
             kept, dropped = list(self._texts), self._dropped
-        if not texts or not (kept or dropped or self._index is not None):
+        if not (kept or dropped or self._index is not None):
+            return ()
+        if given.unread:
+            return (_unknown(f"the arguments have {given.unread}, which cannot be compared"),)
+        if not texts:
             return ()
         if dropped:
             return (_unknown(f"over {MOST_KEPT:,} characters came in, and some were dropped"),)
@@ -166,21 +183,53 @@ def _unknown(why: str) -> Origin:
     return Origin(source="unknown", why=f"{why}: they count as untrusted")
 
 
-def texts_of(value: Any, depth: int = 0) -> Iterator[str]:
-    """Yield the texts in a value: bytes as text, of a dict keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, bytes | bytearray):
-        yield value.decode("utf-8", "replace")
-    elif depth > DEEPEST:
-        return
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from texts_of(key, depth + 1)
-            yield from texts_of(item, depth + 1)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
-            yield from texts_of(item, depth + 1)
+class _Texts:
+    """The texts in a value, at any depth: of a dict keys too, bytes as text."""
+
+    def __init__(self, value: Any) -> None:
+        self.found: list[str] = []
+        self.unread = ""
+        """The type of a value whose texts cannot be seen; MANY if there are too many values."""
+        self._seen: set[int] = set()
+        waiting, count = [value], 0
+        while waiting and not self.unread:
+            count += 1
+            if count > MOST_VALUES:
+                self.unread = MANY
+            self._walk(waiting.pop(), waiting)
+
+    def _walk(self, value: Any, waiting: list[Any]) -> None:
+        """Take a text, or leave what is in a container to be walked next: no depth is too deep."""
+        if value is None or isinstance(value, _WITHOUT_TEXT):
+            return
+        if isinstance(value, str | PurePath | Opaque):
+            self.found.append(str(value))
+        elif isinstance(value, bytes | bytearray | memoryview):
+            self.found.append(bytes(value).decode("utf-8", "replace"))
+        elif id(value) not in self._seen:
+            self._seen.add(id(value))
+            inside = _inside(value)
+            if inside is None:
+                self.unread = type(value).__name__
+                self.found += [str(value), repr(value)]  # all that a guest would see of it
+            else:
+                waiting += inside
+
+
+def _inside(value: Any) -> list[Any] | None:
+    """Return what a container holds; None for an object that is not known."""
+    if isinstance(value, Mapping):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, Sequence | AbstractSet | deque):
+        return list(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name) for field in fields(value)]
+    if hasattr(value, "columns") and hasattr(value, "index"):  # a table of pandas
+        return [list(value.columns), list(value.index), *(value[name] for name in value.columns)]
+    if callable(plain := getattr(value, "tolist", None)):  # an array, or a number of numpy
+        held = plain()
+        return held if isinstance(held, list) else [held]
+    return None
 
 
 async def permit(

@@ -19,7 +19,7 @@ from atoll.environment.options import context_of, index_of
 from atoll.errors import ConfigError
 from atoll.files.openat2 import open_beneath
 from atoll.retrieval.sources import FolderSource
-from atoll.text.quoting import DIGITS, tag_not_in
+from atoll.text.quoting import DIGITS, tag_of
 from atoll.trajectory.terminal_text import line
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def _together(paths: Sequence[Path]) -> ContextSource:
     if not found:
         raise ConfigError(f"there is no text in {paths[0]}: {skipped:,} files were skipped")
     names = "\n".join(name for name, _ in found)
-    tag = tag_not_in(lambda tag: tag in names or any(tag in text for _, text in found), names)
+    tag = tag_of(names, *(text for _, text in found))
     parts = [f"{HEADER.format(tag, name)}\n{text}\n" for name, text in found]
     context = Context.from_text("".join(parts))
     starts = accumulate(map(len, parts), initial=0)
