@@ -7,6 +7,7 @@ import keyword
 import os
 import re
 import stat
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import InitVar, dataclass, field, fields
 from pathlib import Path
@@ -32,11 +33,13 @@ _SWITCHES |= dict.fromkeys(("false", "0", "no", "off"), False)
 DEFAULT_STATE_MB = 50
 DEFAULT_ENVIRONMENTS_MB = 10_240
 SHORTEST_KEY = 16
+BACKENDS = ("auto", "native", "wasm", "gvisor", "daemon", "pyodide", "remote", "ray", "restricted")
 GUARDS = ("ast", "restrictedpython")
 PRELOADS = ("bare", "numeric", "full", "packages")
 """The tiers of libraries of a warm start; the last has imported the sandbox's `packages`."""
 DURABILITIES = ("none", "periodic", "cell")
 FLEET_PORT = 6379
+WINDOWS_PIPE = r"\\.\pipe\rlm-daemon"
 CROSSES, ENCODED, HANDLER, STREAM = "crosses", "encoded", "handler", "stream"
 CALLER, BACKEND, POSITIVE = "caller", "backend", "positive"
 """Traits of an option. It has one of WAYS, from which every part that passes options on derives its
@@ -84,10 +87,10 @@ class SandboxConfig:
     and what a type checker accepts as keyword arguments follow from it, or are checked against it.
     """
 
-    backend: str = field(default="auto", metadata=_CALLER)
+    backend: str = field(default="", metadata=_CALLER)
+    """One of BACKENDS; unset: `remote` with a URL or a key, else ATOLL_BACKEND, else `auto`."""
     url: str | None = field(default=None, metadata=_CALLER)
-    """Where the `remote` backend finds `atoll serve`; unset: ATOLL_URL. With the backend `auto`,
-    a URL or a key means `remote`. For the `ray` backend, the
+    """Where the `remote` backend finds `atoll serve`; unset: ATOLL_URL. For the `ray` backend, the
     HOST:PORT of a fleet's head; unset: ATOLL_FLEET, or 127.0.0.1:6379."""
     api_key: str | None = field(default=None, repr=False, metadata=_CALLER)
     """The key for it; unset: ATOLL_API_KEY."""
@@ -180,8 +183,10 @@ class SandboxConfig:
         for one in fields(self):
             if one.type == "bool" and not isinstance(given := getattr(self, one.name), bool):
                 raise ConfigError(f"{one.name} must be True or False, not {given!r:.60}")
-        if self.backend == "auto" and (self.url is not None or self.api_key is not None):
+        if self.backend in ("", "auto") and (self.url is not None or self.api_key is not None):
             object.__setattr__(self, "backend", "remote")
+        elif not self.backend:
+            object.__setattr__(self, "backend", backend_from_environment())
         _check_durability(self.durability, self.auto_recover)
         _check_callbacks(self)
         _check_tools(self.tools)
@@ -347,9 +352,18 @@ def _seconds(name: str, default: float) -> float:
     return value
 
 
+def backend_is_chosen() -> bool:
+    """Return whether ATOLL_BACKEND is set."""
+    return bool(os.environ.get("ATOLL_BACKEND", "").strip())
+
+
 def backend_from_environment() -> str:
-    """Return the backend of ATOLL_BACKEND, for the command line; `auto` without it."""
-    return os.environ.get("ATOLL_BACKEND") or "auto"
+    """Return the default backend: that of ATOLL_BACKEND, or `auto` without it."""
+    name = os.environ.get("ATOLL_BACKEND", "").strip() or "auto"
+    if name not in BACKENDS:
+        known = ", ".join(map(repr, BACKENDS))
+        raise ConfigError(f"ATOLL_BACKEND: unknown backend {name!r}: use one of {known}")
+    return name
 
 
 def state_key_from_environment() -> bytes | None:
@@ -387,9 +401,19 @@ def service_from_environment() -> tuple[str | None, str | None]:
     return url or None, key or None
 
 
+def on_windows() -> bool:
+    """Return whether this is Windows itself, and not Linux inside it (WSL)."""
+    return sys.platform == "win32"
+
+
 def daemon_socket() -> Path:
-    """Return the socket of the daemon: ATOLL_DAEMON_SOCKET, or one below the home folder."""
+    """Return the socket of the daemon: ATOLL_DAEMON_SOCKET, or one below the home folder.
+
+    On Windows it is the name of a pipe, where no daemon can answer: its jails need Linux.
+    """
     given = os.environ.get("ATOLL_DAEMON_SOCKET")
+    if not given and on_windows():
+        return Path(WINDOWS_PIPE)
     if not given and os.environ.get("HOME") == "":
         raise ConfigError("HOME is empty: set it, or choose a place for the daemon with --socket")
     return Path(given).absolute() if given else expand_home("~/.rlm/daemon.sock")

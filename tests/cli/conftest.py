@@ -30,7 +30,8 @@ def one_parser() -> Iterator[None]:
 @pytest.fixture
 def atoll(monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
     """Run `atoll` in this process: exit code, stdout, stderr."""
-    monkeypatch.delenv("ATOLL_BACKEND", raising=False)
+    for name in ("ATOLL_BACKEND", "ATOLL_URL", "ATOLL_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
 
     def call(*argv: str) -> tuple[int, str, str]:
         try:

@@ -182,7 +182,20 @@ def test_an_unknown_backend_is_an_error(atoll, monkeypatch):
     monkeypatch.setenv("ATOLL_BACKEND", "fog")
     code, _, err = atoll("run", "-c", "1")
     assert code == 2
-    assert err.startswith("atoll: unknown backend 'fog': use one of 'auto', 'native'")
+    assert err.startswith(
+        "atoll: ATOLL_BACKEND: unknown backend 'fog': use one of 'auto', 'native'"
+    )
+
+
+def test_the_service_of_the_environment_is_used_unless_a_backend_is_named(atoll, monkeypatch):
+    monkeypatch.setenv("ATOLL_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("ATOLL_API_KEY", "atl_key")
+    code, out, err = atoll("run", "-c", "print(1)")
+    assert (code, out) == (2, "")
+    assert "127.0.0.1:1" in err
+    assert atoll("run", "--backend", "native", "-c", "print(1)")[:2] == (0, "1\n")
+    monkeypatch.setenv("ATOLL_BACKEND", "native")
+    assert atoll("run", "-c", "print(1)")[:2] == (0, "1\n")
 
 
 def test_isolation_that_is_not_to_be_had_is_an_error(atoll):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 
 import pytest
 from daemon_kit import Notebook, open_notebook, open_plain, until
 
 import atoll
-from atoll.backends.daemon import DaemonClientSandbox
+from atoll.backends.daemon import DaemonClientSandbox, connection
+from atoll.config import daemon_socket
 from atoll.daemon.paths import DaemonPaths
 from atoll.wire import options
 
@@ -25,6 +27,19 @@ async def test_two_clients_do_not_see_each_other(serve):
             await two.execute("x = 2")
         assert await one.get_variable("x") == 1
     assert daemon.server.stats()["sessions"] == 0
+
+
+@pytest.mark.spec("R0.19")
+async def test_on_windows_the_client_names_the_pipe_and_what_to_do_instead(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.delenv("ATOLL_DAEMON_SOCKET", raising=False)
+    assert str(daemon_socket()) == r"\\.\pipe\rlm-daemon"
+    with pytest.raises(atoll.BackendUnavailableError) as caught:
+        await connection.connect(daemon_socket())
+    text = r"no daemon answers at \\.\pipe\rlm-daemon: its sandboxes need Linux. Run Atoll in WSL"
+    assert text in str(caught.value)
+    found = await DaemonClientSandbox.availability(atoll.SandboxConfig())
+    assert (found.usable, found.hint) == (False, connection.WINDOWS_HINT)
 
 
 async def test_a_name_of_another_connection_means_nothing(serve):

@@ -8,6 +8,8 @@ import pytest
 
 import atoll
 from atoll import ConfigError, SandboxConfig
+from atoll.backends import registry
+from atoll.config import BACKENDS
 from atoll.factory import merge
 
 
@@ -31,6 +33,20 @@ def test_a_url_or_a_key_means_the_remote_backend_unless_another_is_named() -> No
     assert SandboxConfig(api_key="atl_x").backend == "remote"
     assert SandboxConfig(url="127.0.0.1:6379", backend="ray").backend == "ray"
     assert SandboxConfig().backend == "auto"
+
+
+def test_the_environment_names_the_default_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ("auto", *registry.names()) == BACKENDS
+    monkeypatch.setenv("ATOLL_BACKEND", "restricted")
+    with atoll.create_sandbox() as box:
+        assert box.backend == "restricted"
+    assert atoll.EnvironmentConfig().backend == "restricted"
+    assert SandboxConfig(backend="native").backend == "native"
+    assert SandboxConfig(url="http://127.0.0.1:1").backend == "remote"
+    monkeypatch.setenv("ATOLL_BACKEND", "fog")
+    assert SandboxConfig(backend="auto").backend == "auto"
+    with pytest.raises(ConfigError, match=r"^ATOLL_BACKEND: unknown backend 'fog': use one of"):
+        atoll.create_sandbox()
 
 
 def test_both_spellings_of_the_timeout_together_are_refused() -> None:

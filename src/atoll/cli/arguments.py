@@ -143,7 +143,10 @@ def _add_sandbox_options(command: Parser) -> None:
     env_arguments.add_packages(group)
     _add_limits(group)
     _add_backend_options(group)
-    url = "--url URL  run on the service (`atoll serve`) at URL, with the key in $ATOLL_API_KEY"
+    url = """
+        --url URL  run on the service (`atoll serve`) at URL, with the key in $ATOLL_API_KEY
+            (default: $ATOLL_URL, unless a backend is named)
+    """
     add_options(group, url)
 
 

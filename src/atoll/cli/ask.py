@@ -16,7 +16,6 @@ from atoll.cli.interrupts import INTERRUPTED, on_ctrl_c
 from atoll.cli.known import Known
 from atoll.cli.local import local_model
 from atoll.cli.progress import Progress
-from atoll.config import backend_from_environment
 from atoll.errors import AtollError, ConfigError
 from atoll.network import NetworkPolicy
 from atoll.policy import Isolation
@@ -142,7 +141,7 @@ def _rlm(args: Namespace, model: str | Model, hear: Callable[[Event], None]) -> 
         budget=_budget(args),
         trajectory=args.trace,
         on_event=hear,
-        backend=args.backend or backend_from_environment(),
+        backend=args.backend or "",
         **{name: value for name, value in chosen.items() if value is not None},
     )
 

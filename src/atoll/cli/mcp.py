@@ -73,7 +73,7 @@ def _asking(args: Namespace) -> Ask | None:
         steps = RLM(
             name,
             on_event=lambda event: tell(type(event).__name__),
-            backend=args.backend or "auto",
+            backend=args.backend or "",
         )
         async with steps as rlm:
             return (await rlm.completion(question, text)).text

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.cli.standard_streams import require_stdin
 from atoll.cli.streams import STREAM_LIMIT
-from atoll.config import SandboxConfig, backend_from_environment
+from atoll.config import SandboxConfig, backend_is_chosen, service_from_environment
 from atoll.context import Context
 from atoll.errors import BackendUnavailableError, ConfigError
 from atoll.launch import interpreter
@@ -51,10 +51,12 @@ def backend_config(args: Namespace, **fields: Any) -> SandboxConfig:
     if args.python is not None:
         check_python(args.python)
     level, url = args.min_isolation, getattr(args, "url", None)
+    if url is None and hasattr(args, "url") and not args.backend and not backend_is_chosen():
+        url = service_from_environment()[0]
     if url is not None and args.backend not in (None, "remote"):
         raise ConfigError(f"--url is for the backend remote, not {args.backend}: leave one out")
     return SandboxConfig(
-        backend="remote" if url is not None else args.backend or backend_from_environment(),
+        backend="remote" if url is not None else args.backend or "",
         url=url,
         python=args.python,
         min_isolation=None if level is None else Isolation.parse(level),

@@ -42,7 +42,7 @@ class DaemonPaths:
 
     def __init__(self, path: Path) -> None:
         if sys.platform != "linux":
-            raise ConfigError("the daemon needs Linux: named pipes on Windows are not supported")
+            raise ConfigError("the daemon needs Linux: its sandboxes are made of namespaces")
         if not path.is_absolute():
             raise ConfigError(f"the socket's path must be absolute, not {str(path)!r}")
         if len(os.fsencode(path)) > MAX_SOCKET_PATH:

@@ -106,7 +106,7 @@ class DaemonServer:
     async def _try_out(self) -> None:
         """Open one sandbox to learn the isolation level; this also warms the pool."""
         try:
-            box = await self._opener(SandboxConfig())
+            box = await self._opener(SandboxConfig(backend="auto"))
         except AtollError as exc:
             self._why_not = str(exc)
             _LOG.warning("no sandbox can be opened: %s", exc)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 ANSWER_SECONDS = 10.0
 """How long reading the dict `answer` may take: it may be anything, and code of the guest's runs."""
-DEFAULT_OUTPUT_LENGTH = SandboxConfig().max_output_length
+DEFAULT_OUTPUT_LENGTH = SandboxConfig(backend="auto").max_output_length
 MATCH_SECONDS = 3.0
 """CPU time in which a turn looks for what a model was shown of the context; then it notes less."""
 MOST_PROMPTS = 2_000

@@ -112,7 +112,7 @@ class NodeHost:
             "context": self._context, "pause": self._pause, "resume": self._resume,
         }  # fmt: skip
         await self._pool.warm()
-        box = await self._pool.open(SandboxConfig())
+        box = await self._pool.open(SandboxConfig(backend="auto"))
         self._level = str(box.isolation)
         await box.destroy()
         sweep = partial(expiry.sweep, self._store)

@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from atoll import __version__, notebook
-from atoll.config import SandboxConfig, backend_from_environment
+from atoll.config import SandboxConfig
 from atoll.errors import AtollError, ConfigError
 from atoll.extras import hint
 from atoll.integrations.opening import Opener
@@ -248,7 +248,7 @@ def options_from_environment() -> dict[str, Any]:
         raise ConfigError(f"{OPTIONS_VARIABLE} is not JSON: {exc}") from None
     if not isinstance(given, dict):
         raise ConfigError(f"{OPTIONS_VARIABLE} must be a JSON object")
-    return {"backend": backend_from_environment(), **given}
+    return given
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def from_wire(data: dict[str, Any], **fields: Any) -> SandboxConfig:
             workspace=None if data["workspace"] is None else Path(_absolute(data["workspace"])),
             min_isolation=None if level is None else Isolation.parse(level),
             policy=_policy_from_wire(data["policy"]),
-            **fields,
+            **{"backend": "auto", **fields},
         )
     except AtollError:
         raise

@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from atoll.bridge import CallFailedError
+from atoll.config import on_windows
 from atoll.errors import BackendUnavailableError, BusyError, SandboxError
 from atoll.guest import rpc
 from atoll.wire import peer_check
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     OnCall = Callable[[str, dict[str, Any]], Awaitable[Any]]
 
 HINT = "Type: atoll daemon start"
+WINDOWS_HINT = "Run Atoll in WSL, or use the backend remote with a service on Linux"
 CONNECT_SECONDS = 2.0
 PING_SECONDS = 1.0
 IDLE_SECONDS = 5.0
@@ -194,6 +196,8 @@ async def shared(path: Path) -> DaemonConnection:
 
 async def connect(path: Path) -> DaemonConnection:
     """A connection to the daemon at `path`; BackendUnavailableError if none is there."""
+    if on_windows():
+        raise _unavailable(f"no daemon answers at {path}: its sandboxes need Linux")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -232,6 +236,11 @@ async def stats(path: Path) -> dict[str, Any]:
         raise _unavailable(f"the daemon at {path} does not answer") from None
 
 
+def hint() -> str:
+    """Return what to do if no daemon answers."""
+    return WINDOWS_HINT if on_windows() else HINT
+
+
 async def _connect(sock: socket.socket, path: str) -> None:
     end = asyncio.get_running_loop().time() + CONNECT_SECONDS
     while True:
@@ -256,4 +265,4 @@ def _check_listener(sock: socket.socket, path: Path) -> None:
 
 
 def _unavailable(reason: str) -> BackendUnavailableError:
-    return BackendUnavailableError("daemon", reason, HINT)
+    return BackendUnavailableError("daemon", reason, hint())

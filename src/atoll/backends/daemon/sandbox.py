@@ -67,9 +67,9 @@ class DaemonClientSandbox(ClientSandbox):
             facts = await connections.ping(path)
         except OSError:
             reason = f"no daemon runs at {path}"
-            return Availability(usable=False, reason=reason, hint=connections.HINT)
+            return Availability(usable=False, reason=reason, hint=connections.hint())
         except AtollError as exc:
-            return Availability(usable=False, reason=str(exc), hint=connections.HINT)
+            return Availability(usable=False, reason=str(exc), hint=connections.hint())
         if facts.get("isolation") not in tuple(map(str, Isolation)):
             return Availability(usable=False, reason=str(facts.get("reason")), hint="atoll doctor")
         return Availability(
