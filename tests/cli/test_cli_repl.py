@@ -29,6 +29,14 @@ def feed(spawn):
     return run
 
 
+def test_figures_are_saved_cell_by_cell(feed, tmp_path):
+    shown = "class Figure:\n    def _repr_png_(self): return b'png'\n\nFigure()\nFigure()\n"
+    code, _, err = feed(shown, "--figures", str(tmp_path))
+    assert code == 0
+    saved = [f"atoll: figure saved: {tmp_path}/figure-{n}.png" for n in (1, 2)]
+    assert [line for line in err.splitlines() if "saved" in line] == saved
+
+
 @pytest.fixture
 def terminal(command, tmp_path):
     """A user at a terminal of their own."""

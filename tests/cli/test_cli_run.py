@@ -242,6 +242,38 @@ def test_json_of_a_value_without_a_plain_form(atoll):
     assert json.loads(out)["value"] == {"$": "object", "type": "type", "v": "<class 'range'>"}
 
 
+FIGURE = "class Figure:\n    def _repr_png_(self): return b'\\x89PNG'\nFigure()"
+
+
+def test_figures_are_saved_and_named(atoll, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").write_text("kept")
+    (tmp_path / "figure-1.png").symlink_to("elsewhere")
+    assert atoll("run", "-c", FIGURE) == (0, "", "atoll: figure saved: figure-2.png\n")
+    assert (tmp_path / "figure-2.png").read_bytes() == b"\x89PNG"
+    assert (tmp_path / "elsewhere").read_text() == "kept"
+    code, _, err = atoll("run", "--figures", "new/folder", "-c", FIGURE)
+    assert (code, err) == (0, "atoll: figure saved: new/folder/figure-1.png\n")
+    code, out, err = atoll("run", "--json", "-c", FIGURE)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["displays"] == [{"media_type": "image/png", "data": "iVBORw=="}]
+    assert sorted(os.listdir()) == ["elsewhere", "figure-1.png", "figure-2.png", "new"]
+
+
+def test_figures_that_cannot_be_saved_are_named_and_the_program_has_run(
+    atoll, tmp_path, monkeypatch
+):
+    (tmp_path / "file").write_text("")
+    code, out, err = atoll("run", "--figures", str(tmp_path / "file"), "-c", "print(1)")
+    assert (code, out) == (2, "")
+    assert err == f"atoll: --figures: {tmp_path}/file is not a folder\n"
+    code, out, err = atoll(
+        "run", "--figures", str(tmp_path / "file/x"), "-c", f"print(1)\n{FIGURE}"
+    )
+    assert (code, out) == (0, "1\n")
+    assert err.startswith(f"atoll: a figure cannot be saved in {tmp_path}/file/x: Not a directory")
+
+
 def test_displays_are_in_the_json(atoll):
     code = "class Rich:\n  def _repr_html_(self): return '<b>'\nRich()"
     _, out, _ = atoll("run", "--json", "-c", code)

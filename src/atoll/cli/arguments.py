@@ -77,7 +77,7 @@ def commands() -> dict[str, tuple[str, Callable[[Parser], None]]]:
     """Return what each command does, in a few words, and what adds its options."""
     return {
         "run": ("run a program in a new sandbox", _add_run),
-        "repl": ("type code at a prompt in a sandbox", _add_sandbox_options),
+        "repl": ("type code at a prompt in a sandbox", _add_repl),
         "repl-server": ("serve framed requests on stdin", _add_repl_server),
         "doctor": ("show what works on this machine", _add_doctor),
         "daemon": ("keep warm sandboxes for many clients", _add_daemon),
@@ -121,10 +121,21 @@ def _add_run(run: Parser) -> None:
         [FILE]           a Python file, or - for stdin
         [args=ARG ...]   arguments of the program: sys.argv
         -c CODE          run this code instead of a file
-        --json           print the whole result as one JSON object at the end
+        --json           print the whole result as one JSON object at the end, figures included
     """
     add_options(run, table, c={"dest": "code", "action": CodeAction})
+    add_options(run, _FIGURES)
     _add_sandbox_options(run)
+
+
+_FIGURES = (
+    "--figures DIR  save figures here, as figure-1.png and so on (default: the current folder)"
+)
+
+
+def _add_repl(repl: Parser) -> None:
+    add_options(repl, _FIGURES)
+    _add_sandbox_options(repl)
 
 
 def _add_sandbox_options(command: Parser) -> None:

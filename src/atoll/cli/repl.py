@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from atoll import __version__, aio
 from atoll.backends import registry
 from atoll.cli import cells, settings, streams
+from atoll.cli.figures import FigureFolder
 from atoll.cli.prompt import Prompt
 from atoll.cli.repl_commands import ReplCommands
 from atoll.cli.standard_streams import require_stdin
@@ -31,14 +32,14 @@ def command(args: Namespace) -> int:
         raise ConfigError("cells come from stdin, so the context cannot: give it as a file")
     require_stdin()
     streams.accept_any_text()
-    output = streams.GuestOutput()
+    output, figures = streams.GuestOutput(), FigureFolder(args.figures)
     config = settings.config_from(args, output)
     # The loop runs while a cell does; at the prompt nothing is to be done.
     with asyncio.Runner() as runner:
         box = runner.run(_open(config))
         cells.warn_of_memory(box)
         try:
-            return Repl(runner, box, config, output).loop()
+            return Repl(runner, box, config, output, figures).loop()
         finally:
             runner.run(box.destroy())
 
@@ -52,10 +53,11 @@ class Repl:
         box: BaseSandbox,
         config: SandboxConfig,
         output: streams.GuestOutput,
+        figures: FigureFolder,
     ) -> None:
         self._runner, self._box, self._output = runner, box, output
         self._commands = ReplCommands(runner, box, config)
-        self._config = config
+        self._config, self._figures = config, figures
 
     def loop(self) -> int:
         """Run until Ctrl-D, %quit, or a cell that exits; return the exit code."""
@@ -121,6 +123,7 @@ class Repl:
         if result.value_repr is not None:
             text = result.value_repr
             print(streams.harmless(text) if sys.stdout.isatty() else text)
+        self._figures.save(result.displays)
         if error := cells.explain(result):
             cells.complain(error)
         if result.state_lost:

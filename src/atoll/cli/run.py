@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from atoll import aio
 from atoll.cli import cells, settings, streams
+from atoll.cli.figures import FigureFolder
 from atoll.cli.standard_streams import is_piped
 from atoll.guest import values
 from atoll.policy import Capability
@@ -37,8 +38,11 @@ def command(args: Namespace) -> int:
     streams.accept_any_text()
     code = settings.read_code(args)
     output = streams.GuestOutput()
+    folder = FigureFolder(args.figures)
     config = settings.config_from(args, None if args.json else output, **inputs(args))
     result = asyncio.run(_run(config, code, output))
+    if args.figures or not args.json:  # the JSON has them
+        folder.save(result.displays)
     if args.json:
         print(json.dumps(as_json(result)))
         return cells.exit_code(result)
@@ -102,6 +106,7 @@ def _joined(result: SandboxResult, end: SandboxResult) -> SandboxResult:
         said,
         stdout=result.stdout + end.stdout,
         stderr=result.stderr + end.stderr,
+        displays=result.displays + end.displays,
         truncated=result.truncated or end.truncated,
     )
 

@@ -68,7 +68,7 @@ def _ready(service: Service, url: str) -> None:
     shown = key or "KEY"
     print("\nTry it from another terminal:\n")
     print(f"  export ATOLL_URL={url} ATOLL_API_KEY={shown}")
-    print("  atoll run --url $ATOLL_URL -c 'print(6 * 7)'")
+    print("  atoll run -c 'print(6 * 7)'")
     print('  curl $ATOLL_URL/api/v1/run -H "Authorization: Bearer $ATOLL_API_KEY" \\')
     print('       -d \'{"code": "print(6 * 7)"}\'\n')
     print("Ctrl-C stops it, after what runs has ended.", flush=True)
