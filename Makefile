@@ -32,8 +32,13 @@ endef
 EXTRAS := dev,bench,data,wasm,pyodide,agent,semantic,server,jwt,s3,redis,otel,network
 export ATOLL_CACHE ?= $(CURDIR)/$(VENV)/cache
 # Deno and uv use the certificates of the system, as pip does.
-export DENO_TLS_CA_STORE ?= system,mozilla
-export UV_SYSTEM_CERTS ?= true
+ifeq ($(DENO_TLS_CA_STORE),)
+DENO_TLS_CA_STORE := system,mozilla
+endif
+ifeq ($(UV_SYSTEM_CERTS),)
+UV_SYSTEM_CERTS := true
+endif
+export DENO_TLS_CA_STORE UV_SYSTEM_CERTS
 # Tests start hundreds of interpreters; without bytecode each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > shares,background,errors,extras,certificates,forks,markup,name_hints > requirements,policy,command > network > types,log > guard,text > \

@@ -23,12 +23,14 @@ ADVICE = (
 def download_environment() -> dict[str, str]:
     """Return the environment for a program that downloads: it uses the system's certificates.
 
-    What the caller's environment says itself is kept.
+    What the caller's environment says itself is kept; an empty variable says nothing.
     """
     environment = {"DENO_TLS_CA_STORE": "system,mozilla", "UV_SYSTEM_CERTS": "true"}
     if (bundle := _bundle()) is not None:
         environment["REQUESTS_CA_BUNDLE"] = bundle  # pip: weaker than its own setting `cert`
-    return environment | os.environ
+    return environment | {
+        name: value for name, value in os.environ.items() if value or name not in environment
+    }
 
 
 def explain(failure: str, said_before: str = "") -> str:

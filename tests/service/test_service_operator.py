@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import http.client
+import ipaddress
 import json
 import os
 import queue
@@ -199,8 +200,11 @@ def test_a_state_put_aside_outlives_a_clock_that_jumps(tmp_path: Path) -> None:
     ("certificate", "key", "said"),
     [
         ("absent.pem", "", "cannot read certificate and key from"),
-        ("text.pem", "", "cannot read certificate and key from"),
-        ("good.pem", "other.key", "KEY_VALUES_MISMATCH"),
+        ("text.pem", "", "text.pem has no certificate: --tls-certificate takes a file in PEM form"),
+        ("good.pem", "", "good.pem has no private key: give the file of the certificate's key, in"),
+        ("good.pem", "text.pem", "text.pem has no private key: give the file of the certificate's"),
+        ("good.pem", "absent.key", "absent.key: No such file or directory"),
+        ("good.pem", "other.key", "other.key is not the key of the certificate"),
         ("good.pem", "locked.key", "the key of the certificate has a password"),
         ("", "good.key", "a TLS key needs its certificate"),
     ],
@@ -238,6 +242,49 @@ def test_https_is_served_and_sighup_takes_a_new_certificate_but_no_bad_one(tmp_p
         assert served.ask("GET", f"/api/v1/sessions/{session}")[0] == 200
 
 
+def test_a_client_is_told_what_is_wrong_between_http_and_https(tmp_path: Path) -> None:
+    pem, key = tmp_path / "a.pem", tmp_path / "a.key"
+    write_certificate(pem, key, "one")
+    with serving(
+        tmp_path / "folder", "--tls-certificate", str(pem), "--tls-key", str(key)
+    ) as served:
+        not_trusted = refused_client(served.url, served.key)
+        assert "is not trusted on this machine: self-signed certificate. If it is" in not_trusted
+        assert "export SSL_CERT_FILE=FILE" in not_trusted
+        plain = served.url.replace("https:", "http:")
+        assert refused_client(plain, served.key) == (
+            f"backend 'remote' cannot run here: what answers at {plain} speaks https, not http. "
+            f"Use {served.url}"
+        )
+        trusted = {"SSL_CERT_FILE": str(pem)}
+        assert refused_client(served.url, served.key, **trusted) == "42"
+        other = served.url.replace("127.0.0.1", "localhost")
+        said = refused_client(other, served.key, **trusted)
+        assert "is for another name than localhost. Use the name that the certificate" in said
+
+
+def test_https_to_a_service_of_http_is_told(tmp_path: Path) -> None:
+    with serving(tmp_path / "folder") as served:
+        secure = served.url.replace("http:", "https:")
+        said = f"what answers at {secure} speaks http, not https. Use {served.url}"
+        assert said in refused_client(secure, served.key)
+
+
+def refused_client(url: str, key: str, **env: str) -> str:
+    """Return what a client prints: the value of a cell, or its error."""
+    code = (
+        "import atoll, sys\n"
+        "try:\n"
+        "    with atoll.create_sandbox(url=sys.argv[1], api_key=sys.argv[2]) as box:\n"
+        "        print(box.execute('6 * 7').value)\n"
+        "except atoll.AtollError as exc: print(exc)\n"
+    )
+    command = [sys.executable, "-c", code, url, key]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **env})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def write_certificate(pem: Path, key: Path, name: str, password: bytes | None = None) -> None:
     """Write a self-signed certificate of 127.0.0.1, and its key."""
     from cryptography import x509
@@ -247,10 +294,12 @@ def write_certificate(pem: Path, key: Path, name: str, password: bytes | None = 
     made = ec.generate_private_key(ec.SECP256R1())
     who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     signed = (
         x509.CertificateBuilder(who, who, made.public_key(), x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(days=1))
         .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
         .sign(made, hashes.SHA256())
     )
     pem.write_bytes(signed.public_bytes(serialization.Encoding.PEM))

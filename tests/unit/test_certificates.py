@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import tarfile
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from atoll import certificates
 from atoll.backends.pyodide import deno, distribution, index, wheels
 from atoll.packages.target import run_pip
 
+ROOT = Path(__file__).resolve().parents[2]
 TOLD_OTHERWISE = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "DENO_CERT", "SSL_CERT_DIR",
                   "DENO_TLS_CA_STORE", "PIP_FIND_LINKS", "NODE_EXTRA_CA_CERTS")  # fmt: skip
 
@@ -138,6 +140,18 @@ def test_what_the_user_has_set_is_kept(monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/mine.pem")
     found = certificates.download_environment()
     assert (found["DENO_TLS_CA_STORE"], found["REQUESTS_CA_BUNDLE"]) == ("mozilla", "/mine.pem")
+
+
+def test_a_variable_that_is_empty_says_nothing(monkeypatch):
+    for name in ("DENO_TLS_CA_STORE", "UV_SYSTEM_CERTS", "OTHER"):
+        monkeypatch.setenv(name, "")
+    found = certificates.download_environment()
+    assert (found["DENO_TLS_CA_STORE"], found["UV_SYSTEM_CERTS"]) == ("system,mozilla", "true")
+    assert found["OTHER"] == ""
+    made = subprocess.run(
+        ["make", "-pn", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert "DENO_TLS_CA_STORE := system,mozilla\n" in made
 
 
 def publish(server, files):

@@ -27,6 +27,7 @@ from atoll.trajectory.words import count
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
 
     from atoll.service.settings import ServiceSettings
 
@@ -208,9 +209,24 @@ def load_certificate(context: ssl.SSLContext, settings: ServiceSettings) -> None
     try:
         context.load_cert_chain(certificate, key, no_password)
     except OSError as exc:  # ssl.SSLError is one
-        where = f"{certificate} and {key}" if key else str(certificate)
-        why = exc.strerror or exc
-        raise ConfigError(f"cannot read certificate and key from {where}: {why}") from None
+        raise ConfigError(_certificate_fault(certificate, key, exc)) from None
+
+
+def _certificate_fault(certificate: Path, key: Path | None, exc: OSError) -> str:
+    """Return why a certificate and its key cannot be used, and what to type."""
+    for file in filter(None, (certificate, key)):
+        try:
+            text = file.read_bytes()
+        except OSError as failure:
+            return f"cannot read certificate and key from {file}: {failure.strerror}"
+        if file == certificate and b"-----BEGIN CERTIFICATE-----" not in text:
+            return f"{certificate} has no certificate: --tls-certificate takes a file in PEM form"
+        if b"PRIVATE KEY-----" not in text and key in (None, file):
+            hint = "give the file of the certificate's key, in PEM form, with --tls-key FILE"
+            return f"{file} has no private key: {hint}"
+    if "KEY_VALUES_MISMATCH" in str(exc):
+        return f"the key in {key or certificate} is not the key of the certificate {certificate}"
+    return f"cannot use the certificate in {certificate}: {exc.strerror or exc}"
 
 
 def listen(settings: ServiceSettings) -> socket.socket:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from atoll import errors
+from atoll.backends.remote import tls
 from atoll.config import service_from_environment
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxError, SandboxLostError
 from atoll.guest import values
@@ -95,7 +96,7 @@ class RemoteConnection:
                 await self._client.get(f"{self.url.rstrip('/')}/health", timeout=ALIVE_SECONDS)
             return await answer
         except httpx2.HTTPError as exc:
-            raise _unreachable(self.url, exc) from None
+            raise await _unreachable(self.url, exc) from None
         finally:
             answer.cancel()
 
@@ -115,7 +116,7 @@ class RemoteConnection:
                 async for line in _lines(response):
                     yield answers.mapping(_decoded(line))
         except httpx2.HTTPError as exc:
-            raise _unreachable(self.url, exc) from None
+            raise await _unreachable(self.url, exc) from None
 
     async def close(self) -> None:
         """Close the connections."""
@@ -212,10 +213,13 @@ async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:
                 yield line
 
 
-def _unreachable(url: str, exc: httpx2.HTTPError) -> errors.AtollError:
+async def _unreachable(url: str, exc: httpx2.HTTPError) -> errors.AtollError:
     if isinstance(exc, httpx2.ConnectError | httpx2.ConnectTimeout):
-        why = str(exc) or "it took too long to connect"
-        return BackendUnavailableError("remote", f"nothing answers at {url}: {why}", HINT)
+        return tls.refusal(url, str(exc)) or BackendUnavailableError(
+            "remote", f"nothing answers at {url}: {exc or 'it took too long to connect'}", HINT
+        )
+    if (refused := await tls.expected(url)) is not None:
+        return refused
     what = f"the connection to {url} broke ({type(exc).__name__}): what ran was cancelled"
     return SandboxLostError(what)
 
