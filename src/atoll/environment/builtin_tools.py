@@ -13,6 +13,7 @@ from atoll.environment.registry import Registry
 from atoll.environment.research_tools import ResearchTools
 from atoll.environment.search_tools import SearchTools
 from atoll.environment.taint import Sources
+from atoll.environment.toolbox import deterministic_tools
 from atoll.environment.web import Web
 from atoll.environment.work_tools import BOTH, WorkTools, work_tools
 from atoll.explore.ledger import Ledger
@@ -80,11 +81,17 @@ class BuiltinTools:
             self._add(work_tools(WorkTools(config.guard)), shown=config.work_tools)
             parts.callback(self.registry.close)
             self._parts = parts.pop_all()
+        self._add_general(config)
+
+    def _add_general(self, config: EnvironmentConfig) -> None:
+        """Add the caller's tools, and those of ours that give way to one of the same name."""
         given = by_name(config.tools)
         handlers = {"delegate": config.on_delegate, "escalate": config.on_escalate}
         for tool, works in routing_tools(handlers):
             if tool.name not in given:  # a tool of the caller's with that name is the handler
                 self.registry.add([tool], hidden=not works)
+        own = (one for one in deterministic_tools() if one.name not in given)
+        self.registry.add(own, hidden=not config.toolbox)
         self.registry.add(given.values())
 
     def close(self) -> None:

@@ -50,6 +50,7 @@ class EnvironmentOptions(SandboxOptions, total=False):
     tool_chain_mode: str | None
     parallel_mutations: bool | None
     work_tools: bool
+    toolbox: bool
     approver: Approver | None
     on_delegate: Callable[..., Any] | None
     on_escalate: Callable[..., Any] | None
@@ -99,6 +100,9 @@ class EnvironmentConfig(SandboxConfig):
     unset: ORCHESTRATOR_TOOL_CHAIN_PARALLEL_MUTATIONS, or not."""
     work_tools: bool = False
     """Whether the list for the model has run_shell and its like; they can be called in any case."""
+    toolbox: bool = False
+    """Whether the list for the model has calculate, math_simplify and the other deterministic
+    tools; they can be called in any case."""
     approver: Approver | None = None
     """Asked before a tool with untrusted="ask" gets text of an untrusted source."""
     on_delegate: Callable[..., Any] | None = None

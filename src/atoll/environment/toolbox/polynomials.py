@@ -1,0 +1,173 @@
+"""Polynomials with exact fractions in several variables: what math_simplify computes with.
+
+A polynomial maps monomials to coefficients; a monomial is a tuple of (variable, exponent), sorted.
+SECURITY: every product is counted against a budget before it is made.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+Monomial = tuple[tuple[str, int], ...]
+Polynomial = dict[Monomial, Fraction]
+
+MOST_DEGREE = 40
+MOST_TERMS = 400
+MOST_BITS = 4_096
+MOST_WORK = 400_000
+"""Products of two terms in one call."""
+
+
+class Budget:
+    """Counts the work of one call."""
+
+    def __init__(self) -> None:
+        self._left = MOST_WORK
+
+    def spend(self, products: int) -> None:
+        """Raise ValueError if there is not so much left."""
+        self._left -= products
+        if self._left < 0:
+            raise ValueError("the expression takes too many steps: simplify parts of it")
+
+
+def constant(value: Fraction) -> Polynomial:
+    """Return a polynomial without variables."""
+    return {(): value} if value else {}
+
+
+def variable(name: str) -> Polynomial:
+    """Return a polynomial that is one variable."""
+    return {((name, 1),): Fraction(1)}
+
+
+def add(one: Polynomial, other: Polynomial, sign: int = 1) -> Polynomial:
+    """Return the sum, or with `sign` -1 the difference."""
+    found = dict(one)
+    for monomial, value in other.items():
+        found[monomial] = found.get(monomial, Fraction(0)) + sign * value
+    return checked({monomial: value for monomial, value in found.items() if value})
+
+
+def multiply(one: Polynomial, other: Polynomial, budget: Budget) -> Polynomial:
+    """Return the product."""
+    if degree(one) + degree(other) > MOST_DEGREE:
+        raise ValueError(f"the degree is over {MOST_DEGREE}: use smaller exponents")
+    budget.spend(len(one) * len(other))
+    found: Polynomial = {}
+    for left, a in one.items():
+        for right, b in other.items():
+            monomial = _joined(left, right)
+            found[monomial] = found.get(monomial, Fraction(0)) + a * b
+    return checked({monomial: value for monomial, value in found.items() if value})
+
+
+def power(base: Polynomial, exponent: int, budget: Budget) -> Polynomial:
+    """Return a power, by squaring; the exponent is from 0 on."""
+    if degree(base) * exponent > MOST_DEGREE:
+        raise ValueError(f"the degree is over {MOST_DEGREE}: use smaller exponents")
+    bits = max((_bits(value) for value in base.values()), default=0)
+    if bits * exponent > MOST_BITS:
+        raise ValueError(f"a coefficient has more than {MOST_BITS:,} bits: use smaller numbers")
+    found = constant(Fraction(1))
+    while exponent:
+        if exponent & 1:
+            found = multiply(found, base, budget)
+        exponent >>= 1
+        base = multiply(base, base, budget) if exponent else base
+    return found
+
+
+def degree(one: Polynomial) -> int:
+    """Return the highest sum of exponents of a term."""
+    return max((sum(exponent for _, exponent in monomial) for monomial in one), default=0)
+
+
+def variables(one: Polynomial) -> list[str]:
+    """Return the names of the variables, sorted."""
+    return sorted({name for monomial in one for name, _ in monomial})
+
+
+def checked(one: Polynomial) -> Polynomial:
+    """Return the polynomial; ValueError if it is too large."""
+    if len(one) > MOST_TERMS:
+        raise ValueError(f"there are more than {MOST_TERMS} terms: simplify parts of it")
+    if any(_bits(value) > MOST_BITS for value in one.values()):
+        raise ValueError(f"a coefficient has more than {MOST_BITS:,} bits: use smaller numbers")
+    return one
+
+
+def content(one: Polynomial) -> tuple[Fraction, Monomial]:
+    """Return what all terms have in common: a number, with the sign of the first, and variables."""
+    values = list(one.values())
+    number = Fraction(
+        math.gcd(*(value.numerator for value in values)),
+        math.lcm(*(value.denominator for value in values)),
+    )
+    first = one[ordered(one)[0]]
+    shared = {name: min(dict(monomial).get(name, 0) for monomial in one) for name in variables(one)}
+    common = tuple((name, exponent) for name, exponent in shared.items() if exponent)
+    return (-number if first < 0 else number), common
+
+
+def without(one: Polynomial, number: Fraction, common: Monomial) -> Polynomial:
+    """Return a polynomial divided by a number and by a monomial that all of its terms have."""
+    taken = dict(common)
+    return {
+        tuple(
+            (name, exponent - taken.get(name, 0))
+            for name, exponent in monomial
+            if exponent > taken.get(name, 0)
+        ): value / number
+        for monomial, value in one.items()
+    }
+
+
+def ordered(one: Polynomial) -> list[Monomial]:
+    """Return the monomials as they are written: the highest degree first, then by variables."""
+    names = variables(one)
+
+    def rank(monomial: Monomial) -> tuple[int, ...]:
+        exponents = dict(monomial)
+        return (-sum(exponents.values()), *(-exponents.get(name, 0) for name in names))
+
+    return sorted(one, key=rank)
+
+
+def written(one: Polynomial, space: str = "") -> str:
+    """Return a polynomial as text: `x^2+2x+1`; `space` stands around + and -."""
+    if not one:
+        return "0"
+    parts = []
+    for monomial in ordered(one):
+        value = one[monomial]
+        sign = "-" if value < 0 else "+"
+        parts.append((sign, _term(abs(value), monomial)))
+    first = ("-" if parts[0][0] == "-" else "") + parts[0][1]
+    return first + "".join(f"{space}{sign}{space}{term}" for sign, term in parts[1:])
+
+
+def written_monomial(monomial: Monomial) -> str:
+    """Return variables with their exponents as text: `x^2y`."""
+    return "".join(name if exponent == 1 else f"{name}^{exponent}" for name, exponent in monomial)
+
+
+def _term(value: Fraction, monomial: Monomial) -> str:
+    letters = written_monomial(monomial)
+    if not letters:
+        return str(value)
+    if value == 1:
+        return letters
+    return f"{value}{letters}" if value.denominator == 1 else f"({value}){letters}"
+
+
+def _joined(left: Monomial, right: Monomial) -> Monomial:
+    exponents = dict(left)
+    for name, exponent in right:
+        exponents[name] = exponents.get(name, 0) + exponent
+    return tuple(sorted(exponents.items()))
+
+
+def _bits(value: Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
