@@ -43,8 +43,8 @@ export DENO_TLS_CA_STORE UV_SYSTEM_CERTS
 unexport PYTHONDONTWRITEBYTECODE
 LAYERS := guest > shares,background,errors,extras,certificates,forks,markup,name_hints > requirements,policy,command > network > types,log > guard,text > \
 	search > files,config,availability,context,output > \
-	explore,retrieval,bridge,schemas,signatures,trajectory,variables,result_fields > outbox,passed_fds,peer > tools,channel,deadline,memory,turns > \
-	sandbox,session,idempotency > sync,portal,held_signals,jail,state,wire > archive > web > egress > shell,launch > packages > \
+	explore,bridge,schemas,signatures,trajectory,variables,result_fields > outbox,passed_fds,peer > tools,channel,deadline,turns > \
+	sandbox,session,idempotency > sync,portal,held_signals,jail,state,wire > archive > web,retrieval > memory > egress > shell,launch > packages > \
 	backends > pool,factory > environment,notebook > rlm > aio,daemon,replserver > service,fleet > cli,integrations
 
 .DEFAULT_GOAL := help

@@ -43,6 +43,7 @@ def serve(handlers: dict[str, Handler], load: Callable[..., None]) -> None:
 
 def _prepare(load: Callable[..., None], facts: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     load(**facts)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     confined = _raise_walls()
     if not confined:  # this also forbids threads, which ppmd starts
         resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
@@ -81,16 +82,17 @@ def _receive(requests: IO[bytes]) -> dict[str, Any] | None:
     head = requests.read(FRAME.size)
     if len(head) < FRAME.size:
         return None
-    size, _ = FRAME.unpack(head)
+    size, rest = FRAME.unpack(head)
     request: dict[str, Any] = json.loads(requests.read(size))
+    if rest:
+        request["payload"] = requests.read(rest)
     return request
 
 
 def _limit(memory: int) -> None:
-    """Limit the memory, and forbid longer files and core dumps."""
+    """Limit the memory, and forbid core dumps."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))  # py7zr asks for this one
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 

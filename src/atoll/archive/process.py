@@ -28,7 +28,9 @@ _BOOT = (
 _KEPT = ("LD_LIBRARY_PATH",)
 _MOST_HEADER = 64 * MIB
 _MOST_REQUEST = 60_000
-"""Bytes of a request: it must fit into a pipe."""
+"""Bytes of a request without its payload."""
+_START_SECONDS = 30.0
+"""Least seconds for a process to start on a busy machine; it has not read the input yet."""
 _GRACE_SECONDS = 2.0
 """Seconds after the timeout until the process is killed; it should report the timeout itself."""
 
@@ -75,6 +77,8 @@ class Process:
             start_new_session=True,
             pass_fds=fds,
         )
+        assert self._child.stdin is not None
+        os.set_blocking(self._child.stdin.fileno(), False)
         if self._closed.is_set():  # closed by another thread, which may not have seen the child yet
             self._end()
             raise ArchiveError("the archive is closed")
@@ -86,20 +90,24 @@ class Process:
                 self._end()
             raise
 
-    def ask(self, operation: str, **request: object) -> tuple[dict[str, Any], bytes]:
+    def ask(
+        self, operation: str, payload: bytes = b"", **request: object
+    ) -> tuple[dict[str, Any], bytes]:
         """Return the answer; ArchiveError if the input is damaged, or crashed the process."""
+        seconds = max(self._seconds, _START_SECONDS) if operation == "prepare" else self._seconds
+        until = time.monotonic() + seconds + _GRACE_SECONDS
         with self._lock:
             if self._child is None:
                 raise ArchiveError("the archive is closed")
             child = self._child
             try:
-                _send(child, {"operation": operation, **request})
-                header, payload = self._receive(child)
+                self._send(child, {"operation": operation, **request}, payload, until)
+                header, rest = self._receive(child, until)
             except BaseException:
                 self._end()
                 raise
         _raise(header, self._memory)
-        return header, payload
+        return header, rest
 
     def close(self) -> None:
         """Kill the process, also during a request of another thread."""
@@ -111,8 +119,27 @@ class Process:
         with self._lock:
             self._end()
 
-    def _receive(self, child: subprocess.Popen[bytes]) -> tuple[dict[str, Any], bytes]:
-        until = time.monotonic() + self._seconds + _GRACE_SECONDS
+    def _send(
+        self, child: subprocess.Popen[bytes], request: dict[str, Any], payload: bytes, until: float
+    ) -> None:
+        text = json.dumps(request).encode()
+        if len(text) > _MOST_REQUEST:
+            most = f"{len(text)} of {_MOST_REQUEST} bytes"
+            raise ConfigError(f"the name or query is too long: {most}")
+        assert child.stdin is not None
+        unsent = memoryview(FRAME.pack(len(text), len(payload)) + text + payload)
+        poll = select.poll()
+        poll.register(child.stdin, select.POLLOUT)
+        with suppress(BrokenPipeError):  # reading the answer reports how it ended
+            while unsent:
+                left = until - time.monotonic()
+                if left <= 0 or not poll.poll(left * 1000):
+                    raise self._late()
+                unsent = unsent[os.write(child.stdin.fileno(), unsent) :]
+
+    def _receive(
+        self, child: subprocess.Popen[bytes], until: float
+    ) -> tuple[dict[str, Any], bytes]:
         size, rest = FRAME.unpack(self._exactly(child, FRAME.size, until))
         if size > _MOST_HEADER or rest > self._most:
             raise ArchiveError(f"an answer of {size + rest} bytes is over the limit")
@@ -160,15 +187,6 @@ class Process:
 
 def _search_path() -> list[str]:
     return [os.path.abspath(place) for place in sys.path if place]
-
-
-def _send(child: subprocess.Popen[bytes], request: dict[str, Any]) -> None:
-    text = json.dumps(request).encode()
-    if len(text) > _MOST_REQUEST:
-        raise ConfigError(f"the name or query is too long: {len(text)} of {_MOST_REQUEST} bytes")
-    assert child.stdin is not None
-    with suppress(BrokenPipeError):  # reading the answer reports how it ended
-        child.stdin.write(FRAME.pack(len(text), 0) + text)
 
 
 def _parsed(text: bytes) -> dict[str, Any]:

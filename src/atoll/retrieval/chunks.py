@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from atoll.retrieval.languages import GRAMMARS, PYTHON, corpus_of, needs_parser, suffix_of
+from atoll.retrieval.languages import corpus_of, grammar_of, needs_parser
 from atoll.retrieval.python_units import python_units
 from atoll.retrieval.sections import section_units
 from atoll.retrieval.source import Source
@@ -45,5 +45,5 @@ def chunk_plainly(path: str, text: str, most: int) -> list[Unit]:
 
 
 def _parsed(source: Source) -> list[Unit]:
-    suffix = suffix_of(source.path)
-    return python_units(source) if suffix in PYTHON else tree_units(source, GRAMMARS[suffix])
+    grammar = grammar_of(source.path)
+    return tree_units(source, grammar) if grammar else python_units(source)

@@ -62,6 +62,11 @@ def needs_parser(path: str) -> bool:
     return suffix_of(path) in PYTHON or (suffix_of(path) in GRAMMARS and has_grammars())
 
 
+def grammar_of(path: str) -> str:
+    """Return the name of a file's grammar; "" for Python, which needs none."""
+    return GRAMMARS.get(suffix_of(path), "")
+
+
 def has_grammars() -> bool:
     """Return whether the extra `retrieval` is installed."""
     return find_spec("semble_grammars") is not None

@@ -1,121 +1,69 @@
-"""Parses files in another process; a file that makes it crash or hang is split into lines."""
+"""Parses files in confined processes; a file that makes one crash or hang is split into lines."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import select
-import subprocess
-import sys
-import time
 from typing import TYPE_CHECKING, Self
 
+from atoll.archive.process import Process
 from atoll.config import cache_folder
+from atoll.errors import ArchiveError
+from atoll.policy import MIB
 from atoll.retrieval.chunks import chunk_plainly
-from atoll.retrieval.languages import needs_parser
+from atoll.retrieval.languages import grammar_of, needs_parser
 from atoll.retrieval.opening import private_folder
-from atoll.retrieval.worker import read_units
+from atoll.retrieval.worker import MEMORY_BYTES, read_units
 
 if TYPE_CHECKING:
     from atoll.retrieval.types import Bounds, Unit
 
-_START_SECONDS = 30
-"""Extra seconds for a process that was just started on a busy machine."""
-_PIECE = 1 << 16
-_ROOM = 1 << 20
+_WORKER = "atoll.retrieval.worker"
+_MOST_ANSWER = 256 * MIB
+_MOST_PROCESSES = 4
 
 
 class Parser:
-    """The process that parses, started when the first file needs it; a context manager."""
+    """The processes that parse, one for each grammar, started when needed; a context manager."""
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: dict[str, Process] = {}
         self.failures = 0
-        """Files that crashed the process or took too long."""
+        """Files that crashed a process or took too long."""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self.close()
+        while self._processes:
+            self._close(next(iter(self._processes)))
 
     def units(self, path: str, text: str) -> list[Unit]:
         """Return the units of a file; windows of lines for a file that breaks the parser."""
         most = self._bounds.units_per_file
         if not needs_parser(path):
             return chunk_plainly(path, text, most)
+        grammar = grammar_of(path)
         try:
-            line = self._ask(json.dumps([path, text, most]).encode() + b"\n")
-            return read_units(line, path, most)
-        except (OSError, ValueError, RecursionError):
+            payload = text.encode("utf-8", "surrogatepass")
+            _, answer = self._process(grammar).ask("units", payload, path=path, most=most)
+            return read_units(answer, path, most)
+        except (ArchiveError, OSError, ValueError, RecursionError):
             self.failures += 1
-            self.close()
+            self._close(grammar)
             return chunk_plainly(path, text, most)
 
-    def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
+    def _process(self, grammar: str) -> Process:
+        process = self._processes.get(grammar)
+        if process is None:
+            if len(self._processes) == _MOST_PROCESSES:
+                self._close(next(iter(self._processes)))
+            seconds = self._bounds.parse_seconds
+            process = Process(_WORKER, memory=MEMORY_BYTES, seconds=seconds, most=_MOST_ANSWER)
+            self._processes[grammar] = process
+            process.start(grammar=grammar, folder=str(private_folder(cache_folder() / "grammars")))
+        return process
+
+    def _close(self, grammar: str) -> None:
+        process = self._processes.pop(grammar, None)
         if process is not None:
-            process.kill()
-            with contextlib.suppress(OSError):
-                process.communicate()
-
-    def _ask(self, request: bytes) -> bytes:
-        grace = 0.0
-        if self._process is None:
-            self._process, grace = _start(), _START_SECONDS
-        deadline = time.monotonic() + self._bounds.parse_seconds + grace
-        return _exchange(self._process, request, deadline)
-
-
-def _start() -> subprocess.Popen[bytes]:
-    grammars = private_folder(cache_folder() / "grammars")
-    command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {_BEGIN}"]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={"SEMBLE_GRAMMARS_CACHE_DIR": str(grammars), "PYTHONUTF8": "1"},
-        cwd="/",
-    )
-    assert process.stdin
-    assert process.stdout
-    for pipe in (process.stdin, process.stdout):
-        os.set_blocking(pipe.fileno(), False)
-    return process
-
-
-_BEGIN = "from atoll.retrieval.worker import main; main()"
-
-
-def _exchange(process: subprocess.Popen[bytes], request: bytes, deadline: float) -> bytes:
-    """Send a line and receive one before the deadline; TimeoutError or BrokenPipeError if not."""
-    assert process.stdin
-    assert process.stdout
-    to, back = process.stdin.fileno(), process.stdout.fileno()
-    poll, unsent, answer = select.poll(), memoryview(request), bytearray()
-    poll.register(back, select.POLLIN)
-    poll.register(to, select.POLLOUT)
-    most = 64 * len(request) + _ROOM
-    while not answer.endswith(b"\n"):
-        left = deadline - time.monotonic()
-        if left <= 0 or len(answer) > most:
-            raise TimeoutError("the parser took too long, or said too much")
-        ready = dict(poll.poll(left * 1000))
-        if unsent and to in ready:
-            unsent = unsent[os.write(to, unsent[:_PIECE]) :]
-            if not unsent:
-                poll.unregister(to)
-        if back in ready:
-            answer += _read(back)
-    return bytes(answer)
-
-
-def _read(fd: int) -> bytes:
-    data = os.read(fd, _PIECE)
-    if not data:
-        raise BrokenPipeError("the parser has ended")
-    return data
+            process.close()

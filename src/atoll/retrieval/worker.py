@@ -1,49 +1,49 @@
-"""The process that parses: each line of its input is a path and a text, each line out their units.
+"""The program that parses one language; `archive.process` starts it and confines it.
 
-SECURITY: parsers in C read files of a hostile guest here, so this process has no secrets and little
-memory, and it may crash. The host validates what it writes.
+SECURITY: parsers in C read files of a hostile guest here, so this process has no secrets, little
+memory and no way out, and it may crash. The host validates what it writes.
 """
 
 from __future__ import annotations
 
 import json
-import resource
-import sys
+import os
+from typing import Any
 
+from atoll.archive.confined import serve
 from atoll.retrieval.chunks import chunk
 from atoll.retrieval.types import Unit
 
 MEMORY_BYTES = 1 << 30
-_LARGEST_FILE, _MOST_OPEN = 64 << 20, 64
-_LIMITS = {
-    resource.RLIMIT_AS: MEMORY_BYTES,
-    resource.RLIMIT_FSIZE: _LARGEST_FILE,  # grammars are unpacked once
-    resource.RLIMIT_NOFILE: _MOST_OPEN,
-    resource.RLIMIT_CORE: 0,
-}
 
 
 def main() -> None:
-    """Answer requests until the end of the input."""
-    for limit, value in _LIMITS.items():
-        resource.setrlimit(limit, (value, value))
-    for line in sys.stdin.buffer:
-        path, text, most = json.loads(line)
-        answer = [_record(unit) for unit in chunk(path, text, most)]
-        sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
-        sys.stdout.buffer.flush()
+    """Serve requests until the parent closes the connection."""
+    serve({"units": units}, load)
 
 
-def _record(unit: Unit) -> dict[str, object]:
-    return {name: getattr(unit, name) for name in Unit.__annotations__}
+def load(grammar: str, folder: str) -> None:
+    """Load the grammar of a language, which is unpacked into the folder once; "" for Python's."""
+    if grammar:
+        os.environ["SEMBLE_GRAMMARS_CACHE_DIR"] = folder
+        from semble_grammars import get_language  # noqa: PLC0415 - an extra
+
+        get_language(grammar)
 
 
-def read_units(line: bytes, path: str, most: int) -> list[Unit]:
+def units(path: str, most: int, payload: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    """Return the units of a file."""
+    found = chunk(path, payload.decode("utf-8", "surrogatepass"), most)
+    records = [{name: getattr(unit, name) for name in Unit.__annotations__} for unit in found]
+    return {}, json.dumps(records).encode()
+
+
+def read_units(answer: bytes, path: str, most: int) -> list[Unit]:
     """Return the units of an answer; ValueError if it is not a valid one."""
-    answer = json.loads(line)
-    if not isinstance(answer, list) or len(answer) > most:
+    records = json.loads(answer)
+    if not isinstance(records, list) or len(records) > most:
         raise ValueError("not a list of so many units")
-    return [_checked(one, path) for one in answer]
+    return [_checked(record, path) for record in records]
 
 
 def _checked(record: object, path: str) -> Unit:
@@ -53,7 +53,3 @@ def _checked(record: object, path: str) -> Unit:
         if type(record[name]).__name__ != kind:
             raise ValueError(f"{name} is not of type {kind}")
     return Unit(**{**record, "path": path})
-
-
-if __name__ == "__main__":
-    main()
