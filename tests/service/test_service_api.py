@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+import atoll
 from atoll.service.file_operations import OPERATIONS
 
 
@@ -164,6 +165,38 @@ def test_files_are_read_in_parts(api):
     moved = api.post(f"{session}/files/move", json={"path": "dir/data.bin", "target": "b"})
     assert (moved.json(), api.get(where).status_code) == ({"path": "b"}, 404)
     assert api.delete(f"{session}/files/content?path=b").status_code == 204
+
+
+def test_a_context_of_a_remote_sandbox_is_there_once_and_goes_with_the_last_one(api, tmp_path):
+    text = "the same text, " * 10_000
+    (tmp_path / "text").write_text(text)
+
+    key = api.headers["authorization"].removeprefix("Bearer ")
+
+    def stored():
+        return [one["size"] for one in api.get("/api/v1/contexts").json()["items"]]
+
+    remote = {"backend": "remote", "url": api.service.url, "api_key": key}
+    with (
+        atoll.create_sandbox(context=tmp_path / "text", **remote) as one,
+        atoll.create_sandbox(context=text, **remote) as other,
+    ):
+        assert stored() == [len(text)]
+        twin = one.fork()
+        other.initialize("short")
+        one.destroy()
+        assert stored() == [len(text)]
+        assert twin.execute("len(context)").value == len(text)
+        twin.initialize({"rows": list(range(50_000))})
+        assert len(stored()) == 1
+        assert stored() != [len(text)]
+        assert twin.execute("context['rows'][-1]").value == 49_999
+        twin.destroy()
+        assert stored() == []
+        with pytest.raises(atoll.ConfigError):
+            other.initialize(object())
+        assert other.execute("1").value == 1
+    assert stored() == []
 
 
 def test_a_context_is_uploaded_once_for_many_sessions(api):

@@ -13,6 +13,7 @@ import httpx2
 
 from atoll import errors
 from atoll.backends.remote import tls
+from atoll.backends.remote.uploads import Uploads
 from atoll.config import service_from_environment
 from atoll.errors import BackendUnavailableError, ConfigError, SandboxError, SandboxLostError
 from atoll.guest import values
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 
     from atoll.config import SandboxConfig
-    from atoll.context import Context
 
 HINT = "Type: atoll serve, and set ATOLL_URL and ATOLL_API_KEY to what it prints"
 CONNECT_SECONDS = 10.0
@@ -61,8 +61,7 @@ class RemoteConnection:
             timeout=timeout, limits=limits, trust_env=False,
         )  # fmt: skip
         self.url, self.users = url, 0
-        self.contexts: weakref.WeakKeyDictionary[Context, str] = weakref.WeakKeyDictionary()
-        """Ids of contexts that were uploaded."""
+        self.uploads = Uploads()
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """Return the JSON of an answer, or None; raise the error that the service answered with."""

@@ -1,23 +1,17 @@
-"""What travels beside an execution: what a session is to be like, its context, its output."""
+"""What travels beside an execution: what a session is to be like, its output."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 from atoll import signatures
-from atoll.guest import values
 from atoll.output import LineSplitter
 from atoll.policy import ExecutionPolicy
-from atoll.wire import answers
 from atoll.wire.options import HANDLERS, LIMITS, SERVICE_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atoll import context as contexts
-    from atoll.backends.remote.connection import RemoteConnection
     from atoll.config import SandboxConfig
     from atoll.network import NetworkPolicy
 
@@ -56,23 +50,6 @@ class Listener:
             splitter.finish()
         if self._failure is not None:
             raise self._failure
-
-
-async def upload(connection: RemoteConnection, shared: contexts.Context) -> str:
-    """Upload a context; return its id."""
-    is_json = bool(shared.describe()["json"])
-    kind = "application/json" if is_json else "text/plain; charset=utf-8"
-    content = await asyncio.to_thread(_bytes_of, shared, is_json=is_json)
-    made = await connection.call(
-        "POST", "/contexts", content=content, headers={"content-type": kind}
-    )
-    return answers.field(made, "id", str)
-
-
-def _bytes_of(shared: contexts.Context, *, is_json: bool) -> bytes:
-    if is_json:
-        return json.dumps(values.encode(shared.value, 1 << 40, 1 << 50, strict=True)).encode()
-    return str(shared.value).encode("utf-8", "surrogatepass")
 
 
 def new_session(config: SandboxConfig) -> dict[str, Any]:

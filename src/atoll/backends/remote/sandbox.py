@@ -15,7 +15,7 @@ from atoll.backends._client_sandbox import ClientSandbox
 from atoll.backends.remote import connection as connections
 from atoll.backends.remote import results
 from atoll.backends.remote.connection import encode
-from atoll.backends.remote.exchange import Listener, new_session, upload
+from atoll.backends.remote.exchange import Listener, new_session
 from atoll.backends.remote.files import RemoteFiles
 from atoll.bridge import CallFailedError, HostBridge
 from atoll.config import SandboxConfig
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
     from atoll.backends.remote.connection import RemoteConnection
+    from atoll.backends.remote.uploads import Upload
     from atoll.files.base import Files
     from atoll.network import NetworkPolicy
     from atoll.types import ExecuteResponse, SandboxResult
@@ -60,6 +61,7 @@ class RemoteSandbox(ClientSandbox):
         self.session = session
         self._attach = session is not None
         self._connection: RemoteConnection | None = None
+        self._upload: Upload | None = None
 
     @classmethod
     async def availability(cls, config: SandboxConfig) -> Availability:
@@ -85,8 +87,15 @@ class RemoteSandbox(ClientSandbox):
         guard.require(self._config.guard)
         if self._connection is not None and self.session is not None:
             connection, path = self._opened()
-            given = await self._send_context(connection, context)
-            self._adopt(await connection.call("POST", f"{path}/restart", {"context": given}))
+            before, self._upload = self._upload, None
+            try:
+                given = await self._send_context(connection, context)
+                self._adopt(await connection.call("POST", f"{path}/restart", {"context": given}))
+            except BaseException:
+                before, self._upload = self._upload, before
+                raise
+            finally:
+                await _drop(connection, before)
             return
         connection = self._connection = connections.take(self._config)
         self._destroyed = False
@@ -148,6 +157,8 @@ class RemoteSandbox(ClientSandbox):
         described = answers.field(made[0] if type(made) is list and made else None, "session", dict)
         twin = RemoteSandbox(self._config)
         twin._connection, twin._context = connections.take(self._config), self._context
+        if self._upload is not None:
+            twin._upload = connection.uploads.share(self._upload)
         try:
             twin._adopt(described)
         except BaseException:
@@ -189,7 +200,7 @@ class RemoteSandbox(ClientSandbox):
         """End the session and everything that it started."""
         self._destroyed = True
         connection, session = self._connection, self.session
-        self._connection = None
+        upload, self._upload, self._connection = self._upload, None, None
         if not self._attach:
             self.session = None
         if self._bridge is not None:
@@ -202,6 +213,7 @@ class RemoteSandbox(ClientSandbox):
             with contextlib.suppress(AtollError):  # it has ended already, or the service has
                 if session is not None:
                     await connection.call("DELETE", f"/sessions/{session}")
+            await _drop(connection, upload)
         finally:
             await connections.release(connection)
 
@@ -228,9 +240,8 @@ class RemoteSandbox(ClientSandbox):
         if shared is None:
             return {"value": values.encode(context)}
         self._context = shared
-        if shared not in connection.contexts:
-            connection.contexts[shared] = await upload(connection, shared)
-        return {"id": connection.contexts[shared]}
+        self._upload = await connection.uploads.hold(connection, shared)
+        return {"id": self._upload.ident}
 
     def _adopt(self, described: dict[str, Any]) -> None:
         """Take over what the service says of the session."""
@@ -313,6 +324,11 @@ class RemoteSandbox(ClientSandbox):
         if self._connection is None or self.session is None:
             raise SandboxClosedError(NOT_STARTED)
         return self._connection, f"/sessions/{self.session}"
+
+
+async def _drop(connection: RemoteConnection, upload: Upload | None) -> None:
+    if upload is not None:
+        await connection.uploads.drop(connection, upload)
 
 
 def _check_network(policy: NetworkPolicy | None) -> None:
