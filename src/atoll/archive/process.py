@@ -91,7 +91,7 @@ class Process:
             raise
 
     def ask(
-        self, operation: str, payload: bytes = b"", **request: object
+        self, operation: str, payload: bytes = b"", /, **request: object
     ) -> tuple[dict[str, Any], bytes]:
         """Return the answer; ArchiveError if the input is damaged, or crashed the process."""
         seconds = max(self._seconds, _START_SECONDS) if operation == "prepare" else self._seconds
