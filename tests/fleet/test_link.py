@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import struct
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,11 +15,12 @@ import pytest
 
 pytest.importorskip("obstore", reason="the extra `ray` is not installed")
 
-from atoll.errors import SandboxError
+from atoll.errors import BusyError, SandboxError
 from atoll.fleet import frames
 from atoll.fleet import link as links
-from atoll.fleet.link import HELLO, Link, dial, tls
-from atoll.fleet.peer import LinkLostError
+from atoll.fleet import peer as peers
+from atoll.fleet.link import HELLO, Link, Strangers, dial, tls
+from atoll.fleet.peer import CROWDED, LinkLostError
 from atoll.passed_fds import PassedFds
 from atoll.wire import blobs
 from atoll.wire.peer import Reply
@@ -224,6 +226,149 @@ async def test_a_message_that_is_too_large_is_an_error_and_no_end(
         await link.peer.call("large", {})
     monkeypatch.undo()
     assert (await link.peer.call("any", {})).value == {"sizes": []}
+
+
+async def until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not true():  # noqa: ASYNC110 - no callback tells it
+            await asyncio.sleep(0.01)
+
+
+def unsent(link: Link) -> int:
+    assert link._transport is not None
+    return link._transport.get_write_buffer_size() + sum(map(len, link.peer._outgoing))
+
+
+async def test_calls_wait_for_an_end_that_does_not_read(node: Node) -> None:
+    link = await node.connect()
+    await until(lambda: node.links)
+    node.links[0]._transport.pause_reading()  # type: ignore[union-attr]
+    text = "x" * (1 << 20)
+    calls = [asyncio.ensure_future(link.peer.call("any", {"text": text})) for _ in range(100)]
+    await until(lambda: unsent(link) > CROWDED)
+    for _ in range(50):
+        await asyncio.sleep(0)
+        assert unsent(link) < 2 * CROWDED
+    node.links[0]._transport.resume_reading()  # type: ignore[union-attr]
+    assert len(await asyncio.gather(*calls)) == 100
+
+
+async def test_replies_wait_for_an_end_that_does_not_read(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = await node.connect()
+    await link.peer.call("any", {})
+    other = node.links[0]
+    link._transport.pause_reading()  # type: ignore[union-attr]
+
+    async def large(_method: str, _params: dict[str, Any], _fds: PassedFds) -> Reply:
+        return Reply("x" * (1 << 20))
+
+    monkeypatch.setattr(other.peer, "_serve", large)
+    calls = [asyncio.ensure_future(link.peer.call("any", {})) for _ in range(100)]
+    await until(lambda: unsent(other) > CROWDED)
+    for _ in range(50):
+        await asyncio.sleep(0)
+        assert unsent(other) < 2 * CROWDED
+    link._transport.resume_reading()  # type: ignore[union-attr]
+    assert len(await asyncio.gather(*calls)) == 100
+
+
+async def test_notifications_that_nobody_reads_end_the_link(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "MAX_UNREAD", 4 << 20)
+    link = await node.connect()
+    await until(lambda: node.links)
+    node.links[0]._transport.pause_reading()  # type: ignore[union-attr]
+    for _ in range(200):
+        link.peer.notify("output", {"text": "x" * (1 << 20)})
+        await asyncio.sleep(0)
+        if link.peer.ended:
+            break
+    assert "it does not read what it is sent" in link.peer.ended
+    assert unsent(link) < 200 << 20
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_leaks_nothing(node: Node) -> None:
+    link = await node.connect()
+    link.peer.crowd(crowded=True)
+    fd = blobs.write(b"bytes")
+    call = asyncio.ensure_future(link.peer.call("any", {}, [fd]))
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+async def test_more_requests_than_can_run_are_refused(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "MOST_CALLS", 5)
+    link = await node.connect()
+    waiting = [asyncio.ensure_future(link.peer.call("wait", {})) for _ in range(5)]
+    await until(lambda: len(node.links[0].peer._running) == 5)
+    with pytest.raises(BusyError, match="more than 5 calls"):
+        await link.peer.call("any", {})
+    for call in waiting:
+        call.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    await until(lambda: not node.links[0].peer._running)
+    assert (await link.peer.call("any", {"x": 1})).value["x"] == 1
+
+
+async def test_strangers_do_not_keep_drivers_out() -> None:
+    strangers = Strangers(8)
+    async with listening() as node:
+        welcome, ended = node.welcome, node.ended
+
+        def count() -> Link:
+            link = welcome()
+            strangers.add(link)
+            return link
+
+        server = await asyncio.get_running_loop().create_server(count, "127.0.0.1", 0)
+        node.port = server.sockets[0].getsockname()[1]
+        opened = [await asyncio.open_connection("127.0.0.1", node.port) for _ in range(20)]
+        await until(lambda: len(ended) == 12)
+        assert set(ended) == {"too many connections without a proof"}
+        links_made = [await node.connect() for _ in range(12)]
+        assert all([(await one.peer.call("any", {"x": 1})).value["x"] == 1 for one in links_made])
+        for _, writer in opened:
+            writer.close()
+        for one in links_made:
+            one.end("over")
+        server.close()
+
+
+async def test_a_stranger_costs_little_memory() -> None:
+    link = Link(SECRET, serve, print, lambda *_: None, dials=False)
+    assert len(link.get_buffer(-1)) <= links.HANDSHAKE_BYTES
+    link.end("over")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">II", 2, 1 << 27) + b"{}",
+        struct.pack(">II", frames.MOST_BYTES + 1, 0),
+        struct.pack(">IIQ", 2, 1, frames.MOST_BYTES),
+        struct.pack(">IIQ", 2, 1, 1 << 63),
+        struct.pack(">II", 200_000, 0) + b"[" * 200_000,
+        struct.pack(">II", 2, 0) + b"[]",
+        struct.pack(">II", 4, 0) + b"nope",
+        struct.pack(">II", 13, 0) + b'{"cancel":{}}',
+    ],
+)
+async def test_a_hostile_frame_ends_the_link_and_nothing_else(node: Node, frame: bytes) -> None:
+    link = await node.connect()
+    await link.peer.call("any", {})
+    assert link._transport is not None
+    link._transport.write(frame)
+    assert "broke the protocol" in await node.until_ended()
+    assert (await (await node.connect()).peer.call("any", {"x": 1})).value["x"] == 1
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import os
 import secrets
 import subprocess
@@ -208,3 +210,35 @@ async def test_a_read_only_store_is_refused_and_what_it_has_can_be_read(small_di
     with pytest.raises(FleetError, match="Read-only file system"):
         await log.claim("b")
     assert await log.state(await log.last()) == b"kept"
+
+
+@pytest.mark.parametrize(
+    "state",
+    ["fleet.json", "../../etc/passwd", "/etc/passwd", "service/keys/00000000/key",
+     "sessions/{other}/state/1-2-0123456789abcdef", "sessions/{own}/state/../log/000000000001",
+     "sessions/{own}/log/000000000001", "sessions/{own}/state/1-2-0123456789abcdef/x", ""],
+)  # fmt: skip
+async def test_an_entry_that_names_another_object_as_its_state_is_refused(
+    log: SessionLog, state: str
+) -> None:
+    entry = await log.commit(await log.open("a"), b"x = 1", {})
+    named = state.format(own=log.ident, other="0" * 32)
+    forged = dataclasses.replace(entry, state=named)
+    with pytest.raises(FleetError, match="is not a state of the session"):
+        await log.state(forged)
+    with pytest.raises(FleetError, match="is not a state of the session"):
+        await log.forget(forged, entry)
+    assert await log.state(entry) == b"x = 1"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"number": "1"}, {"number": -1}, {"number": 10**30}, {"epoch": None}, {"kind": "root"},
+     {"keys": {"k": "x"}}, {"results": []}, {"state": 5}, {"owner": None}, {"left_out": [1]},
+     {"number": True}, {"more": 1}],
+)  # fmt: skip
+def test_an_entry_with_other_types_is_damaged(change: dict[str, object]) -> None:
+    good = {"number": 1, "epoch": 1, "kind": "open", "owner": "a", "nonce": "n", "left_out": []}
+    assert logs.Entry.from_bytes(json.dumps(good)).number == 1
+    with pytest.raises(FleetError, match="is damaged"):
+        logs.Entry.from_bytes(json.dumps({**good, **change}))

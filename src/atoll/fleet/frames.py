@@ -16,6 +16,7 @@ LARGE = 1 << 16
 """Bytes beside a message that are not worth a copy."""
 MOST_BYTES = 1 << 30
 """In one frame: a state, a file, a result."""
+MOST_BLOBS = 1024
 _HEAD = struct.Struct(">II")
 _to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 _from_json = json.JSONDecoder().raw_decode  # json.loads looks for other encodings and for spaces
@@ -24,8 +25,8 @@ _from_json = json.JSONDecoder().raw_decode  # json.loads looks for other encodin
 def encode(message: Message, blobs: Sequence[Buffer] = ()) -> list[Buffer]:
     """Return a message as a frame, in parts; ValueError if it is too large."""
     body = _to_json(message).encode()
-    if len(body) + sum(map(len, blobs)) > MOST_BYTES:
-        raise ValueError(f"a message may have {MOST_BYTES:,} bytes")
+    if len(body) + sum(map(len, blobs)) > MOST_BYTES or len(blobs) > MOST_BLOBS:
+        raise ValueError(f"a message may have {MOST_BYTES:,} bytes, and {MOST_BLOBS:,} blobs")
     sizes = struct.pack(f">{len(blobs)}Q", *map(len, blobs))
     return [_HEAD.pack(len(body), len(blobs)) + sizes + body, *blobs]
 
@@ -69,12 +70,12 @@ def _ends(data: bytearray) -> list[int] | None:
         return None
     length, count = _HEAD.unpack_from(data)
     begin = _HEAD.size + 8 * count
-    if length > MOST_BYTES or begin > MOST_BYTES:
+    if length > MOST_BYTES or count > MOST_BLOBS:
         raise ValueError("the frame is too large")
     if len(data) < begin:
         return None
     sizes = struct.unpack_from(f">{count}Q", data, _HEAD.size)
     ends = [begin, *accumulate(sizes, initial=begin + length)]
-    if ends[-1] > 2 * MOST_BYTES:
+    if ends[-1] - begin > MOST_BYTES:
         raise ValueError("the frame is too large")
     return ends

@@ -23,7 +23,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from atoll.fleet import frames
-from atoll.fleet.peer import MessagePeer
+from atoll.fleet.peer import CROWDED, MessagePeer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 HELLO = b"atoll-1\n"
 NONCE, PROOF = 32, 32
-HANDSHAKE_SECONDS = 10.0
+HANDSHAKE_SECONDS, HANDSHAKE_BYTES = 10.0, 128
+MOST_STRANGERS = 64
+"""Connections at one time whose other end has not proved that it knows the secret."""
 BEAT_SECONDS, KEEP_SECONDS = 1.0, 5.0
 """After which an end that has nothing to say says that it lives."""
 SILENT_SECONDS = 15.0
@@ -47,12 +49,12 @@ class Link(asyncio.BufferedProtocol):
         self, secret: bytes, serve: Serve, hear: Hear, on_end: Callable[[Link, str], None], *,
         dials: bool, name: str = "",
     ) -> None:  # fmt: skip
-        self.peer = MessagePeer(serve, hear, self._on_post)
+        self.peer = MessagePeer(serve, hear, self._on_post, self._on_flood)
         self._secret, self._on_end, self._dials, self._name = secret, on_end, dials, name
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._room = memoryview(bytearray(frames.LARGE))
+        self._room = memoryview(bytearray(HANDSHAKE_BYTES))
         self._frame, self._filled = bytearray(), 0
         """A large message that has come in part: the rest is received there, without a copy."""
         self._rest = self._room
@@ -69,12 +71,21 @@ class Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=CROWDED)
         if self._dials:
             self._transport.write(HELLO + self._nonce)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the calls that wait."""
         self.end("the connection was closed" if exc is None else f"the connection broke: {exc}")
+
+    def pause_writing(self) -> None:
+        """Let calls and replies wait: the other end does not read."""
+        self.peer.crowd(crowded=True)
+
+    def resume_writing(self) -> None:
+        """Let them go on."""
+        self.peer.crowd(crowded=False)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Return where the next bytes go."""
@@ -96,7 +107,7 @@ class Link(asyncio.BufferedProtocol):
             if not self.ready.done() and not self._shake_hands():
                 return
             self._take_frames()
-        except (ValueError, TypeError, LookupError) as exc:
+        except (ValueError, TypeError, LookupError, RecursionError) as exc:
             self.end(f"it broke the protocol: {type(exc).__name__}")
 
     def end(self, why: str) -> None:
@@ -149,6 +160,7 @@ class Link(asyncio.BufferedProtocol):
             self._transport.write(self._proof(own, *nonces))
         self._timer.cancel()
         self._timer = self._loop.call_later(BEAT_SECONDS, self._beat)
+        self._room = memoryview(bytearray(frames.LARGE))
         self.ready.set_result(None)
         self.on_ready()
         return True
@@ -165,6 +177,9 @@ class Link(asyncio.BufferedProtocol):
             self._filled, self._frame = len(self._received), bytearray(size)
             self._frame[: self._filled] = self._received
             self._received = bytearray()
+
+    def _on_flood(self) -> None:
+        self.end("it does not read what it is sent")
 
     def _on_post(self) -> None:
         """Send soon: messages of one turn of the loop are written at once."""
@@ -203,6 +218,26 @@ def tls(*, server: bool) -> ssl.SSLContext | None:
     context.load_cert_chain(os.environ["RAY_TLS_SERVER_CERT"], os.environ["RAY_TLS_SERVER_KEY"])
     context.load_verify_locations(os.environ["RAY_TLS_CA_CERT"])
     return context
+
+
+class Strangers:
+    """Ends connections above a number whose other end has proved nothing yet.
+
+    SECURITY: anybody who reaches the port can make them; each has a descriptor and a timer. The
+    oldest goes: a driver proves itself in milliseconds, while one that says nothing stays.
+    """
+
+    def __init__(self, most: int = MOST_STRANGERS) -> None:
+        self._most, self._links = most, dict[Link, None]()
+
+    def add(self, link: Link) -> None:
+        """Count a connection that was just made."""
+        self._links = {one: None for one in self._links if not one.ready.done()}
+        if len(self._links) >= self._most:
+            oldest = next(iter(self._links))
+            del self._links[oldest]
+            oldest.end("too many connections without a proof")
+        self._links[link] = None
 
 
 async def dial(address: tuple[str, int], link: Link) -> None:

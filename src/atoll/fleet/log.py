@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from atoll.fleet.store import Store
 
 OPEN, CLAIM, COMMIT, END = "open", "claim", "commit", "end"
+_KINDS = frozenset({OPEN, CLAIM, COMMIT, END})
+_MOST_ENTRIES = 10**12
 MOST_KEYS = 256
 """Idempotency keys whose results can be found in a log."""
 _DIGITS = 12
 _IDENT = re.compile(r"[0-9a-f]{32}\Z")
+_STATE = re.compile(r"\d{1,18}-\d{1,18}-[0-9a-f]{16}\Z")
 
 
 class FencedError(SandboxLostError):
@@ -64,9 +67,22 @@ class Entry:
         """Return the entry; FleetError if it is none."""
         try:
             fields = json.loads(data)
-            return cls(**{**fields, "left_out": tuple(fields["left_out"])})
+            made = cls(**{**fields, "left_out": tuple(fields["left_out"])})
+            made.check()
         except (ValueError, TypeError, LookupError) as exc:
             raise FleetError(f"an entry of a session's log is damaged: {exc!r:.200}") from None
+        return made
+
+    def check(self) -> None:
+        """Raise ValueError unless the fields have their types: others may have written them."""
+        numbers = [self.number, self.epoch, *self.keys.values()]
+        texts = [self.kind, self.owner, self.nonce, *self.left_out, *self.keys]
+        if not all(type(one) is int and 0 < one < _MOST_ENTRIES for one in numbers):
+            raise ValueError("a number is none")
+        if not all(isinstance(one, str) for one in texts) or self.kind not in _KINDS:
+            raise ValueError("a text is none")
+        if not isinstance(self.state, str | None) or not isinstance(self.results, dict):
+            raise TypeError("the state or the results are none")
 
 
 class SessionLog:
@@ -171,7 +187,7 @@ class SessionLog:
         """Return the state that an entry names; FleetError if it is gone."""
         if entry.state is None:
             return None
-        found = await self._store.get(entry.state)
+        found = await self._store.get(self._own(entry.state))
         if found is None:
             raise FleetError(f"the store has lost the state {entry.state}")
         return found
@@ -190,10 +206,19 @@ class SessionLog:
         Its number is not free then: a node that takes it would have to own an epoch that has
         claimed the session, and entries of claims are never deleted.
         """
-        gone = [old.state] if old.state is not None and old.state != last.state else []
+        gone = []
+        if old.state is not None and old.state != last.state:
+            gone.append(self._own(old.state))
         if old.kind == COMMIT and old.number not in last.keys.values():
             gone.append(self._name(old.number))
         await self._store.delete(*gone)
+
+    def _own(self, state: str) -> str:
+        """Return the name of a state. SECURITY: FleetError if it is not one of this session's."""
+        folder, _, name = state.rpartition("/")
+        if folder != f"sessions/{self.ident}/state" or not _STATE.match(name):
+            raise FleetError(f"{state[:200]!r} is not a state of the session {self.ident}")
+        return state
 
     async def _delete_states(self) -> None:
         names = await self._store.names(f"sessions/{self.ident}/state")

@@ -35,7 +35,7 @@ from atoll.files.direct import CHANGING as CHANGING_FILES
 from atoll.fleet import expiry
 from atoll.fleet.contexts import NodeContexts
 from atoll.fleet.durable import DurableSession
-from atoll.fleet.link import Link, facts_message, tls
+from atoll.fleet.link import Link, Strangers, facts_message, tls
 from atoll.fleet.log import Entry, SessionLog
 from atoll.fleet.node_files import NodeFiles
 from atoll.fleet.settings import FleetSettings
@@ -73,6 +73,7 @@ class NodeHost:
         self.name, self._settings = name, FleetSettings.from_json(settings)
         self._address, self._secret = address, secrets.token_bytes(32)
         self._links: dict[Link, Connection] = {}
+        self._strangers = Strangers()
         self._background, self._numbers = Background(_LOG), itertools.count(1)
         self._durable: dict[Session, DurableSession] = {}
         self._contexts, self._node_files = NodeContexts(), NodeFiles()
@@ -80,6 +81,7 @@ class NodeHost:
         self._facts: tuple[float, dict[str, Any]] = (float("-inf"), {})
         self._starting: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
+        self._opened, self._has_threads = contextlib.AsyncExitStack(), False
 
     async def start(self) -> dict[str, Any]:
         """Open the store and warm the pool, once; return how to connect, and the node's facts."""
@@ -92,16 +94,36 @@ class NodeHost:
         # Ray blocks SIGINT in its processes. Guests are interrupted by it, and would inherit that.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         self._settings.check_here()
-        asyncio.get_running_loop().set_default_executor(FairThreads())
-        self._store = Store(self._settings.store)
-        self._folder = tempfile.TemporaryDirectory(prefix="atoll-node-")
+        if not self._has_threads:
+            asyncio.get_running_loop().set_default_executor(FairThreads())
+            self._has_threads = True
+        async with contextlib.AsyncExitStack() as opened:  # closed again if a later step fails
+            self._store = Store(self._settings.store)
+            opened.callback(self._store.close)
+            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="atoll-node-"))
+            self._pool = Pool(PoolSettings(default_tier=self._settings.tier))
+            opened.push_async_callback(self._pool.close)
+            self._make_table(Path(folder))
+            opened.push_async_callback(self._table.end_all)
+            await self._pool.warm()
+            box = await self._pool.open(SandboxConfig(backend="auto"))
+            self._level = str(box.isolation)
+            await box.destroy()
+            self._server = await asyncio.get_running_loop().create_server(
+                self._welcome, self._address, 0, ssl=tls(server=True)
+            )
+            self._port = self._server.sockets[0].getsockname()[1]
+            self._watching = self._watch()
+            self._opened = opened.pop_all()
+
+    def _make_table(self, folder: Path) -> None:
+        """Make what carries out the drivers' requests."""
         capacity = self._settings.capacity
-        self._pool = Pool(PoolSettings(default_tier=self._settings.tier))
         running = RUNNING_PER_CPU * (os.cpu_count() or 1)
         limits = DaemonLimits(
             max_sessions=capacity, max_live=capacity, max_running=running, max_queue=4 * capacity
         )
-        storage, _store = open_storage(Path(self._folder.name) / "states", limits)
+        storage, _store = open_storage(folder / "states", limits)
         self._table = SessionTable(self._pool.open, storage, limits)
         self._concurrency = ConcurrencyLimit(limits.max_running, limits.max_queue)
         self._dispatch = Dispatch(self._table, self._concurrency)
@@ -111,20 +133,15 @@ class NodeHost:
             "files": self._files, "run": self._run, "initialize": self._restart,
             "context": self._context, "pause": self._pause, "resume": self._resume,
         }  # fmt: skip
-        await self._pool.warm()
-        box = await self._pool.open(SandboxConfig(backend="auto"))
-        self._level = str(box.isolation)
-        await box.destroy()
+
+    def _watch(self) -> list[asyncio.Task[None]]:
+        """Start what saves sessions, and what deletes those that no node has."""
         sweep = partial(expiry.sweep, self._store)
         sweeping = expiry.watch(self._store, self._settings.keep_seconds, "sweeps", sweep)
         pause = min(1.0, self._settings.save_seconds / 2)
         steps = self._save_all, self._node_files.sweep, self._table.sweep
         watching = self._background.watch("the node", lambda: pause, *steps)
-        self._watching = [watching, self._background.spawn(sweeping, shared=True)]
-        self._server = await asyncio.get_running_loop().create_server(
-            self._welcome, self._address, 0, ssl=tls(server=True)
-        )
-        self._port = self._server.sockets[0].getsockname()[1]
+        return [watching, self._background.spawn(sweeping, shared=True)]
 
     def facts(self) -> dict[str, Any]:
         """Return load and place, as drivers choose by them; a moment old at most."""
@@ -164,9 +181,7 @@ class NodeHost:
         for link in list(self._links):
             link.end("the node is stopped")
         await self._background.wait(PART_SECONDS)
-        await self._table.end_all()
-        await self._pool.close()
-        self._folder.cleanup()
+        await self._opened.aclose()
 
     def _welcome(self) -> Link:
         """Return what speaks to one more driver."""
@@ -186,6 +201,7 @@ class NodeHost:
                 _LOG.warning("a driver sent %s, which is no notification: %s", method, list(params))
 
         link = Link(self._secret, serve, hear, self._ended, dials=False)
+        self._strangers.add(link)
         link.on_ready = lambda: self._links.update({link: connection})
         link.news = self._news()
         connection.peer = cast("Peer", link.peer)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from atoll.errors import ConfigError, SandboxError, SandboxLostError
+from atoll.errors import BusyError, ConfigError, SandboxError, SandboxLostError
 from atoll.fleet import frames
 from atoll.guest import rpc
 from atoll.passed_fds import PassedFds, close_all
@@ -63,15 +63,34 @@ class PassedBytes(PassedFds):
         self._data = []
 
 
+CROWDED = 8 << 20
+"""Bytes that wait to be sent above which a call or a reply waits too (back-pressure)."""
+MAX_UNREAD = 64 << 20
+"""Bytes of notifications that may wait while the other end does not read; more end the link."""
+MOST_CALLS = 8192
+"""Requests of the other end that run at one time; more are refused."""
+
+
 class LinkLostError(SandboxLostError):
     """The other end has gone: whether it carried out what it was asked is not known."""
 
 
 class MessagePeer:
-    """Calls the other end, and serves its calls. `on_post` is told that a message waits."""
+    """Calls the other end, and serves its calls. `on_post` is told that a message waits.
 
-    def __init__(self, serve: Serve, hear: Hear, on_post: Callable[[], None]) -> None:
+    SECURITY: guests make the messages, and the other end may be slow or stopped. What waits to be
+    sent is bounded: calls and replies wait for room, and `on_flood` ends a link that notifications
+    would fill.
+    """
+
+    def __init__(
+        self, serve: Serve, hear: Hear, on_post: Callable[[], None], on_flood: Callable[[], None]
+    ) -> None:
         self._serve, self._hear, self._on_post = serve, hear, on_post
+        self._on_flood = on_flood
+        self._queued = self._unread = 0
+        self._crowded = False
+        self._room = asyncio.Event()
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._running: dict[int, asyncio.Task[None]] = {}
         self._count = 0
@@ -87,6 +106,11 @@ class MessagePeer:
         beside: Sequence[Buffer] | None = None,
     ) -> Reply:
         """Send a request with what is in the memory files `fds`, or `beside`; return the reply."""
+        try:
+            await self._wait_for_room()
+        except BaseException:
+            close_all(fds or [])
+            raise
         beside = _read_all(fds or []) if beside is None else beside
         if self.ended:
             raise LinkLostError(self.ended)
@@ -106,6 +130,8 @@ class MessagePeer:
     def notify(self, method: str, params: dict[str, Any]) -> None:
         """Send a notification."""
         self._post({"method": method, "params": params})
+        if self._crowded and self._unread > MAX_UNREAD:
+            self._on_flood()
 
     def deliver(self, message: Message) -> None:
         """Take a message from the other end."""
@@ -116,6 +142,11 @@ class MessagePeer:
             self._settle(message)
         elif "id" in message:
             ident = message["id"]
+            if ident in self._running:
+                raise ValueError("two requests have one id")
+            if len(self._running) >= MOST_CALLS:
+                self._refuse(ident, BusyError(f"more than {MOST_CALLS:,} calls at one time"))
+                return
             task = asyncio.get_running_loop().create_task(self._respond(message))
             self._running[ident] = task
             task.add_done_callback(lambda _: self._running.pop(ident, None))
@@ -124,8 +155,17 @@ class MessagePeer:
 
     def take(self) -> list[Buffer]:
         """Return what waits to be sent, and forget it."""
-        taken, self._outgoing = self._outgoing, []
+        taken, self._outgoing, self._queued = self._outgoing, [], 0
+        if not self._crowded:
+            self._room.set()
         return taken
+
+    def crowd(self, *, crowded: bool) -> None:
+        """Note whether the other end does not read what it was sent."""
+        self._crowded = crowded
+        if not crowded:
+            self._unread = 0
+            self._room.set()
 
     def end(self, why: str) -> None:
         """Fail the calls that wait, and cancel the requests that run."""
@@ -139,14 +179,25 @@ class MessagePeer:
                 answer.set_exception(LinkLostError(why))
                 answer.exception()  # its caller may have left: that is no fault
         self._outgoing.clear()
+        self._room.set()
+
+    async def _wait_for_room(self) -> None:
+        """Wait until what was posted before has mostly been sent, or the link has ended."""
+        while not self.ended and (self._crowded or self._queued > CROWDED):
+            self._room.clear()
+            await self._room.wait()
 
     def _post(self, message: Message, beside: Sequence[Buffer] = ()) -> None:
         if self.ended:
             return
         try:
-            self._outgoing += frames.encode(message, beside)
+            parts = frames.encode(message, beside)
         except ValueError as exc:
             raise SandboxError(str(exc)) from None
+        self._outgoing += parts
+        size = sum(map(len, parts))
+        self._queued += size
+        self._unread += size if self._crowded else 0
         self._on_post()
 
     def _settle(self, message: Message) -> None:
@@ -162,12 +213,16 @@ class MessagePeer:
         ident, passed_fds = message["id"], PassedBytes(message["blobs"])
         try:
             reply = await self._serve(message["method"], message["params"], passed_fds)
+            await self._wait_for_room()
             self._post({"id": ident, "result": reply.value}, _all_bytes(reply.passed_fds))
         except Exception as exc:  # noqa: BLE001 - whatever it is, the asker is told
-            error = rpc.decode(faults.to_wire(str(ident), exc))["error"]
-            self._post({"id": ident, "error": error})
+            await self._wait_for_room()
+            self._refuse(ident, exc)
         finally:
             passed_fds.close()
+
+    def _refuse(self, ident: int, exc: Exception) -> None:
+        self._post({"id": ident, "error": rpc.decode(faults.to_wire(str(ident), exc))["error"]})
 
 
 def _all_bytes(passed: PassedFds) -> Sequence[Buffer]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SCOPES = ("execute", "sessions", "files", "runs", "metrics", "admin")
 USUAL_SCOPES = ("execute", "sessions", "files")
 _KEY = re.compile(r"atl_([0-9a-f]{8})_([A-Za-z0-9_-]{43})\Z")
-_TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+_TENANT = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,64}\Z")
 USED_SECONDS = 60
 """How exact the time of a key's last use is."""
 _WRONG = "the key is not known, expired or revoked: ask the operator for another (atoll keys add)"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("id", "kind", "tenant", "digest", "size", "facts", "created", "expires")
 _ID = re.compile(r"[a-z]{3}_[A-Za-z0-9_-]{21}\Z")
+_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 PREFIXES = {"state": "sta", "context": "ctx", "file": "fil"}
 
 
@@ -67,7 +68,7 @@ class Objects:
         told = await self._blobs.told(_name(principal.tenant, ident))
         if told is None or (told.get("id"), told.get("tenant")) != (ident, principal.tenant):
             return
-        if told.get("kind") == kind and told.keys() == set(_COLUMNS):
+        if told.get("kind") == kind and _is_row(told):
             query = "INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
             self._ledger.write(query, *(told[name] for name in _COLUMNS))
 
@@ -126,6 +127,21 @@ class Objects:
         if row is None:
             raise not_found(kind)
         return row
+
+
+def _is_row(told: dict[str, Any]) -> bool:
+    """Return whether what came from the store can be a row.
+
+    SECURITY: others may write to the store. The digest becomes the name of a file.
+    """
+    if told.keys() != set(_COLUMNS) or not _DIGEST.match(str(told["digest"])):
+        return False
+    try:
+        facts = json.loads(told["facts"])
+    except (TypeError, ValueError):
+        return False
+    numbers = (told["size"], told["created"], told["expires"])
+    return isinstance(facts, dict) and all(type(one) in (int, float) for one in numbers)
 
 
 def _name(tenant: str, ident: str) -> str:

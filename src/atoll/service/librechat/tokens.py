@@ -24,7 +24,7 @@ ALGORITHMS = {"OKP": "EdDSA", "RSA": "RS256"}
 LONGEST_LIFE = 300
 SKEW = 30
 LEAST_RSA_BITS = 2048
-_TENANT = re.compile(r"[A-Za-z0-9._-]{1,60}\Z")
+_TENANT = re.compile(r"(?!\.+\Z)[A-Za-z0-9._-]{1,60}\Z")
 _REQUIRED = ("iss", "aud", "sub", "iat", "exp", "jti")
 _SOURCES = ("librechat_jwt", "openid_reuse")
 
