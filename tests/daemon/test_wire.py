@@ -108,6 +108,7 @@ ERRORS = [
     errors.BusyError("full"),
     errors.UnsupportedError("native", "fork"),
     errors.StateError("unreadable"),
+    errors.StateTooLargeError("too large", limit=9, size=10),
     errors.SandboxLostError("gone for good", retryable=False),
     errors.ExecutionTimeoutError("late"),
     errors.VariableError("x", "deep"),
