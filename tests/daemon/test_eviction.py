@@ -371,3 +371,24 @@ async def test_a_guest_that_claims_petabytes_moves_no_session(serve):
         assert (await liar.execute("1")).memory_used_bytes < 1 << 30
         async with await opened():
             assert daemon.server.stats()["live"] == 3
+
+
+async def test_a_daemon_that_stops_waits_for_a_session_that_is_being_ended(serve):
+    ended = asyncio.Event()
+
+    class Slow(Notebook):
+        async def destroy(self):
+            await super().destroy()
+            await asyncio.sleep(0.2)
+            ended.set()
+
+    async def open_slow(config):
+        return Slow(config)
+
+    daemon = await serve(open_slow, idle_seconds=0.2)
+    ended.clear()
+    box = await opened()
+    await until(lambda: Notebook.opened[0].destroyed)
+    await daemon.server.stop()
+    assert ended.is_set()
+    await box.destroy()

@@ -44,9 +44,10 @@ class ClientListener:
 
     def close(self) -> None:
         """Take no more of them."""
-        if self._listener is not None:
-            asyncio.get_running_loop().remove_reader(self._listener.fileno())
-            self._listener.close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+            listener.close()
 
     def _accept(self) -> None:
         """Accept waiting connections, at most ACCEPT_AT_ONCE of them."""

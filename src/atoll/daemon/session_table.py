@@ -8,19 +8,22 @@ import hashlib
 import logging
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from atoll.daemon import heap
 from atoll.daemon.sessions import Session
 from atoll.errors import AtollError, BusyError, SandboxClosedError
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from atoll.config import SandboxConfig
     from atoll.daemon.client_callbacks import ClientCallbacks
     from atoll.daemon.limits import DaemonLimits
     from atoll.daemon.sessions import Opener, Storage
     from atoll.sandbox import BaseSandbox
 
+T = TypeVar("T")
 _LOG = logging.getLogger("atoll.daemon")
 GIVE_BACK_SECONDS = 60.0
 """How often free memory goes back to the kernel."""
@@ -36,7 +39,7 @@ class SessionTable:
         self._sessions: set[Session] = set()
         self._kept: dict[bytes, Session] = {}
         self._opening = 0
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: set[asyncio.Task[Any]] = set()
         self._gave_back = time.monotonic()
 
     @property
@@ -119,7 +122,14 @@ class SessionTable:
         while crowded and len(self._ending) > MOST_ENDING:
             await asyncio.wait(self._ending, return_when=asyncio.FIRST_COMPLETED)
 
-    def _ended(self, ending: asyncio.Task[None]) -> None:
+    async def _complete(self, work: Coroutine[Any, Any, T]) -> T:
+        """Save or end a session; if the caller is cancelled meanwhile, `end_all` waits for it."""
+        task = asyncio.ensure_future(work)
+        self._ending.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, ending: asyncio.Task[Any]) -> None:
         self._ending.discard(ending)
         if not ending.cancelled() and (fault := ending.exception()) is not None:
             _LOG.warning("a session could not be ended cleanly: %s", fault)
@@ -137,7 +147,7 @@ class SessionTable:
             if not self._crowded():
                 return
             with contextlib.suppress(AtollError):
-                if await session.hibernate():
+                if await self._complete(session.hibernate()):
                     _LOG.info("saved a session to disk: there are too many in memory")
 
     async def sweep(self) -> None:
@@ -149,9 +159,9 @@ class SessionTable:
                 continue
             if unused > self._limits.idle_seconds + self._limits.keep_seconds:
                 self._forget(session)
-                await session.expire(f"it was unused for {unused:.0f} s")
+                await self._complete(session.expire(f"it was unused for {unused:.0f} s"))
             elif session.live and now - session.quiet_since > self._limits.idle_seconds:
-                await self._retire(session)
+                await self._complete(self._retire(session))
         await self.make_room()
         await asyncio.to_thread(self._storage.store.sweep)
         if now - self._gave_back > GIVE_BACK_SECONDS:
